@@ -1,0 +1,89 @@
+"""Every error Headgate raises.
+
+HeadgateError
+├── InvalidArgument(ValueError)    a value the user gave is wrong
+├── IllegalState(RuntimeError)     the call is right, but not now
+├── ConfigError                    an option has a wrong value, or the environment cannot run the job
+│   └── NotEnoughSlots             the Spark session has fewer task slots than the job needs
+├── GraphError                     the program does not form a job
+├── UserCodeError                  the user's function failed; leads with the user's own line
+├── JobFailed                      the job ended in FAILED; carries the cause
+├── JobCancelled                   the job was cancelled while somebody waited for its result
+├── WorkerLost                     a worker, an executor or its connection died
+├── StateMigrationError            stored state cannot be read with the new types
+└── StorageError(OSError)          reading or writing durable files failed
+
+A message says what happened, where, and what to do. Messages are under test.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigError",
+    "GraphError",
+    "HeadgateError",
+    "IllegalState",
+    "InvalidArgument",
+    "JobCancelled",
+    "JobFailed",
+    "NotEnoughSlots",
+    "StateMigrationError",
+    "StorageError",
+    "UserCodeError",
+    "WorkerLost",
+]
+
+
+class HeadgateError(Exception):
+    """Base of all errors of this package.
+
+    >>> try:
+    ...     raise InvalidArgument("parallelism must be at least 1, got 0")
+    ... except HeadgateError as error:
+    ...     print(error)
+    parallelism must be at least 1, got 0
+    """
+
+
+class InvalidArgument(HeadgateError, ValueError):
+    """A value the user gave is wrong (SPEC: NullPointer, IllegalArgument)."""
+
+
+class IllegalState(HeadgateError, RuntimeError):
+    """The call is right, but not in this state (SPEC: IllegalState)."""
+
+
+class ConfigError(HeadgateError):
+    """An option has a wrong value, or the environment cannot run the job."""
+
+
+class NotEnoughSlots(ConfigError):
+    """The Spark session has fewer task slots than the job needs."""
+
+
+class GraphError(HeadgateError):
+    """The program does not form a job: the message names the operator and the line that made it."""
+
+
+class UserCodeError(HeadgateError):
+    """The user's function failed; the message leads with the user's own line."""
+
+
+class JobFailed(HeadgateError):
+    """The job ended in FAILED; `__cause__` is the first error that was reported."""
+
+
+class JobCancelled(HeadgateError):
+    """The job was cancelled while somebody waited for its result."""
+
+
+class WorkerLost(HeadgateError):
+    """A worker, an executor or its connection died."""
+
+
+class StateMigrationError(HeadgateError):
+    """Stored state cannot be read with the types the program now declares."""
+
+
+class StorageError(HeadgateError, OSError):
+    """Reading or writing durable files failed."""
