@@ -1,1 +1,1 @@
-
+"""What runs a job: subtasks, their shells on Spark and in one process, and the driver's side."""

@@ -1,1 +1,1 @@
-
+"""State: keyed, operator and broadcast, on exchangeable backends."""

@@ -1,0 +1,46 @@
+# `make demo` and `make test` work from a clean clone: what they need is set up first.
+
+VENV   := .venv
+PYTHON := $(VENV)/bin/python
+READY  := $(VENV)/.ready
+
+.PHONY: help setup demo test test-fast test-long check bench bench-quick clean
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+# setup.sh touches the stamp, so it runs again only when one of these has changed.
+$(READY): pyproject.toml constraints.txt scripts/setup.sh
+	@scripts/setup.sh
+
+setup: $(READY) ## Make .venv and find Java (or install it, as root on Debian)
+
+demo: $(READY) ## Run the word count on local Spark
+	$(VENV)/bin/headgate run examples/word_count.py
+
+test: $(READY) ## All tests but the long ones; under 20 minutes on 2 cores
+	$(PYTHON) -m pytest -m "not long"
+
+test-fast: $(READY) ## Tests that need no JVM
+	$(PYTHON) -m pytest -m "not spark and not long"
+
+test-long: $(READY) ## Every long acceptance line: name, ok or FAILED, figure
+	$(PYTHON) scripts/test_long.py
+
+check: $(READY) ## Lint, format, types, import contracts
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+bench: $(READY) ## The benchmarks
+	$(PYTHON) benchmarks/run.py
+
+bench-quick: $(READY) ## The benchmarks, small
+	$(PYTHON) benchmarks/run.py --quick
+
+clean: ## Remove caches and build products; .venv stays
+	rm -rf build dist spark-warehouse metastore_db derby.log
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests examples benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,434 @@
+"""The execution environment: builds programs and runs them, on Spark or in the local runtime."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, Self
+
+from pyspark.sql import SparkSession
+
+from headgate.config import Configuration, process_defaults
+from headgate.errors import HeadgateError, InvalidArgument, JobCancelled
+from headgate.functions import callable_of
+from headgate.graph import Inlet, JobGraph, OperatorSpec, Pipeline, build_job_graph
+from headgate.ids import JobId, new_job_id
+from headgate.levels import Layout, as_json, describe, lay_out
+from headgate.restart import RestartStrategyConfiguration, from_configuration
+from headgate.runtime.job import JobStatus, SparkJob
+from headgate.runtime.local import LocalRun
+from headgate.runtime.operators.ends import decode_collected
+from headgate.runtime.plan import JobPlan, Settings, make_plan
+from headgate.runtime.session import get_session
+from headgate.sources import CollectionSource, DataGenSource, SequenceSource, Source
+from headgate.stream import DataStream, call_site, check_parallelism
+from headgate.types import TypeInformation, as_type
+
+__all__ = ["JobClient", "JobExecutionResult", "StreamExecutionEnvironment"]
+
+_COLLECT = "collect"
+
+
+class Job(Protocol):
+    """A job that was started."""
+
+    job_id: JobId
+
+    @property
+    def status(self) -> JobStatus: ...
+    @property
+    def error(self) -> HeadgateError | None: ...
+    def cancel(self) -> None: ...
+    def wait(self, timeout: float | None = None) -> JobStatus: ...
+    def raise_if_failed(self) -> None: ...
+
+
+class JobExecutionResult:
+    """What `execute` gives when the job has finished."""
+
+    def __init__(self, job_id: JobId, seconds: float) -> None:
+        self._job_id, self._seconds = job_id, seconds
+
+    def get_job_id(self) -> JobId:
+        """The job's id."""
+        return self._job_id
+
+    def get_net_runtime(self) -> int:
+        """How long the job ran, in milliseconds."""
+        return int(self._seconds * 1000)
+
+
+class JobClient:
+    """A hold on a running job."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._started = time.monotonic()
+
+    def get_job_id(self) -> JobId:
+        """The job's id, 32 hex digits."""
+        return self._job.job_id
+
+    def get_job_status(self) -> JobStatus:
+        """Where the job is in its life."""
+        return self._job.status
+
+    def cancel(self, timeout: float = 30.0) -> JobStatus:
+        """Cancel the job and wait until it has ended."""
+        self._job.cancel()
+        return self._job.wait(timeout)
+
+    def wait(self, timeout: float | None = None) -> JobExecutionResult:
+        """Until the job has finished; its error if it failed, TimeoutError if the time is over before."""
+        if not self._job.wait(timeout).is_terminal:
+            raise TimeoutError(f"the job still runs after {timeout} s")
+        self._job.raise_if_failed()
+        return JobExecutionResult(self._job.job_id, time.monotonic() - self._started)
+
+    get_job_execution_result = wait
+
+    @property
+    def job(self) -> Any:
+        """The job itself: workers, metrics, failures."""
+        return self._job
+
+
+class StreamExecutionEnvironment:
+    """Where a program starts.
+
+    >>> env = StreamExecutionEnvironment.get_execution_environment()
+    >>> env.set_parallelism(2).get_parallelism()
+    2
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration | None = None,
+        spark: SparkSession | None = None,
+        local: dict[str, Any] | None = None,
+    ) -> None:
+        self._configuration = Configuration(process_defaults())
+        if configuration is not None:
+            self._configuration.add_all(configuration)
+        self._spark = spark
+        self._local = local  # options of the local runtime
+        self._pipeline = Pipeline()
+        self._channels = itertools.count()
+
+    @classmethod
+    def get_execution_environment(
+        cls, configuration: Configuration | SparkSession | None = None, spark: SparkSession | None = None
+    ) -> StreamExecutionEnvironment:
+        """An environment on Spark: on the session you give, on the active one, or on one made at `execute`."""
+        if configuration is not None and not isinstance(configuration, Configuration):
+            configuration, spark = None, configuration
+        return cls(configuration, spark)
+
+    @classmethod
+    def local(cls, configuration: Configuration | None = None, **options: Any) -> StreamExecutionEnvironment:
+        """An environment that runs programs in this process, without Spark, deterministic, with virtual time."""
+        return cls(configuration, local=options)
+
+    # --- settings ---------------------------------------------------------------------------------------------------
+
+    def get_configuration(self) -> Configuration:
+        """The options; changes count until `execute`."""
+        return self._configuration
+
+    def configure(self, configuration: Configuration) -> StreamExecutionEnvironment:
+        """Take over options."""
+        self._configuration.add_all(configuration)
+        return self
+
+    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
+        """The parallelism of operators that set none themselves."""
+        self._configuration.set("parallelism.default", check_parallelism(parallelism, "parallelism"))
+        return self
+
+    def get_parallelism(self) -> int:
+        """The default parallelism."""
+        return int(self._configuration.get("parallelism.default"))
+
+    def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
+        """The number of key groups of operators that set none themselves."""
+        self._configuration.set("pipeline.max-parallelism", check_parallelism(max_parallelism, "max parallelism"))
+        return self
+
+    def get_max_parallelism(self) -> int:
+        """The default max parallelism; -1 = derived from the parallelism."""
+        return int(self._configuration.get("pipeline.max-parallelism"))
+
+    def set_buffer_timeout(self, timeout_ms: int) -> StreamExecutionEnvironment:
+        """How long a record may wait for its buffer to fill: 0 = not at all, -1 = until it is full."""
+        if timeout_ms < -1:
+            raise InvalidArgument(f"buffer timeout must be -1, 0 or positive milliseconds, got {timeout_ms}")
+        self._configuration.set("execution.buffer-timeout", timeout_ms)
+        return self
+
+    def get_buffer_timeout(self) -> int:
+        """The default buffer timeout in milliseconds."""
+        return int(self._configuration.get("execution.buffer-timeout"))
+
+    def disable_operator_chaining(self) -> StreamExecutionEnvironment:
+        """Run every operator in a vertex of its own."""
+        self._configuration.set("pipeline.operator-chaining.enabled", False)
+        return self
+
+    def set_restart_strategy(self, strategy: RestartStrategyConfiguration) -> StreamExecutionEnvironment:
+        """What to do when the job fails, see `RestartStrategies`."""
+        strategy.apply_to(self._configuration)
+        return self
+
+    def add_python_file(self, file_path: str) -> None:
+        """Ship a module, a zip or an egg to the workers."""
+        self._session().sparkContext.addPyFile(file_path)
+
+    # --- sources ----------------------------------------------------------------------------------------------------
+
+    def from_collection(self, collection: Iterable[Any], type_info: object = None) -> DataStream:
+        """A stream of the elements of a collection, in order."""
+        return self.from_source(CollectionSource(list(collection), as_type(type_info)), "Collection Source")
+
+    def from_elements(self, *elements: Any, type_info: object = None) -> DataStream:
+        """A stream of the arguments."""
+        return self.from_collection(elements, type_info)
+
+    def from_sequence(self, start: int, end: int) -> DataStream:
+        """The integers start .. end, both included, in parallel."""
+        return self.from_source(SequenceSource(start, end, as_type("bigint")), "Sequence Source")
+
+    def from_datagen(
+        self,
+        generate: Callable[[Any], Any],
+        count: int | None = None,
+        rate: float | None = None,
+        type_info: object = None,
+        vectorised: bool = False,
+    ) -> DataStream:
+        """Records made from their number 0, 1, 2, ...
+
+        `count` of them (None = for ever), `rate` a second (None = as fast as the job takes them). A vectorised
+        generator gets a numpy array of numbers and gives a pyarrow.RecordBatch.
+        """
+        callable_of(generate, "generate", "from_datagen()")
+        return self.from_source(DataGenSource(generate, count, rate, as_type(type_info), vectorised), "DataGen Source")
+
+    def from_source(self, source: Source, source_name: str = "Source") -> DataStream:
+        """A stream from a source object."""
+        node = self._pipeline.add(source_name, OperatorSpec("source", source), [], source.type, call_site())
+        node.single = source.single
+        return DataStream(self._pipeline, self, [Inlet(node.id, None, None, 0)], node.type, node)
+
+    def add_source(self, source_func: Any, source_name: str = "Custom Source", type_info: object = None) -> DataStream:
+        """A stream from a SourceFunction, in one subtask unless you set its parallelism."""
+        for method in ("run", "cancel"):
+            if not callable(getattr(source_func, method, None)):
+                raise InvalidArgument(f"add_source() needs an object with run(ctx) and cancel(), got {source_func!r}")
+        node = self._pipeline.add(source_name, OperatorSpec("source", source_func), [], as_type(type_info), call_site())
+        node.parallelism = 1
+        return DataStream(self._pipeline, self, [Inlet(node.id, None, None, 0)], node.type, node)
+
+    # --- running ----------------------------------------------------------------------------------------------------
+
+    def get_execution_plan(self) -> str:
+        """The plan as JSON: vertices, chains, edges, levels, slots."""
+        graph, layout = self._graph(None)
+        return as_json(graph, layout)
+
+    def explain(self) -> str:
+        """The plan as a text tree."""
+        graph, layout = self._graph(None)
+        return describe(graph, layout)
+
+    def execute(self, job_name: str | None = None) -> JobExecutionResult:
+        """Run the program and wait for its end."""
+        client = self.execute_async(job_name)
+        try:
+            return client.wait()
+        except KeyboardInterrupt:
+            client.cancel()
+            raise
+
+    def execute_async(self, job_name: str | None = None) -> JobClient:
+        """Start the program and return at once."""
+        return JobClient(self._start(job_name, _Printer(self._configuration).take))
+
+    def collect(self, stream: DataStream, job_name: str | None) -> Iterator[Any]:
+        """Run the program and iterate over the records of one of its streams (see DataStream.execute_and_collect)."""
+        channel = f"{_COLLECT}-{next(self._channels)}"
+        stream.collect_into(channel)
+        results = _Results(stream.get_type(), channel, _Printer(self._configuration).take)
+        job = self._start(job_name, results.take)
+        return results.iterate(job)
+
+    def _graph(self, job_name: str | None) -> tuple[JobGraph, Layout]:
+        conf = self._configuration
+        limit = conf.get("pipeline.max-parallelism")
+        graph = build_job_graph(
+            self._pipeline,
+            job_name or conf.get("pipeline.name") or "Headgate job",
+            conf.get("parallelism.default"),
+            limit if limit > 0 else None,
+            conf.get("pipeline.operator-chaining.enabled"),
+            conf.get("pipeline.auto-generate-uids"),
+        )
+        return graph, lay_out(graph)
+
+    def _plan(self, job_name: str | None) -> JobPlan:
+        conf = self._configuration
+        graph, layout = self._graph(job_name)
+        settings = Settings(
+            buffer_size=conf.get("headgate.buffer.size"),
+            buffer_timeout=conf.get("execution.buffer-timeout"),
+            queue_size=conf.get("headgate.input.queue-size"),
+            slice_ms=conf.get("headgate.slice.target"),
+            max_unconfirmed=conf.get("headgate.collect.max-unconfirmed"),
+            object_reuse=conf.get("pipeline.object-reuse"),
+        )
+        return make_plan(graph, layout, settings)
+
+    def _start(self, job_name: str | None, on_output: Callable[[str, bytes, Callable[[], None]], None]) -> Job:
+        plan = self._plan(job_name)
+        self._pipeline.clear()
+        job_id = new_job_id()
+        if self._local is not None:
+            return _LocalJob(plan, job_id, on_output, self._local)
+        restart = from_configuration(self._configuration, checkpointing=False)
+        job = SparkJob(plan, job_id, self._session(), self._configuration, restart, on_output)
+        job.start()
+        return job
+
+    def _session(self) -> SparkSession:
+        self._spark = get_session(self._spark, self._configuration)
+        return self._spark
+
+
+class _Printer:
+    """Printed lines on the driver's stdout, at most so many a second; the rest is counted, not kept."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._limit = configuration.get("headgate.print.max-lines-per-second")
+        self._second = 0.0
+        self._printed = 0
+        self._dropped = 0
+
+    def take(self, channel: str, payload: bytes, confirm: Callable[[], None]) -> None:
+        lines = payload.decode("utf-8", "replace").split("\n")
+        now = time.monotonic()
+        if now - self._second >= 1:
+            if self._dropped:
+                sys.stdout.write(
+                    f"... {self._dropped} lines not shown (headgate.print.max-lines-per-second = {self._limit})\n"
+                )
+            self._second, self._printed, self._dropped = now, 0, 0
+        room = max(0, self._limit - self._printed)
+        shown = lines[:room]
+        self._printed += len(shown)
+        self._dropped += len(lines) - len(shown)
+        if shown:
+            sys.stdout.write("\n".join(shown) + "\n")
+            sys.stdout.flush()
+        confirm()
+
+
+class _Results:
+    """Records on their way to an iterator on the driver; a batch is confirmed when it was taken out."""
+
+    def __init__(
+        self, type: TypeInformation, channel: str, otherwise: Callable[[str, bytes, Callable[[], None]], None]
+    ) -> None:
+        self._type, self._channel, self._otherwise = type, channel, otherwise
+        self._queue: queue.SimpleQueue[tuple[bytes, Callable[[], None]]] = queue.SimpleQueue()
+
+    def take(self, channel: str, payload: bytes, confirm: Callable[[], None]) -> None:
+        if channel == self._channel:
+            self._queue.put((payload, confirm))
+        else:
+            self._otherwise(channel, payload, confirm)
+
+    def iterate(self, job: Job) -> Iterator[Any]:
+        """The records until the job ends; an iterator that is closed early cancels the job."""
+        return _ResultIterator(self._queue, self._type, job)
+
+
+class _ResultIterator(Iterator[Any]):
+    def __init__(self, batches: Any, type: TypeInformation, job: Job) -> None:
+        self._batches, self._type, self.job = batches, type, job
+        self._rows: Iterator[Any] = iter(())
+        self._closed = False
+
+    def __next__(self) -> Any:
+        while True:
+            for row in self._rows:
+                return row
+            self._rows = iter(self._next_batch())
+
+    def _next_batch(self) -> Sequence[Any]:
+        while True:
+            ended = self.job.status.is_terminal
+            try:
+                payload, confirm = self._batches.get(timeout=0 if ended else 0.1)
+            except queue.Empty:
+                if not ended:
+                    continue
+                if not self._closed:
+                    self.job.raise_if_failed()
+                raise StopIteration from None
+            confirm()
+            return decode_collected(payload, self._type)
+
+    def close(self) -> None:
+        """Cancel the job if it still runs."""
+        self._closed = True
+        if not self.job.status.is_terminal:
+            self.job.cancel()
+            self.job.wait(30)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class _LocalJob:
+    """A job of the local runtime: runs when it is made, in this thread."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        job_id: JobId,
+        on_output: Callable[[str, bytes, Callable[[], None]], None],
+        options: dict[str, Any],
+    ) -> None:
+        self.job_id = job_id
+        self.status = JobStatus.RUNNING
+        self.error: HeadgateError | None = None
+        options = dict(options)
+        until = options.pop("until", None)
+        run = LocalRun(plan, job_id, lambda channel, payload: on_output(channel, payload, _nothing), **options)
+        try:
+            run.run(until)
+            self.status = JobStatus.FINISHED
+        except HeadgateError as error:
+            self.error = error
+            self.status = JobStatus.FAILED
+
+    def cancel(self) -> None:
+        """It has ended already."""
+
+    def wait(self, timeout: float | None = None) -> JobStatus:
+        return self.status
+
+    def raise_if_failed(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self.status is JobStatus.CANCELED:
+            raise JobCancelled("the job was cancelled")
+
+
+def _nothing() -> None:
+    """Nothing to confirm in one process."""

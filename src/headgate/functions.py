@@ -1,0 +1,394 @@
+"""User functions, in PyFlink's spelling: what a program subclasses, and the contexts it is handed."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headgate.errors import InvalidArgument
+from headgate.types import TypeInformation, as_type
+
+__all__ = [
+    "AggregateFunction",
+    "CoFlatMapFunction",
+    "CoMapFunction",
+    "CoProcessFunction",
+    "FilterFunction",
+    "FlatMapFunction",
+    "Function",
+    "KeySelector",
+    "KeyedCoProcessFunction",
+    "KeyedProcessFunction",
+    "MapFunction",
+    "OutputTag",
+    "Partitioner",
+    "ProcessFunction",
+    "ReduceFunction",
+    "RuntimeContext",
+    "SinkFunction",
+    "SourceContext",
+    "SourceFunction",
+    "TimerService",
+]
+
+
+class OutputTag:
+    """Names a side output: `yield tag, value` in a process function, `stream.get_side_output(tag)` to read it.
+
+    >>> OutputTag("late", "word string")
+    OutputTag('late')
+    """
+
+    __slots__ = ("name", "type")
+
+    def __init__(self, tag_id: str, type_info: object = None) -> None:
+        if not tag_id:
+            raise InvalidArgument("an OutputTag needs a name that is not empty")
+        self.name = tag_id
+        self.type: TypeInformation = as_type(type_info)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OutputTag) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return f"OutputTag({self.name!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """Where a function runs."""
+
+    task_name: str
+    operator_id: str
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+    attempt: int
+    job_id: str
+
+
+class StateAccess(Protocol):
+    """What gives a function its state; the runtime hands one in that knows the operator and its backend."""
+
+    def keyed(self, descriptor: Any) -> Any: ...
+
+
+class RuntimeContext:
+    """What a rich function learns of its surroundings in `open`."""
+
+    def __init__(self, info: TaskInfo, state: StateAccess) -> None:
+        self._info = info
+        self._state = state
+
+    def get_task_name(self) -> str:
+        """The operator's name."""
+        return self._info.task_name
+
+    def get_task_name_with_subtasks(self) -> str:
+        """For example `count (2/4)#0`: name, number of the subtask, parallelism, attempt."""
+        info = self._info
+        return f"{info.task_name} ({info.subtask + 1}/{info.parallelism})#{info.attempt}"
+
+    def get_index_of_this_subtask(self) -> int:
+        """0 .. parallelism - 1."""
+        return self._info.subtask
+
+    def get_number_of_parallel_subtasks(self) -> int:
+        """The operator's parallelism."""
+        return self._info.parallelism
+
+    def get_max_number_of_parallel_subtasks(self) -> int:
+        """The operator's max parallelism, the number of key groups."""
+        return self._info.max_parallelism
+
+    def get_attempt_number(self) -> int:
+        """How often the job was restarted."""
+        return self._info.attempt
+
+    def get_job_id(self) -> str:
+        """The job's id, 32 hex digits."""
+        return self._info.job_id
+
+    def get_state(self, descriptor: Any) -> Any:
+        """Keyed value state."""
+        return self._state.keyed(descriptor)
+
+    def get_list_state(self, descriptor: Any) -> Any:
+        """Keyed list state."""
+        return self._state.keyed(descriptor)
+
+    def get_map_state(self, descriptor: Any) -> Any:
+        """Keyed map state."""
+        return self._state.keyed(descriptor)
+
+    def get_reducing_state(self, descriptor: Any) -> Any:
+        """Keyed reducing state."""
+        return self._state.keyed(descriptor)
+
+    def get_aggregating_state(self, descriptor: Any) -> Any:
+        """Keyed aggregating state."""
+        return self._state.keyed(descriptor)
+
+
+class Function:
+    """Base of all user functions: `open` before the first record, `close` at the end, also after a failure."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Called once in every subtask before the first record."""
+
+    def close(self) -> None:
+        """Called once when the subtask ends, also when it failed."""
+
+
+class MapFunction(Function, ABC):
+    """One record in, one out."""
+
+    @abstractmethod
+    def map(self, value: Any) -> Any:
+        """The record that takes the place of `value`."""
+
+
+class FlatMapFunction(Function, ABC):
+    """One record in, any number out."""
+
+    @abstractmethod
+    def flat_map(self, value: Any) -> Iterable[Any] | None:
+        """Yield or return the records that take the place of `value`."""
+
+
+class FilterFunction(Function, ABC):
+    """Keeps or drops a record."""
+
+    @abstractmethod
+    def filter(self, value: Any) -> bool:
+        """Whether to keep `value`."""
+
+
+class ReduceFunction(Function, ABC):
+    """Combines two records of a key into one."""
+
+    @abstractmethod
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        """The combination of the running result and the next record."""
+
+
+class AggregateFunction(Function, ABC):
+    """Folds records of a key into an accumulator."""
+
+    @abstractmethod
+    def create_accumulator(self) -> Any:
+        """A fresh accumulator."""
+
+    @abstractmethod
+    def add(self, value: Any, accumulator: Any) -> Any:
+        """The accumulator with `value` in it."""
+
+    @abstractmethod
+    def get_result(self, accumulator: Any) -> Any:
+        """The result for an accumulator."""
+
+    @abstractmethod
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        """Both accumulators as one."""
+
+
+class KeySelector(Function, ABC):
+    """Gives the key of a record."""
+
+    @abstractmethod
+    def get_key(self, value: Any) -> Any:
+        """The key: str, int, float, bool, bytes, or a tuple of these; always the same for equal records."""
+
+
+class Partitioner(Function, ABC):
+    """Chooses the subtask for a key in `partition_custom`."""
+
+    @abstractmethod
+    def partition(self, key: Any, num_partitions: int) -> int:
+        """0 .. num_partitions - 1."""
+
+
+class TimerService(Protocol):
+    """Time and timers of the current key."""
+
+    def current_processing_time(self) -> int:
+        """Milliseconds since the epoch."""
+        ...
+
+    def current_watermark(self) -> int:
+        """The event-time clock of this operator."""
+        ...
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        """Call `on_timer` when the clock reaches `timestamp`; the same timer twice fires once."""
+        ...
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        """Call `on_timer` when the watermark reaches `timestamp`."""
+        ...
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        """Forget a timer; nothing happens if there is none."""
+        ...
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        """Forget a timer; nothing happens if there is none."""
+        ...
+
+
+class ProcessFunction(Function, ABC):
+    """The general function on a stream; `yield tag, value` goes to a side output."""
+
+    class Context(Protocol):
+        """What a record comes with."""
+
+        def timestamp(self) -> int | None:
+            """The record's event timestamp in milliseconds, or None."""
+            ...
+
+        def timer_service(self) -> TimerService:
+            """Time, and timers on keyed streams."""
+            ...
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
+        """Yield or return any number of records."""
+
+
+class KeyedProcessFunction(Function, ABC):
+    """The general function on a keyed stream: state, timers, side outputs."""
+
+    class Context(ProcessFunction.Context, Protocol):
+        """What a record comes with, and its key."""
+
+        def get_current_key(self) -> Any:
+            """The key of the record."""
+            ...
+
+    class OnTimerContext(Context, Protocol):
+        """What a firing timer comes with."""
+
+        def time_domain(self) -> str:
+            """`processing` or `event`."""
+            ...
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
+        """Yield or return any number of records."""
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
+        """A timer of the current key fired."""
+        return None
+
+
+class CoMapFunction(Function, ABC):
+    """A map over two connected streams."""
+
+    @abstractmethod
+    def map1(self, value: Any) -> Any:
+        """For a record of the first stream."""
+
+    @abstractmethod
+    def map2(self, value: Any) -> Any:
+        """For a record of the second stream."""
+
+
+class CoFlatMapFunction(Function, ABC):
+    """A flat map over two connected streams."""
+
+    @abstractmethod
+    def flat_map1(self, value: Any) -> Iterable[Any] | None:
+        """For a record of the first stream."""
+
+    @abstractmethod
+    def flat_map2(self, value: Any) -> Iterable[Any] | None:
+        """For a record of the second stream."""
+
+
+class CoProcessFunction(Function, ABC):
+    """The general function on two connected streams."""
+
+    @abstractmethod
+    def process_element1(self, value: Any, ctx: Any) -> Iterable[Any] | None:
+        """For a record of the first stream."""
+
+    @abstractmethod
+    def process_element2(self, value: Any, ctx: Any) -> Iterable[Any] | None:
+        """For a record of the second stream."""
+
+
+class KeyedCoProcessFunction(CoProcessFunction, ABC):
+    """The general function on two connected keyed streams: shared state, timers, side outputs."""
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
+        """A timer of the current key fired."""
+        return None
+
+
+class SourceContext(Protocol):
+    """What a SourceFunction emits through."""
+
+    def collect(self, value: Any) -> None:
+        """Emit a record; blocks while the job cannot take more."""
+        ...
+
+    def collect_with_timestamp(self, value: Any, timestamp: int) -> None:
+        """Emit a record with its event timestamp."""
+        ...
+
+    def get_checkpoint_lock(self) -> threading.RLock:
+        """Hold it to emit and change state as one step."""
+        ...
+
+
+class SourceFunction(Function, ABC):
+    """A source written as a loop; `run` has its own thread and ends when it returns."""
+
+    @abstractmethod
+    def run(self, ctx: Any) -> None:
+        """Emit records through `ctx` until the input ends or `cancel` was called."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Make `run` return soon."""
+
+
+class SinkFunction(Function, ABC):
+    """Takes each record out of the job; at-least-once unless it does better itself."""
+
+    @abstractmethod
+    def invoke(self, value: Any, context: Any) -> None:
+        """Called for every record."""
+
+
+def callable_of(function: Any, method: str, what: str) -> Callable[..., Any]:
+    """The callable behind a plain function or a function object; a clear error for anything else."""
+    bound = getattr(function, method, None)
+    if callable(bound):
+        return bound  # type: ignore[no-any-return]
+    if callable(function) and not isinstance(function, type):
+        return function  # type: ignore[no-any-return]
+    hint = f" (did you forget to make an instance: {function.__name__}()?)" if isinstance(function, type) else ""
+    raise InvalidArgument(
+        f"{what} needs a callable or an object with {method}(...), got {type(function).__name__} {function!r}{hint}"
+    )
+
+
+class NoState:
+    """State access of an operator that has none; says why."""
+
+    def __init__(self, operator: str) -> None:
+        self._operator = operator
+
+    def keyed(self, descriptor: Any) -> Any:
+        kind = type(descriptor).__name__.removesuffix("Descriptor")
+        raise InvalidArgument(
+            f"keyed state '{getattr(descriptor, 'name', descriptor)}' ({kind}) can only be used on a keyed stream: "
+            f"call key_by(...) before '{self._operator}'"
+        )

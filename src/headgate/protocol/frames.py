@@ -1,0 +1,78 @@
+"""The rows between subtasks: one Spark row is a network buffer that holds frames for one target.
+
+A frame is a batch of records or one event of a channel; a channel is (edge, writer subtask). Layout of a frame:
+
+    kind u8 | flags u8 | edge u16 | writer u32 | length u64 | body, padded to 8 bytes
+
+Bodies start at multiples of 8, so Arrow columns are read where they lie. Rows between workers are inside the trust
+boundary (they come over Spark's own shuffle), therefore untyped records may be pickles.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+__all__ = ["HEADER", "Frame", "Kind", "pack", "read_frames"]
+
+HEADER = struct.Struct("<BBHIQ")
+_PAD = b"\0" * 8
+
+
+class Kind(IntEnum):
+    """What a frame holds."""
+
+    ARROW = 1  # a batch of typed records
+    PICKLE = 2  # a batch of untyped records
+    WATERMARK = 3
+    BARRIER = 4
+    CANCEL_MARKER = 5
+    END_OF_DATA = 6  # the last record of the channel is through (FLIP-147)
+    END_OF_PARTITION = 7  # nothing at all follows on the channel
+    END = 8  # nothing at all follows from this task; to every task of the next level
+
+
+STAMPED = 1
+"""Flag: event timestamps (int64 each) stand in front of the batch."""
+
+DRAIN = 2
+"""Flag of END_OF_DATA: timers and windows may fire for good."""
+
+
+class Frame(NamedTuple):
+    """One frame of a row."""
+
+    kind: int
+    flags: int
+    edge: int
+    writer: int
+    body: memoryview
+
+
+def pack(kind: int, edge: int, writer: int, *body: bytes | memoryview, flags: int = 0) -> list[bytes | memoryview]:
+    """The pieces of a frame, to be joined into a row.
+
+    >>> row = b"".join(pack(Kind.WATERMARK, 3, 1, b"12345678"))
+    >>> [(f.kind, f.edge, f.writer, bytes(f.body)) for f in read_frames(row)]
+    [(3, 3, 1, b'12345678')]
+    """
+    length = sum(map(len, body))
+    pieces = [HEADER.pack(kind, flags, edge, writer, length), *body]
+    if length % 8:
+        pieces.append(_PAD[length % 8 :])
+    return pieces
+
+
+def read_frames(row: bytes | memoryview) -> Iterator[Frame]:
+    """The frames of a row; ValueError if it is cut short."""
+    view = memoryview(row)
+    at, end = 0, len(view)
+    while at < end:
+        kind, flags, edge, writer, length = HEADER.unpack_from(view, at)
+        at += HEADER.size
+        if at + length > end:
+            raise ValueError(f"row cut short: a frame of {length} bytes at {at} in a row of {end}")
+        yield Frame(kind, flags, edge, writer, view[at : at + length])
+        at += length + (-length) % 8

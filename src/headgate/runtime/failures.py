@@ -1,0 +1,88 @@
+"""What failed, where, and with which record: from an exception in a worker to one message for the user."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from headgate.protocol.messages import Failed
+from headgate.types import TypeMismatch
+
+__all__ = ["OperatorFailure", "describe", "user_line"]
+
+_OURS = str(Path(__file__).parent.parent)
+_FOREIGN = tuple(
+    {str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {str(Path(p).resolve()) for p in sys.path if p.endswith((".zip", "site-packages"))}
+)
+NO_KEY = object()
+
+
+class OperatorFailure(Exception):
+    """A user's function raised; the cause is its exception."""
+
+    def __init__(
+        self, operator: str, call_site: str, cause: BaseException, key: Any = NO_KEY, record: Any = NO_KEY
+    ) -> None:
+        super().__init__(operator)
+        self.operator = operator
+        self.call_site = call_site
+        self.cause = cause
+        self.key = key
+        self.record = record
+
+
+def user_line(trace: TracebackType | None) -> str:
+    """file:line of the innermost frame that is the user's own code, or nothing."""
+    found = ""
+    for frame, line in traceback.walk_tb(trace):
+        name = frame.f_code.co_filename
+        path = str(Path(name).resolve()) if not name.startswith("<") else name
+        if path.startswith((_OURS, *_FOREIGN)) or name.startswith("<frozen"):
+            continue
+        found = f"{name}:{line}"
+    return found
+
+
+def describe(error: BaseException, task: str) -> Failed:
+    """The message for the driver: it leads with the user's line."""
+    if isinstance(error, TypeMismatch) and error.origin is not None:
+        operator, call_site = error.origin
+        error = OperatorFailure(operator, call_site, error)
+    if isinstance(error, OperatorFailure):
+        return _user_failure(error)
+    text = f"{type(error).__name__}: {error}"
+    line = user_line(error.__traceback__)
+    return Failed(f"{task} failed: {text}", _trace(error), operator=task, user_line=line, kind="runtime")
+
+
+def _user_failure(failure: OperatorFailure) -> Failed:
+    cause = failure.cause
+    line = user_line(cause.__traceback__) or failure.call_site
+    details = [f"operator '{failure.operator}'"]
+    if failure.key is not NO_KEY:
+        details.append(f"key {_short(failure.key)}")
+    if failure.record is not NO_KEY:
+        details.append(f"record {_short(failure.record)}")
+    what = str(cause) if isinstance(cause, TypeMismatch) else f"{type(cause).__name__}: {cause}"
+    if isinstance(cause, TypeMismatch):
+        what = f"the function returned a wrong type: {what}"
+    key = "" if failure.key is NO_KEY else _short(failure.key)
+    message = f"{line}: {what}\n  in {', '.join(details)}, defined at {failure.call_site}"
+    return Failed(message, _trace(cause), operator=failure.operator, user_line=line, key=key, kind="user")
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<{type(value).__name__}, whose repr fails: {error}>"
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,0 +1,145 @@
+"""The local runtime: the same subtasks in one process, without a JVM, deterministic, with virtual time.
+
+For unit tests of programs and functions. Rows go straight from one subtask to the next; when nobody has work, the
+clock jumps to the next deadline.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from headgate.errors import HeadgateError, IllegalState, UserCodeError
+from headgate.functions import TaskInfo
+from headgate.ids import JobId
+from headgate.runtime.failures import describe
+from headgate.runtime.plan import JobPlan, VertexPlan
+from headgate.runtime.subtask import Relay, Status, Subtask
+
+__all__ = ["LocalRun"]
+
+
+class _Services:
+    """Clock and way out of a local subtask."""
+
+    lockstep = True
+
+    def __init__(self, run: LocalRun) -> None:
+        self._run = run
+
+    def now(self) -> int:
+        return self._run.time
+
+    def to_driver(self, channel: str, payload: bytes, records: int) -> None:
+        self._run.on_output(channel, payload)
+
+    def wake(self) -> None:
+        """Nobody sleeps here."""
+
+
+class LocalRun:
+    """One run of a job. With a seed, subtasks are stepped in a random order that the seed fixes."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        job_id: JobId,
+        on_output: Callable[[str, bytes], None],
+        start_time: int = 0,
+        seed: int | None = None,
+        slice_records: int = 100,
+    ) -> None:
+        self.time = start_time
+        self.on_output = on_output
+        self._plan = plan
+        self._random = Random(seed) if seed is not None else None
+        self._slice = slice_records
+        services = _Services(self)
+        self._tasks: list[list[Subtask | Relay]] = [
+            [self._task(level, index, job_id, services) for index in range(plan.width(level))]
+            for level in range(len(plan.layout.levels))
+        ]
+
+    def _task(self, level: int, index: int, job_id: JobId, services: _Services) -> Subtask | Relay:
+        plan = self._plan
+        slot = plan.layout.levels[level][index]
+        numbers = (index, plan.width(level - 1), plan.width(level + 1))
+        if slot.relay:
+            return Relay(plan.relays[level, slot.vertex] + slot.subtask, numbers, plan.settings.buffer_size)
+        # Through bytes, as on Spark: subtasks must not share the user's objects.
+        vertex_plan: VertexPlan = pickle.loads(plan.vertices[slot.vertex])
+        vertex = vertex_plan.vertex
+        info = TaskInfo(
+            vertex.name, vertex.head.id, slot.subtask, vertex.parallelism, vertex.max_parallelism, 0, job_id
+        )
+        return Subtask(vertex_plan, slot.subtask, plan.settings, services, info, numbers)
+
+    def run(self, until: int | None = None) -> None:
+        """Until every subtask has finished, or the virtual clock has reached `until`."""
+        try:
+            for level in reversed(self._tasks):
+                for task in level:
+                    self._guarded(task.open)
+            while not self.finished and (until is None or self.time < until):
+                if not self._round():
+                    self._advance(until)
+        finally:
+            for level in self._tasks:
+                for task in level:
+                    task.close()
+
+    @property
+    def finished(self) -> bool:
+        """Whether every subtask has finished."""
+        return all(task.status is Status.FINISHED for level in self._tasks for task in level)
+
+    def _round(self) -> bool:
+        """Let every subtask do one thing; whether anything happened."""
+        order = [(level, task) for level, tasks in enumerate(self._tasks) for task in tasks]
+        if self._random is not None:
+            self._random.shuffle(order)
+        happened = False
+        for level, task in order:
+            before = task.status
+            queued = task.queued_bytes
+            count = self._guarded(partial(task.step, self._slice)) if task.has_work() else 0
+            if not count:
+                task.flush()
+            moved = self._deliver(level, task)
+            happened = happened or bool(count) or moved or task.status is not before or task.queued_bytes != queued
+        return happened or any(isinstance(t, Subtask) and t.has_events() for level in self._tasks for t in level)
+
+    def _deliver(self, level: int, task: Subtask | Relay) -> bool:
+        rows = task.take()
+        for destination, pieces in rows:
+            self._tasks[level + 1][destination].receive(b"".join(pieces))
+        return bool(rows)
+
+    def _advance(self, until: int | None) -> None:
+        """Nobody has work: jump to the next deadline."""
+        deadlines = [t for level in self._tasks for task in level if (t := task.next_deadline()) is not None]
+        if not deadlines:
+            if until is not None:
+                self.time = until
+                return
+            if not self.finished:
+                raise IllegalState("the local run is stuck: no subtask has work, and none waits for a time")
+            return
+        self.time = max(self.time, min(deadlines if until is None else [until, *deadlines]))
+        for number, level in enumerate(self._tasks):
+            for task in level:
+                self._guarded(partial(task.on_time, self.time))
+                self._deliver(number, task)
+
+    def _guarded(self, call: Callable[[], int | None]) -> int:
+        try:
+            return call() or 0
+        except HeadgateError:
+            raise
+        except Exception as error:
+            failure = describe(error, "a subtask")
+            shown = UserCodeError(failure.message)
+            shown.add_note(failure.traceback)
+            raise shown from error

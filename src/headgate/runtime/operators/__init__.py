@@ -1,0 +1,1 @@
+"""Operators: what runs inside a subtask, whole batches at a time."""

@@ -1,0 +1,127 @@
+"""What every operator is: takes batches, gives batches, and knows whom to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.batch import Batch
+from headgate.errors import UserCodeError
+from headgate.functions import Function, NoState, OutputTag, RuntimeContext, TaskInfo
+from headgate.graph import ChainedOperator
+from headgate.runtime.failures import NO_KEY, OperatorFailure
+
+__all__ = ["Operator", "OperatorContext", "Receiver"]
+
+Receiver = Callable[[Batch], None]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorContext:
+    """What the runtime hands to an operator."""
+
+    info: TaskInfo
+    clock: Callable[[], int]  # milliseconds; virtual in the local runtime
+    to_driver: Callable[[str, bytes, int], None]  # channel, payload, number of records
+    wake: Callable[[], None]  # from another thread: there is something to do
+    lockstep: bool  # sources with a thread of their own hand over record by record, so that a run can be repeated
+
+
+class Operator:
+    """Base of all operators; one object for each subtask."""
+
+    def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
+        self.operator = operator
+        self.context = context
+        self.type = operator.type
+        self.origin = (operator.name, operator.call_site)
+        self.function: Any = operator.spec.function
+        self.emit: Receiver = _nowhere  # the main output
+        self.side: dict[str, Receiver] = {}
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Before the first record."""
+        if isinstance(self.function, Function) or hasattr(self.function, "open"):
+            self.guard(self.function.open, self.runtime_context())
+
+    def runtime_context(self) -> RuntimeContext:
+        """The context for the user's `open`."""
+        return RuntimeContext(self.context.info, NoState(self.operator.name))
+
+    def receiver(self, input: int) -> Receiver:
+        """Where batches of an input go."""
+        raise UserCodeError(f"operator '{self.operator.name}' takes no input {input}")
+
+    def finish(self) -> None:
+        """All inputs have ended: emit what is left."""
+
+    def close(self) -> None:
+        """At the end, also after a failure."""
+        if isinstance(self.function, Function) or hasattr(self.function, "close"):
+            self.guard(self.function.close)
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        """The next processing time (ms) at which `on_time` has work."""
+        return None
+
+    def on_time(self, now: int) -> None:
+        """Fire what is due."""
+
+    # --- blame ------------------------------------------------------------------------------------------------------
+
+    def guard(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Call the user's code once; a failure names this operator."""
+        try:
+            return call(*args)
+        except OperatorFailure:
+            raise
+        except Exception as error:
+            raise self.failure(error) from error
+
+    def failure(self, error: BaseException, record: Any = NO_KEY, key: Any = NO_KEY) -> OperatorFailure:
+        """The error of a user's function with this operator's name on it."""
+        if isinstance(error, OperatorFailure):
+            return error
+        return OperatorFailure(self.operator.name, self.operator.call_site, error, key, record)
+
+    def failed_at(self, error: BaseException, rows: list[Any], iterator: Any) -> OperatorFailure:
+        """The same for a loop over `rows`: a list iterator knows how many it has left."""
+        index = len(rows) - iterator.__length_hint__() - 1
+        return self.failure(error, rows[index] if 0 <= index < len(rows) else NO_KEY)
+
+    # --- output -----------------------------------------------------------------------------------------------------
+
+    def emit_rows(self, rows: list[Any]) -> None:
+        """Send the rows a function returned."""
+        if rows:
+            self.emit(Batch.of_output(rows, self.type, self.origin))
+
+    def emit_tagged(self, rows: list[Any]) -> None:
+        """Send what a process function yielded: `(tag, value)` goes to that side output."""
+        tagged = [row for row in rows if row.__class__ is tuple and row and row[0].__class__ is OutputTag]
+        if not tagged:
+            self.emit_rows(rows)
+            return
+        self.emit_rows([row for row in rows if not (row.__class__ is tuple and row and row[0].__class__ is OutputTag)])
+        by_tag: dict[OutputTag, list[Any]] = {}
+        for tag, value in tagged:
+            by_tag.setdefault(tag, []).append(value)
+        for tag, values in by_tag.items():
+            receiver = self.side.get(tag.name)
+            if receiver is not None:
+                receiver(Batch.of_output(values, tag.type, self.origin))
+
+
+def extend(rows: list[Any], result: Iterable[Any] | None) -> None:
+    """Append what a function yielded or returned."""
+    if result is not None:
+        rows.extend(result)
+
+
+def _nowhere(batch: Batch) -> None:
+    """The output of an operator without consumers."""

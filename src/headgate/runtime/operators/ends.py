@@ -1,0 +1,219 @@
+"""The ends of a job: sources that are polled, sinks that take records out."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.batch import Batch
+from headgate.functions import callable_of
+from headgate.graph import ChainedOperator
+from headgate.runtime.operators.base import Operator, OperatorContext, Receiver
+from headgate.sources import ReaderContext, Source, SourceReader
+from headgate.types import PICKLED, TypeInformation
+
+__all__ = ["Collect", "Print", "Sink", "SourceOperator", "decode_collected"]
+
+
+class SourceOperator(Operator):
+    """The head of a chain that reads from outside."""
+
+    def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
+        super().__init__(operator, context)
+        self._reader: SourceReader | None = None
+
+    def open(self) -> None:
+        info = self.context.info
+        if isinstance(self.function, Source):
+            self._reader = self.guard(
+                self.function.reader, ReaderContext(info.subtask, info.parallelism, self.context.clock)
+            )
+        else:
+            super().open()
+            self._reader = FunctionReader(self.function, self.type, self.context.wake, self.context.lockstep)
+
+    @property
+    def reader(self) -> SourceReader:
+        assert self._reader is not None, "the source was not opened"
+        return self._reader
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last record is through."""
+        return self.reader.finished
+
+    def poll(self, max_records: int) -> int:
+        """Read and emit at most so many records; how many there were."""
+        batch = self.guard(self.reader.poll, max_records)
+        if batch is None:
+            return 0
+        if batch.origin is None:
+            batch.origin = self.origin
+        self.emit(batch)
+        return len(batch)
+
+    def ready_at(self) -> int | None:
+        """When asking again makes sense, if that is known."""
+        return self.reader.ready_at()
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self.guard(self._reader.close)
+        if not isinstance(self.function, Source):
+            super().close()
+
+
+class FunctionReader(SourceReader):
+    """Runs a SourceFunction in its own thread and hands its records over."""
+
+    def __init__(self, function: Any, type: TypeInformation, wake: Callable[[], None], lockstep: bool) -> None:
+        self._function = function
+        self._type = type
+        self._wake = wake
+        self._lockstep = lockstep
+        self._capacity = 1 if lockstep else 10_000
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._rows: deque[Any] = deque()
+        self._ended = False
+        self._closed = False
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="headgate-source", daemon=True)
+        self._thread.start()
+
+    # --- the source's thread ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._function.run(self)
+        except _SourceClosed:
+            pass
+        except Exception as error:
+            self._error = error
+        with self._lock:
+            self._ended = True
+            self._changed.notify_all()
+        self._wake()
+
+    def collect(self, value: Any) -> None:
+        """Emit a record; waits while the job cannot take more.
+
+        The wait gives the checkpoint lock away, but before the record is there: a checkpoint taken meanwhile has
+        neither the record nor what follows it.
+        """
+        with self._lock:
+            while len(self._rows) >= self._capacity and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                raise _SourceClosed
+            self._rows.append(value)
+            if self._lockstep:
+                self._changed.notify_all()
+            first = len(self._rows) == 1
+        if first:
+            self._wake()
+
+    def get_checkpoint_lock(self) -> Any:
+        """Hold it to emit and change state as one step."""
+        return self._lock
+
+    # --- the subtask's thread ---------------------------------------------------------------------------------------
+
+    def poll(self, max_records: int) -> Batch | None:
+        with self._lock:
+            while self._lockstep and not self._rows and not self._ended:
+                self._changed.wait()
+            rows = [self._rows.popleft() for _ in range(min(max_records, len(self._rows)))]
+            self.finished = self._ended and not self._rows
+            if rows:
+                self._changed.notify_all()
+        if self._error is not None and not rows:
+            raise self._error
+        if self._error is not None:
+            self.finished = False
+        return Batch.of_output(rows, self._type, None) if rows else None
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._function.cancel()
+            self._thread.join(timeout=5)
+
+
+class _SourceClosed(BaseException):
+    """Unwinds a source function whose job is over; not an Exception, so that user code does not swallow it."""
+
+
+class Sink(Operator):
+    """Hands every record to a SinkFunction."""
+
+    def receiver(self, input: int) -> Receiver:
+        invoke = self.function.invoke if hasattr(self.function, "invoke") else None
+        plain = callable_of(self.function, "invoke", "add_sink()")
+
+        def receive(batch: Batch) -> None:
+            rows = batch.rows()
+            iterator = iter(rows)
+            try:
+                if invoke is not None:
+                    for row in iterator:
+                        invoke(row, None)
+                else:
+                    for row in iterator:
+                        plain(row)
+            except Exception as error:
+                raise self.failed_at(error, rows, iterator) from error
+
+        return receive
+
+    def finish(self) -> None:
+        finish = getattr(self.function, "finish", None)
+        if finish is not None:
+            self.guard(finish)
+
+
+class Print(Operator):
+    """Sends lines to the driver."""
+
+    def receiver(self, input: int) -> Receiver:
+        info, identifier = self.context.info, self.operator.spec.options["identifier"]
+        number = str(info.subtask + 1) if info.parallelism > 1 else ""
+        prefix = ":".join(part for part in (identifier, number) if part)
+        prefix = f"{prefix}> " if prefix else ""
+
+        def receive(batch: Batch) -> None:
+            rows = batch.rows()
+            text = "\n".join([f"{prefix}{row}" for row in rows])
+            self.context.to_driver("", text.encode("utf-8", "replace"), len(rows))
+
+        return receive
+
+
+class Collect(Operator):
+    """Sends records to the driver."""
+
+    def receiver(self, input: int) -> Receiver:
+        channel = self.operator.spec.options["channel"]
+
+        def receive(batch: Batch) -> None:
+            if batch.type.is_typed:
+                payload = b"A" + memoryview(batch.arrow().serialize())
+            else:
+                payload = b"P" + self.guard(pickle.dumps, batch.rows(), 5)
+            self.context.to_driver(channel, payload, len(batch))
+
+        return receive
+
+
+def decode_collected(payload: bytes, type: TypeInformation = PICKLED) -> list[Any]:
+    """Records from a Collect operator. Pickles are loaded: give it only what came over the job's own control plane."""
+    if payload[:1] == b"A":
+        return type.to_rows(pa.ipc.read_record_batch(pa.py_buffer(payload[1:]), type.schema))
+    return pickle.loads(payload[1:])  # type: ignore[no-any-return]

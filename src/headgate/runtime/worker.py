@@ -1,0 +1,388 @@
+"""The Spark shell of a subtask: threads, clocks and sockets around the steppable object.
+
+One thread pulls Spark's iterator into a bounded queue; the main loop feeds the subtask from it, serves control
+messages and timers, and yields the rows that are ready. Back-pressure is the bounded queue: when it is full nobody
+reads, and Spark holds the writers.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.errors import JobCancelled, WorkerLost
+from headgate.functions import TaskInfo
+from headgate.protocol.messages import Cancel, Confirm, Finished, FromDriver, Metrics, Output, Register, Running
+from headgate.runtime.control import ControlAddress, ControlClient
+from headgate.runtime.failures import describe
+from headgate.runtime.output import Piece
+from headgate.runtime.plan import Settings, VertexPlan
+from headgate.runtime.subtask import Relay, Status, Subtask
+
+__all__ = ["ROW_SCHEMA", "LevelTask"]
+
+ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("payload", pa.binary())])
+_MAX_YIELD = 8 << 20
+_LONGEST_WAIT = 1.0
+_CANCEL_GRACE = 3.0
+
+
+class Inflow:
+    """Rows on their way from the reading thread to the main loop, at most `limit` bytes of them."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._rows: deque[pa.Buffer] = deque()
+        self._bytes = 0
+        self._condition = threading.Condition()
+        self._woken = False
+        self.exhausted = False
+        self.error: Exception | None = None
+
+    def put(self, row: pa.Buffer) -> None:
+        """Called by the reading thread; waits while the queue is full."""
+        with self._condition:
+            while self._bytes >= self._limit:
+                self._condition.wait()
+            self._rows.append(row)
+            self._bytes += row.size
+            self._condition.notify_all()
+
+    def end(self, error: Exception | None) -> None:
+        """The iterator is at its end, or broke."""
+        with self._condition:
+            self.exhausted, self.error = True, error
+            self._condition.notify_all()
+
+    def wake(self) -> None:
+        """Something else than a row is there: end the wait."""
+        with self._condition:
+            self._woken = True
+            self._condition.notify_all()
+
+    def take(self, max_bytes: int) -> list[pa.Buffer]:
+        """The rows that are there, up to about so many bytes."""
+        if not self._rows:
+            return []
+        with self._condition:
+            taken: list[pa.Buffer] = []
+            size = 0
+            while self._rows and size < max_bytes:
+                row = self._rows.popleft()
+                size += row.size
+                taken.append(row)
+            self._bytes -= size
+            self._condition.notify_all()
+        return taken
+
+    def wait(self, seconds: float) -> None:
+        """Until there is a row, the end, a wake-up, or the time is over."""
+        with self._condition:
+            if not self._rows and not self._woken and not self.exhausted:
+                self._condition.wait(seconds)
+            self._woken = False
+
+    def wait_for_end(self, seconds: float) -> None:
+        """Until there is a row, a wake-up, or the end of the iterator."""
+        self.wait(seconds)
+
+    @property
+    def empty(self) -> bool:
+        return not self._rows
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._bytes
+
+
+@dataclass(slots=True)
+class _Times:
+    busy: float = 0.0
+    back_pressured: float = 0.0
+    idle: float = 0.0
+
+
+class Shell:
+    """Drives one subtask inside a Spark task. Also its services: clock, way to the driver, wake-up."""
+
+    lockstep = False
+
+    def __init__(self, settings: Settings) -> None:
+        self.inflow = Inflow(settings.queue_size)
+        self._settings = settings
+        self._client: ControlClient | None = None
+        self._cancelled: str | None = None
+        self._unconfirmed = 0
+        self._times = _Times()
+        self._limit = 256  # records in a slice, adapted to the time it takes
+
+    # --- services of the subtask ------------------------------------------------------------------------------------
+
+    def now(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def to_driver(self, channel: str, payload: bytes, records: int) -> None:
+        assert self._client is not None
+        self._unconfirmed += 1
+        self._client.send(Output(channel, payload, records))
+
+    def wake(self) -> None:
+        self.inflow.wake()
+
+    # --- control ----------------------------------------------------------------------------------------------------
+
+    def connect(self, address: ControlAddress, register: Register, timeout: float) -> None:
+        """Register with the driver."""
+        self._client = ControlClient(address, register, timeout, self._on_message)
+
+    @property
+    def client(self) -> ControlClient:
+        assert self._client is not None
+        return self._client
+
+    def _on_message(self, message: FromDriver) -> None:
+        if isinstance(message, Confirm):
+            self._unconfirmed -= message.outputs
+            self.wake()
+        elif isinstance(message, Cancel):
+            self._cancelled = message.reason
+            self.wake()
+            # The main thread may be stuck in user code or in a full socket: it gets a moment, then the process ends.
+            timer = threading.Timer(_CANCEL_GRACE, os._exit, [0])
+            timer.daemon = True
+            timer.start()
+
+    def check_cancelled(self) -> None:
+        """Raise if the driver wants this task to stop."""
+        if self._cancelled is not None:
+            raise JobCancelled(self._cancelled)
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    def read(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """The reading thread: every real row goes to the queue; fillers only push rows through Spark."""
+        try:
+            for batch in batches:
+                targets, payloads = batch.column(0), batch.column(1)
+                for i in range(batch.num_rows):
+                    if targets[i].as_py() >= 0:
+                        self.inflow.put(payloads[i].as_buffer())
+            self.inflow.end(None)
+        except Exception as error:
+            self.inflow.end(error)
+
+    def skip(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """The same for the first level, whose input only starts the tasks."""
+        for _ in batches:
+            pass
+        self.inflow.end(None)
+
+    def run(self, task: Subtask | Relay) -> Iterator[pa.RecordBatch]:
+        """Open, work until the subtask is finished, then read Spark's iterator to its end."""
+        task.open()
+        self.client.send(Running())
+        next_report = time.monotonic() + 1.0
+        while True:
+            self.check_cancelled()
+            for row in self.inflow.take(self._settings.queue_size):
+                task.receive(row)
+            self._check_input(task)
+            worked = self._work(task)
+            if not worked:
+                task.flush()
+            yield from self._yield(task)
+            if task.status is Status.FINISHED and self.inflow.exhausted and self.inflow.empty:
+                break
+            if not worked:
+                self._wait(task)
+            if time.monotonic() >= next_report:
+                self.report(task)
+                next_report = time.monotonic() + 1.0
+        self._check_input(task)
+        task.close()
+        self.report(task)
+        self.client.send(Finished())
+
+    def _work(self, task: Subtask | Relay) -> bool:
+        """One slice of records, and the timers that are due; whether there was anything to do."""
+        deadline = task.next_deadline()
+        started = time.perf_counter()
+        fired = deadline is not None and deadline <= self.now()
+        if fired:
+            task.on_time(self.now())
+        if not task.has_work() or self._unconfirmed >= self._settings.max_unconfirmed:
+            self._times.busy += time.perf_counter() - started
+            return fired and task.next_deadline() != deadline
+        had_input = task.queued_bytes > 0
+        count = task.step(self._limit)
+        elapsed = time.perf_counter() - started
+        self._times.busy += elapsed
+        self._adapt(count, elapsed)
+        return count > 0 or had_input
+
+    def _adapt(self, count: int, elapsed: float) -> None:
+        target = self._settings.slice_ms / 1000
+        if elapsed > target and count > 1:
+            self._limit = max(1, min(self._limit, count) // 2)
+        elif count >= self._limit and elapsed < target / 3:
+            self._limit = min(self._limit * 2, 1 << 16)
+
+    def _check_input(self, task: Subtask | Relay) -> None:
+        """The end of the iterator without the ends of all writers is a failure, never an end: an upstream task died."""
+        if self.inflow.exhausted and self.inflow.empty and not task.all_input_ended():
+            cause = f": {self.inflow.error}" if self.inflow.error else ""
+            raise WorkerLost(f"the input broke off before its end; a task of the level before died{cause}")
+
+    def _wait(self, task: Subtask | Relay) -> None:
+        seconds = _LONGEST_WAIT
+        deadline = task.next_deadline()
+        if deadline is not None:
+            seconds = min(seconds, max(0.0, (deadline - self.now()) / 1000))
+        started = time.perf_counter()
+        if task.status is Status.FINISHED and self.inflow.exhausted:
+            return
+        if seconds > 0 and not (
+            task.has_work() and task.queued_bytes and self._unconfirmed < self._settings.max_unconfirmed
+        ):
+            self.inflow.wait(seconds)
+        self._times.idle += time.perf_counter() - started
+
+    def _yield(self, task: Subtask | Relay) -> Iterator[pa.RecordBatch]:
+        rows = task.take()
+        if not rows:
+            return
+        started = time.perf_counter()
+        yield from as_batches(rows)
+        self._times.back_pressured += time.perf_counter() - started
+
+    def report(self, task: Subtask | Relay) -> None:
+        """Send the counters."""
+        times = self._times
+        self.client.send(
+            Metrics(
+                records_in=task.records_in,
+                records_out=task.records_out,
+                bytes_in=task.bytes_in,
+                bytes_out=task.bytes_out,
+                busy_ms=int(times.busy * 1000),
+                back_pressured_ms=int(times.back_pressured * 1000),
+                idle_ms=int(times.idle * 1000),
+                queued_bytes=self.inflow.queued_bytes + task.queued_bytes,
+                resident_bytes=_resident_bytes(),
+            )
+        )
+
+
+def as_batches(rows: list[tuple[int, list[Piece]]]) -> Iterator[pa.RecordBatch]:
+    """Rows as Arrow batches of bounded size; the payload is joined once and not copied again."""
+    start, size = 0, 0
+    for end, (_, pieces) in enumerate(rows, 1):
+        size += sum(map(len, pieces))
+        if size >= _MAX_YIELD or end == len(rows):
+            yield _as_batch(rows[start:end])
+            start, size = end, 0
+
+
+def _as_batch(rows: list[tuple[int, list[Piece]]]) -> pa.RecordBatch:
+    lengths = [sum(map(len, pieces)) for _, pieces in rows]
+    offsets = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    data = b"".join([piece for _, pieces in rows for piece in pieces])
+    payload = pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pa.RecordBatch.from_arrays([pa.array([dst for dst, _ in rows], pa.int32()), payload], schema=ROW_SCHEMA)
+
+
+def _resident_bytes() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:  # not Linux: the peak is the best there is
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTask:
+    """The function of one level's Spark stage; a task finds its subtask by its partition."""
+
+    level: int
+    part: bytes  # pickled `plan.task_part`
+    address: ControlAddress
+    job_id: str
+    attempt: int
+    control_timeout: float
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        return self.run(batches, context.partitionId())
+
+    def run(self, batches: Iterator[pa.RecordBatch], index: int) -> Iterator[pa.RecordBatch]:
+        """The whole life of one task."""
+        sys.setswitchinterval(0.0005)  # three threads share the GIL; the default hands over only every 5 ms
+        part: dict[str, Any] = pickle.loads(self.part)
+        settings: Settings = part["settings"]
+        shell = Shell(settings)
+        register = Register(self.level, index, self.attempt, socket.gethostname(), os.getpid())
+        shell.connect(self.address, register, self.control_timeout)
+        reading = threading.Thread(
+            target=shell.read if self.level else shell.skip, args=(batches,), name="headgate-reader", daemon=True
+        )
+        reading.start()
+        name: str = part["names"][index]
+        task: Subtask | Relay | None = None
+        try:
+            task = self._task(part, index, shell, settings)
+            yield from shell.run(task)
+        except GeneratorExit:
+            raise
+        except JobCancelled:
+            _close_quietly(task)
+            shell.client.close()
+            raise
+        except BaseException as error:
+            failure = describe(error, name)
+            _close_quietly(task)
+            shell.client.fail(failure)
+            raise RuntimeError(f"headgate: {failure.message}") from None
+        shell.client.close()
+
+    def _task(self, part: dict[str, Any], index: int, shell: Shell, settings: Settings) -> Subtask | Relay:
+        slot = part["slots"][index]
+        numbers = (index, part["previous_width"], part["next_width"])
+        if slot.relay:
+            return Relay(part["relays"][slot.vertex] + slot.subtask, numbers, settings.buffer_size)
+        plan: VertexPlan = pickle.loads(part["vertices"][slot.vertex])
+        vertex = plan.vertex
+        info = TaskInfo(
+            vertex.name,
+            vertex.head.id,
+            slot.subtask,
+            vertex.parallelism,
+            vertex.max_parallelism,
+            self.attempt,
+            self.job_id,
+        )
+        return Subtask(plan, slot.subtask, settings, shell, info, numbers)
+
+
+def _close_quietly(task: Subtask | Relay | None) -> None:
+    """A failure is already on its way to the user: a second one in close() must not hide it."""
+    if task is not None:
+        try:
+            task.close()
+        except Exception as error:
+            os.write(2, f"headgate worker {os.getpid()}: close() failed as well: {error}\n".encode())

@@ -1,0 +1,194 @@
+"""Addresses: what state tables are keyed by.
+
+Python's dicts take 1, 1.0 and True for the same key, Headgate does not (SPEC R3.1). So a key becomes an *address*:
+
+    str, int, bytes       the key itself, which costs nothing
+    bool, float, others   (type, value); -0.0 becomes 0.0 and there is one NaN
+    tuples                a tuple of addresses; the tuple itself if all its fields are plain
+    with a namespace      (NAMESPACED, address, namespace)
+
+A user's tuple never looks like a tagged one: a field that is a type would itself be tagged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from headgate.errors import IllegalState, InvalidArgument
+
+__all__ = [
+    "NO_KEY",
+    "VOID",
+    "KeyContext",
+    "NoKeySet",
+    "address_of",
+    "check_namespace",
+    "in_namespace",
+    "key_of",
+    "prepare_keys",
+    "split_address",
+]
+
+_PLAIN: Final = frozenset([str, int, bytes])
+_TUPLE: Final = frozenset([tuple])
+_NAN: Final = float("nan")
+
+
+class NoKeySet(IllegalState):
+    """Keyed state was used while no key is selected (SPEC R1.1)."""
+
+
+class _NoKey:
+    """Stands where an address should be; any table look-up with it raises NoKeySet, so the hot path needs no test."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        self.refuse()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __repr__(self) -> str:
+        return "NO_KEY"
+
+    @staticmethod
+    def refuse(what: str = "keyed state") -> NoReturn:
+        raise NoKeySet(
+            f"No key set: {what} was used while no record and no timer of a keyed stream is being processed, "
+            "for example in open() or process_broadcast_element(); use it in process_element() or on_timer(), "
+            "or reach all keys with apply_to_keyed_state()"
+        )
+
+
+class _Namespaced:
+    """Marks an address that carries a namespace."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "NAMESPACED"
+
+
+class _Void:
+    """The namespace of state that belongs to a key alone."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "VOID"
+
+    def __reduce__(self) -> str:
+        return "VOID"
+
+
+NO_KEY: Final = _NoKey()
+NAMESPACED: Final = _Namespaced()
+VOID: Final = _Void()
+
+
+class KeyContext:
+    """The current key: its address and key group.
+
+    The runtime writes both fields for each record, handles read them. Writing `address` also ends the namespace.
+    """
+
+    __slots__ = ("address", "group")
+
+    def __init__(self) -> None:
+        self.address: Any = NO_KEY
+        self.group: int = 0
+
+
+def address_of(key: Any) -> Any:
+    """The address of one key.
+
+    >>> address_of("a"), address_of(1.0), address_of((1, True))
+    ('a', (<class 'float'>, 1.0), (1, (<class 'bool'>, True)))
+    """
+    kind = type(key)
+    if kind in _PLAIN:
+        return key
+    if kind is bool:
+        return (bool, key)
+    if isinstance(key, float):
+        return (float, _NAN if math.isnan(key) else float(key) + 0.0)  # adding 0.0 turns -0.0 into 0.0
+    if isinstance(key, tuple):
+        fields = tuple([address_of(field) for field in key])
+        return key if all(a is b for a, b in zip(fields, key, strict=True)) else fields
+    if isinstance(key, str | int | bytes):
+        return key  # a subclass, which hashes and compares as its plain type
+    if isinstance(key, np.generic):
+        return address_of(key.item())
+    if key is None:
+        raise InvalidArgument("key is None: every record, and every field of a tuple key, needs a value")
+    try:
+        hash(key)
+    except TypeError:
+        raise InvalidArgument(
+            f"key {key!r} of type {kind.__qualname__} cannot be a key: it is not hashable; convert it, e.g. tuple(a_list)"
+        ) from None
+    return (kind, key)
+
+
+def prepare_keys(keys: list[Any]) -> list[Any]:
+    """The addresses of a batch of keys; the same list if every key is its own address."""
+    kinds = set(map(type, keys))
+    if kinds <= _PLAIN:
+        return keys
+    if kinds == _TUPLE and set(map(type, chain.from_iterable(keys))) <= _PLAIN:
+        return keys
+    return list(map(address_of, keys))
+
+
+def key_of(address: Any) -> Any:
+    """The key behind an address without namespace; exact inverse of `address_of` but for subclasses.
+
+    >>> key_of((1, (float, 2.0)))
+    (1, 2.0)
+    """
+    if not isinstance(address, tuple):
+        return address
+    if len(address) == 2 and isinstance(address[0], type):
+        return address[1]
+    if any(isinstance(field, tuple) for field in address):
+        return tuple([key_of(field) for field in address])
+    return address
+
+
+def check_namespace(namespace: Any) -> None:
+    """Raise InvalidArgument for a namespace that cannot be one (SPEC R1.2)."""
+    if namespace is None:
+        raise InvalidArgument("namespace is None: use a window, or VOID for state that belongs to the key alone")
+    try:
+        hash(namespace)
+    except TypeError:
+        raise InvalidArgument(f"namespace {namespace!r} is not hashable: use a window, a tuple or a str") from None
+
+
+def in_namespace(address: Any, namespace: Any) -> Any:
+    """The address of the same key in a namespace; `address` must have none."""
+    return address if namespace is VOID else (NAMESPACED, address, namespace)
+
+
+def split_address(address: Any) -> tuple[Any, Any]:
+    """The address of the key alone, and the namespace.
+
+    >>> split_address(in_namespace("a", 7)), split_address("a")
+    (('a', 7), ('a', VOID))
+    """
+    if type(address) is tuple and len(address) == 3 and address[0] is NAMESPACED:
+        return address[1], address[2]
+    return address, VOID
+
+
+def keys_of(addresses: Sequence[Any]) -> list[Any]:
+    """The keys of many addresses without namespace."""
+    if set(map(type, addresses)) <= _PLAIN:
+        return list(addresses)
+    return list(map(key_of, addresses))

@@ -1,0 +1,499 @@
+"""Operator state: lists and broadcast maps that belong to a subtask, not to a key (SPEC R4.1-R4.4, R1.11).
+
+    function -- OperatorListState, BroadcastState --> OperatorStateBackend -- snapshot() --> OperatorStateSnapshot
+                                                            ^                                       |
+                                                            +-- RestoredOperatorState <-- rescale --+
+
+All of it lives in memory, with either keyed backend. A snapshot has two parts: `snapshot()` copies, while no record is
+processed; the function it returns serialises, on any thread. What comes out is plain data with an offset and a checksum
+per element, so that `rescale` (which follows `headgate.protocol.assignment`) cuts it without looking inside.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import accumulate, pairwise
+from types import NoneType
+from typing import Any, TypeAlias, TypeVar, cast
+from uuid import UUID
+
+import cloudpickle
+import msgspec
+import pyarrow as pa
+
+from headgate.errors import IllegalState, InvalidArgument, StateMigrationError, StorageError
+from headgate.protocol.assignment import Mode, Part, StateShape, redistribute
+from headgate.state.api import ListState, ListStateDescriptor, MapStateDescriptor, StateDescriptor
+from headgate.state.broadcast import BroadcastState
+from headgate.types import TypeInformation, TypeMismatch
+
+__all__ = [
+    "OperatorListState",
+    "OperatorStateBackend",
+    "OperatorStateSnapshot",
+    "RestoredOperatorState",
+    "RestoredState",
+    "StateSnapshot",
+    "TypeSnapshot",
+    "rescale",
+]
+
+T = TypeVar("T")
+
+_RAW = "raw"
+_PICKLE_PROTOCOL = 5  # fixed: a snapshot outlives the Python that wrote it
+
+
+# ---- what a snapshot consists of -----------------------------------------------------------------------------------
+
+
+class TypeSnapshot(msgspec.Struct, frozen=True):
+    """A type as plain data: its kind and its Arrow schema as an IPC message (None: pickled).
+
+    >>> from headgate.types import as_type
+    >>> TypeSnapshot.of(as_type("bigint")).restore()
+    bigint
+    """
+
+    kind: str
+    schema: bytes | None
+
+    @classmethod
+    def of(cls, type: TypeInformation) -> TypeSnapshot:
+        """The plain form of a type."""
+        return cls(type.kind, None if type.schema is None else type.schema.serialize().to_pybytes())
+
+    def restore(self) -> TypeInformation:
+        """The type again."""
+        schema = None if self.schema is None else pa.ipc.read_schema(pa.BufferReader(self.schema))
+        return TypeInformation(self.kind, schema)
+
+
+class StateSnapshot(msgspec.Struct, frozen=True):
+    """One operator state of one subtask: the bytes of all elements, where each one starts, and its crc32.
+
+    `types` are the type of the elements, of the key and the value (broadcast), or nothing (raw streams).
+
+    >>> StateSnapshot("s", Mode.SPLIT, (), b"abc", (0, 1), (0, 0)).shape
+    StateShape(mode=<Mode.SPLIT: 'split'>, elements=2)
+    """
+
+    name: str
+    mode: Mode
+    types: tuple[TypeSnapshot, ...]
+    data: bytes
+    offsets: tuple[int, ...]
+    checksums: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, name: str, mode: Mode, types: tuple[TypeSnapshot, ...], elements: Sequence[bytes | memoryview]
+    ) -> StateSnapshot:
+        """A snapshot of elements that are bytes already."""
+        starts = list(accumulate(map(len, elements), initial=0))[:-1]
+        return cls(name, mode, types, b"".join(elements), tuple(starts), tuple(map(zlib.crc32, elements)))
+
+    @property
+    def shape(self) -> StateShape:
+        """What redistribution must know."""
+        return StateShape(self.mode, len(self.offsets))
+
+    def elements(self) -> list[memoryview]:
+        """The bytes of each element, in order."""
+        view = memoryview(self.data)
+        return [view[start:stop] for start, stop in pairwise((*self.offsets, len(self.data)))]
+
+    def cut(self, start: int, stop: int) -> StateSnapshot:
+        """The elements from `start` to `stop` (exclusive)."""
+        if (start, stop) == (0, len(self.offsets)):
+            return self
+        bounds = (*self.offsets, len(self.data))
+        first, last = bounds[start], bounds[stop]
+        offsets = tuple(offset - first for offset in self.offsets[start:stop])
+        checksums = self.checksums[start:stop]
+        return msgspec.structs.replace(self, data=self.data[first:last], offsets=offsets, checksums=checksums)
+
+    def verify(self, where: str) -> None:
+        """Raise StorageError if an element is not what was written; `where` begins the message."""
+        bounds = (*self.offsets, len(self.data))
+        if len(self.offsets) != len(self.checksums) or list(bounds) != sorted(bounds) or bounds[0] != 0:
+            raise StorageError(
+                f"{where}: the element offsets of the snapshot are damaged; restore from another checkpoint"
+            )
+        for index, (element, checksum) in enumerate(zip(self.elements(), self.checksums, strict=True)):
+            if zlib.crc32(element) != checksum:
+                raise StorageError(
+                    f"{where}: element {index} of {len(self.offsets)} is damaged (its checksum does not match); "
+                    "restore from another checkpoint"
+                )
+
+
+class OperatorStateSnapshot(msgspec.Struct, frozen=True):
+    """All operator state of one subtask at one checkpoint; `raw` holds the streams the operator wrote itself.
+
+    >>> OperatorStateSnapshot().is_empty
+    True
+    """
+
+    states: tuple[StateSnapshot, ...] = ()
+    raw: StateSnapshot | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to store."""
+        return not self.states and self.raw is None
+
+    def shapes(self) -> dict[str, StateShape]:
+        """The managed states, as `headgate.protocol.assignment.redistribute` takes them."""
+        return {state.name: state.shape for state in self.states}
+
+    def raw_shapes(self) -> dict[str, StateShape]:
+        """The raw streams as one split state: redistributed by a call of its own."""
+        return {} if self.raw is None else {_RAW: self.raw.shape}
+
+
+class RestoredState(msgspec.Struct, frozen=True):
+    """A run of elements to restore; `carried` as in `headgate.protocol.assignment.Part`.
+
+    >>> RestoredState(StateSnapshot("s", Mode.UNION, (), b"", (), ()), carried=False).carried
+    False
+    """
+
+    snapshot: StateSnapshot
+    carried: bool = True
+
+
+class RestoredOperatorState(msgspec.Struct, frozen=True):
+    """The parts of old snapshots that one new subtask starts from.
+
+    >>> OperatorStateBackend("sink", RestoredOperatorState()).names
+    []
+    """
+
+    states: tuple[RestoredState, ...] = ()
+    raw: tuple[StateSnapshot, ...] = ()
+
+    @classmethod
+    def of(
+        cls, old: Sequence[OperatorStateSnapshot | None], parts: Iterable[Part], raw_parts: Iterable[Part]
+    ) -> RestoredOperatorState:
+        """Cut the assigned parts out of the snapshots of all old subtasks."""
+        managed = {(subtask, state.name): state for subtask, left in enumerate(old) if left for state in left.states}
+        raw = {subtask: left.raw for subtask, left in enumerate(old) if left and left.raw}
+        states = (RestoredState(managed[p.subtask, p.name].cut(p.start, p.stop), p.carried) for p in parts)
+        return cls(tuple(states), tuple(raw[p.subtask].cut(p.start, p.stop) for p in raw_parts))
+
+
+def rescale(old: Sequence[OperatorStateSnapshot | None], parallelism: int) -> list[RestoredOperatorState]:
+    """What each of `parallelism` new subtasks restores from the snapshots of all old ones (None: it left none).
+
+    >>> [len(part.states) for part in rescale([OperatorStateSnapshot(), None], 3)]
+    [0, 0, 0]
+    """
+    parts = redistribute([None if snapshot is None else snapshot.shapes() for snapshot in old], parallelism)
+    raw = redistribute([None if snapshot is None else snapshot.raw_shapes() for snapshot in old], parallelism)
+    return [RestoredOperatorState.of(old, mine, streams) for mine, streams in zip(parts, raw, strict=True)]
+
+
+# ---- what a function holds -----------------------------------------------------------------------------------------
+
+
+class OperatorListState(ListState[T]):
+    """A list of one subtask, split or united at restore; elements are held and handed out by reference.
+
+    >>> state = OperatorListState("operator 'sink', list state 'buffer'", [])
+    >>> state.add_all([1, 2])
+    >>> state.get()
+    [1, 2]
+    """
+
+    __slots__ = ("_elements", "_where")
+
+    def __init__(self, where: str, elements: list[T]) -> None:
+        self._where = where
+        self._elements = elements
+
+    def get(self) -> list[T]:
+        """All elements in the order they were added, as a new list; empty if there are none."""
+        return list(self._elements)
+
+    def add(self, value: T) -> None:
+        """Append one element."""
+        if value is None:
+            raise self._none("add(None)")
+        self._elements.append(value)
+
+    def add_all(self, values: Iterable[T]) -> None:
+        """Append many elements; all of them or, if one is None, none."""
+        self._elements.extend(self._checked("add_all", values))
+
+    def update(self, values: Iterable[T]) -> None:
+        """Put these elements in place of all there are; an empty list is the same as `clear`."""
+        self._elements = self._checked("update", values)
+
+    def clear(self) -> None:
+        """Remove all elements."""
+        self._elements = []
+
+    def _checked(self, method: str, values: Iterable[T]) -> list[T]:
+        if values is None:
+            raise InvalidArgument(f"{self._where}: {method}(None) is not allowed; pass a list, or call clear()")
+        new = list(values)
+        for index, value in enumerate(new):
+            if value is None:
+                raise self._none(f"{method}() got None at index {index}, which")
+        return new
+
+    def _none(self, what: str) -> InvalidArgument:
+        return InvalidArgument(
+            f"{self._where}: {what} is not allowed, as a list state holds no None; leave it out, or use a placeholder"
+        )
+
+
+_Handle: TypeAlias = OperatorListState[Any] | BroadcastState[Any, Any]
+_Kind: TypeAlias = tuple[Mode, tuple[TypeInformation, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    mode: Mode
+    types: tuple[TypeInformation, ...]
+    handle: _Handle
+
+    def contents(self) -> list[Any]:
+        """The elements, of a broadcast map its entries; a new list."""
+        return self.handle.get() if isinstance(self.handle, OperatorListState) else list(self.handle.items())
+
+
+class OperatorStateBackend:
+    """The operator state of one subtask. A name has one mode and one type, for good.
+
+    `operator` names the operator in errors. States in `restored` that the program never asks for are kept, still
+    serialised, and go into every snapshot.
+
+    >>> backend = OperatorStateBackend("sink")
+    >>> words = backend.get_list_state(ListStateDescriptor("words", "string"))
+    >>> words.add_all(["a", "b"])
+    >>> serialise = backend.snapshot()
+    >>> words.clear()  # after the barrier, so not in the snapshot
+    >>> [part.states[0].snapshot.shape.elements for part in rescale([serialise()], 2)]
+    [1, 1]
+    """
+
+    def __init__(self, operator: str, restored: RestoredOperatorState | None = None) -> None:
+        self._operator = operator
+        self._states: dict[str, _Registered] = {}
+        self._untouched: dict[str, list[RestoredState]] = {}
+        self._raw_output: list[bytes] = []
+        restored = restored or RestoredOperatorState()
+        for part in restored.states:
+            snapshot = part.snapshot
+            snapshot.verify(self._where(snapshot.name, snapshot.mode))
+            self._untouched.setdefault(snapshot.name, []).append(part)
+        for stream in restored.raw:
+            stream.verify(f"operator '{operator}', raw operator state")
+        self._raw_input = [bytes(element) for stream in restored.raw for element in stream.elements()]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the states the program has asked for, sorted."""
+        return sorted(self._states)
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState[Any]:
+        """A list whose elements are dealt out evenly when the parallelism changes (SPEC R4.2)."""
+        return self._list_state(descriptor, Mode.SPLIT)
+
+    def get_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState[Any]:
+        """A list of which every subtask gets all elements of all subtasks at each restore (SPEC R4.3)."""
+        return self._list_state(descriptor, Mode.UNION)
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState[Any, Any]:
+        """A map that every subtask holds in full (SPEC R4.4)."""
+        self._check_descriptor(descriptor, MapStateDescriptor)
+        name, types = descriptor.name, (descriptor.map_key_type, descriptor.type)
+        state = self._state(name, Mode.BROADCAST, types, lambda entries: BroadcastState(name, dict(entries)))
+        return cast("BroadcastState[Any, Any]", state.handle)
+
+    def _list_state(self, descriptor: ListStateDescriptor, mode: Mode) -> OperatorListState[Any]:
+        self._check_descriptor(descriptor, ListStateDescriptor)
+        name, where = descriptor.name, self._where(descriptor.name, mode)
+        state = self._state(name, mode, (descriptor.type,), lambda elements: OperatorListState(where, elements))
+        return cast("OperatorListState[Any]", state.handle)
+
+    def raw_streams(self) -> list[bytes]:
+        """The raw streams this subtask was given at restore, for the operator to read when it starts."""
+        return list(self._raw_input)
+
+    def write_raw_stream(self, stream: bytes) -> None:
+        """Add one opaque stream to the next snapshot; whole streams are redistributed as a split list's elements.
+
+        A stream goes into one snapshot only: the operator writes them anew at each checkpoint.
+        """
+        self._raw_output.append(bytes(stream))
+
+    def _state(
+        self, name: str, mode: Mode, types: tuple[TypeInformation, ...], make: Callable[[list[Any]], _Handle]
+    ) -> _Registered:
+        """The state of this name; when first asked for, it is made of the elements that were restored."""
+        state = self._states.get(name)
+        if state is None:
+            state = _Registered(mode, types, make(self._restore(name, mode, types)))
+            self._states[name] = state
+            self._untouched.pop(name, None)
+        else:
+            self._check(name, (state.mode, state.types), (mode, types))
+        return state
+
+    def _restore(self, name: str, mode: Mode, types: tuple[TypeInformation, ...]) -> list[Any]:
+        values: list[Any] = []
+        for part in self._untouched.get(name, ()):
+            snapshot = part.snapshot
+            there = tuple(type.restore() for type in snapshot.types)
+            self._check(name, (snapshot.mode, there), (mode, types))
+            values += _decode(snapshot, types, self._where(name, mode))
+        return values
+
+    def _check_descriptor(self, descriptor: StateDescriptor, expected: type[StateDescriptor]) -> None:
+        if not isinstance(descriptor, expected):
+            raise InvalidArgument(f"operator '{self._operator}': {descriptor!r} is not a {expected.__name__}")
+        if descriptor.ttl is not None:
+            raise InvalidArgument(
+                f"operator '{self._operator}': operator state '{descriptor.name}' cannot have a time to live, as only "
+                "keyed state expires; drop the TTL, or remove old elements yourself"
+            )
+
+    def _check(self, name: str, there: _Kind, asked: _Kind) -> None:
+        if there[0] is not asked[0]:
+            raise IllegalState(
+                f"operator '{self._operator}': Incompatible state assignment modes: state '{name}' is a {there[0]}, "
+                f"but is asked for as a {asked[0]}; ask for it in the same mode everywhere, or use another name"
+            )
+        if there[1] != asked[1]:
+            held, declared = (" -> ".join(map(str, types)) for _, types in (there, asked))
+            raise StateMigrationError(
+                f"{self._where(name, asked[0])} holds {held}, but is asked for as {declared}; "
+                "declare the type it has, or use another name"
+            )
+
+    def _where(self, name: str, mode: Mode) -> str:
+        return f"operator '{self._operator}', {mode} state '{name}'"
+
+    def snapshot(self) -> Callable[[], OperatorStateSnapshot]:
+        """Copy everything now; the function that is returned serialises the copy, on any thread, any time later.
+
+        Elements that cannot change are copied by reference. The others are pickled here: it is the quickest deep copy,
+        and half of the serialisation.
+        """
+        frozen = [
+            (name, state, _freeze(state.contents(), self._where(name, state.mode)))
+            for name, state in self._states.items()
+        ]
+        untouched = [[part.snapshot for part in parts if part.carried] for parts in self._untouched.values()]
+        raw, self._raw_output = self._raw_output, []
+
+        def serialise() -> OperatorStateSnapshot:
+            states = []
+            for name, state, values in frozen:
+                types = tuple(map(TypeSnapshot.of, state.types))
+                elements = _encode(values, state.types, self._where(name, state.mode))
+                states.append(StateSnapshot.of(name, state.mode, types, elements))
+            for first, *others in filter(None, untouched):
+                carried = [element for part in (first, *others) for element in part.elements()]
+                states.append(StateSnapshot.of(first.name, first.mode, first.types, carried))
+            states.sort(key=lambda state: state.name)
+            return OperatorStateSnapshot(tuple(states), StateSnapshot.of(_RAW, Mode.SPLIT, (), raw) if raw else None)
+
+        return serialise
+
+
+# ---- elements and their bytes --------------------------------------------------------------------------------------
+
+_ATOMS = frozenset({bool, bytes, complex, date, datetime, Decimal, float, int, NoneType, str, time, timedelta, UUID})
+
+
+class _Pickled(bytes):
+    """An element that was pickled in the synchronous part, since the program could still change it."""
+
+    __slots__ = ()
+
+
+def _freeze(values: list[Any], where: str) -> list[Any]:
+    """The values in a form that no later change of the program can reach."""
+    if _ATOMS.issuperset(map(type, values)):
+        return values
+    return [
+        value if _is_immutable(value) else _Pickled(_dumps(value, index, where)) for index, value in enumerate(values)
+    ]
+
+
+def _is_immutable(value: object) -> bool:
+    if type(value) in _ATOMS:
+        return True
+    if isinstance(value, tuple) and not hasattr(value, "__dict__"):  # also Row and named tuples
+        return all(map(_is_immutable, value))
+    return type(value) is frozenset and all(map(_is_immutable, value))
+
+
+def _encode(frozen: list[Any], types: tuple[TypeInformation, ...], where: str) -> list[bytes]:
+    """The bytes of each element; typed values are checked, and stored as their type has them."""
+    if any(type.is_typed for type in types):
+        values = [pickle.loads(value) if type(value) is _Pickled else value for value in frozen]
+        if len(types) == 1:
+            frozen = _to_plain(types[0], values, where)
+        else:
+            columns = [list(column) for column in zip(*values, strict=True)] or [[], []]
+            plain = [_to_plain(type, column, where) for type, column in zip(types, columns, strict=True)]
+            frozen = list(zip(*plain, strict=True))
+    return [value if type(value) is _Pickled else _dumps(value, i, where) for i, value in enumerate(frozen)]
+
+
+def _decode(snapshot: StateSnapshot, types: tuple[TypeInformation, ...], where: str) -> list[Any]:
+    values: list[Any] = []
+    for index, element in enumerate(snapshot.elements()):
+        try:
+            values.append(pickle.loads(element))
+        except Exception as error:
+            raise StateMigrationError(
+                f"{where}: element {index} of {len(snapshot.offsets)} cannot be unpickled "
+                f"({type(error).__name__}: {error}); its class must stay importable under the name it had when the "
+                "state was written"
+            ) from error
+    if len(types) == 1:
+        return [_from_plain(types[0], value) for value in values]
+    return [tuple(map(_from_plain, types, entry)) for entry in values]
+
+
+def _to_plain(type: TypeInformation, values: list[Any], where: str) -> list[Any]:
+    """Check the values against their declared type, all at once; rows become plain tuples."""
+    if not type.is_typed:
+        return values
+    try:
+        rows = iter(type.to_rows(type.to_batch([value for value in values if value is not None])))
+    except TypeMismatch as error:
+        raise InvalidArgument(
+            f"{where}: {error}; change the value, or declare the type of what the state really holds"
+        ) from None
+    plain = map(tuple, rows) if type.row else rows
+    return [None if value is None else next(plain) for value in values]
+
+
+def _from_plain(type: TypeInformation, value: Any) -> Any:
+    return value if type.row is None or value is None else tuple.__new__(type.row, value)
+
+
+def _dumps(value: object, index: int, where: str) -> bytes:
+    try:
+        return pickle.dumps(value, _PICKLE_PROTOCOL)
+    except Exception:  # a class of the user's script, or a lambda: it must travel by value
+        try:
+            return cast("bytes", cloudpickle.dumps(value, _PICKLE_PROTOCOL))
+        except Exception as error:
+            raise InvalidArgument(
+                f"{where}: element {index}, a {type(value).__name__}, cannot be pickled ({type(error).__name__}: "
+                f"{error}); keep plain data in state, and make connections, locks and files in open()"
+            ) from error
