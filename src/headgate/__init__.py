@@ -24,12 +24,15 @@ from headgate.errors import (
 )
 from headgate.functions import (
     AggregateFunction,
+    BroadcastProcessFunction,
+    CheckpointedFunction,
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
     FilterFunction,
     FlatMapFunction,
     Function,
+    KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     KeySelector,
@@ -45,6 +48,21 @@ from headgate.functions import (
 from headgate.restart import RestartStrategies
 from headgate.runtime.job import JobStatus
 from headgate.runtime.session import spark_conf
+from headgate.state.api import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    Time,
+    ValueState,
+    ValueStateDescriptor,
+)
+from headgate.state.timers import TimeDomain
 from headgate.stream import ConnectedStreams, DataStream, KeyedStream
 from headgate.types import Row, TypeInformation, Types
 
@@ -52,6 +70,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AggregateFunction",
+    "AggregatingState",
+    "AggregatingStateDescriptor",
+    "BroadcastProcessFunction",
+    "CheckpointedFunction",
     "CoFlatMapFunction",
     "CoMapFunction",
     "CoProcessFunction",
@@ -72,26 +94,38 @@ __all__ = [
     "JobFailed",
     "JobStatus",
     "KeySelector",
+    "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "KeyedStream",
+    "ListState",
+    "ListStateDescriptor",
     "MapFunction",
+    "MapState",
+    "MapStateDescriptor",
     "NotEnoughSlots",
     "OutputTag",
     "Partitioner",
     "ProcessFunction",
     "ReduceFunction",
+    "ReducingState",
+    "ReducingStateDescriptor",
     "RestartStrategies",
     "Row",
     "RuntimeContext",
     "SinkFunction",
     "SourceFunction",
     "StateMigrationError",
+    "StateTtlConfig",
     "StorageError",
     "StreamExecutionEnvironment",
+    "Time",
+    "TimeDomain",
     "TypeInformation",
     "Types",
     "UserCodeError",
+    "ValueState",
+    "ValueStateDescriptor",
     "WorkerLost",
     "spark_conf",
 ]

@@ -7,6 +7,7 @@ import queue
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, Protocol, Self
 
 from pyspark.sql import SparkSession
@@ -22,6 +23,7 @@ from headgate.runtime.job import JobStatus, SparkJob
 from headgate.runtime.local import LocalRun
 from headgate.runtime.operators.ends import decode_collected
 from headgate.runtime.plan import JobPlan, Settings, make_plan
+from headgate.runtime.progress import live_table
 from headgate.runtime.session import get_session
 from headgate.sources import CollectionSource, DataGenSource, SequenceSource, Source
 from headgate.stream import DataStream, call_site, check_parallelism
@@ -216,7 +218,7 @@ class StreamExecutionEnvironment:
         callable_of(generate, "generate", "from_datagen()")
         return self.from_source(DataGenSource(generate, count, rate, as_type(type_info), vectorised), "DataGen Source")
 
-    def from_source(self, source: Source, source_name: str = "Source") -> DataStream:
+    def from_source(self, source: Source[Any], source_name: str = "Source") -> DataStream:
         """A stream from a source object."""
         node = self._pipeline.add(source_name, OperatorSpec("source", source), [], source.type, call_site())
         node.single = source.single
@@ -247,7 +249,8 @@ class StreamExecutionEnvironment:
         """Run the program and wait for its end."""
         client = self.execute_async(job_name)
         try:
-            return client.wait()
+            with live_table(client.job) if isinstance(client.job, SparkJob) else nullcontext():
+                return client.wait()
         except KeyboardInterrupt:
             client.cancel()
             raise

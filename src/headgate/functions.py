@@ -13,15 +13,21 @@ from headgate.types import TypeInformation, as_type
 
 __all__ = [
     "AggregateFunction",
+    "BroadcastProcessFunction",
+    "CheckpointedFunction",
     "CoFlatMapFunction",
     "CoMapFunction",
     "CoProcessFunction",
     "FilterFunction",
     "FlatMapFunction",
     "Function",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
     "KeySelector",
+    "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
+    "KeyedStateStore",
     "MapFunction",
     "OutputTag",
     "Partitioner",
@@ -79,12 +85,39 @@ class StateAccess(Protocol):
     def keyed(self, descriptor: Any) -> Any: ...
 
 
-class RuntimeContext:
+class KeyedStateStore:
+    """Gives handles for keyed state."""
+
+    def __init__(self, state: StateAccess) -> None:
+        self._state = state
+
+    def get_state(self, descriptor: Any) -> Any:
+        """Keyed value state."""
+        return self._state.keyed(descriptor)
+
+    def get_list_state(self, descriptor: Any) -> Any:
+        """Keyed list state."""
+        return self._state.keyed(descriptor)
+
+    def get_map_state(self, descriptor: Any) -> Any:
+        """Keyed map state."""
+        return self._state.keyed(descriptor)
+
+    def get_reducing_state(self, descriptor: Any) -> Any:
+        """Keyed reducing state."""
+        return self._state.keyed(descriptor)
+
+    def get_aggregating_state(self, descriptor: Any) -> Any:
+        """Keyed aggregating state."""
+        return self._state.keyed(descriptor)
+
+
+class RuntimeContext(KeyedStateStore):
     """What a rich function learns of its surroundings in `open`."""
 
     def __init__(self, info: TaskInfo, state: StateAccess) -> None:
+        super().__init__(state)
         self._info = info
-        self._state = state
 
     def get_task_name(self) -> str:
         """The operator's name."""
@@ -114,26 +147,6 @@ class RuntimeContext:
     def get_job_id(self) -> str:
         """The job's id, 32 hex digits."""
         return self._info.job_id
-
-    def get_state(self, descriptor: Any) -> Any:
-        """Keyed value state."""
-        return self._state.keyed(descriptor)
-
-    def get_list_state(self, descriptor: Any) -> Any:
-        """Keyed list state."""
-        return self._state.keyed(descriptor)
-
-    def get_map_state(self, descriptor: Any) -> Any:
-        """Keyed map state."""
-        return self._state.keyed(descriptor)
-
-    def get_reducing_state(self, descriptor: Any) -> Any:
-        """Keyed reducing state."""
-        return self._state.keyed(descriptor)
-
-    def get_aggregating_state(self, descriptor: Any) -> Any:
-        """Keyed aggregating state."""
-        return self._state.keyed(descriptor)
 
 
 class Function:
@@ -331,6 +344,80 @@ class KeyedCoProcessFunction(CoProcessFunction, ABC):
         return None
 
 
+class BroadcastProcessFunction(Function, ABC):
+    """A stream connected with a broadcast stream: the first reads the broadcast state, the second changes it."""
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
+        """For a record of the first stream; `ctx.get_broadcast_state(descriptor)` is read-only here."""
+
+    @abstractmethod
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
+        """For a broadcast record: every subtask gets it and must make the same change to the broadcast state."""
+
+
+class KeyedBroadcastProcessFunction(BroadcastProcessFunction, ABC):
+    """A keyed stream connected with a broadcast stream: keyed state and timers on the keyed side.
+
+    `ctx.apply_to_keyed_state(descriptor, function)` on the broadcast side reaches the state of every key.
+    """
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
+        """A timer of the current key fired."""
+        return None
+
+
+class CheckpointedFunction(ABC):
+    """A function with operator state, beside its other base class (SPEC R4.1)."""
+
+    @abstractmethod
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        """Before `open`, at the start and at a restore: register state, take over what was restored."""
+
+    @abstractmethod
+    def snapshot_state(self, context: FunctionSnapshotContext) -> None:
+        """At each checkpoint: bring the state up to date."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSnapshotContext:
+    """Which checkpoint is taken."""
+
+    checkpoint_id: int
+    timestamp: int
+
+    def get_checkpoint_id(self) -> int:
+        """The checkpoint's id."""
+        return self.checkpoint_id
+
+    def get_checkpoint_timestamp(self) -> int:
+        """When the checkpoint was triggered, in milliseconds."""
+        return self.timestamp
+
+
+class FunctionInitializationContext:
+    """The state a function starts with."""
+
+    def __init__(self, operator_state: Any, keyed_state: StateAccess, restored_id: int | None) -> None:
+        self._operator_state, self._keyed_state, self._restored_id = operator_state, keyed_state, restored_id
+
+    def is_restored(self) -> bool:
+        """Whether the task continues from a checkpoint or savepoint."""
+        return self._restored_id is not None
+
+    def get_restored_checkpoint_id(self) -> int | None:
+        """The checkpoint it continues from."""
+        return self._restored_id
+
+    def get_operator_state_store(self) -> Any:
+        """get_list_state, get_union_list_state, get_broadcast_state."""
+        return self._operator_state
+
+    def get_keyed_state_store(self) -> KeyedStateStore:
+        """get_state, get_list_state, get_map_state, ... on keyed streams."""
+        return KeyedStateStore(self._keyed_state)
+
+
 class SourceContext(Protocol):
     """What a SourceFunction emits through."""
 
@@ -370,11 +457,13 @@ class SinkFunction(Function, ABC):
 def callable_of(function: Any, method: str, what: str) -> Callable[..., Any]:
     """The callable behind a plain function or a function object; a clear error for anything else."""
     bound = getattr(function, method, None)
-    if callable(bound):
+    # A class that has the method was meant to be an instance; any other class, such as str, is a callable.
+    forgotten = isinstance(function, type) and (bound is not None or issubclass(function, Function))
+    if callable(bound) and not forgotten:
         return bound  # type: ignore[no-any-return]
-    if callable(function) and not isinstance(function, type):
+    if callable(function) and not forgotten:
         return function  # type: ignore[no-any-return]
-    hint = f" (did you forget to make an instance: {function.__name__}()?)" if isinstance(function, type) else ""
+    hint = f" (did you forget to make an instance: {function.__name__}()?)" if forgotten else ""
     raise InvalidArgument(
         f"{what} needs a callable or an object with {method}(...), got {type(function).__name__} {function!r}{hint}"
     )

@@ -73,7 +73,9 @@ class TypeMeta(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def type_info(self) -> TypeInformation:
         """The type again."""
-        return TypeInformation(self.kind, None if self.schema is None else pa.ipc.read_schema(pa.py_buffer(self.schema)))
+        return TypeInformation(
+            self.kind, None if self.schema is None else pa.ipc.read_schema(pa.py_buffer(self.schema))
+        )
 
 
 class StateMeta(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -147,7 +149,9 @@ class KeyedStateHandle(msgspec.Struct, frozen=True, omit_defaults=True):
     def written_size(self) -> int:
         """Bytes that this checkpoint wrote itself (R10.2 checkpointed size)."""
         own = [s.payload.size for s in self.segments if s.checkpoint_id == self.checkpoint_id]
-        return sum(own) + sum(f.payload.size for f in self.files if f.payload.path is not None or f.payload.data is not None)
+        return sum(own) + sum(
+            f.payload.size for f in self.files if f.payload.path is not None or f.payload.data is not None
+        )
 
     def full_size(self) -> int:
         """Bytes including what earlier checkpoints wrote (R10.2 state size)."""
@@ -161,7 +165,9 @@ ReadPayload: TypeAlias = Callable[[Payload, int, int], bytes]
 def read_inline(payload: Payload, offset: int, length: int) -> bytes:
     """The reader for payloads that travel inside their handle."""
     if payload.data is None:
-        raise StorageError(f"payload '{payload.id}' ({payload.size} bytes) is not attached to its handle; pass a reader to restore()")
+        raise StorageError(
+            f"payload '{payload.id}' ({payload.size} bytes) is not attached to its handle; pass a reader to restore()"
+        )
     return payload.data[offset : offset + length]
 
 
@@ -178,7 +184,9 @@ def checked_read(read: ReadPayload, payload: Payload, offset: int, length: int, 
 
 def attach(handle: KeyedStateHandle, payloads: Mapping[str, bytes]) -> KeyedStateHandle:
     """The handle with the bytes of these payloads inside; payloads that are not given stay as they are."""
-    return _with_payloads(handle, lambda payload: msgspec.structs.replace(payload, data=payloads.get(payload.id, payload.data)))
+    return _with_payloads(
+        handle, lambda payload: msgspec.structs.replace(payload, data=payloads.get(payload.id, payload.data))
+    )
 
 
 def detach(handle: KeyedStateHandle) -> tuple[KeyedStateHandle, dict[str, bytes]]:
@@ -203,4 +211,6 @@ def decode_handle(data: bytes) -> KeyedStateHandle:
     try:
         return msgspec.msgpack.decode(data, type=KeyedStateHandle)
     except msgspec.DecodeError as error:
-        raise StorageError(f"not a keyed state handle: {error}; the metadata is damaged or of a newer version") from None
+        raise StorageError(
+            f"not a keyed state handle: {error}; the metadata is damaged or of a newer version"
+        ) from None

@@ -1,7 +1,8 @@
 """Sources: where records come from.
 
-A `Source` makes one `SourceReader` for each subtask. A reader is polled: it never sleeps and has no clock of its own,
-so the same reader runs on Spark and in the local runtime.
+A source is cut into *splits*; every subtask reads some of them, and a split's position is what a checkpoint keeps.
+A reader is polled: it never sleeps and has no clock of its own, so the same reader runs on Spark and in the local
+runtime. After a restore the splits, with their positions, may be spread over another number of subtasks.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +21,10 @@ from headgate.errors import InvalidArgument
 from headgate.types import PICKLED, TypeInformation
 
 __all__ = ["CollectionSource", "DataGenSource", "ReaderContext", "SequenceSource", "Source", "SourceReader"]
+
+S = TypeVar("S")
+
+_SPLITS = 16  # at least so many, so that a job can be given more subtasks later
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +36,18 @@ class ReaderContext:
     clock: Callable[[], int]  # milliseconds
 
 
-class SourceReader(ABC):
-    """Reads one subtask's part of a source."""
+class SourceReader(ABC, Generic[S]):
+    """Reads the splits of one subtask."""
 
     finished: bool = False
 
     @abstractmethod
     def poll(self, max_records: int) -> Batch | None:
         """At most so many records, or None if there are none now; sets `finished` behind the last one."""
+
+    @abstractmethod
+    def snapshot(self) -> list[S]:
+        """The splits with their positions: the first record not yet given (SPEC R9.4)."""
 
     def ready_at(self) -> int | None:
         """When None was returned: the time (ms) at which asking again makes sense, if that is known."""
@@ -47,7 +57,7 @@ class SourceReader(ABC):
         """Give back what the reader holds."""
 
 
-class Source(ABC):
+class Source(ABC, Generic[S]):
     """Describes a source; travels to the workers."""
 
     single = False
@@ -56,12 +66,32 @@ class Source(ABC):
     type: TypeInformation = PICKLED
 
     @abstractmethod
-    def reader(self, context: ReaderContext) -> SourceReader:
-        """The reader of one subtask."""
+    def splits(self, parallelism: int) -> list[S]:
+        """All splits, at their beginning."""
+
+    @abstractmethod
+    def reader(self, context: ReaderContext, splits: list[S]) -> SourceReader[S]:
+        """The reader of one subtask for some splits."""
+
+    def first_splits(self, context: ReaderContext) -> list[S]:
+        """The splits of one subtask when nothing was restored: neighbours stay together."""
+        everything = self.splits(context.parallelism)
+        first = len(everything) * context.subtask // context.parallelism
+        last = len(everything) * (context.subtask + 1) // context.parallelism
+        return everything[first:last]
 
 
-class CollectionSource(Source):
-    """Records of a Python collection, in order, in one subtask."""
+def split_count(parallelism: int) -> int:
+    """How many splits to cut: at least 16, the same number for every subtask.
+
+    >>> split_count(1), split_count(3), split_count(40)
+    (16, 18, 40)
+    """
+    return -(-max(_SPLITS, parallelism) // parallelism) * parallelism
+
+
+class CollectionSource(Source[int]):
+    """Records of a Python collection, in order, in one subtask; a split is the position."""
 
     single = True
 
@@ -70,16 +100,21 @@ class CollectionSource(Source):
         # Typed records are turned into columns here, so a record that does not fit is found before the job starts.
         self._data: Batch = Batch.of_arrow(type.to_batch(rows), type) if type.is_typed else Batch.of_rows(list(rows))
 
-    def reader(self, context: ReaderContext) -> SourceReader:
-        """The reader of one subtask."""
-        return _CollectionReader(self._data)
+    def splits(self, parallelism: int) -> list[int]:
+        """One split at the first record."""
+        return [0]
+
+    def reader(self, context: ReaderContext, splits: list[int]) -> SourceReader[int]:
+        """The reader of the collection."""
+        return _CollectionReader(self._data, splits)
 
 
-class _CollectionReader(SourceReader):
-    def __init__(self, data: Batch) -> None:
+class _CollectionReader(SourceReader[int]):
+    def __init__(self, data: Batch, splits: list[int]) -> None:
         self._data = data
-        self._position = 0
-        self.finished = len(data) == 0
+        self._mine = bool(splits)
+        self._position = splits[0] if splits else len(data)
+        self.finished = self._position >= len(data)
 
     def poll(self, max_records: int) -> Batch | None:
         if self.finished:
@@ -89,41 +124,71 @@ class _CollectionReader(SourceReader):
         self.finished = self._position >= len(self._data)
         return part
 
+    def snapshot(self) -> list[int]:
+        return [self._position] if self._mine else []
 
-class SequenceSource(Source):
-    """The integers start .. end (both included), split over the subtasks."""
+
+Range = tuple[int, int]
+
+
+class SequenceSource(Source[Range]):
+    """The integers start .. end (both included); a split is a range (next, end) of them."""
 
     def __init__(self, start: int, end: int, type: TypeInformation) -> None:
         self.start, self.end, self.type = start, end, type
 
-    def reader(self, context: ReaderContext) -> SourceReader:
-        """The reader of one subtask's range."""
-        total = max(0, self.end - self.start + 1)
-        first = self.start + total * context.subtask // context.parallelism
-        last = self.start + total * (context.subtask + 1) // context.parallelism
-        return _SequenceReader(first, last, self.type)
+    def splits(self, parallelism: int) -> list[Range]:
+        """Ranges of equal length."""
+        total, count = max(0, self.end - self.start + 1), split_count(parallelism)
+        cuts = [self.start + total * i // count for i in range(count + 1)]
+        return list(pairwise(cuts))
+
+    def reader(self, context: ReaderContext, splits: list[Range]) -> SourceReader[Range]:
+        """The reader of some ranges, one after the other."""
+        return _SequenceReader(splits, self.type)
 
 
-class _SequenceReader(SourceReader):
-    def __init__(self, position: int, end: int, type: TypeInformation) -> None:
-        self._position, self._end, self._type = position, end, type
-        self.finished = position >= end
+class _SequenceReader(SourceReader[Range]):
+    def __init__(self, splits: list[Range], type: TypeInformation) -> None:
+        self._left = [split for split in splits if split[0] < split[1]]
+        self._type = type
+        self.finished = not self._left
 
     def poll(self, max_records: int) -> Batch | None:
-        if self.finished:
+        numbers = []
+        while self._left and max_records > 0:
+            start, end = self._left[0]
+            stop = min(end, start + max_records)
+            numbers.append(np.arange(start, stop, dtype=np.int64))
+            max_records -= stop - start
+            if stop == end:
+                self._left.pop(0)
+            else:
+                self._left[0] = (stop, end)
+        self.finished = not self._left
+        if not numbers:
             return None
-        stop = min(self._end, self._position + max_records)
-        column = pa.array(np.arange(self._position, stop, dtype=np.int64))
-        self._position = stop
-        self.finished = stop >= self._end
+        column = pa.array(numbers[0] if len(numbers) == 1 else np.concatenate(numbers))
         return Batch.of_arrow(pa.RecordBatch.from_arrays([column], schema=self._type.schema), self._type)
 
+    def snapshot(self) -> list[Range]:
+        return list(self._left)
 
-class DataGenSource(Source):
+
+@dataclass(frozen=True, slots=True)
+class Stride:
+    """The numbers first, first + step, first + 2 step, ...; `done` of them were given."""
+
+    first: int
+    step: int
+    done: int = 0
+
+
+class DataGenSource(Source[Stride]):
     """Records computed from their number, at a rate if one is set.
 
     `generate` takes the number of a record and gives the record; with `vectorised` it takes a numpy array of numbers
-    and gives a `pyarrow.RecordBatch` (the type must be set then). Number n belongs to subtask n modulo parallelism.
+    and gives a `pyarrow.RecordBatch` (the type must be set then). One subtask gives its numbers in order.
     """
 
     def __init__(
@@ -142,47 +207,77 @@ class DataGenSource(Source):
             raise InvalidArgument("a vectorised generator needs a type, for example type_info='word string, n bigint'")
         self.generate, self.count, self.rate, self.type, self.vectorised = generate, count, rate, type, vectorised
 
-    def reader(self, context: ReaderContext) -> SourceReader:
-        """The reader of one subtask."""
-        return _DataGenReader(self, context)
+    def splits(self, parallelism: int) -> list[Stride]:
+        """Interleaved numbers, so that every subtask has low ones and high ones."""
+        step = split_count(parallelism)
+        return [Stride(first, step) for first in range(step)]
+
+    def reader(self, context: ReaderContext, splits: list[Stride]) -> SourceReader[Stride]:
+        """The reader of some strides."""
+        return _DataGenReader(self, context.clock, splits)
 
 
-class _DataGenReader(SourceReader):
-    def __init__(self, source: DataGenSource, context: ReaderContext) -> None:
-        self._source = source
-        self._context = context
-        count = source.count
-        self._mine = None if count is None else len(range(context.subtask, count, context.parallelism))
-        self._done = 0
-        self._per_ms = None if source.rate is None else source.rate / context.parallelism / 1000
+class _DataGenReader(SourceReader[Stride]):
+    def __init__(self, source: DataGenSource, clock: Callable[[], int], splits: list[Stride]) -> None:
+        self._source, self._clock = source, clock
+        self._firsts = np.array([split.first for split in splits], np.int64)
+        self._done = np.array([split.done for split in splits], np.int64)
+        self._step = splits[0].step if splits else 1
+        self._given = 0
+        self._per_ms = None if source.rate is None else source.rate * len(splits) / self._step / 1000
         self._started: int | None = None
-        self.finished = self._mine == 0
+        self.finished = not splits or self._exhausted()
 
     def poll(self, max_records: int) -> Batch | None:
-        if self.finished:
+        allowed = min(max_records, self._due())
+        if self.finished or allowed <= 0:
             return None
-        allowed = min(max_records, self._due(), max_records if self._mine is None else self._mine - self._done)
-        if allowed <= 0:
-            return None
-        step, first = self._context.parallelism, self._context.subtask
-        numbers = np.arange(self._done, self._done + allowed, dtype=np.int64) * step + first
-        self._done += allowed
-        self.finished = self._mine is not None and self._done >= self._mine
+        numbers = self._next_numbers(allowed)
+        self._given += len(numbers)
+        self.finished = self._exhausted()
         source = self._source
+        if not len(numbers):
+            return None
         if source.vectorised:
             return Batch.of_arrow(source.generate(numbers), source.type)
         return Batch.of_rows([source.generate(n) for n in numbers.tolist()], source.type)
+
+    def _next_numbers(self, allowed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Row by row over the strides that are furthest behind: normally all of them, after a rescale maybe some."""
+        behind = int(self._done.min())
+        active = np.flatnonzero(self._done == behind)
+        if len(active) > allowed:
+            active = active[:allowed]
+        rounds = max(1, allowed // len(active))
+        ahead = self._done[self._done > behind]
+        if len(ahead):
+            rounds = min(rounds, int(ahead.min()) - behind)
+        grid = np.arange(behind, behind + rounds, dtype=np.int64)[:, None] * self._step + self._firsts[active][None, :]
+        self._done[active] += rounds
+        numbers = grid.ravel()
+        return numbers if self._source.count is None else numbers[numbers < self._source.count]
+
+    def _exhausted(self) -> bool:
+        if self._source.count is None:
+            return False
+        return bool((self._firsts + self._done * self._step >= self._source.count).all())
 
     def _due(self) -> int:
         """How many more records the rate allows by now."""
         if self._per_ms is None:
             return 1 << 30
-        now = self._context.clock()
+        now = self._clock()
         if self._started is None:
             self._started = now
-        return int((now - self._started) * self._per_ms) + 1 - self._done
+        return int((now - self._started) * self._per_ms) + 1 - self._given
 
     def ready_at(self) -> int | None:
         if self._per_ms is None or self._started is None:
             return None
-        return self._started + int(self._done / self._per_ms) + 1
+        return self._started + int(self._given / self._per_ms) + 1
+
+    def snapshot(self) -> list[Stride]:
+        return [
+            Stride(first, self._step, done)
+            for first, done in zip(self._firsts.tolist(), self._done.tolist(), strict=True)
+        ]

@@ -397,7 +397,8 @@ class ConnectedStreams:
 
 def key_spec(record_type: TypeInformation, selector: Any, key_type: object) -> KeySpec:
     """The key of a stream from what the user gave to `key_by`."""
-    if isinstance(selector, KeySelector) or (callable(selector) and not isinstance(selector, str | type)):
+    if isinstance(selector, KeySelector) or callable(selector):
+        callable_of(selector, "get_key", "key_by()")
         return KeySpec((), selector, True, as_type(key_type))
     names: Iterable[Any] = (
         [selector] if isinstance(selector, str | int) else selector if isinstance(selector, list | tuple) else ()

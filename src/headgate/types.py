@@ -11,14 +11,14 @@ What a function sees of a typed record:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, cast
 
 import pyarrow as pa
 
+from headgate import ddl
 from headgate.errors import InvalidArgument
 
 __all__ = ["PICKLED", "Row", "TypeInformation", "TypeMismatch", "Types", "as_type", "row_class"]
@@ -51,19 +51,30 @@ class Row(tuple[Any, ...]):
             return tuple.__new__(row_class(tuple(named)), named.values())
         return tuple.__new__(cls, values)
 
-    def __getitem__(self, key: Any) -> Any:
-        return getattr(self, key) if isinstance(key, str) else tuple.__getitem__(self, key)
+    def __call__(self, *values: Any) -> Row:
+        """A row of names makes rows with these names, as in PyFlink: `Row("word", "n")("a", 1)`."""
+        if len(values) != len(self):
+            raise InvalidArgument(f"{self!r} has {len(self)} fields, got {len(values)} values")
+        return tuple.__new__(row_class(tuple(self)), values)
 
-    def as_dict(self) -> dict[str, Any]:
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            return tuple.__getitem__(self, key)
+        if key not in self._fields:
+            raise KeyError(f"{key!r}; the row has {', '.join(self._fields) or 'no names'}")
+        return tuple.__getitem__(self, self._fields.index(key))
+
+    def as_dict(self, recursive: bool = False) -> dict[str, Any]:
         """The fields by name; unnamed ones are f0, f1, ..."""
         names = self._fields or [f"f{i}" for i in range(len(self))]
-        return dict(zip(names, self, strict=True))
+        return dict(zip(names, map(_plain, self) if recursive else self, strict=True))
 
     def __repr__(self) -> str:
-        inner = (
-            ", ".join(f"{k}={v!r}" for k, v in self.as_dict().items()) if self._fields else ", ".join(map(repr, self))
+        values = map(repr, self)
+        named = (
+            (f"{name}={value}" for name, value in zip(self._fields, values, strict=True)) if self._fields else values
         )
-        return f"Row({inner})"
+        return f"Row({', '.join(named)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Classes of named rows are made on the fly: a pickle carries the names instead.
@@ -77,9 +88,21 @@ def row_class(names: tuple[str, ...]) -> type[Row]:
         raise InvalidArgument(f"field names must be unique, got {', '.join(names)}")
     body: dict[str, Any] = {"__slots__": (), "_fields": names}
     for index, name in enumerate(names):
-        if name not in ("count", "index", "as_dict"):
+        # A field may hide a method of tuple, but none that rows themselves need.
+        if name in ("count", "index") or not hasattr(Row, name):
             body[name] = property(itemgetter(index))
     return cast("type[Row]", type("Row", (Row,), body))
+
+
+def _plain(value: Any) -> Any:
+    """Rows inside a value as dicts."""
+    if isinstance(value, Row):
+        return value.as_dict(recursive=True)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
 
 
 def _restore_row(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
@@ -126,34 +149,74 @@ class TypeInformation:
             return [new(cls, values) for values in zip(*columns, strict=True)]
         return list(zip(*columns, strict=True))
 
-    def column_reader(self, positions: Sequence[int]) -> Callable[[pa.RecordBatch], list[list[Any]]]:
-        """A function that gives some columns of a batch as lists."""
-        chosen = [(p, self._converters[p]) for p in positions]
-        return lambda batch: [convert(batch.column(p)) for p, convert in chosen]
+    def columns(self, batch: pa.RecordBatch, positions: Sequence[int]) -> list[list[Any]]:
+        """Some columns of a batch, as lists of Python values."""
+        return [self._converters[p](batch.column(p)) for p in positions]
 
     def normalise(self, rows: list[Any]) -> list[Any]:
         """Plain tuples as the named rows that the type promises."""
         cls, new, width = self.row, tuple.__new__, len(self._converters)
-        if cls is None:
+        kinds = set(map(type, rows))
+        if cls is None or kinds <= {cls}:
             return rows
-        for index, row in enumerate(rows):
-            if not isinstance(row, tuple | list) or len(row) != width:
-                raise TypeMismatch(f"expected {self}, got {_short(row)}: {self._problem(row)}", index)
-        return [row if row.__class__ is cls else new(cls, row) for row in rows]
+        if not all(issubclass(kind, tuple | list) for kind in kinds) or set(map(len, rows)) != {width}:
+            for index, row in enumerate(rows):
+                if not isinstance(row, tuple | list) or len(row) != width:
+                    raise TypeMismatch(f"expected {self}, got {_short(row)}: {self._problem(row)}", index)
+        return [row if row.__class__ is cls else new(cls, row) for row in self._in_order(rows, kinds)]
+
+    def _in_order(self, rows: Sequence[Any], kinds: set[type]) -> Sequence[Any]:
+        """Named rows whose fields stand in another order than the type's, put right; all others as they are."""
+        names = self._columns().names
+        swapped = {
+            kind: itemgetter(*map(kind._fields.index, names))
+            for kind in kinds
+            if issubclass(kind, Row) and kind._fields != tuple(names) and sorted(kind._fields) == sorted(names)
+        }
+        if not swapped:
+            return rows
+        return [swapped[type(row)](row) if type(row) in swapped else row for row in rows]
 
     def to_batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
         """Python values as one batch; TypeMismatch names the first record that does not fit."""
         schema = self._columns()
         try:
-            columns: Sequence[Any]
-            fields = [()] * len(schema) if not rows or self.kind == "scalar" else list(zip(*rows, strict=True))
-            columns = [rows] if self.kind == "scalar" else fields
+            columns = self._split(rows)
             if len(columns) != len(schema):
                 raise ValueError(f"expected {len(schema)} fields, got {len(columns)}")
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            arrays = [_to_array(column, field) for column, field in zip(columns, schema, strict=True)]
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise self._mismatch(rows, error) from None
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _split(self, rows: Sequence[Any]) -> Sequence[Any]:
+        """The fields of all rows, column by column."""
+        if self.kind == "scalar":
+            return [rows]
+        if not rows:
+            return [()] * len(self._columns())
+        kinds = set(map(type, rows))
+        if not all(issubclass(kind, tuple | list) for kind in kinds):
+            # zip would take a str or a dict for a row of its characters or keys
+            raise TypeError("not a tuple")
+        return list(zip(*self._in_order(rows, kinds), strict=True))
+
+    def fit(self, batch: Any) -> pa.RecordBatch:
+        """A batch that a user's function made, with exactly the columns of this type; TypeMismatch if it has others."""
+        schema = self._columns()
+        if not isinstance(batch, pa.RecordBatch):
+            raise TypeMismatch(f"expected a pyarrow.RecordBatch, got {type(batch).__name__}")
+        if batch.schema == schema:
+            return batch
+        if batch.schema.names != schema.names:
+            raise TypeMismatch(
+                f"the columns are {', '.join(batch.schema.names)}, but the type is {self}; "
+                "declare output_type, or rename the columns"
+            )
+        try:
+            return batch.cast(schema)
+        except (pa.ArrowException, ValueError) as error:
+            raise TypeMismatch(f"the batch does not fit {self}: {error}") from None
 
     def _mismatch(self, rows: Sequence[Any], error: Exception) -> TypeMismatch:
         for index, value in enumerate(rows):
@@ -173,11 +236,13 @@ class TypeInformation:
         else:
             return f"a {type(value).__name__} is not a {'row' if self.row else 'tuple'} of {len(schema)} fields"
         for item, field in zip(values, schema, strict=True):
+            where = "" if self.kind == "scalar" else f" for field '{field.name}'"
+            if item is None and not field.nullable:
+                return f"None{where}, which is NOT NULL"
             try:
-                pa.array([item], field.type)
+                _to_array([item], field)
             except (pa.ArrowException, TypeError, ValueError, OverflowError):
-                where = "" if self.kind == "scalar" else f" for field '{field.name}'"
-                return f"{_short(item)} is not {_arrow_name(field.type)}{where}"
+                return f"{_short(item)} is not {ddl.text_of(field.type)}{where}"
         return None
 
     def _columns(self) -> pa.Schema:
@@ -197,8 +262,8 @@ class TypeInformation:
         if self.schema is None:
             return "pickled"
         if self.kind == "scalar":
-            return _arrow_name(self.schema.field(0).type)
-        return f"{self.kind}<{', '.join(f'{f.name} {_arrow_name(f.type)}' for f in self.schema)}>"
+            return ddl.text_of(self.schema.field(0).type)
+        return f"{self.kind}<{', '.join(f'{f.name} {ddl.text_of(f.type)}' for f in self.schema)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TypeInformation, (self.kind, self.schema)
@@ -218,7 +283,7 @@ def as_type(given: object) -> TypeInformation:
     if isinstance(given, TypeInformation):
         return given
     if isinstance(given, str):
-        return _parse_ddl(given)
+        return _of_ddl(given)
     if isinstance(given, pa.Schema):
         return TypeInformation("row", given)
     if isinstance(given, pa.StructType):
@@ -230,8 +295,20 @@ def as_type(given: object) -> TypeInformation:
     )
 
 
+@lru_cache(maxsize=256)
+def _of_ddl(text: str) -> TypeInformation:
+    return as_type(ddl.parse(text))
+
+
 def _scalar(arrow: pa.DataType) -> TypeInformation:
     return TypeInformation("scalar", pa.schema([pa.field("value", arrow)]))
+
+
+def _fields(kind: str, names: Sequence[str], types: Sequence[TypeInformation]) -> TypeInformation:
+    """A row or tuple type; a field that can only be pickled makes the whole record one that is pickled."""
+    if not all(field.is_typed for field in types):
+        return PICKLED
+    return TypeInformation(kind, pa.schema([(n, t.arrow_type) for n, t in zip(names, types, strict=True)]))
 
 
 class Types:
@@ -274,12 +351,20 @@ class Types:
         return _scalar(pa.float64())
 
     @staticmethod
+    def CHAR() -> TypeInformation:
+        return _scalar(pa.string())
+
+    @staticmethod
     def BIG_DEC() -> TypeInformation:
         return _scalar(pa.decimal128(38, 18))
 
     @staticmethod
     def SQL_DATE() -> TypeInformation:
         return _scalar(pa.date32())
+
+    @staticmethod
+    def SQL_TIME() -> TypeInformation:
+        return _scalar(pa.time64("us"))
 
     @staticmethod
     def SQL_TIMESTAMP() -> TypeInformation:
@@ -290,34 +375,40 @@ class Types:
         return _scalar(pa.timestamp("us", tz="UTC"))
 
     @staticmethod
-    def PRIMITIVE_ARRAY(element: TypeInformation) -> TypeInformation:
-        return _scalar(pa.binary() if element == Types.BYTE() else pa.list_(element.arrow_type))
+    def PRIMITIVE_ARRAY(element_type: TypeInformation) -> TypeInformation:
+        return _scalar(pa.binary()) if element_type == Types.BYTE() else Types.LIST(element_type)
 
     @staticmethod
-    def BASIC_ARRAY(element: TypeInformation) -> TypeInformation:
-        return _scalar(pa.list_(element.arrow_type))
+    def BASIC_ARRAY(element_type: TypeInformation) -> TypeInformation:
+        return Types.LIST(element_type)
 
     @staticmethod
-    def LIST(element: TypeInformation) -> TypeInformation:
-        return _scalar(pa.list_(element.arrow_type))
+    def OBJECT_ARRAY(element_type: TypeInformation) -> TypeInformation:
+        return Types.LIST(element_type)
 
     @staticmethod
-    def MAP(key: TypeInformation, value: TypeInformation) -> TypeInformation:
-        return _scalar(pa.map_(key.arrow_type, value.arrow_type))
+    def LIST(element_type_info: TypeInformation) -> TypeInformation:
+        return _scalar(pa.list_(element_type_info.arrow_type)) if element_type_info.is_typed else PICKLED
 
     @staticmethod
-    def TUPLE(fields: Sequence[TypeInformation]) -> TypeInformation:
-        return TypeInformation("tuple", pa.schema([(f"f{i}", f.arrow_type) for i, f in enumerate(fields)]))
+    def MAP(key_type_info: TypeInformation, value_type_info: TypeInformation) -> TypeInformation:
+        if not (key_type_info.is_typed and value_type_info.is_typed):
+            return PICKLED
+        return _scalar(pa.map_(key_type_info.arrow_type, value_type_info.arrow_type))
 
     @staticmethod
-    def ROW(fields: Sequence[TypeInformation]) -> TypeInformation:
-        return TypeInformation("row", pa.schema([(f"f{i}", f.arrow_type) for i, f in enumerate(fields)]))
+    def TUPLE(field_types: Sequence[TypeInformation]) -> TypeInformation:
+        return _fields("tuple", [f"f{i}" for i in range(len(field_types))], field_types)
 
     @staticmethod
-    def ROW_NAMED(names: Sequence[str], fields: Sequence[TypeInformation]) -> TypeInformation:
-        if len(names) != len(fields):
-            raise InvalidArgument(f"ROW_NAMED got {len(names)} names for {len(fields)} types")
-        return TypeInformation("row", pa.schema([(n, f.arrow_type) for n, f in zip(names, fields, strict=True)]))
+    def ROW(field_types: Sequence[TypeInformation]) -> TypeInformation:
+        return _fields("row", [f"f{i}" for i in range(len(field_types))], field_types)
+
+    @staticmethod
+    def ROW_NAMED(field_names: Sequence[str], field_types: Sequence[TypeInformation]) -> TypeInformation:
+        if len(field_names) != len(field_types):
+            raise InvalidArgument(f"ROW_NAMED got {len(field_names)} names for {len(field_types)} types")
+        return _fields("row", field_names, field_types)
 
     @staticmethod
     def PICKLED_BYTE_ARRAY() -> TypeInformation:
@@ -340,6 +431,41 @@ def _numbers(column: pa.Array) -> list[Any]:
     if column.null_count:
         return cast("list[Any]", column.to_pylist())
     return cast("list[Any]", column.to_numpy().tolist())
+
+
+def _to_array(column: Sequence[Any], field: pa.Field) -> pa.Array:
+    """A column as Arrow array; what pa.array raises, or ValueError for a null in a column that is NOT NULL."""
+    if _has_struct(field.type):
+        column = [_unbuild(value, field.type) for value in column]
+    array = pa.array(column, field.type)
+    if array.null_count and not field.nullable:
+        raise ValueError(f"a null in column {field.name!r}, which is NOT NULL")
+    return array
+
+
+def _unbuild(value: Any, arrow: pa.DataType) -> Any:
+    """Rows and tuples inside a value as the dicts and pairs that Arrow wants; the inverse of `_rebuild`."""
+    if value is None:
+        return None
+    if pa.types.is_struct(arrow):
+        return _struct(value, arrow)
+    if pa.types.is_map(arrow):
+        pairs = value.items() if isinstance(value, dict) else value
+        return [(_unbuild(k, arrow.key_type), _unbuild(v, arrow.item_type)) for k, v in pairs]
+    if pa.types.is_list(arrow):
+        return [_unbuild(item, arrow.value_type) for item in value]
+    return value
+
+
+def _struct(value: Any, arrow: pa.DataType) -> dict[str, Any]:
+    names = [field.name for field in arrow]
+    if isinstance(value, Row) and sorted(value._fields) == sorted(names):
+        value = dict(zip(value._fields, value, strict=True))
+    elif isinstance(value, tuple | list):
+        value = dict(zip(names, value, strict=True))
+    elif not isinstance(value, dict) or not value.keys() <= set(names):
+        raise TypeError(f"{_short(value)} is not a struct of {', '.join(names)}")
+    return {field.name: _unbuild(value.get(field.name), field.type) for field in arrow}
 
 
 def _has_struct(arrow: pa.DataType) -> bool:
@@ -365,143 +491,3 @@ def _rebuild(value: Any, arrow: pa.DataType) -> Any:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-# --- Spark DDL ------------------------------------------------------------------------------------------------------
-
-_PRIMITIVES: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "byte": pa.int8(),
-    "smallint": pa.int16(),
-    "short": pa.int16(),
-    "int": pa.int32(),
-    "integer": pa.int32(),
-    "bigint": pa.int64(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "real": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
-_NAMES = {
-    str(arrow): name
-    for name, arrow in reversed(_PRIMITIVES.items())
-    if name not in ("byte", "short", "integer", "long", "real")
-}
-_TOKEN = re.compile(r"\s*(`[^`]*`|'[^']*'|[A-Za-z_]\w*|\d+|[<>(),:])")
-
-
-def _arrow_name(arrow: pa.DataType) -> str:
-    return _NAMES.get(str(arrow), str(arrow))
-
-
-class _Ddl:
-    """A reader of Spark's type strings."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.tokens = list(self._split(text))
-        self.at = 0
-
-    def _split(self, text: str) -> Iterator[str]:
-        position = 0
-        while text[position:].strip():
-            match = _TOKEN.match(text, position)
-            if match is None:
-                raise self.wrong(f"cannot read {text[position:].strip()[:20]!r}")
-            position = match.end()
-            yield match.group(1)
-
-    def wrong(self, why: str) -> InvalidArgument:
-        return InvalidArgument(f"type {self.text!r}: {why}; write it as Spark DDL, for example 'word string, n bigint'")
-
-    def peek(self, ahead: int = 0) -> str | None:
-        return self.tokens[self.at + ahead] if self.at + ahead < len(self.tokens) else None
-
-    def take(self, expected: str | None = None) -> str:
-        token = self.peek()
-        if token is None or (expected is not None and token != expected):
-            raise self.wrong(f"expected {expected or 'a type'}, found {token or 'the end'}")
-        self.at += 1
-        return token
-
-    def data_type(self) -> pa.DataType:
-        name = self.take().lower()
-        if name in _PRIMITIVES:
-            return _PRIMITIVES[name]
-        if name in ("decimal", "dec", "numeric"):
-            return self._decimal()
-        if name in ("varchar", "char"):
-            self.take("("), self.take(), self.take(")")
-            return pa.string()
-        if name == "array":
-            self.take("<")
-            element = self.data_type()
-            self.take(">")
-            return pa.list_(element)
-        if name == "map":
-            self.take("<")
-            key = self.data_type()
-            self.take(",")
-            value = self.data_type()
-            self.take(">")
-            return pa.map_(key, value)
-        if name == "struct":
-            self.take("<")
-            fields = self.fields(">")
-            self.take(">")
-            return pa.struct(fields)
-        raise self.wrong(
-            f"unknown type '{name}' (known: {', '.join(sorted(_PRIMITIVES))}, decimal, array, map, struct)"
-        )
-
-    def _decimal(self) -> pa.DataType:
-        precision, scale = 10, 0
-        if self.peek() == "(":
-            self.take("(")
-            precision = int(self.take())
-            if self.peek() == ",":
-                self.take(",")
-                scale = int(self.take())
-            self.take(")")
-        return pa.decimal128(precision, scale)
-
-    def fields(self, end: str | None) -> list[pa.Field]:
-        found: list[pa.Field] = []
-        while self.peek() != end:
-            if found:
-                self.take(",")
-            name = self.take().strip("`")
-            if self.peek() == ":":
-                self.take(":")
-            arrow = self.data_type()
-            found.append(pa.field(name, arrow, nullable=not self._suffix()))
-        return found
-
-    def _suffix(self) -> bool:
-        """Read NOT NULL and COMMENT; whether the field is NOT NULL."""
-        not_null = False
-        while (word := (self.peek() or "").lower()) in ("not", "comment"):
-            self.take()
-            self.take()
-            not_null = not_null or word == "not"
-        return not_null
-
-
-@lru_cache(maxsize=256)
-def _parse_ddl(text: str) -> TypeInformation:
-    reader = _Ddl(text)
-    if not reader.tokens:
-        raise reader.wrong("it is empty")
-    second = reader.peek(1)
-    if second is None or second in "<(":
-        arrow = reader.data_type()
-        if reader.peek() is not None:
-            raise reader.wrong(f"unexpected {reader.peek()!r} after the type")
-        return as_type(arrow)
-    return TypeInformation("row", pa.schema(reader.fields(None)))

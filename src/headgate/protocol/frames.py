@@ -70,9 +70,12 @@ def read_frames(row: bytes | memoryview) -> Iterator[Frame]:
     view = memoryview(row)
     at, end = 0, len(view)
     while at < end:
+        if at + HEADER.size > end:
+            raise ValueError(f"row cut short: {end - at} bytes of a header at {at} in a row of {end}")
         kind, flags, edge, writer, length = HEADER.unpack_from(view, at)
         at += HEADER.size
-        if at + length > end:
+        padded = length + (-length) % 8
+        if at + padded > end:
             raise ValueError(f"row cut short: a frame of {length} bytes at {at} in a row of {end}")
         yield Frame(kind, flags, edge, writer, view[at : at + length])
-        at += length + (-length) % 8
+        at += padded

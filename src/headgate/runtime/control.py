@@ -41,8 +41,14 @@ __all__ = ["ControlAddress", "ControlClient", "ControlServer", "WorkerKey"]
 _METHOD = "/headgate.Control/Stream"
 _SECRET = "headgate-secret"  # noqa: S105 - the name of a header
 _TLS_NAME = "headgate-driver"
-_OPTIONS = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
+_OPTIONS = [
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.enable_http_proxy", 0),  # a proxy for the web must not come between a worker and its driver
+    ("grpc.so_reuseport", 0),  # a port that is taken is an error, not a port to be shared
+]
 _PING_SECONDS = 2.0
+_BEAT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,10 @@ class WorkerKey:
 
 
 class ControlServer:
-    """The driver's end. `on_message(worker, message)` and `on_lost(worker)` are called in the server's own thread."""
+    """The driver's end. `on_message(worker, message)` and `on_lost(worker)` are called in the server's own thread.
+
+    Beyond loopback the stream is encrypted; `tls` says so for a test.
+    """
 
     def __init__(
         self,
@@ -74,6 +83,7 @@ class ControlServer:
         port: int,
         on_message: Callable[[WorkerKey, FromWorker], None],
         on_lost: Callable[[WorkerKey], None],
+        tls: bool | None = None,
     ) -> None:
         self._on_message, self._on_lost = on_message, on_lost
         self._attempt = -1
@@ -82,17 +92,18 @@ class ControlServer:
         self._server: Any = None
         self._pinging: asyncio.Future[None] | None = None
         secret = secrets.token_hex(16)
-        tls = None if _is_loopback(bind) else _self_signed()
+        encrypted = not _is_loopback(bind) if tls is None else tls
+        identity = _self_signed() if encrypted else None
         started: queue.SimpleQueue[int | Exception] = queue.SimpleQueue()
         self._secret = secret
         self._thread = threading.Thread(
-            target=self._run, args=(bind, port, tls, started), name="headgate-control", daemon=True
+            target=self._run, args=(bind, port, identity, started), name="headgate-control", daemon=True
         )
         self._thread.start()
         bound = started.get()
         if isinstance(bound, Exception):
             raise bound
-        self.address = ControlAddress(advertise, bound, secret, tls[1] if tls else None)
+        self.address = ControlAddress(advertise, bound, secret, identity[1] if identity else None)
 
     # --- called by the job ------------------------------------------------------------------------------------------
 
@@ -219,15 +230,22 @@ class ControlClient:
     """A worker's end. Messages of the driver are handed to `on_message` in the client's own thread.
 
     A worker that loses its driver must not go on: when the stream breaks, or nothing was heard for `timeout` seconds,
-    the process ends itself.
+    the process ends itself. `beat` is called once a second, in a thread of its own: what it gives tells the driver that
+    the worker lives, also while the main thread is deep in a user's function.
     """
 
     def __init__(
-        self, address: ControlAddress, register: Register, timeout: float, on_message: Callable[[FromDriver], None]
+        self,
+        address: ControlAddress,
+        register: Register,
+        timeout: float,
+        on_message: Callable[[FromDriver], None],
+        beat: Callable[[], FromWorker | None] = lambda: None,
     ) -> None:
         self._on_message = on_message
         self._timeout = timeout
-        self._closing = False
+        self._beat = beat
+        self._closing = threading.Event()
         self._heard = time.monotonic()
         self._requests: queue.SimpleQueue[FromWorker | None] = queue.SimpleQueue()
         self._accepted = threading.Event()
@@ -238,12 +256,12 @@ class ControlClient:
         self._responses = call(iter(self._requests.get, None), metadata=((_SECRET, address.secret),))
         self._reader = threading.Thread(target=self._read, name="headgate-control", daemon=True)
         self._reader.start()
-        threading.Thread(target=self._watch, name="headgate-watchdog", daemon=True).start()
         if not self._accepted.wait(timeout) or self._refused is not None:
-            self._closing = True
+            self.close()
             raise WorkerLost(
                 self._refused or f"the driver at {address.host}:{address.port} did not answer in {timeout:.0f} s"
             )
+        threading.Thread(target=self._watch, name="headgate-watchdog", daemon=True).start()
 
     def send(self, message: FromWorker) -> None:
         """Send; never blocks."""
@@ -251,7 +269,7 @@ class ControlClient:
 
     def close(self) -> None:
         """Send what is left and end the stream."""
-        self._closing = True
+        self._closing.set()
         self._requests.put(None)
         self._reader.join(timeout=3)
         self._channel.close()
@@ -267,6 +285,8 @@ class ControlClient:
                 self._heard = time.monotonic()
                 if isinstance(message, Cancel) and not self._accepted.is_set():
                     self._refused = message.reason
+                    self._accepted.set()
+                    return
                 self._accepted.set()
                 self._on_message(message)
         except grpc.RpcError as error:
@@ -274,14 +294,19 @@ class ControlClient:
                 self._refused = f"the driver refused the connection: {error.details()}"
                 self._accepted.set()
                 return
-        if not self._closing:
+        if not self._closing.is_set():
             _exit("the driver is gone")
 
     def _watch(self) -> None:
-        while not self._closing:
-            time.sleep(min(1.0, self._timeout / 4))
-            if time.monotonic() - self._heard > self._timeout and not self._closing:
+        next_beat = time.monotonic() + _BEAT_SECONDS
+        while not self._closing.wait(min(_BEAT_SECONDS, self._timeout / 4)):
+            if time.monotonic() - self._heard > self._timeout and not self._closing.is_set():
                 _exit(f"nothing heard from the driver for {self._timeout:.0f} s")
+            if time.monotonic() >= next_beat:
+                next_beat = time.monotonic() + _BEAT_SECONDS / 2  # the wait above is the other half
+                message = self._beat()
+                if message is not None:
+                    self.send(message)
 
 
 def _exit(reason: str) -> None:

@@ -112,7 +112,7 @@ class EdgeWriter:
             generator = np.random.default_rng(random.randrange(1 << 32))
             return lambda batch: self._split(batch, generator.integers(0, readers, len(batch)))
         assert key is not None
-        keys = KeyReader(key, max_parallelism, self.edge.type)
+        keys = KeyReader(key, max_parallelism)
         if kind == "hash":
             return lambda batch: self._split(batch, owners_of(keys.groups(batch), max_parallelism, readers))
         choose = callable_of(self.edge.partitioning.partitioner, "partition", "partition_custom()")

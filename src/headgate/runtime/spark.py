@@ -9,6 +9,7 @@ Written for Spark 4.3. Facts it stands on (all covered by tests that run Spark):
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +19,23 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate.errors import ConfigError, NotEnoughSlots
 
-__all__ = ["SPARK_VERSION", "active_tasks", "build", "check_version", "slots", "wait_for_slots"]
+__all__ = [
+    "SPARK_VERSION",
+    "active_tasks",
+    "build",
+    "cancel_group",
+    "check_version",
+    "executor_lost",
+    "failed_task",
+    "is_local",
+    "is_stopped",
+    "lacked_slots",
+    "reason",
+    "slots",
+    "slots_error",
+    "wait_for_slots",
+    "was_cancelled",
+]
 
 SPARK_VERSION = "4.3"
 _ROW = "dst int, payload binary"
@@ -70,31 +87,60 @@ def slots(spark: SparkSession) -> int:
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
-def wait_for_slots(spark: SparkSession, needed: int, reserved: int, timeout: float, explain: str) -> None:
-    """Until the cluster has the slots; NotEnoughSlots says how many there are and what to set."""
+def wait_for_slots(
+    spark: SparkSession, needed: int, reserved: int, timeout: float, explain: str, stop: Callable[[], bool]
+) -> None:
+    """Until the cluster has the slots, or `stop` says so; NotEnoughSlots says how many there are and what to set."""
     deadline = time.monotonic() + timeout
-    while (have := slots(spark)) < needed + reserved:
-        if _master(spark).startswith("local[") or time.monotonic() > deadline:
+    while (have := slots(spark)) < needed + reserved and not stop():
+        if is_local(spark) or time.monotonic() > deadline:
             raise NotEnoughSlots(_slots_message(spark, needed, reserved, have, explain))
         time.sleep(0.2)
 
 
-def _slots_message(spark: SparkSession, needed: int, reserved: int, have: int, explain: str) -> str:
+def slots_error(spark: SparkSession, needed: int, reserved: int, free: int, explain: str) -> NotEnoughSlots:
+    """For a session that has the slots, but not free: other jobs use them."""
+    return NotEnoughSlots(_slots_message(spark, needed, reserved, free, explain, used=slots(spark) - free))
+
+
+def _slots_message(spark: SparkSession, needed: int, reserved: int, have: int, explain: str, used: int = 0) -> str:
     total = needed + reserved
-    master = _master(spark)
-    if master.startswith("local"):
-        mend = f"use master local[{total}] or more (slots are only permits, not cores), or lower the parallelism"
+    if is_local(spark):
+        more = total + used
+        mend = f"use master local[{more}] or more (slots are only permits, not cores), or lower the parallelism"
     else:
         mend = (
-            f"give Spark more cores (executors x spark.executor.cores / spark.task.cpus must be at least {total}), "
+            f"give Spark more cores (executors x spark.executor.cores / spark.task.cpus must be at least {total + used}), "
             "set spark.task.cpus to a fraction such as 0.25, or lower the parallelism"
         )
     extra = f" and {reserved} reserved (headgate.spark.reserved-slots)" if reserved else ""
-    return f"the job needs {needed} task slots{extra}, but Spark has {have} on {master}: {mend}\n{explain}"
+    free = f" free ({used} are used by other jobs of the session)" if used > 0 else ""
+    return f"the job needs {needed} task slots{extra}, but Spark has {have}{free} on {_master(spark)}: {mend}\n{explain}"
 
 
 def _master(spark: SparkSession) -> str:
     return spark.sparkContext.master or ""
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Whether everything runs in the driver's own JVM: there are as many slots as there will ever be."""
+    master = _master(spark)
+    return master == "local" or master.startswith("local[")
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether somebody has called stop(), or the JVM is gone."""
+    try:
+        context: Any = spark.sparkContext._jsc
+        return context is None or bool(context.sc().isStopped())
+    except Exception:
+        return True
+
+
+def cancel_group(spark: SparkSession, group: str) -> None:
+    """Stop the jobs of a group, and those of it that are about to be submitted."""
+    context: Any = spark.sparkContext._jsc.sc()
+    context.cancelJobGroupAndFutureJobs(group)
 
 
 def active_tasks(spark: SparkSession, group: str) -> int:
@@ -107,3 +153,50 @@ def active_tasks(spark: SparkSession, group: str) -> int:
             found = tracker.getStageInfo(stage)
             total += found.numActiveTasks if found else 0
     return total
+
+
+# --- what Spark's errors say ------------------------------------------------------------------------------------------
+# They reach Python as one long text with the JVM's trace; the error class in brackets is what stays the same.
+
+
+def lacked_slots(error: BaseException | None) -> int | None:
+    """If Spark refused the job because too few slots were free: how many were."""
+    text = str(error)
+    if "[CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT]" not in text:
+        return None
+    found = re.search(r"only (\d+) are currently free", text)
+    return int(found[1]) if found else 0
+
+
+def was_cancelled(error: BaseException | None) -> bool:
+    """Whether the job ended because somebody cancelled it."""
+    return "[SPARK_JOB_CANCELLED]" in str(error)
+
+
+def executor_lost(error: BaseException | None) -> bool:
+    """Whether the job ended because an executor died."""
+    return "ExecutorLostFailure" in str(error)
+
+
+def failed_task(spark: SparkSession, group: str, error: BaseException | None) -> tuple[int, int] | None:
+    """(level, number) of the task that Spark blames, if it blames one: the stages of a job are its levels in order."""
+    found = re.search(r"Task (\d+) in stage (\d+)\.\d+ failed", str(error))
+    if found is None:
+        return None
+    tracker = spark.sparkContext.statusTracker()
+    stages = sorted({s for j in tracker.getJobIdsForGroup(group) if (i := tracker.getJobInfo(j)) for s in i.stageIds})
+    stage = int(found[2])
+    return (stages.index(stage), int(found[1])) if stage in stages else None
+
+
+def reason(error: BaseException | None) -> str:
+    """Spark's own words in one line, without the JVM's trace."""
+    lines = [line.strip() for line in str(error or "no reason given").splitlines() if line.strip()]
+    python = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception|Exit|Interrupt)\b(:|$)", line)]
+    for line in lines:
+        if "failed 1 times" in line or "SparkException" in line:
+            text = line.removeprefix(": ").removeprefix("org.apache.spark.SparkException: ")
+            if "PythonException" in text and python:
+                return f"{text.split('PythonException')[0].rstrip(' :')}: {python[-1]}"[:500]
+            return text[:500]
+    return (lines or [""])[0][:500]

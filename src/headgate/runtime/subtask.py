@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +22,7 @@ import pyarrow as pa
 from headgate.batch import Batch
 from headgate.errors import IllegalState
 from headgate.functions import TaskInfo
+from headgate.keygroups import key_group_range
 from headgate.protocol.frames import DRAIN, STAMPED, Frame, Kind, pack, read_frames
 from headgate.runtime.failures import OperatorFailure
 from headgate.runtime.operators.base import Operator, OperatorContext, Receiver
@@ -26,6 +30,10 @@ from headgate.runtime.operators.ends import SourceOperator
 from headgate.runtime.operators.registry import make_operator
 from headgate.runtime.output import EdgeWriter, Outbox, Piece
 from headgate.runtime.plan import InputEdge, Settings, VertexPlan
+from headgate.runtime.snapshot import SnapshotInProgress, SubtaskRestore
+from headgate.state.backend import BackendSetup, KeyedStateBackend, SnapshotKind
+from headgate.state.hashmap import HashMapBackend
+from headgate.state.operator import OperatorStateBackend
 from headgate.types import TypeInformation
 
 __all__ = ["Relay", "Status", "Subtask", "SubtaskServices", "Task"]
@@ -113,6 +121,7 @@ class Subtask:
         services: SubtaskServices,
         info: TaskInfo,
         task: tuple[int, int, int],
+        restore: SubtaskRestore | None = None,
     ) -> None:
         """`task` = (own number in the level, tasks in the level before, tasks in the level after)."""
         self.status = Status.CREATED
@@ -120,6 +129,7 @@ class Subtask:
         self.bytes_in = 0
         self.queued_bytes = 0
         self._plan, self._index, self._settings, self._services = plan, index, settings, services
+        self._restore = restore
         self._number, previous, self._next_width = task
         self._ends = _Ends(previous)
         self._channels = {(c.edge, c.writer): c for edge in plan.inputs for c in _channels(edge, index)}
@@ -161,8 +171,38 @@ class Subtask:
         own = TaskInfo(
             chained.name, chained.id, info.subtask, info.parallelism, info.max_parallelism, info.attempt, info.job_id
         )
-        context = OperatorContext(own, services.now, services.to_driver, services.wake, services.lockstep)
+        restored = self._restore.operators.get(chained.id) if self._restore else None
+        context = OperatorContext(
+            info=own,
+            clock=services.now,
+            to_driver=services.to_driver,
+            wake=services.wake,
+            operator_state=OperatorStateBackend(chained.name, restored.operator if restored else None),
+            restored_id=self._restore.checkpoint_id if self._restore else None,
+            keyed_backend=partial(self._keyed_backend, own),
+            lockstep=services.lockstep,
+        )
         return make_operator(chained, context)
+
+    def _keyed_backend(
+        self, info: TaskInfo, key_type: TypeInformation, group_of: Callable[[Any], int]
+    ) -> KeyedStateBackend:
+        settings = self._settings
+        setup = BackendSetup(
+            operator=info.task_name,
+            key_groups=key_group_range(info.subtask, info.max_parallelism, info.parallelism),
+            max_parallelism=info.max_parallelism,
+            clock=self._services.now,
+            key_type=key_type,
+            object_reuse=settings.object_reuse,
+            instance=f"{info.job_id[:8]}-{info.attempt}",
+            group_of=group_of,
+        )
+        backend = HashMapBackend(setup)
+        restored = self._restore.operators.get(info.operator_id) if self._restore else None
+        if restored is not None and restored.keyed:
+            backend.restore(restored.keyed)
+        return backend
 
     def _wire(self) -> dict[int, Receiver]:
         """Connect the operators, last first; the receivers of the head's inputs."""
@@ -218,6 +258,18 @@ class Subtask:
     def all_input_ended(self) -> bool:
         """Whether every task of the level before has sent its physical end."""
         return self._ends.all
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> SnapshotInProgress:
+        """The synchronous part of a snapshot of all operators, as one step with respect to records and timers."""
+        with ExitStack() as locks:
+            for operator in self._operators:
+                locks.enter_context(operator.checkpoint_lock())
+            for operator in self._operators:
+                operator.before_barrier()
+            done = [operator.snapshot(checkpoint_id, timestamp, kind) for operator in self._operators]
+        return SnapshotInProgress(checkpoint_id, done)
 
     # --- input ------------------------------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ class _NoKey:
 
     __slots__ = ()
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # noqa: PLE0309 - it never returns
         self.refuse()
 
     def __eq__(self, other: object) -> bool:

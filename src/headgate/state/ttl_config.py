@@ -82,6 +82,13 @@ def milliseconds_of(length: Time | timedelta | int) -> int:
     )
 
 
+def _positive(ttl: Time | timedelta | int) -> int:
+    length = milliseconds_of(ttl)
+    if length <= 0:
+        raise InvalidArgument(f"time to live must be more than 0 ms, got {length} ms; to switch it off, leave it out")
+    return length
+
+
 @dataclass(frozen=True, slots=True)
 class CleanupStrategies:
     """What frees expired state besides reading it (SPEC R2.5)."""
@@ -265,7 +272,7 @@ class StateTtlConfig:
 
         def set_ttl(self, ttl: Time | timedelta | int) -> StateTtlConfig.Builder:
             """Another time to live."""
-            self._ttl = StateTtlConfig.Builder(ttl)._ttl
+            self._ttl = _positive(ttl)
             return self
 
         def build(self) -> StateTtlConfig:

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from headgate.batch import Batch
 from headgate.errors import UserCodeError
-from headgate.functions import Function, NoState, OutputTag, RuntimeContext, TaskInfo
+from headgate.functions import (
+    Function,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    NoState,
+    OutputTag,
+    RuntimeContext,
+    StateAccess,
+    TaskInfo,
+)
 from headgate.graph import ChainedOperator
 from headgate.runtime.failures import NO_KEY, OperatorFailure
+from headgate.state.backend import KeyedStateBackend, SnapshotKind, SnapshotRun
+from headgate.state.operator import OperatorStateBackend, OperatorStateSnapshot
+from headgate.types import TypeInformation
 
-__all__ = ["Operator", "OperatorContext", "Receiver"]
+__all__ = ["Operator", "OperatorContext", "OperatorSnapshot", "Receiver", "explain"]
 
 Receiver = Callable[[Batch], None]
 
@@ -25,7 +38,19 @@ class OperatorContext:
     clock: Callable[[], int]  # milliseconds; virtual in the local runtime
     to_driver: Callable[[str, bytes, int], None]  # channel, payload, number of records
     wake: Callable[[], None]  # from another thread: there is something to do
+    operator_state: OperatorStateBackend
+    restored_id: int | None  # the checkpoint this task continues from
+    keyed_backend: Callable[[TypeInformation, Callable[[Any], int]], KeyedStateBackend]  # key type, key -> group
     lockstep: bool  # sources with a thread of their own hand over record by record, so that a run can be repeated
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSnapshot:
+    """An operator's snapshot whose synchronous part is done."""
+
+    operator_id: str
+    operator_state: Callable[[], OperatorStateSnapshot]
+    keyed: SnapshotRun | None
 
 
 class Operator:
@@ -43,13 +68,20 @@ class Operator:
     # --- life -------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Before the first record."""
+        """Before the first record: operator state first, then the user's `open` (SPEC R4.1)."""
+        initialize = getattr(self.function, "initialize_state", None)
+        if initialize is not None:
+            context = self.context
+            self.guard(
+                initialize,
+                FunctionInitializationContext(context.operator_state, self.keyed_state(), context.restored_id),
+            )
         if isinstance(self.function, Function) or hasattr(self.function, "open"):
-            self.guard(self.function.open, self.runtime_context())
+            self.guard(self.function.open, RuntimeContext(self.context.info, self.keyed_state()))
 
-    def runtime_context(self) -> RuntimeContext:
-        """The context for the user's `open`."""
-        return RuntimeContext(self.context.info, NoState(self.operator.name))
+    def keyed_state(self) -> StateAccess:
+        """What gives the user's function its keyed state."""
+        return NoState(self.operator.name)
 
     def receiver(self, input: int) -> Receiver:
         """Where batches of an input go."""
@@ -62,6 +94,28 @@ class Operator:
         """At the end, also after a failure."""
         if isinstance(self.function, Function) or hasattr(self.function, "close"):
             self.guard(self.function.close)
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    def checkpoint_lock(self) -> AbstractContextManager[Any]:
+        """Held from before the barrier until the synchronous part of the snapshot is done."""
+        return nullcontext()
+
+    def before_barrier(self) -> None:
+        """Emit what must be in front of the barrier."""
+
+    def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> OperatorSnapshot:
+        """The synchronous part of a snapshot (SPEC R6.1)."""
+        update = getattr(self.function, "snapshot_state", None)
+        if update is not None:
+            self.guard(update, FunctionSnapshotContext(checkpoint_id, timestamp))
+        return OperatorSnapshot(
+            self.operator.id, self.context.operator_state.snapshot(), self.keyed_run(checkpoint_id, kind)
+        )
+
+    def keyed_run(self, checkpoint_id: int, kind: SnapshotKind) -> SnapshotRun | None:
+        """The synchronous part for keyed state."""
+        return None
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -117,10 +171,13 @@ class Operator:
                 receiver(Batch.of_output(values, tag.type, self.origin))
 
 
-def extend(rows: list[Any], result: Iterable[Any] | None) -> None:
-    """Append what a function yielded or returned."""
-    if result is not None:
-        rows.extend(result)
+def explain(error: Exception, method: str) -> Exception:
+    """`TypeError: 'int' object is not iterable` says nothing to somebody who returned an int."""
+    ours = error.__traceback__ is not None and error.__traceback__.tb_next is None  # not inside the user's function
+    if isinstance(error, TypeError) and ours and str(error).endswith("object is not iterable"):
+        kind = str(error).split("'")[1]
+        return UserCodeError(f"{method} must yield records or return a list of them, got {kind}").with_traceback(None)
+    return error
 
 
 def _nowhere(batch: Batch) -> None:

@@ -6,6 +6,7 @@ import pickle
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -13,11 +14,16 @@ import pyarrow as pa
 from headgate.batch import Batch
 from headgate.functions import callable_of
 from headgate.graph import ChainedOperator
-from headgate.runtime.operators.base import Operator, OperatorContext, Receiver
+from headgate.runtime.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
 from headgate.sources import ReaderContext, Source, SourceReader
+from headgate.state.api import ListStateDescriptor
+from headgate.state.backend import SnapshotKind
 from headgate.types import PICKLED, TypeInformation
 
 __all__ = ["Collect", "Print", "Sink", "SourceOperator", "decode_collected"]
+
+
+_SPLITS = ListStateDescriptor("splits")
 
 
 class SourceOperator(Operator):
@@ -25,20 +31,21 @@ class SourceOperator(Operator):
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
-        self._reader: SourceReader | None = None
+        self._reader: SourceReader[Any] | None = None
 
     def open(self) -> None:
         info = self.context.info
         if isinstance(self.function, Source):
-            self._reader = self.guard(
-                self.function.reader, ReaderContext(info.subtask, info.parallelism, self.context.clock)
-            )
+            where = ReaderContext(info.subtask, info.parallelism, self.context.clock)
+            kept = self.context.operator_state.get_list_state(_SPLITS).get()
+            splits = self.guard(self.function.first_splits, where) if self.context.restored_id is None else kept
+            self._reader = self.guard(self.function.reader, where, splits)
         else:
             super().open()
             self._reader = FunctionReader(self.function, self.type, self.context.wake, self.context.lockstep)
 
     @property
-    def reader(self) -> SourceReader:
+    def reader(self) -> SourceReader[Any]:
         assert self._reader is not None, "the source was not opened"
         return self._reader
 
@@ -61,6 +68,21 @@ class SourceOperator(Operator):
         """When asking again makes sense, if that is known."""
         return self.reader.ready_at()
 
+    def checkpoint_lock(self) -> AbstractContextManager[Any]:
+        reader = self.reader
+        return reader.get_checkpoint_lock() if isinstance(reader, FunctionReader) else nullcontext()
+
+    def before_barrier(self) -> None:
+        """What the source's thread has emitted belongs before the barrier."""
+        if isinstance(self.reader, FunctionReader):
+            while self.reader.waiting and self.poll(1 << 30):
+                pass
+
+    def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> OperatorSnapshot:
+        if isinstance(self.function, Source):
+            self.context.operator_state.get_list_state(_SPLITS).update(self.reader.snapshot())
+        return super().snapshot(checkpoint_id, timestamp, kind)
+
     def close(self) -> None:
         if self._reader is not None:
             self.guard(self._reader.close)
@@ -68,7 +90,7 @@ class SourceOperator(Operator):
             super().close()
 
 
-class FunctionReader(SourceReader):
+class FunctionReader(SourceReader[Any]):
     """Runs a SourceFunction in its own thread and hands its records over."""
 
     def __init__(self, function: Any, type: TypeInformation, wake: Callable[[], None], lockstep: bool) -> None:
@@ -121,6 +143,15 @@ class FunctionReader(SourceReader):
     def get_checkpoint_lock(self) -> Any:
         """Hold it to emit and change state as one step."""
         return self._lock
+
+    @property
+    def waiting(self) -> bool:
+        """Whether emitted records wait to be polled."""
+        return bool(self._rows)
+
+    def snapshot(self) -> list[Any]:
+        """A SourceFunction keeps its position itself, as a CheckpointedFunction."""
+        return []
 
     # --- the subtask's thread ---------------------------------------------------------------------------------------
 

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from headgate.errors import GraphError
 from headgate.graph import ChainedOperator
+from headgate.runtime.operators.aggregate import Aggregate, Reduce
 from headgate.runtime.operators.base import Operator, OperatorContext
+from headgate.runtime.operators.broadcast import BroadcastProcess, KeyedBroadcastProcess
 from headgate.runtime.operators.ends import Collect, Print, Sink, SourceOperator
+from headgate.runtime.operators.keyed import (
+    KeyedCoFlatMap,
+    KeyedCoMap,
+    KeyedCoProcess,
+    KeyedFilter,
+    KeyedFlatMap,
+    KeyedMap,
+    KeyedProcess,
+)
 from headgate.runtime.operators.stateless import CoFlatMap, CoMap, CoProcess, Filter, FlatMap, Map, MapBatches, Process
 
 __all__ = ["make_operator"]
@@ -23,12 +34,27 @@ _KINDS: dict[str, type[Operator]] = {
     "sink": Sink,
     "print": Print,
     "collect": Collect,
+    "reduce": Reduce,
+    "aggregate": Aggregate,
+    "keyed_process": KeyedProcess,
+    "keyed_co_process": KeyedCoProcess,
+    "broadcast_process": BroadcastProcess,
+}
+_KEYED: dict[str, type[Operator]] = {
+    "map": KeyedMap,
+    "flat_map": KeyedFlatMap,
+    "filter": KeyedFilter,
+    "co_map": KeyedCoMap,
+    "co_flat_map": KeyedCoFlatMap,
+    "broadcast_process": KeyedBroadcastProcess,
 }
 
 
 def make_operator(operator: ChainedOperator, context: OperatorContext) -> Operator:
     """The operator object for one subtask."""
-    try:
-        return _KINDS[operator.spec.kind](operator, context)
-    except KeyError:
-        raise GraphError(f"no operator of kind '{operator.spec.kind}'") from None
+    kind = operator.spec.kind
+    keyed = any(key is not None for key in operator.spec.keys)
+    found = (_KEYED.get(kind) if keyed else None) or _KINDS.get(kind)
+    if found is None:
+        raise GraphError(f"no operator of kind '{kind}'")
+    return found(operator, context)

@@ -10,8 +10,9 @@ import pyarrow as pa
 from headgate.batch import Batch
 from headgate.errors import InvalidArgument, UserCodeError
 from headgate.functions import callable_of
+from headgate.graph import ChainedOperator
 from headgate.runtime.failures import NO_KEY
-from headgate.runtime.operators.base import Operator, Receiver
+from headgate.runtime.operators.base import Operator, OperatorContext, Receiver, explain
 
 __all__ = ["CoFlatMap", "CoMap", "CoProcess", "Filter", "FlatMap", "Map", "MapBatches", "Process"]
 
@@ -55,7 +56,7 @@ class FlatMap(Operator):
                     if result is not None:
                         extend(result)
             except Exception as error:
-                raise self.failed_at(_explain(error, "flat_map"), rows, iterator) from error
+                raise self.failed_at(explain(error, "flat_map"), rows, iterator) from error
             self.emit_rows(out)
 
         return receive
@@ -158,11 +159,15 @@ class ElementContext:
 class Process(Operator):
     """The general function without key."""
 
+    def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
+        super().__init__(operator, context)
+        self.element: Any = ElementContext(self)
+
     def receiver(self, input: int) -> Receiver:
         return self._process_with(callable_of(self.function, "process_element", "process()"))
 
     def _process_with(self, function: Callable[[Any, Any], Iterable[Any] | None]) -> Receiver:
-        context = ElementContext(self)
+        context = self.element
 
         def receive(batch: Batch) -> None:
             rows = batch.rows()
@@ -177,7 +182,7 @@ class Process(Operator):
                     if result is not None:
                         out.extend(result)
             except Exception as error:
-                raise self.failure(_explain(error, "process_element"), row) from error
+                raise self.failure(explain(error, "process_element"), row) from error
             self.emit_tagged(out)
 
         return receive
@@ -202,12 +207,3 @@ class CoProcess(Process):
 
     def receiver(self, input: int) -> Receiver:
         return self._process_with(self.function.process_element1 if input == 0 else self.function.process_element2)
-
-
-def _explain(error: Exception, method: str) -> Exception:
-    """`TypeError: 'int' object is not iterable` says nothing to somebody who returned an int."""
-    ours = error.__traceback__ is not None and error.__traceback__.tb_next is None  # not inside the user's function
-    if isinstance(error, TypeError) and ours and str(error).endswith("object is not iterable"):
-        kind = str(error).split("'")[1]
-        return UserCodeError(f"{method} must yield records or return a list of them, got {kind}").with_traceback(None)
-    return error

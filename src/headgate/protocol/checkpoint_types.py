@@ -1,0 +1,194 @@
+"""What travels with a checkpoint: its barrier and its options, as plain data (SPEC R6.1, R6.4).
+
+The same barrier goes through the channels (the body of a BARRIER frame) and over the control plane (triggers and
+announcements), so that a subtask treats both alike.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from headgate.errors import InvalidArgument
+
+__all__ = [
+    "AlignmentKind",
+    "Barrier",
+    "CheckpointOptions",
+    "SavepointFormat",
+    "SnapshotType",
+    "options_for",
+    "unaligned_enabled",
+]
+
+_LONG_MAX = 2**63 - 1
+"""Flink's 'no timeout', still found in configuration files."""
+
+
+class SnapshotType(StrEnum):
+    """What kind of snapshot is taken."""
+
+    CHECKPOINT = "CHECKPOINT"
+    FULL_CHECKPOINT = "FULL_CHECKPOINT"  # builds on nothing older; later ones may build on it (SPEC R7.6)
+    SAVEPOINT = "SAVEPOINT"
+    SYNC_SAVEPOINT = "SYNC_SAVEPOINT"  # the job stops when it is complete (SPEC R8.3)
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether it belongs to the user: never aged out, and always aligned in exactly-once mode."""
+        return self in {SnapshotType.SAVEPOINT, SnapshotType.SYNC_SAVEPOINT}
+
+
+class AlignmentKind(StrEnum):
+    """How the barriers of a checkpoint are treated.
+
+    Forced alignment (SPEC R6.4) is no kind of its own: it belongs to an edge, and the reader of the edge knows it.
+    """
+
+    AT_LEAST_ONCE = "AT_LEAST_ONCE"
+    ALIGNED = "ALIGNED"
+    UNALIGNED = "UNALIGNED"
+    ALIGNED_WITH_TIMEOUT = "ALIGNED_WITH_TIMEOUT"
+
+
+class SavepointFormat(StrEnum):
+    """How a savepoint is written (SPEC R8.2)."""
+
+    CANONICAL = "CANONICAL"
+    NATIVE = "NATIVE"
+
+
+class CheckpointOptions(msgspec.Struct, frozen=True, array_like=True):
+    """How a checkpoint is to be taken; the same for every subtask.
+
+    `timeout_ms` belongs to ALIGNED_WITH_TIMEOUT, `format` to savepoints, `drain` to a stop-with-savepoint that ends
+    the job for good (timers fire, windows flush). `location` is where the snapshot goes; empty: the job's own directory.
+
+    >>> CheckpointOptions(SnapshotType.SAVEPOINT, AlignmentKind.UNALIGNED, format=SavepointFormat.NATIVE)
+    Traceback (most recent call last):
+    headgate.errors.InvalidArgument: a savepoint cannot be unaligned
+    """
+
+    type: SnapshotType = SnapshotType.CHECKPOINT
+    alignment: AlignmentKind = AlignmentKind.ALIGNED
+    timeout_ms: int | None = None
+    location: str = ""
+    format: SavepointFormat | None = None
+    drain: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what has no meaning."""
+        savepoint = self.type.is_savepoint
+        if savepoint and self.alignment in {AlignmentKind.UNALIGNED, AlignmentKind.ALIGNED_WITH_TIMEOUT}:
+            raise InvalidArgument("a savepoint cannot be unaligned")
+        if self.alignment is AlignmentKind.ALIGNED_WITH_TIMEOUT:
+            if self.timeout_ms is None or self.timeout_ms <= 0:
+                raise InvalidArgument(f"an aligned timeout must be more than 0 ms, got {self.timeout_ms}")
+        elif self.timeout_ms is not None:
+            raise InvalidArgument(f"a checkpoint of kind {self.alignment} has no aligned timeout")
+        if savepoint != (self.format is not None):
+            raise InvalidArgument("a savepoint needs a format, and only a savepoint has one")
+        if self.drain and self.type is not SnapshotType.SYNC_SAVEPOINT:
+            raise InvalidArgument("only a stop-with-savepoint can drain")
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether channels are blocked, or their content stored, so that no record counts twice."""
+        return self.alignment is not AlignmentKind.AT_LEAST_ONCE
+
+    @property
+    def unaligned(self) -> bool:
+        """Whether the barrier overtakes records now."""
+        return self.alignment is AlignmentKind.UNALIGNED
+
+
+class Barrier(msgspec.Struct, frozen=True, array_like=True):
+    """The cut between the records before and behind a checkpoint.
+
+    >>> barrier = Barrier(7, 1000, CheckpointOptions(alignment=AlignmentKind.ALIGNED_WITH_TIMEOUT, timeout_ms=50))
+    >>> barrier.deadline, Barrier.decode(barrier.encode()) == barrier
+    (1050, True)
+    """
+
+    id: int
+    timestamp: int
+    """When the coordinator triggered it, in ms of the driver's clock."""
+    options: CheckpointOptions = CheckpointOptions()
+
+    def encode(self) -> bytes:
+        """The body of a BARRIER frame."""
+        return _encoder.encode(self)
+
+    @staticmethod
+    def decode(data: bytes | memoryview) -> Barrier:
+        """The barrier of a frame's body; msgspec.DecodeError if it is none."""
+        return _decoder.decode(data)
+
+    @property
+    def deadline(self) -> int | None:
+        """When an alignment turns unaligned: counted from the trigger, not from the first barrier (SPEC R6.6)."""
+        timeout = self.options.timeout_ms
+        return None if timeout is None else self.timestamp + timeout
+
+    def as_unaligned(self) -> Barrier:
+        """The same barrier, in a hurry.
+
+        >>> Barrier(7, 1000).as_unaligned().options.alignment
+        <AlignmentKind.UNALIGNED: 'UNALIGNED'>
+        """
+        if self.options.unaligned:
+            return self
+        options = msgspec.structs.replace(self.options, alignment=AlignmentKind.UNALIGNED, timeout_ms=None)
+        return Barrier(self.id, self.timestamp, options)
+
+
+def options_for(
+    type: SnapshotType,
+    *,
+    exactly_once: bool = True,
+    unaligned: bool = False,
+    aligned_timeout_ms: int | None = 0,
+    location: str = "",
+    format: SavepointFormat | None = None,
+    drain: bool = False,
+) -> CheckpointOptions:
+    """The options of a snapshot under a job's configuration (SPEC R6.4).
+
+    >>> options_for(SnapshotType.CHECKPOINT, unaligned=True, aligned_timeout_ms=500).alignment
+    <AlignmentKind.ALIGNED_WITH_TIMEOUT: 'ALIGNED_WITH_TIMEOUT'>
+    >>> options_for(SnapshotType.SAVEPOINT, unaligned=True).alignment
+    <AlignmentKind.ALIGNED: 'ALIGNED'>
+    """
+    if type.is_savepoint and format is None:
+        format = SavepointFormat.CANONICAL
+    timeout = None
+    if not exactly_once:
+        kind = AlignmentKind.AT_LEAST_ONCE
+    elif type.is_savepoint or not unaligned:
+        kind = AlignmentKind.ALIGNED
+    elif aligned_timeout_ms in {0, None, _LONG_MAX}:
+        kind = AlignmentKind.UNALIGNED
+    else:
+        kind, timeout = AlignmentKind.ALIGNED_WITH_TIMEOUT, aligned_timeout_ms
+    return CheckpointOptions(type, kind, timeout, location, format, drain)
+
+
+def unaligned_enabled(*, exactly_once: bool, unaligned: bool, max_concurrent: int) -> bool:
+    """Whether checkpoints really may be unaligned: never in at-least-once mode, and only one at a time (SPEC R6.4).
+
+    >>> unaligned_enabled(exactly_once=False, unaligned=True, max_concurrent=1)
+    False
+    """
+    if not (exactly_once and unaligned):
+        return False
+    if max_concurrent != 1:
+        raise InvalidArgument(
+            f"unaligned checkpoints run one at a time, but execution.checkpointing.max-concurrent-checkpoints is "
+            f"{max_concurrent}: set it to 1, or execution.checkpointing.unaligned.enabled to false"
+        )
+    return True
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Barrier] = msgspec.msgpack.Decoder(Barrier)

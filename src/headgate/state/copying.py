@@ -1,0 +1,82 @@
+"""Copies of what users hold, so that changing a value that was read does not change the state.
+
+Immutable values are handed out as they are: str, int, float, bool, bytes, None, dates, decimals, tuples and rows of
+these, frozensets. Anything else is copied on read, unless the job sets `pipeline.object-reuse`.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import decimal
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from headgate.types import TypeInformation
+
+__all__ = ["ATOMS", "copied", "copier", "is_immutable"]
+
+ATOMS: Final = frozenset(
+    [
+        int,
+        str,
+        float,
+        bool,
+        bytes,
+        type(None),
+        complex,
+        frozenset,
+        dt.date,
+        dt.datetime,
+        dt.time,
+        dt.timedelta,
+        decimal.Decimal,
+        uuid.UUID,
+    ]
+)
+
+
+def is_immutable(value: Any) -> bool:
+    """Whether a value can be handed out by reference.
+
+    >>> is_immutable((1, ("a", None))), is_immutable((1, [2]))
+    (True, False)
+    """
+    if type(value) in ATOMS:
+        return True
+    return isinstance(value, tuple) and all(type(item) in ATOMS or is_immutable(item) for item in value)
+
+
+def copied(value: Any) -> Any:
+    """The value if it is immutable, else a copy that shares nothing mutable with it."""
+    kind = type(value)
+    if kind in ATOMS or (isinstance(value, tuple) and is_immutable(value)):
+        return value
+    # A flat container is copied in C; deepcopy takes ten times as long.
+    if kind is list and all(type(item) in ATOMS for item in value):
+        return value.copy()
+    if kind is dict and all(type(item) in ATOMS for item in value.values()) and all(map(is_immutable, value)):
+        return value.copy()
+    if kind is set:
+        return value.copy()
+    return copy.deepcopy(value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def copier(type_info: TypeInformation, *, object_reuse: bool) -> Callable[[Any], Any] | None:
+    """What makes a value of this type safe to hand out; None: nothing needs to be done, not even a look."""
+    if object_reuse:
+        return None
+    if type_info.schema is not None and not any(_is_container(field.type) for field in type_info.schema):
+        return None
+    return copied
+
+
+def _is_container(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(arrow))

@@ -1,0 +1,446 @@
+"""The hashmap backend: keyed state as Python objects in dicts (SPEC R7.1, DESIGN 5).
+
+Reading and writing is a dict access. A snapshot freezes the tables without copying (`tables.py`), the rest of it writes
+them out in small steps (`hashmap_snapshot.py`), and with `incremental` it writes only what changed since the last
+confirmed checkpoint (`increments.py`). Restored state stays bytes until somebody asks for it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from headgate.errors import IllegalState, InvalidArgument
+from headgate.handles import (
+    KeyedStateHandle,
+    ReadPayload,
+    StateMeta,
+    TypeMeta,
+    checked_read,
+    read_inline,
+)
+from headgate.keygroups import KeyGroupRange
+from headgate.state.api import State, StateDescriptor, ValueStateDescriptor
+from headgate.state.backend import (
+    BackendSetup,
+    KeyedStateBackend,
+    SnapshotKind,
+    SnapshotRun,
+    StateSpec,
+    ValueTable,
+    check_restorable,
+)
+from headgate.state.cells import Cell
+from headgate.state.codec import ChunkCodec, SectionReader
+from headgate.state.copying import copier
+from headgate.state.hashmap_cells import (
+    TableListCell,
+    TableMapCell,
+    TableTimerStore,
+    TableValue,
+    TableValueCell,
+    TableValueTable,
+    TtlValueTable,
+    TypedTableValue,
+)
+from headgate.state.hashmap_snapshot import FrozenState, HashMapSnapshot, RestoredSection
+from headgate.state.increments import Generation, History, Taken
+from headgate.state.schema import Verdict, check_key_type, check_state
+from headgate.state.tables import Overlay, StateTable, remove_from
+from headgate.state.timers import TIMERS, Timers
+from headgate.state.ttl import Expiry, Pruning
+from headgate.types import PICKLED, TypeInformation, as_type
+
+__all__ = ["HashMapBackend"]
+
+_RAW = "_raw"
+_INTERNAL = {"timers", "raw"}
+_MERGE_ENTRIES = 20_000  # folded after each batch: about 3 ms
+_CLEANUP_ENTRIES = 20_000  # checked for expiry after each batch: about 5 ms
+
+
+class _Store:
+    """One state of the backend: its table and what belongs to it."""
+
+    __slots__ = ("cleaner", "codec", "expiry", "key_type", "meta", "pruning", "table")
+
+    def __init__(self, setup: BackendSetup, spec: StateSpec, key_type: TypeInformation, expiry: Expiry | None) -> None:
+        self.meta = spec.meta()
+        self.key_type = key_type
+        self.table = StateTable(setup.key_groups, setup.max_parallelism)
+        self.codec = ChunkCodec(setup.operator, self.meta, key_type)
+        self.expiry = expiry
+        self.pruning = None if expiry is None else Pruning(spec.kind, expiry)
+        self.cleaner = None if self.pruning is None else _Cleaner(setup.key_groups, self.table, self.pruning)
+
+
+class _Cleaner:
+    """Walks through a state for ever, dropping what is expired (SPEC R2.5 c)."""
+
+    __slots__ = ("_addresses", "_group", "_groups", "_pruning", "_table")
+
+    def __init__(self, groups: KeyGroupRange, table: StateTable, pruning: Pruning) -> None:
+        self._groups = groups
+        self._table = table
+        self._pruning = pruning
+        self._group = groups.start
+        self._addresses: Iterator[Any] = iter(())
+
+    def step(self, budget: int, now: int) -> tuple[int, int]:
+        """Check up to `budget` entries, none of them twice; how many were checked, and how many shrank."""
+        checked = changed = 0
+        rounds = len(self._groups) + 1
+        while checked < budget and rounds:
+            table = self._table.tables[self._group]
+            for address in self._addresses:
+                stored = table[address] if type(table) is Overlay else table.get(address)
+                if stored is not None:
+                    checked += 1
+                    left = self._pruning.left(stored, now)
+                    if left is not stored:
+                        changed += 1
+                        if left is None:
+                            remove_from(table, address)
+                        else:
+                            table[address] = left
+                    if checked >= budget:
+                        return checked, changed
+            rounds -= 1
+            self._group = self._group + 1 if self._group < self._groups.end else self._groups.start
+            self._addresses = iter(self._table.addresses(self._group))
+        return checked, changed
+
+
+class HashMapBackend(KeyedStateBackend):
+    """Keyed state in memory.
+
+    >>> from headgate.keygroups import KeyGroupRange
+    >>> backend = HashMapBackend(BackendSetup("count", KeyGroupRange(0, 127), 128, clock=lambda: 0))
+    >>> count = backend.state(ValueStateDescriptor("count", "bigint"))
+    >>> backend.set_current_key("a")
+    >>> count.update(1)
+    >>> handle = backend.snapshot(1).finish()
+    >>> handle.segments[0].states[0].table.groups
+    [81]
+    """
+
+    name = "hashmap"
+
+    def __init__(self, setup: BackendSetup) -> None:
+        super().__init__(setup)
+        self._history = History()
+        self._runs: list[HashMapSnapshot] = []
+        self._restored: dict[str, list[RestoredSection]] = {}
+        self._restored_metas: dict[str, list[StateMeta]] = {}
+        self._started = False
+        self._batch = 0
+        self._stores: dict[str, _Store] = {}
+        timers = StateSpec(TIMERS, "timers", as_type("bigint"))
+        self._timer_store = _Store(setup, timers, setup.key_type, None)
+        self._raw_store = _Store(setup, StateSpec(_RAW, "raw", as_type("binary")), PICKLED, None)
+        addresses = lambda: self._all_addresses(self._timer_store)  # noqa: E731
+        self._timers = Timers(TableTimerStore(self._timer_store.table, addresses))
+
+    # --- states ---
+
+    @property
+    def timers(self) -> Timers:
+        """The timers of this operator."""
+        return self._timers
+
+    def open_cell(self, spec: StateSpec) -> Cell:
+        """Make the table of a state, with what was restored under its name."""
+        self._started = True
+        store = self._stores.get(spec.name)
+        if store is None:
+            store = _Store(self.setup, spec, self.setup.key_type, self.expiry_of(spec))
+            self._adopt_restored(store)
+            if self._history.tracking:
+                store.table.track()
+            self._stores[spec.name] = store
+        cell = {"list": TableListCell, "map": TableMapCell}.get(spec.kind, TableValueCell)
+        return cell(spec.name, store.table, self.context)
+
+    def _adopt_restored(self, store: _Store) -> None:
+        """Check and decode what was restored under a state's name."""
+        now = self.setup.clock()
+        readers: dict[int, SectionReader] = {}
+        migrated = False
+        for meta in self._restored_metas.get(store.meta.name, []):
+            verdict = check_state(self.setup.operator, meta, store.meta, migrate_ttl=self.setup.migrate_ttl)
+            migrated = migrated or verdict is not Verdict.AS_IS
+            readers[id(meta)] = SectionReader(self.setup.operator, meta, store.key_type, store.meta, now)
+        for section in self._restored.get(store.meta.name, []):
+            _fill(store.table, readers[id(section.meta)], section)
+        self._restored.pop(store.meta.name, None)
+        self._restored_metas.pop(store.meta.name, None)
+        if migrated:
+            # The old segments are in the old form; the new form goes out whole (SPEC R7.3).
+            self._forget_bases()
+
+    def make_handle(self, descriptor: StateDescriptor, spec: StateSpec, cell: Cell) -> State:
+        """The handle of a state; value state without time to live skips the cell."""
+        if spec.ttl is not None or not isinstance(descriptor, ValueStateDescriptor):
+            return super().make_handle(descriptor, spec, cell)
+        immutable = copier(spec.value_type, object_reuse=False) is None
+        kind = TypedTableValue if immutable else TableValue
+        table = self._stores[spec.name].table
+        return kind(spec.name, table, self.context, descriptor.default, reuse=self.setup.object_reuse)
+
+    def value_table(self, descriptor: ValueStateDescriptor) -> ValueTable:
+        """A value state for many keys at once."""
+        self.state(descriptor)
+        store = self._stores[descriptor.name]
+        table = TableValueTable(store.table)
+        return table if store.expiry is None else TtlValueTable(table, store.expiry)
+
+    def addresses(self, name: str) -> Iterator[tuple[int, Any]]:
+        """(group, address) of every entry of a state."""
+        store = self._stores.get(name)
+        return iter(()) if store is None else self._all_addresses(store)
+
+    def _all_addresses(self, store: _Store) -> Iterator[tuple[int, Any]]:
+        for group in self.setup.key_groups:
+            for address in store.table.addresses(group):
+                yield group, address
+
+    def has_entry(self, name: str, group: int, address: Any) -> bool:
+        """Whether a state has an entry at an address."""
+        table = self._stores[name].table.tables[group]
+        return (table[address] if type(table) is Overlay else table.get(address)) is not None
+
+    def entry_count(self, name: str) -> int:
+        """How many entries a state has."""
+        store = self._stores.get(name)
+        return 0 if store is None else len(store.table)
+
+    def put_raw(self, group: int, data: bytes) -> None:
+        """Store opaque bytes for a key group."""
+        self.check_group(group, "(raw state)")
+        self._started = True
+        table = self._raw_store.table.tables[group]
+        if data:
+            table[_RAW] = bytes(data)
+        else:
+            remove_from(table, _RAW)
+
+    def raw(self, group: int) -> bytes | None:
+        """The opaque bytes of a key group."""
+        self.check_group(group, "(raw state)")
+        table = self._raw_store.table.tables[group]
+        data: bytes | None = table[_RAW] if type(table) is Overlay else table.get(_RAW)
+        return data
+
+    def raw_groups(self) -> list[int]:
+        """The key groups that have opaque bytes."""
+        return [group for group, _ in self._all_addresses(self._raw_store)]
+
+    # --- batches and upkeep ---
+
+    def begin_batch(self, addresses: Sequence[Any], groups: Sequence[int]) -> None:
+        """A batch follows; per-record cleanup is worked off at its end."""
+        self._batch = len(addresses)
+
+    def end_batch(self) -> None:
+        """One slice of cleanup and of merging."""
+        self._started = True
+        for store in self._stores.values():
+            if store.expiry is not None:
+                self._clean_owed(store, self._batch, _CLEANUP_ENTRIES)
+        self.maintain(_MERGE_ENTRIES + self._batch)
+        self._batch = 0
+
+    def key_selected(self) -> None:
+        """One key was selected: cleanup per record, and what accesses since the last one owe."""
+        self._started = True
+        for store in self._stores.values():
+            if store.expiry is not None:
+                self._clean_owed(store, 1, _CLEANUP_ENTRIES)
+
+    def _clean_owed(self, store: _Store, records: int, limit: int) -> None:
+        expiry, cleaner = store.expiry, store.cleaner
+        assert expiry is not None
+        assert cleaner is not None
+        size = expiry.config.cleanup.incremental_size()
+        accesses, expiry.accesses = expiry.accesses, 0
+        if size is not None:
+            entries, per_record = size
+            owed = entries * (accesses + (records if per_record else 0))
+            if owed:
+                cleaner.step(min(owed, limit), expiry.clock())
+
+    def background_cleanup(self, budget_entries: int) -> int:
+        """Check entries of every state with background cleanup, without any access."""
+        changed = 0
+        for store in self._stores.values():
+            if store.expiry is not None and store.expiry.config.cleanup.incremental_size() is not None:
+                assert store.cleaner is not None
+                checked, found = store.cleaner.step(budget_entries, store.expiry.clock())
+                budget_entries -= checked
+                changed += found
+        return changed
+
+    def maintain(self, budget_entries: int) -> bool:
+        """Fold what snapshots left in overlays back into the tables."""
+        left = budget_entries
+        for store in self._all_stores():
+            left = store.table.merge(left)
+            if left <= 0:
+                return True
+        return False
+
+    def _all_stores(self) -> list[_Store]:
+        return [*self._stores.values(), self._timer_store, self._raw_store]
+
+    # --- snapshots ---
+
+    def snapshot(self, checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) -> SnapshotRun:
+        """Freeze all tables; what is written from now on is not in the snapshot."""
+        self._started = True
+        history = self._history
+        history.sequence += 1
+        stores = self._all_stores()
+        live_entries = sum(store.table.base_size() for store in stores)
+        states = [self._freeze(store) for store in stores]
+        if history.tracking:
+            layers = {id(store): state.frozen for store, state in zip(stores, states, strict=True)}
+            history.generations.append(Generation(history.sequence, layers))
+        base = self._base_for(kind, live_entries)
+        if base is not None:
+            changes = history.changes_since(base)
+            for store, state in zip(stores, states, strict=True):
+                state.changes = [one.layers[id(store)] for one in changes if id(store) in one.layers]
+        payload = f"{self.setup.instance}-{checkpoint_id}-{self.setup.key_groups.start}-{self.setup.key_groups.end}"
+        if history.outgrown(live_entries):
+            history.forget()  # else aborted checkpoints would pile their changes up
+        taken = self._remember(checkpoint_id, kind, base, payload)
+        restored = [] if base is not None else [one for sections in self._restored.values() for one in sections]
+        run = HashMapSnapshot(states, restored, self._describe(checkpoint_id), payload, base, taken)
+        self._runs = [one for one in self._runs if one.status == "running"] + [run]
+        return run
+
+    def _freeze(self, store: _Store) -> FrozenState:
+        frozen, cursor = store.table.freeze()
+        groups = self.setup.key_groups
+        state = FrozenState(store.meta, store.codec, store.table, cursor, range(groups.start, groups.end + 1), frozen)
+        pruning, expiry = store.pruning, store.expiry
+        if pruning is not None and expiry is not None and expiry.config.cleanup.full_snapshot:
+            now = expiry.clock()
+            state.left = lambda stored: pruning.in_snapshot(stored, now)
+        return state
+
+    def _base_for(self, kind: SnapshotKind, live_entries: int) -> Taken | None:
+        if not self.setup.incremental or kind is not SnapshotKind.CHECKPOINT:
+            return None
+        return self._history.base_for(live_entries)
+
+    def _remember(self, checkpoint_id: int, kind: SnapshotKind, base: Taken | None, payload: str) -> Taken | None:
+        """Note a checkpoint that later ones may build on, and keep changes apart from now on."""
+        if not self.setup.incremental or kind is SnapshotKind.SAVEPOINT:
+            return None
+        history = self._history
+        if not history.tracking:
+            for store in self._all_stores():
+                store.table.tracking = True  # the freeze has put the overlays in place
+        payloads = frozenset([payload]) | (frozenset() if base is None else base.payloads)
+        return history.add(checkpoint_id, payloads)
+
+    def _describe(self, checkpoint_id: int) -> KeyedStateHandle:
+        setup = self.setup
+        return KeyedStateHandle(
+            self.name,
+            checkpoint_id,
+            setup.max_parallelism,
+            setup.key_groups.start,
+            setup.key_groups.end,
+            TypeMeta.of(setup.key_type),
+        )
+
+    def notify_complete(self, checkpoint_id: int) -> None:
+        """A checkpoint is confirmed: changes up to it need not be kept."""
+        self._history.confirm(checkpoint_id)
+
+    def notify_aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint is given up: its changes stay for the next one."""
+        for run in self._runs:
+            if run.checkpoint_id == checkpoint_id:
+                run.cancel()
+        self._runs = [run for run in self._runs if run.status == "running"]
+        self._history.abort(checkpoint_id)
+        if not self._history.tracking:
+            self._forget_bases()
+
+    def _forget_bases(self) -> None:
+        self._history.forget()
+        for store in self._all_stores():
+            store.table.stop_tracking()
+
+    # --- restore ---
+
+    def restore(
+        self, handles: Iterable[KeyedStateHandle], read: ReadPayload = read_inline, *, claim: bool = False
+    ) -> None:
+        """Take over what lies in this subtask's key groups; states are decoded when they are asked for."""
+        if self._started:
+            raise IllegalState(f"operator '{self.setup.operator}': restore() must come before the first use of state")
+        self._started = True
+        handles = list(handles)
+        for handle in handles:
+            check_restorable(self.setup, self.name, handle)
+            check_key_type(self.setup.operator, handle.key_type.type_info(), self.setup.key_type)
+            self._restore_handle(handle, read)
+        self._timers.reload()
+        if claim and handles and self.setup.incremental:
+            self._claim(handles)
+
+    def _restore_handle(self, handle: KeyedStateHandle, read: ReadPayload) -> None:
+        wanted = KeyGroupRange(handle.first_group, handle.last_group).intersect(self.setup.key_groups)
+        for segment in handle.segments:
+            for part in segment.states:
+                meta = part.meta
+                for group, offset, length, crc32 in part.table:
+                    if group in wanted:
+                        what = f"state '{meta.name}', key group {group} of checkpoint {segment.checkpoint_id}"
+                        data = checked_read(read, segment.payload, offset, length, crc32, what)
+                        self._restore_section(RestoredSection(meta, group, data, crc32))
+                if meta.kind not in _INTERNAL:
+                    self._restored_metas.setdefault(meta.name, []).append(meta)
+
+    def _restore_section(self, section: RestoredSection) -> None:
+        internal = {"timers": self._timer_store, "raw": self._raw_store}.get(section.meta.kind)
+        if internal is None:
+            self._restored.setdefault(section.meta.name, []).append(section)
+            return
+        meta = section.meta
+        _fill(internal.table, SectionReader(self.setup.operator, meta, internal.key_type, internal.meta, 0), section)
+
+    def _claim(self, handles: list[KeyedStateHandle]) -> None:
+        ids = {handle.checkpoint_id for handle in handles}
+        if len(ids) != 1:
+            raise InvalidArgument(
+                f"operator '{self.setup.operator}': cannot claim several checkpoints {sorted(ids)} at once"
+            )
+        self._history.adopt(ids.pop(), handles)
+        for store in self._all_stores():
+            store.table.track()
+
+    def dispose(self) -> None:
+        """Drop all state."""
+        for run in self._runs:
+            run.cancel()
+        self._runs.clear()
+        self._forget_bases()
+        for store in self._all_stores():
+            for group in self.setup.key_groups:
+                store.table.tables[group] = {}
+        self._restored.clear()
+        self.clear_current_key()
+
+
+def _fill(table: StateTable, reader: SectionReader, section: RestoredSection) -> None:
+    target = table.tables[section.group]
+    for address, stored in reader.read(section.data):
+        if stored is None:
+            target.pop(address, None)
+        else:
+            target[address] = stored

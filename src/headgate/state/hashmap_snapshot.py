@@ -1,0 +1,230 @@
+"""The asynchronous part of a hashmap snapshot: frozen tables become bytes, a few milliseconds at a time.
+
+Work is cut by entries, never by a clock: a chunk has as many entries as the last ones suggest will make about a quarter
+of a megabyte, and a step ends when a chunk's worth of entries is written, over as many key groups as that takes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.errors import IllegalState
+from headgate.handles import GroupTable, KeyedStateHandle, Payload, Segment, StateMeta, StateSlice
+from headgate.state.backend import SnapshotRun
+from headgate.state.codec import ChunkCodec
+from headgate.state.increments import Taken, changed_entries
+from headgate.state.tables import Cursor, StateTable, Table, view
+
+__all__ = ["FrozenState", "HashMapSnapshot", "RestoredSection"]
+
+_MAX_ROWS = 8192
+_MIN_ROWS = 16
+_SMALL_CHUNK, _LARGE_CHUNK = 128 * 1024, 512 * 1024
+_GROUPS_PER_STEP = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredSection:
+    """Bytes of a restored state that nobody has asked for yet: one key group of one old segment."""
+
+    meta: StateMeta
+    group: int
+    data: bytes
+    crc32: int
+
+
+@dataclass(slots=True)
+class FrozenState:
+    """One state as a snapshot sees it: the frozen tables, or the layers of changes, newest first."""
+
+    meta: StateMeta
+    codec: ChunkCodec
+    table: StateTable
+    cursor: Cursor
+    groups: range
+    frozen: list[Table]
+    changes: list[list[Table]] | None = None
+    left: Callable[[Any], Any] | None = None  # what of a stored value is written; None: it is expired
+
+    def entries(self, group: int) -> Iterator[tuple[Any, Any]]:
+        """The entries to write for a group; None stands for a removed one."""
+        if self.changes is None:
+            return view(self.frozen[group])
+        return changed_entries([tables[group] for tables in self.changes])
+
+    def weigh(self, stored: Any) -> int:
+        """How many rows of a column a stored value makes."""
+        return len(stored) if stored is not None and self.meta.kind in {"list", "map"} else 1
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Where the bytes of a snapshot go, and what has been written."""
+
+    payload: str
+    offset: int = 0
+    crc32: int = 0
+    slices: list[StateSlice] = field(default_factory=list)
+    pending: list[bytes] = field(default_factory=list)
+
+    def write(self, data: bytes) -> None:
+        self.pending.append(data)
+        self.offset += len(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
+
+    def take(self) -> tuple[str, bytes]:
+        data = b"".join(self.pending)
+        self.pending.clear()
+        return self.payload, data
+
+
+class HashMapSnapshot(SnapshotRun):
+    """A running snapshot of a hashmap backend."""
+
+    def __init__(
+        self,
+        states: list[FrozenState],
+        restored: list[RestoredSection],
+        describe: KeyedStateHandle,
+        payload: str,
+        base: Taken | None,
+        taken: Taken | None,
+    ) -> None:
+        self.checkpoint_id = describe.checkpoint_id
+        self._states = states
+        self._restored = restored
+        self._describe = describe
+        self._base = base
+        self._taken = taken
+        self._writer = _Writer(payload)
+        self._rows = _MAX_ROWS // 2
+        self._steps = self._work()
+        self._handle: KeyedStateHandle | None = None
+        self.status = "running"
+
+    def __next__(self) -> tuple[str, bytes]:
+        try:
+            return next(self._steps)
+        except StopIteration:
+            raise
+        except BaseException:
+            self.cancel()
+            raise
+
+    @property
+    def handle(self) -> KeyedStateHandle | None:
+        """What the snapshot left; None if there is no state at all."""
+        if self.status != "done":
+            raise IllegalState(f"snapshot {self.checkpoint_id} is {self.status}: iterate it to its end first")
+        return self._handle
+
+    def cancel(self) -> None:
+        """Stop, and release the tables."""
+        if self.status == "running":
+            self.status = "cancelled"
+            self._steps.close()
+            for state in self._states:
+                state.table.release(state.cursor)
+
+    def _work(self) -> Iterator[tuple[str, bytes]]:
+        for state in self._states:
+            yield from self._write_state(state)
+            state.table.release(state.cursor)
+        yield from self._write_restored()
+        if self._writer.pending:
+            yield self._writer.take()
+        self._handle = self._make_handle()
+        self.status = "done"
+
+    def _write_state(self, state: FrozenState) -> Iterator[tuple[str, bytes]]:
+        writer = self._writer
+        table = GroupTable([], [], [], [])
+        work = 0
+        for group in state.groups:
+            start, crc32 = writer.offset, 0
+            entries = state.entries(group)
+            while rows := _take(entries, self._rows, state.weigh):
+                frame = self._encode(state, rows)
+                crc32 = zlib.crc32(frame, crc32)
+                writer.write(frame)
+                work += len(rows)
+                if work >= self._rows:
+                    work = 0
+                    yield writer.take()
+            if writer.offset > start:
+                _add_row(table, group, start, writer.offset - start, crc32)
+            state.cursor.at = group + 1
+            work += self._rows // _GROUPS_PER_STEP + 1
+        if table.groups or state.meta.kind not in {"timers", "raw"}:
+            writer.slices.append(StateSlice(state.meta, table))
+
+    def _encode(self, state: FrozenState, rows: list[tuple[Any, Any]]) -> bytes:
+        left = state.left
+        if left is not None:
+            rows = [(address, None if stored is None else left(stored)) for address, stored in rows]
+        live = [row for row in rows if row[1] is not None]
+        removed = [address for address, stored in rows if stored is None] if state.changes is not None else []
+        if not live and not removed:
+            return b""
+        frame = state.codec.encode([address for address, _ in live], [stored for _, stored in live], removed)
+        if len(frame) > _LARGE_CHUNK:
+            self._rows = max(_MIN_ROWS, self._rows // 2)
+        elif len(frame) < _SMALL_CHUNK:
+            self._rows = min(_MAX_ROWS, self._rows * 2)
+        return frame
+
+    def _write_restored(self) -> Iterator[tuple[str, bytes]]:
+        """Pass on, as it is, what was restored and never asked for (SPEC R1.10)."""
+        writer = self._writer
+        tables: dict[int, GroupTable] = {}
+        for section in self._restored:
+            if id(section.meta) not in tables:
+                tables[id(section.meta)] = GroupTable([], [], [], [])
+                writer.slices.append(StateSlice(section.meta, tables[id(section.meta)]))
+            _add_row(tables[id(section.meta)], section.group, writer.offset, len(section.data), section.crc32)
+            writer.write(section.data)
+            if sum(map(len, writer.pending)) >= _LARGE_CHUNK:
+                yield writer.take()
+
+    def _make_handle(self) -> KeyedStateHandle | None:
+        writer, base = self._writer, self._base
+        segments = [] if base is None or base.segments is None else list(base.segments)
+        if writer.offset or (base is None and writer.slices):
+            payload = Payload(writer.payload, writer.offset, writer.crc32)
+            segments.append(Segment(self.checkpoint_id, base is not None, payload, writer.slices))
+        if self._taken is not None:
+            self._taken.segments = segments
+        return replace_segments(self._describe, segments) if segments else None
+
+
+def replace_segments(describe: KeyedStateHandle, segments: list[Segment]) -> KeyedStateHandle:
+    """The same description with these segments."""
+    return KeyedStateHandle(
+        describe.backend,
+        describe.checkpoint_id,
+        describe.max_parallelism,
+        describe.first_group,
+        describe.last_group,
+        describe.key_type,
+        segments,
+    )
+
+
+def _add_row(table: GroupTable, group: int, offset: int, length: int, crc32: int) -> None:
+    table.groups.append(group)
+    table.offsets.append(offset)
+    table.lengths.append(length)
+    table.crcs.append(crc32)
+
+
+def _take(entries: Iterator[tuple[Any, Any]], budget: int, weigh: Callable[[Any], int]) -> list[tuple[Any, Any]]:
+    rows = []
+    for entry in entries:
+        rows.append(entry)
+        budget -= weigh(entry[1])
+        if budget <= 0:
+            break
+    return rows

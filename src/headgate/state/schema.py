@@ -1,0 +1,179 @@
+"""Whether stored state can be read with the types a program now declares, and how (SPEC R8.6, R7.3).
+
+    AS_IS                         the types are the same
+    WITH_RECONFIGURED_SERIALIZER  the stored form stays, only reading differs: fields in another order, or now nullable
+    AFTER_MIGRATION               values change: fields added (null) or removed, numbers widened
+    INCOMPATIBLE                  refused, with the field and both schemas
+
+Keys never evolve. Pickled state is opaque: it is compatible with pickled state only, and refused when a class it
+needs cannot be found.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.errors import IllegalState, StateMigrationError
+from headgate.handles import StateMeta
+from headgate.types import TypeInformation
+
+__all__ = ["Compatibility", "Verdict", "check_key_type", "check_state", "compare_types", "migrate_batch"]
+
+
+class Verdict(enum.Enum):
+    """Flink's four answers."""
+
+    AS_IS = "as is"
+    WITH_RECONFIGURED_SERIALIZER = "with reconfigured serializer"
+    AFTER_MIGRATION = "after migration"
+    INCOMPATIBLE = "incompatible"
+
+
+@dataclass(frozen=True, slots=True)
+class Compatibility:
+    """A verdict, and for a refusal the reason."""
+
+    verdict: Verdict
+    reason: str = ""
+
+    @property
+    def refused(self) -> bool:
+        """Whether the stored state cannot be read."""
+        return self.verdict is Verdict.INCOMPATIBLE
+
+
+_AS_IS = Compatibility(Verdict.AS_IS)
+_RECONFIGURED = Compatibility(Verdict.WITH_RECONFIGURED_SERIALIZER)
+_MIGRATED = Compatibility(Verdict.AFTER_MIGRATION)
+
+_INTS = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
+_FLOATS = [pa.float32(), pa.float64()]
+# What each float holds exactly
+_EXACT_IN_FLOAT = {pa.float32(): _INTS[:2], pa.float64(): _INTS[:3]}
+
+
+def compare_types(old: TypeInformation, new: TypeInformation) -> Compatibility:
+    """Whether values stored as `old` can be read as `new`.
+
+    >>> from headgate.types import as_type
+    >>> compare_types(as_type("a int"), as_type("a bigint, b string")).verdict
+    <Verdict.AFTER_MIGRATION: 'after migration'>
+    """
+    if old == new:
+        return _AS_IS
+    if old.schema is None or new.schema is None:
+        return Compatibility(Verdict.INCOMPATIBLE, "pickled and typed state cannot be read as each other")
+    if old.kind != new.kind:
+        return Compatibility(Verdict.INCOMPATIBLE, f"a {old.kind} cannot become a {new.kind}")
+    if old.kind == "row":
+        return _compare_rows(old.schema, new.schema)
+    return _compare_positions(old.schema, new.schema)
+
+
+def _compare_positions(old: pa.Schema, new: pa.Schema) -> Compatibility:
+    if len(old) != len(new):
+        return Compatibility(Verdict.INCOMPATIBLE, f"a tuple of {len(old)} fields cannot become one of {len(new)}")
+    return _worst([_compare_fields(a, b) for a, b in zip(old, new, strict=True)])
+
+
+def _compare_rows(old: pa.Schema, new: pa.Schema) -> Compatibility:
+    found = [] if old.names == new.names else [_RECONFIGURED]
+    for field in new:
+        if field.name in old.names:
+            found.append(_compare_fields(old.field(field.name), field))
+        elif field.nullable:
+            found.append(_MIGRATED)
+        else:
+            reason = f"field '{field.name}' is new and NOT NULL, so stored rows have no value for it"
+            found.append(Compatibility(Verdict.INCOMPATIBLE, reason))
+    if set(old.names) - set(new.names):
+        found.append(_MIGRATED)
+    return _worst(found)
+
+
+def _compare_fields(old: pa.Field, new: pa.Field) -> Compatibility:
+    if old.nullable and not new.nullable:
+        return Compatibility(Verdict.INCOMPATIBLE, f"field '{new.name}' was nullable and is now NOT NULL")
+    if old.type == new.type:
+        return _AS_IS if old.nullable == new.nullable else _RECONFIGURED
+    if _widens(old.type, new.type):
+        return _MIGRATED
+    return Compatibility(Verdict.INCOMPATIBLE, f"field '{new.name}' changed from {old.type} to {new.type}")
+
+
+def _widens(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether every value of the old type is exactly one of the new."""
+    if old in _INTS and new in _INTS:
+        return _INTS.index(old) < _INTS.index(new)
+    if old in _FLOATS and new in _FLOATS:
+        return _FLOATS.index(old) < _FLOATS.index(new)
+    if new in _FLOATS:
+        return old in _EXACT_IN_FLOAT[new]
+    if pa.types.is_decimal128(old) and pa.types.is_decimal128(new):
+        return bool(old.scale <= new.scale and old.precision - old.scale <= new.precision - new.scale)
+    return False
+
+
+_ORDER = list(Verdict)
+
+
+def _worst(found: list[Compatibility]) -> Compatibility:
+    return max(found, key=lambda one: _ORDER.index(one.verdict), default=_AS_IS)
+
+
+def migrate_batch(batch: pa.RecordBatch, new: TypeInformation) -> pa.RecordBatch:
+    """Columns of a compatible older type as columns of the new one."""
+    assert new.schema is not None
+    by_position = new.kind != "row"
+    columns: list[Any] = []
+    for index, field in enumerate(new.schema):
+        if by_position:
+            columns.append(batch.column(index).cast(field.type))
+        elif field.name in batch.schema.names:
+            columns.append(batch.column(field.name).cast(field.type))
+        else:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=new.schema)
+
+
+def check_key_type(operator: str, stored: TypeInformation, now: TypeInformation) -> None:
+    """Raise StateMigrationError unless keys are of the type they were stored with."""
+    if compare_types(stored, now).verdict is not Verdict.AS_IS:
+        raise StateMigrationError(
+            f"operator '{operator}': keys were stored as {stored} and are now {now}; keys never evolve, because their "
+            "hash decides where state lives: keep the old key type, or rewrite the savepoint"
+        )
+
+
+def check_state(operator: str, stored: StateMeta, now: StateMeta, *, migrate_ttl: bool) -> Verdict:
+    """The verdict for a state that is registered under a restored name; raises if it cannot be used."""
+    where = f"operator '{operator}', state '{now.name}'"
+    if stored.kind != now.kind:
+        raise IllegalState(
+            f"Incompatible key/value state types: {where} was stored as {stored.kind} state and is now asked for as "
+            f"{now.kind} state; use another name for the new state"
+        )
+    if stored.ttl != now.ttl and not migrate_ttl:
+        was, is_now = ("with", "without") if stored.ttl else ("without", "with")
+        raise StateMigrationError(
+            f"{where}: was stored {was} a time to live and is now declared {is_now}; declare it as before, "
+            "or allow the change with headgate.state.ttl.migrate"
+        )
+    if stored.map_key_type is not None and now.map_key_type is not None:
+        old_key, new_key = stored.map_key_type.type_info(), now.map_key_type.type_info()
+        if compare_types(old_key, new_key).verdict is not Verdict.AS_IS:
+            raise StateMigrationError(
+                f"{where}: map keys were stored as {old_key} and are now {new_key}; keys never evolve"
+            )
+    old, new = stored.value_type.type_info(), now.value_type.type_info()
+    found = compare_types(old, new)
+    if found.refused:
+        raise StateMigrationError(
+            f"{where}: {found.reason}; stored as {old}, declared as {new}. "
+            "Keep the old type, or use another name for the new state"
+        )
+    return Verdict.AFTER_MIGRATION if stored.ttl != now.ttl else found.verdict
