@@ -280,7 +280,8 @@ class StreamExecutionEnvironment:
         )
         return graph, lay_out(graph)
 
-    def _plan(self, job_name: str | None) -> JobPlan:
+    def job_plan(self, job_name: str | None = None) -> JobPlan:
+        """What a runtime gets to run; the program stays as it is. For tools and the test kit."""
         conf = self._configuration
         graph, layout = self._graph(job_name)
         settings = Settings(
@@ -294,11 +295,11 @@ class StreamExecutionEnvironment:
         return make_plan(graph, layout, settings)
 
     def _start(self, job_name: str | None, on_output: Callable[[str, bytes, Callable[[], None]], None]) -> Job:
-        plan = self._plan(job_name)
-        self._pipeline.clear()
-        job_id = new_job_id()
+        plan = self.job_plan(job_name)
+        self._pipeline.job_started()
         if self._local is not None:
-            return _LocalJob(plan, job_id, on_output, self._local)
+            return _LocalJob(plan, on_output, self._local)
+        job_id = new_job_id()
         restart = from_configuration(self._configuration, checkpointing=False)
         job = SparkJob(plan, job_id, self._session(), self._configuration, restart, on_output)
         job.start()
@@ -403,16 +404,15 @@ class _LocalJob:
     def __init__(
         self,
         plan: JobPlan,
-        job_id: JobId,
         on_output: Callable[[str, bytes, Callable[[], None]], None],
         options: dict[str, Any],
     ) -> None:
-        self.job_id = job_id
         self.status = JobStatus.RUNNING
         self.error: HeadgateError | None = None
         options = dict(options)
         until = options.pop("until", None)
-        run = LocalRun(plan, job_id, lambda channel, payload: on_output(channel, payload, _nothing), **options)
+        run = LocalRun(plan, lambda channel, payload: on_output(channel, payload, _nothing), **options)
+        self.job_id = run.job_id
         try:
             run.run(until)
             self.status = JobStatus.FINISHED

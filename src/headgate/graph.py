@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headgate.errors import GraphError, InvalidArgument
@@ -120,10 +120,15 @@ class Node:
 
 
 class Pipeline:
-    """The program so far: a list of nodes, each made after its inputs."""
+    """The program so far: a list of nodes, each made after its inputs.
+
+    A stream may be used again after a job was started: the next job has the nodes that were added since, and those
+    they read from.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
+        self._started = 0  # so many of them were there when the last job was started
 
     def add(
         self, name: str, operator: OperatorSpec, inlets: Iterable[Inlet], type: TypeInformation, call_site: str
@@ -133,9 +138,17 @@ class Pipeline:
         self.nodes.append(node)
         return node
 
-    def clear(self) -> None:
-        """Forget the program, for the next `execute` of the same environment."""
-        self.nodes = []
+    def next_job(self) -> list[Node]:
+        """The nodes of the next job, as copies in which what was left open can be settled."""
+        wanted: set[int] = set()
+        for node in reversed(self.nodes):
+            if node.id >= self._started or node.id in wanted:
+                wanted |= {node.id, *(inlet.node for inlet in node.inlets)}
+        return [replace(node) for node in self.nodes if node.id in wanted]
+
+    def job_started(self) -> None:
+        """What is there now belongs to the job that was just started."""
+        self._started = len(self.nodes)
 
 
 @dataclass(slots=True)
@@ -228,7 +241,9 @@ def build_job_graph(
     auto_uids: bool = True,
 ) -> JobGraph:
     """Chain what can be chained and number the rest; GraphError names the operator and the line that is wrong."""
-    nodes = _reachable(pipeline.nodes)
+    nodes = pipeline.next_job()
+    if not nodes:
+        raise GraphError("the program is empty: add a source and at least one operator before execute()")
     for node in nodes:
         _settle_parallelism(node, parallelism)
     ids = _operator_ids(nodes, auto_uids)
@@ -241,12 +256,6 @@ def build_job_graph(
     consumers = _consumers(nodes)
     head_of = _chain_heads(nodes, by_id, partitionings, chaining)
     return _assemble(name, nodes, ids, partitionings, consumers, head_of, max_parallelism)
-
-
-def _reachable(nodes: list[Node]) -> list[Node]:
-    if not nodes:
-        raise GraphError("the program is empty: add a source and at least one operator before execute()")
-    return nodes
 
 
 def _settle_parallelism(node: Node, default: int) -> None:

@@ -239,7 +239,7 @@ class _DataGenReader(SourceReader[Stride]):
         if not len(numbers):
             return None
         if source.vectorised:
-            return Batch.of_arrow(source.generate(numbers), source.type)
+            return Batch.of_arrow(source.type.fit(source.generate(numbers)), source.type)
         return Batch.of_rows([source.generate(n) for n in numbers.tolist()], source.type)
 
     def _next_numbers(self, allowed: int) -> np.ndarray[Any, np.dtype[np.int64]]:

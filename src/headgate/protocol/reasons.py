@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Self
 
 __all__ = ["FailureReason"]
 
@@ -25,7 +26,7 @@ class FailureReason(Enum):
     counted: bool
     """Whether it counts towards the tolerable failures (SPEC R5.6: these five only)."""
 
-    def __new__(cls, name: str, text: str, preflight: bool, counted: bool) -> FailureReason:
+    def __new__(cls, name: str, text: str, preflight: bool, counted: bool) -> Self:
         """A member is written as (name, text, preflight, counted)."""
         member = object.__new__(cls)
         member._value_ = name

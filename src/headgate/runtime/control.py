@@ -73,7 +73,8 @@ class WorkerKey:
 class ControlServer:
     """The driver's end. `on_message(worker, message)` and `on_lost(worker)` are called in the server's own thread.
 
-    Beyond loopback the stream is encrypted; `tls` says so for a test.
+    Workers are told often enough that the driver lives for those that wait `timeout` seconds at most. Beyond loopback
+    the stream is encrypted; `tls` forces it one way or the other.
     """
 
     def __init__(
@@ -83,9 +84,11 @@ class ControlServer:
         port: int,
         on_message: Callable[[WorkerKey, FromWorker], None],
         on_lost: Callable[[WorkerKey], None],
+        timeout: float = 20.0,
         tls: bool | None = None,
     ) -> None:
         self._on_message, self._on_lost = on_message, on_lost
+        self._ping_seconds = min(_PING_SECONDS, timeout / 4)
         self._attempt = -1
         self._queues: dict[WorkerKey, asyncio.Queue[FromDriver | None]] = {}
         self._loop = asyncio.new_event_loop()
@@ -180,7 +183,7 @@ class ControlServer:
 
     async def _ping(self) -> None:
         while True:
-            await asyncio.sleep(_PING_SECONDS)
+            await asyncio.sleep(self._ping_seconds)
             for found in self._queues.values():
                 found.put_nowait(Ping())
 
@@ -302,8 +305,8 @@ class ControlClient:
         while not self._closing.wait(min(_BEAT_SECONDS, self._timeout / 4)):
             if time.monotonic() - self._heard > self._timeout and not self._closing.is_set():
                 _exit(f"nothing heard from the driver for {self._timeout:.0f} s")
-            if time.monotonic() >= next_beat:
-                next_beat = time.monotonic() + _BEAT_SECONDS / 2  # the wait above is the other half
+            if time.monotonic() >= next_beat - 0.1:
+                next_beat = time.monotonic() + _BEAT_SECONDS
                 message = self._beat()
                 if message is not None:
                     self.send(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
 import traceback
@@ -9,7 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from headgate.errors import WorkerLost
 from headgate.protocol.messages import Failed
+from headgate.runtime.shipping import ARCHIVE_PREFIX
 from headgate.types import TypeMismatch
 
 __all__ = ["OperatorFailure", "describe", "user_line"]
@@ -19,6 +22,7 @@ _FOREIGN = tuple(
     {str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {str(Path(p).resolve()) for p in sys.path if p.endswith((".zip", "site-packages"))}
 )
+_ARCHIVE = re.compile(rf".*/{ARCHIVE_PREFIX}\w+\.zip/")  # modules that were sent: the path beside the script remains
 NO_KEY = object()
 
 
@@ -44,20 +48,28 @@ def user_line(trace: TracebackType | None) -> str:
         path = str(Path(name).resolve()) if not name.startswith("<") else name
         if path.startswith((_OURS, *_FOREIGN)) or name.startswith("<frozen"):
             continue
-        found = f"{name}:{line}"
+        found = f"{_ARCHIVE.sub('', name)}:{line}"
     return found
 
 
 def describe(error: BaseException, task: str) -> Failed:
-    """The message for the driver: it leads with the user's line."""
+    """The message for the driver: it leads with the user's line.
+
+    Its kind says how much it explains: `user` code failed, the `runtime` did, or this task is only the `victim` of
+    another that died.
+    """
     if isinstance(error, TypeMismatch) and error.origin is not None:
         operator, call_site = error.origin
         error = OperatorFailure(operator, call_site, error)
     if isinstance(error, OperatorFailure):
         return _user_failure(error)
     text = f"{type(error).__name__}: {error}"
+    if isinstance(error, WorkerLost):
+        return Failed(f"{task}: {error}", _trace(error), operator=task, kind="victim")
     line = user_line(error.__traceback__)
-    return Failed(f"{task} failed: {text}", _trace(error), operator=task, user_line=line, kind="runtime")
+    if line:  # for example sys.exit() in a function
+        return Failed(f"{line}: {text}\n  in {task}", _trace(error), operator=task, user_line=line, kind="user")
+    return Failed(f"{task} failed: {text}", _trace(error), operator=task, kind="runtime")
 
 
 def _user_failure(failure: OperatorFailure) -> Failed:

@@ -6,20 +6,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import queue
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from headgate.config import Configuration
-from headgate.errors import HeadgateError, JobCancelled, JobFailed, UserCodeError, WorkerLost
+from headgate.errors import HeadgateError, JobCancelled, JobFailed, NotEnoughSlots, UserCodeError, WorkerLost
 from headgate.ids import JobId
 from headgate.levels import describe as describe_layout
 from headgate.protocol.messages import Cancel, Confirm, Failed, Finished, FromWorker, Metrics, Output, Register, Running
@@ -28,12 +31,15 @@ from headgate.runtime import spark as spark_internals
 from headgate.runtime.control import ControlServer, WorkerKey
 from headgate.runtime.plan import JobPlan, task_part
 from headgate.runtime.session import dataflow_session
-from headgate.runtime.worker import LevelTask
+from headgate.runtime.shipping import search_path, write_archive
+from headgate.runtime.worker import LevelTask, process_mark
 
 __all__ = ["JobStatus", "SparkJob"]
 
 _BETTER_CAUSE_SECONDS = 1.0  # the first report may be a victim; the culprit's own words come a moment later
 _OLD_TASKS_SECONDS = 30.0
+_KILL_SECONDS = 6.0  # after that a worker that was told to stop is ended from outside
+_RETRY_SECONDS = 0.5
 
 
 class JobStatus(Enum):
@@ -88,8 +94,12 @@ class _Attempt:
     running: set[WorkerKey] = field(default_factory=set)
     finished: set[WorkerKey] = field(default_factory=set)
     metrics: dict[WorkerKey, Metrics] = field(default_factory=dict)
+    heard: dict[WorkerKey, float] = field(default_factory=dict)  # when each worker last said something
     failures: list[Failed] = field(default_factory=list)
     failing_since: float | None = None
+    stopped_at: float | None = None  # when we last told Spark and the workers to stop
+    ended_by_us: bool = False  # Spark ended the job because we told it to
+    checked_at: float = 0.0
     spark_error: BaseException | None = None
 
 
@@ -113,7 +123,7 @@ class SparkJob:
         self._status = JobStatus.CREATED
         self._changed = threading.Condition()
         self._error: HeadgateError | None = None
-        self._cancel_requested = False
+        self._cancel_requested = threading.Event()
         self._attempt: _Attempt | None = None
         self.restarts = 0
         self.failure_log: list[str] = []
@@ -135,6 +145,7 @@ class SparkJob:
 
     def cancel(self) -> None:
         """Stop the job; returns at once."""
+        self._cancel_requested.set()
         self._events.put(_CancelRequested())
 
     def wait(self, timeout: float | None = None) -> JobStatus:
@@ -187,10 +198,18 @@ class SparkJob:
         bind = self._configuration.get("headgate.control.host") or (
             "127.0.0.1" if local else conf.get("spark.driver.bindAddress") or host
         )
-        port = self._configuration.get("headgate.control.port")
         return ControlServer(
-            bind, host, port, lambda w, m: self._events.put(_Message(w, m)), lambda w: self._events.put(_Lost(w))
+            bind,
+            host,
+            self._configuration.get("headgate.control.port"),
+            lambda w, m: self._events.put(_Message(w, m)),
+            lambda w: self._events.put(_Lost(w)),
+            self._control_timeout,
         )
+
+    @property
+    def _control_timeout(self) -> float:
+        return float(self._configuration.get("headgate.control.timeout")) / 1000
 
     def _run_attempts(self, server: ControlServer) -> None:
         number = 0
@@ -198,21 +217,23 @@ class SparkJob:
             attempt = _Attempt(number, f"headgate-{self.job_id}-{number}")
             self._attempt = attempt
             error = self._run_attempt(server, attempt)
-            if self._cancel_requested:
-                self._set(JobStatus.CANCELED)
-                return
+            if isinstance(error, NotEnoughSlots) and number == 0:
+                raise error  # it never ran: to try again would not help
             if error is None:
                 self._set(JobStatus.FINISHED)
                 return
+            if self._cancel_requested.is_set() or isinstance(error, JobCancelled):
+                self._cancelled(error)
+                return
             self.failure_log.append(str(error))
             delay = self._restart.on_failure(time.time_ns() // 1_000_000)
-            if delay is None:
+            if delay is None or spark_internals.is_stopped(self._spark):
                 self._fail(self._final(error), error)
                 return
             self._set(JobStatus.RESTARTING)
             self._warn(f"attempt {number + 1} failed, restarting in {delay:.1f} s: {error}")
-            if self._sleep(delay):
-                self._set(JobStatus.CANCELED)
+            if self._cancel_requested.wait(delay):
+                self._cancelled(None)
                 return
             number += 1
             self.restarts = number
@@ -225,71 +246,113 @@ class SparkJob:
         """One attempt from its start until none of its tasks runs any more; what it failed of, if it did."""
         timeout = self._configuration.get("headgate.slots.timeout") / 1000
         reserved = self._configuration.get("headgate.spark.reserved-slots")
-        explain = describe_layout(self.plan.graph, self.plan.layout)
-        spark_internals.wait_for_slots(self._spark, self.plan.layout.slots, reserved, timeout, explain)
+        try:
+            spark_internals.wait_for_slots(
+                self._spark, self.plan.layout.slots, reserved, timeout, self._explain(), self._cancel_requested.is_set
+            )
+        except NotEnoughSlots as error:
+            return error
         server.begin_attempt(attempt.number)
-        action = InheritableThread(target=self._action, args=(server, attempt), name="headgate-spark-action")
+        action = InheritableThread(target=self._action, args=(server, attempt, timeout), name="headgate-spark-action")
         action.daemon = True
         action.start()
-        while not self._step(server, attempt):
-            pass
+        try:
+            while not self._step(server, attempt):
+                pass
+        except BaseException:  # for example standard output is closed: nothing may go on running
+            self._stop(server, attempt, "the driver failed")
+            raise
         action.join()
         self._wait_for_old_tasks(server, attempt)
         failed = attempt.spark_error is not None or bool(attempt.failures)
         return self._cause(attempt) if failed else None
 
-    def _action(self, server: ControlServer, attempt: _Attempt) -> None:
+    def _explain(self) -> str:
+        return describe_layout(self.plan.graph, self.plan.layout)
+
+    def _action(self, server: ControlServer, attempt: _Attempt, timeout: float) -> None:
         """In a thread of its own: the Spark job, which runs as long as the dataflow."""
         error: BaseException | None = None
+        deadline = time.monotonic() + timeout
         try:
             session = dataflow_session(self._spark)
-            context = session.sparkContext
-            context.setJobGroup(attempt.group, f"Headgate {self.plan.name}, attempt {attempt.number + 1}", True)
-            timeout = self._configuration.get("headgate.control.timeout") / 1000
-            functions = [
-                LevelTask(
-                    level,
-                    pickle.dumps(task_part(self.plan, level)),
-                    server.address,
-                    self.job_id,
-                    attempt.number,
-                    timeout,
-                )
-                for level in range(len(self.plan.layout.levels))
-            ]
+            session.sparkContext.setJobGroup(
+                attempt.group, f"Headgate {self.plan.name}, attempt {attempt.number + 1}", interruptOnCancel=True
+            )
+            functions = self._functions(server, attempt)
             widths = [len(level) for level in self.plan.layout.levels]
-            spark_internals.build(session, widths, functions).collect()  # type: ignore[arg-type]
+            while not self._cancel_requested.is_set():
+                try:
+                    spark_internals.build(session, widths, functions).collect()  # type: ignore[arg-type]
+                    break
+                except Exception as caught:
+                    free = spark_internals.lacked_slots(caught)
+                    if free is None:
+                        raise
+                    if time.monotonic() > deadline:
+                        reserved = self._configuration.get("headgate.spark.reserved-slots")
+                        needed = self.plan.layout.slots
+                        raise spark_internals.slots_error(
+                            self._spark, needed, reserved, free, self._explain()
+                        ) from None
+                self._cancel_requested.wait(_RETRY_SECONDS)  # other jobs hold the slots: they may end
         except BaseException as caught:
             error = caught
+        if error is None and self._cancel_requested.is_set() and not attempt.workers:
+            error = JobCancelled(f"job '{self.plan.name}' was cancelled")
         self._events.put(_SparkEnded(attempt.number, error))
+
+    def _functions(self, server: ControlServer, attempt: _Attempt) -> list[LevelTask]:
+        context = self._spark.sparkContext
+        path: tuple[str, ...] = ()
+        archive = None
+        if (context.master or "").startswith("local"):
+            path = search_path()
+        elif (file := write_archive()) is not None:
+            context.addFile(str(file))  # named after its content: sending it again changes nothing
+            archive = file.name
+        return [
+            LevelTask(
+                level,
+                pickle.dumps(task_part(self.plan, level)),
+                server.address,
+                self.job_id,
+                attempt.number,
+                self._control_timeout,
+                path,
+                archive,
+            )
+            for level in range(len(self.plan.layout.levels))
+        ]
 
     # --- events -----------------------------------------------------------------------------------------------------
 
     def _step(self, server: ControlServer, attempt: _Attempt) -> bool:
         """Handle one event; whether the attempt is over."""
         try:
-            event = self._events.get(timeout=0.2)
+            event: Event | None = self._events.get(timeout=0.2)
         except queue.Empty:
-            self._cancel_if_failing(server, attempt)
-            return False
+            event = None
         if isinstance(event, _SparkEnded):
             if event.attempt != attempt.number:
                 return False
             attempt.spark_error = event.error
+            attempt.ended_by_us = attempt.stopped_at is not None
             return True
-        if isinstance(event, _CancelRequested):
-            self._cancel_requested = True
-            self._set(JobStatus.CANCELLING)
-            server.broadcast(Cancel("the job was cancelled"))
-            self._cancel_group(attempt)
-        elif isinstance(event, _Message) and event.worker.attempt == attempt.number:
+        if isinstance(event, _Message) and event.worker.attempt == attempt.number:
             self._on_message(server, attempt, event.worker, event.message)
         elif isinstance(event, _Lost) and event.worker.attempt == attempt.number:
             self._on_lost(attempt, event.worker)
-        self._cancel_if_failing(server, attempt)
+        self._check_heard(attempt)
+        if self._cancel_requested.is_set():
+            self._set(JobStatus.CANCELLING)
+            self._stop(server, attempt, "the job was cancelled")
+        elif self._is_sure(attempt):
+            self._stop(server, attempt, "another subtask failed")
         return False
 
     def _on_message(self, server: ControlServer, attempt: _Attempt, worker: WorkerKey, message: FromWorker) -> None:
+        attempt.heard[worker] = time.monotonic()
         if isinstance(message, Output):
             self._on_output(message.channel, message.payload, lambda: server.send(worker, Confirm(1)))
         elif isinstance(message, Metrics):
@@ -307,15 +370,27 @@ class SparkJob:
             self._failing(attempt)
 
     def _on_lost(self, attempt: _Attempt, worker: WorkerKey) -> None:
-        if worker in attempt.finished or attempt.failing_since is not None or self._cancel_requested:
+        if worker in attempt.finished or attempt.stopped_at is not None:
             return
-        name = self.plan.task_name(worker.level, worker.index)
         register = attempt.workers[worker]
-        attempt.failures.append(
-            Failed(
-                f"the worker of {name} died (process {register.pid} on {register.host})", "", operator=name, kind="lost"
-            )
-        )
+        self._lost(attempt, worker, f"died (process {register.pid} on {register.host})")
+
+    def _check_heard(self, attempt: _Attempt) -> None:
+        """The driver's watchdog: a worker that hangs keeps its connection, but says nothing any more."""
+        now = time.monotonic()
+        if attempt.stopped_at is not None or now - attempt.checked_at < 0.5 or not self._events.empty():
+            return
+        attempt.checked_at = now
+        for worker, at in list(attempt.heard.items()):
+            if now - at > self._control_timeout and worker not in attempt.finished:
+                register = attempt.workers[worker]
+                seconds = f"{self._control_timeout:.0f} s"
+                self._lost(attempt, worker, f"was not heard for {seconds} (process {register.pid} on {register.host})")
+
+    def _lost(self, attempt: _Attempt, worker: WorkerKey, what: str) -> None:
+        name = self.plan.task_name(worker.level, worker.index)
+        attempt.heard.pop(worker, None)
+        attempt.failures.append(Failed(f"the worker of {name} {what}", "", operator=name, kind="lost"))
         self._failing(attempt)
 
     def _failing(self, attempt: _Attempt) -> None:
@@ -323,31 +398,57 @@ class SparkJob:
             attempt.failing_since = time.monotonic()
             self._set(JobStatus.FAILING)
 
-    def _cancel_if_failing(self, server: ControlServer, attempt: _Attempt) -> None:
-        """Stop what still runs: at once when the user's code failed, else after a moment for a better cause."""
+    def _is_sure(self, attempt: _Attempt) -> bool:
+        """Whether to stop what still runs: at once when the user's code failed, else after a moment for a better cause."""
         if attempt.failing_since is None:
-            return
-        sure = any(failure.kind == "user" for failure in attempt.failures)
-        if sure or time.monotonic() - attempt.failing_since > _BETTER_CAUSE_SECONDS:
-            server.broadcast(Cancel("another subtask failed"))
-            self._cancel_group(attempt)
+            return False
+        if any(failure.kind == "user" for failure in attempt.failures):
+            return True
+        return time.monotonic() - attempt.failing_since > _BETTER_CAUSE_SECONDS
 
-    def _cancel_group(self, attempt: _Attempt) -> None:
+    def _stop(self, server: ControlServer, attempt: _Attempt, reason: str) -> None:
+        """Called again and again until Spark has ended the job: a task may register, or the job be submitted, late."""
+        now = time.monotonic()
+        if attempt.stopped_at is not None and now - attempt.stopped_at < 0.2:
+            return
+        attempt.stopped_at = now
+        server.broadcast(Cancel(reason))
         with contextlib.suppress(Exception):
-            self._spark.sparkContext.cancelJobGroup(attempt.group)
+            spark_internals.cancel_group(self._spark, attempt.group)
 
     def _wait_for_old_tasks(self, server: ControlServer, attempt: _Attempt) -> None:
         """The next attempt starts when no task of this one is active on any executor, and no worker is connected."""
-        deadline = time.monotonic() + _OLD_TASKS_SECONDS
-        over = attempt.spark_error is not None or self._cancel_requested
-        while time.monotonic() < deadline:
+        started = time.monotonic()
+        over = attempt.spark_error is not None or self._cancel_requested.is_set()
+        while (elapsed := time.monotonic() - started) < _OLD_TASKS_SECONDS:
             self._drain(server, attempt)
-            with contextlib.suppress(Exception):
-                if not server.connected() and spark_internals.active_tasks(self._spark, attempt.group) == 0:
-                    return
+            connected = server.connected()
+            if not connected and self._active_tasks(attempt) == 0:
+                self._drain(server, attempt)
+                return
             if over:
+                attempt.stopped_at = time.monotonic()
                 server.broadcast(Cancel("the attempt is over"))
+                if elapsed > _KILL_SECONDS:
+                    for worker in connected:
+                        self._kill(attempt, worker)
             time.sleep(0.05)
+        self._warn(f"attempt {attempt.number + 1} is over, but some of its tasks still run; they can do no harm")
+
+    def _active_tasks(self, attempt: _Attempt) -> int:
+        if spark_internals.is_stopped(self._spark):
+            return 0
+        with contextlib.suppress(Exception):
+            return spark_internals.active_tasks(self._spark, attempt.group)
+        return 0
+
+    def _kill(self, attempt: _Attempt, worker: WorkerKey) -> None:
+        """A worker on this machine that does not even react to its own timer: some C code holds the interpreter."""
+        register = attempt.workers.get(worker)
+        if register is not None:
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{register.pid}/comm").read_text().strip() == process_mark(self.job_id, attempt.number):
+                    os.kill(register.pid, signal.SIGKILL)
 
     def _drain(self, server: ControlServer, attempt: _Attempt) -> None:
         """What workers said while Spark was already stopping: the culprit may be among it, and late output."""
@@ -356,22 +457,42 @@ class SparkJob:
                 event = self._events.get_nowait()
             except queue.Empty:
                 return
-            if isinstance(event, _CancelRequested):
-                self._cancel_requested = True
-            elif isinstance(event, _Message) and isinstance(event.message, Failed | Output | Metrics | Finished):
+            if isinstance(event, _Message) and event.worker.attempt == attempt.number:
                 self._on_message(server, attempt, event.worker, event.message)
+            elif isinstance(event, _Lost) and event.worker.attempt == attempt.number:
+                self._on_lost(attempt, event.worker)
 
     # --- causes -----------------------------------------------------------------------------------------------------
 
     def _cause(self, attempt: _Attempt) -> HeadgateError:
         """One message: the user's own error before ours, ours before a lost worker, that before Spark's words."""
-        for kind in ("user", "runtime", "lost"):
-            for failure in attempt.failures:
-                if failure.kind == kind and not (kind == "runtime" and "input broke off" in failure.message):
+        error, failures = attempt.spark_error, attempt.failures
+        if isinstance(error, HeadgateError):
+            return error
+        for kind in ("user", "runtime"):
+            for failure in failures:
+                if failure.kind == kind:
                     return _as_error(failure)
-        if attempt.failures:
-            return _as_error(attempt.failures[0])
-        return WorkerLost(f"Spark ended the job: {_spark_reason(attempt.spark_error)}")
+        if spark_internals.is_stopped(self._spark):
+            return JobFailed("the Spark session was stopped while the job ran")
+        if spark_internals.was_cancelled(error) and not attempt.ended_by_us:
+            return JobCancelled(f"job '{self.plan.name}' was cancelled in Spark: {spark_internals.reason(error)}")
+        if spark_internals.executor_lost(error):
+            return WorkerLost(f"an executor died: {spark_internals.reason(error)}")
+        for kind in ("lost", "victim"):
+            for failure in failures:
+                if failure.kind == kind:
+                    return _as_error(failure)
+        return WorkerLost(self._spark_words(attempt))
+
+    def _spark_words(self, attempt: _Attempt) -> str:
+        reason = spark_internals.reason(attempt.spark_error)
+        task = None
+        with contextlib.suppress(Exception):
+            task = spark_internals.failed_task(self._spark, attempt.group, attempt.spark_error)
+        if task is None:
+            return f"Spark ended the job: {reason}"
+        return f"Spark ended the job because of {self.plan.task_name(*task)}: {reason}"
 
     # --- status -----------------------------------------------------------------------------------------------------
 
@@ -386,25 +507,17 @@ class SparkJob:
         self._error = error
         self._set(JobStatus.FAILED)
 
+    def _cancelled(self, error: HeadgateError | None) -> None:
+        if isinstance(error, JobCancelled):
+            self._error = error  # says who did it, if it was not the user of this job
+        self._set(JobStatus.CANCELED)
+
     def raise_if_failed(self) -> None:
         """The job's error, or JobCancelled, for whoever waits for its result."""
         if self._status is JobStatus.FAILED and self._error is not None:
             raise self._error
         if self._status is JobStatus.CANCELED:
-            raise JobCancelled(f"job '{self.plan.name}' was cancelled")
-
-    def _sleep(self, seconds: float) -> bool:
-        """Wait between attempts; whether the job was cancelled meanwhile."""
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            try:
-                event = self._events.get(timeout=left)
-            except queue.Empty:
-                break
-            if isinstance(event, _CancelRequested):
-                self._cancel_requested = True
-                return True
-        return False
+            raise self._error or JobCancelled(f"job '{self.plan.name}' was cancelled")
 
     def _warn(self, text: str) -> None:
         sys.stderr.write(f"headgate: job '{self.plan.name}': {text}\n")
@@ -415,19 +528,10 @@ def _as_error(failure: Failed) -> HeadgateError:
     error: HeadgateError
     if failure.kind == "user":
         error = UserCodeError(failure.message)
-    elif failure.kind == "lost":
+    elif failure.kind in ("lost", "victim"):
         error = WorkerLost(failure.message)
     else:
         error = JobFailed(failure.message)
     if failure.traceback:
         error.add_note(failure.traceback)
     return error
-
-
-def _spark_reason(error: BaseException | None) -> str:
-    """Spark's own words without the JVM's trace."""
-    text = str(error or "no reason given")
-    for line in text.splitlines():
-        if "failed 1 times" in line or "ExecutorLost" in line or "SparkException" in line:
-            return line.strip()[:500]
-    return (text.strip().splitlines() or [""])[0][:500]

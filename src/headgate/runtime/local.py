@@ -45,7 +45,6 @@ class LocalRun:
     def __init__(
         self,
         plan: JobPlan,
-        job_id: JobId,
         on_output: Callable[[str, bytes], None],
         start_time: int = 0,
         seed: int | None = None,
@@ -53,16 +52,18 @@ class LocalRun:
     ) -> None:
         self.time = start_time
         self.on_output = on_output
+        # Not a random one: it seeds shuffle() and rebalance(), and the same seed must give the same run.
+        self.job_id = JobId(f"{Random(seed or 0).getrandbits(128):032x}")
         self._plan = plan
         self._random = Random(seed) if seed is not None else None
         self._slice = slice_records
         services = _Services(self)
         self._tasks: list[list[Subtask | Relay]] = [
-            [self._task(level, index, job_id, services) for index in range(plan.width(level))]
+            [self._task(level, index, services) for index in range(plan.width(level))]
             for level in range(len(plan.layout.levels))
         ]
 
-    def _task(self, level: int, index: int, job_id: JobId, services: _Services) -> Subtask | Relay:
+    def _task(self, level: int, index: int, services: _Services) -> Subtask | Relay:
         plan = self._plan
         slot = plan.layout.levels[level][index]
         numbers = (index, plan.width(level - 1), plan.width(level + 1))
@@ -72,23 +73,36 @@ class LocalRun:
         vertex_plan: VertexPlan = pickle.loads(plan.vertices[slot.vertex])
         vertex = vertex_plan.vertex
         info = TaskInfo(
-            vertex.name, vertex.head.id, slot.subtask, vertex.parallelism, vertex.max_parallelism, 0, job_id
+            vertex.name, vertex.head.id, slot.subtask, vertex.parallelism, vertex.max_parallelism, 0, self.job_id
         )
         return Subtask(vertex_plan, slot.subtask, plan.settings, services, info, numbers)
 
     def run(self, until: int | None = None) -> None:
-        """Until every subtask has finished, or the virtual clock has reached `until`."""
+        """Until every subtask has finished, or all that is due at the virtual time `until` has been done."""
         try:
             for level in reversed(self._tasks):
                 for task in level:
                     self._guarded(task.open)
-            while not self.finished and (until is None or self.time < until):
-                if not self._round():
-                    self._advance(until)
-        finally:
-            for level in self._tasks:
-                for task in level:
-                    task.close()
+            while not self.finished:
+                if self._round():
+                    continue
+                if until is not None and self.time >= until:
+                    break
+                self._advance(until)
+        except BaseException:
+            self._close(suppress_errors=True)  # they would hide the reason
+            raise
+        self._close()
+
+    def _close(self, suppress_errors: bool = False) -> None:
+        first: HeadgateError | None = None
+        for task in (task for level in self._tasks for task in level):
+            try:
+                self._guarded(task.close)
+            except HeadgateError as error:
+                first = first or error
+        if first is not None and not suppress_errors:
+            raise first
 
     @property
     def finished(self) -> bool:
@@ -136,9 +150,9 @@ class LocalRun:
     def _guarded(self, call: Callable[[], int | None]) -> int:
         try:
             return call() or 0
-        except HeadgateError:
-            raise
         except Exception as error:
+            if isinstance(error, HeadgateError) and getattr(error, "origin", None) is None:
+                raise
             failure = describe(error, "a subtask")
             shown = UserCodeError(failure.message)
             shown.add_note(failure.traceback)

@@ -11,16 +11,17 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.batch import Batch
-from headgate.errors import InvalidArgument, UserCodeError
+from headgate.errors import UserCodeError
 from headgate.functions import callable_of
-from headgate.graph import Edge
 from headgate.keygroups import owners_of
 from headgate.protocol.frames import STAMPED, Kind, pack
 from headgate.runtime.keys import KeyReader
+from headgate.runtime.plan import OutputEdge
 
 __all__ = ["EdgeWriter", "Outbox"]
 
 Piece = bytes | memoryview
+Stamps = np.ndarray[Any, np.dtype[np.int64]]
 _MAX_ROW = 4 << 20  # Spark never splits a row: keep them well below what its buffers are made for
 
 
@@ -75,25 +76,23 @@ class EdgeWriter:
 
     def __init__(
         self,
-        edge: Edge,
+        out: OutputEdge,
         writer: int,
         writers: int,
-        readers: int,
-        reader_max_parallelism: int,
-        destination: Callable[[int], int],
         outbox: Outbox,
         random: Random,
     ) -> None:
-        self.edge = edge
+        self.edge = edge = out.edge
         self.records_out = 0
         self._writer = writer
         self._outbox = outbox
-        self._channels = list(edge.partitioning.targets(writer, writers, readers))
-        self._destination = {target: destination(target) for target in self._channels}
+        self._channels = list(edge.partitioning.targets(writer, writers, out.readers))
+        self._destination = {target: out.first_destination + target for target in self._channels}
         self._builders = {target: _Builder() for target in self._channels}
         self._bytes_per_record = 64.0  # of untyped records; learnt from every pickle
         self._dirty = False
-        self._spread = self._spreader(readers, reader_max_parallelism, random)
+        self.blame: Callable[[Exception], Exception] = _nobody  # names the operator whose records these are
+        self._spread = self._spreader(out.readers, out.reader_max_parallelism, random)
 
     # --- choosing targets -------------------------------------------------------------------------------------------
 
@@ -137,7 +136,7 @@ class EdgeWriter:
     def _custom(self, choose: Callable[[Any, int], int], keys: list[Any], readers: int) -> np.ndarray[Any, Any]:
         targets = [choose(key, readers) for key in keys]
         for key, target in zip(keys, targets, strict=True):
-            if not isinstance(target, int) or not 0 <= target < readers:
+            if not isinstance(target, int | np.integer) or not 0 <= target < readers:
                 raise UserCodeError(
                     f"partition_custom() chose subtask {target!r} for key {key!r}: it must be an integer from 0 to {readers - 1}"
                 )
@@ -162,6 +161,8 @@ class EdgeWriter:
 
     def emit(self, batch: Batch) -> None:
         """Take a batch of records."""
+        if not len(batch):
+            return
         self.records_out += len(batch)
         self._dirty = True
         self._spread(batch)
@@ -170,11 +171,13 @@ class EdgeWriter:
         builder = self._builders[target]
         count = len(batch)
         per_record = batch.arrow().nbytes / max(count, 1) if self.edge.type.is_typed else self._bytes_per_record
-        if count * per_record > _MAX_ROW:
-            step = max(1, int(self._outbox.buffer_size / per_record))
+        if count > 1 and count * per_record > _MAX_ROW:
+            step = self._step(per_record)
             for at in range(0, count, step):
                 self._add(target, batch.slice(at, step))
             return
+        if builder.parts and (builder.parts[0].timestamps is None) != (batch.timestamps is None):
+            self._build(target)  # a frame has timestamps for all of its records or for none
         builder.parts.append(batch)
         builder.count += count
         builder.bytes += count * per_record
@@ -186,34 +189,48 @@ class EdgeWriter:
         builder = self._builders[target]
         if not builder.parts:
             return
-        parts, count = builder.parts, builder.count
+        parts = builder.parts
         builder.parts, builder.count, builder.bytes = [], 0, 0.0
-        body: Piece
+        stamped = [part.timestamps for part in parts if part.timestamps is not None]
+        stamps = np.concatenate(stamped) if stamped else None
         if self.edge.type.is_typed:
-            kind = Kind.ARROW
             batch = parts[0].arrow() if len(parts) == 1 else pa.concat_batches([part.arrow() for part in parts])
-            body = memoryview(batch.serialize())
+            self._send(target, Kind.ARROW, memoryview(batch.serialize()), stamps)
         else:
-            kind = Kind.PICKLE
             rows = parts[0].rows() if len(parts) == 1 else [row for part in parts for row in part.rows()]
-            body = self._pickle(rows)
-            self._bytes_per_record = max(1.0, len(body) / count)
+            self._send_pickled(target, rows, stamps)
+
+    def _send_pickled(self, target: int, rows: list[Any], stamps: Stamps | None) -> None:
+        body = self._pickle(rows)
+        self._bytes_per_record = max(1.0, len(body) / len(rows))
+        if len(body) <= _MAX_ROW or len(rows) == 1:
+            self._send(target, Kind.PICKLE, body, stamps)
+            return
+        # The records were larger than those before them: too late for one row, but now their size is known.
+        step = self._step(self._bytes_per_record)
+        for at in range(0, len(rows), step):
+            self._send_pickled(target, rows[at : at + step], None if stamps is None else stamps[at : at + step])
+
+    def _step(self, per_record: float) -> int:
+        """How many records of this size fit into one buffer."""
+        return max(1, int(min(self._outbox.buffer_size, _MAX_ROW) / per_record))
+
+    def _send(self, target: int, kind: Kind, body: Piece, stamps: Stamps | None) -> None:
         pieces: list[Piece] = [body]
-        flags = 0
-        if parts[0].timestamps is not None:
-            stamps = np.concatenate([_stamps(part) for part in parts])
-            pieces, flags = [count.to_bytes(8, "little"), stamps.tobytes(), body], STAMPED
-        frame = pack(kind, self.edge.id, self._writer, *pieces, flags=flags)
+        if stamps is not None:
+            pieces = [len(stamps).to_bytes(8, "little"), stamps.tobytes(), body]
+        frame = pack(kind, self.edge.id, self._writer, *pieces, flags=0 if stamps is None else STAMPED)
         self._outbox.add(self._destination[target], frame)
 
     def _pickle(self, rows: list[Any]) -> bytes:
         try:
             return pickle.dumps(rows, 5)
         except Exception as error:
-            raise UserCodeError(
+            reason = UserCodeError(
                 f"a record cannot be sent to the next operator: {_unpicklable(rows)} cannot be pickled ({error}); "
                 "emit plain values, or give the operator an output_type"
-            ) from error
+            )
+            raise self.blame(reason) from error
 
     def flush(self) -> None:
         """Turn all waiting records into frames; the outbox decides when rows leave."""
@@ -230,10 +247,8 @@ class EdgeWriter:
             self._outbox.add(self._destination[target], frame, close)
 
 
-def _stamps(part: Batch) -> np.ndarray[Any, Any]:
-    if part.timestamps is None:
-        raise InvalidArgument("records with and without timestamps on one edge")
-    return part.timestamps
+def _nobody(error: Exception) -> Exception:
+    return error
 
 
 def _unpicklable(rows: list[Any]) -> str:

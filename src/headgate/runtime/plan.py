@@ -26,6 +26,11 @@ class Settings:
     slice_ms: int
     max_unconfirmed: int
     object_reuse: bool = False
+    incremental: bool = False
+    migrate_ttl: bool = False
+    exactly_once: bool = True
+    checkpoints_after_finish: bool = True
+    final_checkpoint: bool = False  # whether a finished subtask waits for one more complete checkpoint (SPEC R4.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class InputEdge:
     input: int
     type: TypeInformation
     writers_of: tuple[tuple[int, ...], ...]  # for each reader, the writers that have a channel to it
+    ship: str  # how records choose their target, see Partitioning.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +118,7 @@ def _vertex_plan(graph: JobGraph, layout: Layout, vertex: Vertex) -> VertexPlan:
     for edge in graph.inputs(vertex.id):
         writers = graph.vertices[edge.source].parallelism
         channels = [edge.partitioning.writers(r, writers, vertex.parallelism) for r in range(vertex.parallelism)]
-        inputs.append(InputEdge(edge.id, edge.input, edge.type, tuple(map(tuple, channels))))
+        inputs.append(InputEdge(edge.id, edge.input, edge.type, tuple(map(tuple, channels)), edge.partitioning.kind))
     outputs = []
     for edge in graph.outputs(vertex.id):
         reader = graph.vertices[edge.target]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -33,6 +34,8 @@ _RECOMMENDED = {
     "spark.task.reaper.enabled": "true",
     "spark.task.maxFailures": "1",
     "spark.python.unix.domain.socket.enabled": "false",
+    "spark.python.daemon.module": "headgate.runtime.daemon",  # workers are forks that have everything loaded
+    "spark.python.worker.reuse": "false",  # and so no worker outlives its task: no thread or state of an old attempt
 }
 
 _SESSION = {
@@ -79,7 +82,7 @@ def _check(spark: Any) -> None:
     wrong = [
         f"  {key} = {value}   (now {conf.get(key) or 'unset'})"
         for key, value in REQUIRED.items()
-        if conf.get(key, "false") != value
+        if (conf.get(key) or "false").lower() != value
     ]
     if wrong:
         raise ConfigError(
@@ -104,13 +107,14 @@ def _create(configuration: Configuration) -> SparkSession:
         "spark.api.mode": "classic",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "FATAL",  # failures come with their own message; Spark's trace would bury it
         "spark.default.parallelism": str(os.cpu_count() or 1),
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
     }
     if master.startswith("local"):
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
-    for key, value in (settings | configuration.spark_options()).items():
+    options = settings | configuration.spark_options()
+    options["spark.driver.extraJavaOptions"] = _java_options(options.get("spark.driver.extraJavaOptions", ""))
+    for key, value in options.items():
         builder = builder.config(key, value)
     try:
         return builder.getOrCreate()
@@ -118,6 +122,16 @@ def _create(configuration: Configuration) -> SparkSession:
         raise ConfigError(
             f"Spark did not start on master {master}: {_first_line(error)}. Run `headgate doctor` to see what is missing"
         ) from error
+
+
+def _java_options(given: str) -> str:
+    """The user's options for the JVM, and a quiet log unless they configure one."""
+    home, conf = os.environ.get("SPARK_HOME"), os.environ.get("SPARK_CONF_DIR")
+    directory = Path(conf) if conf else Path(home, "conf") if home else None
+    if "log4j2.configurationFile" in given or (directory and (directory / "log4j2.properties").exists()):
+        return given
+    quiet = Path(__file__).with_name("log4j2-quiet.properties")
+    return f"{given} -Dlog4j2.configurationFile={quiet.as_uri()}".strip()
 
 
 def dataflow_session(spark: SparkSession) -> SparkSession:

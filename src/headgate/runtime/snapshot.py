@@ -15,6 +15,9 @@ from headgate.errors import IllegalState
 from headgate.handles import KeyedStateHandle
 from headgate.keygroups import KeyGroupRange
 from headgate.protocol.assignment import assign_keyed
+from headgate.protocol.barriers import AlignmentMetrics
+from headgate.protocol.checkpoint_types import Barrier
+from headgate.runtime.inputs import CapturedFrame
 from headgate.runtime.operators.base import OperatorSnapshot
 from headgate.state.operator import OperatorStateSnapshot, RestoredOperatorState, rescale
 
@@ -43,11 +46,22 @@ class SubtaskState(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class SnapshotInProgress:
-    """A snapshot whose synchronous part is done."""
+    """A snapshot whose synchronous part is done; of an unaligned one, in-flight data is still being captured."""
 
-    checkpoint_id: int
+    barrier: Barrier
     operators: list[OperatorSnapshot]
-    sync_ms: float = 0.0
+    metrics: AlignmentMetrics
+    finished: bool = False  # the subtask had seen its last record
+    sync_ms: int = 0
+    capturing: bool = False
+    captured: list[CapturedFrame] = field(default_factory=list)
+    cancelled: bool = False
+
+    def capture_complete(self, frames: list[CapturedFrame], metrics: AlignmentMetrics) -> None:
+        """The in-flight data is whole."""
+        self.captured, self.capturing = frames, False
+        stored = sum(len(frame.body) for frame in frames)
+        self.metrics = msgspec.structs.replace(metrics, persisted_bytes=stored)
 
     def finish(self) -> SubtaskState:
         """Do the rest at once and keep all bytes in memory: for the local runtime and tests."""
@@ -55,10 +69,11 @@ class SnapshotInProgress:
             OperatorState(op.operator_id, op.operator_state(), None if op.keyed is None else op.keyed.finish())
             for op in self.operators
         ]
-        return SubtaskState(self.checkpoint_id, tuple(done))
+        return SubtaskState(self.barrier.id, tuple(done))
 
     def cancel(self) -> None:
         """Give up; what the snapshot holds is released."""
+        self.cancelled = True
         for operator in self.operators:
             if operator.keyed is not None:
                 operator.keyed.cancel()

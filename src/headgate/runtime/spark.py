@@ -115,7 +115,9 @@ def _slots_message(spark: SparkSession, needed: int, reserved: int, have: int, e
         )
     extra = f" and {reserved} reserved (headgate.spark.reserved-slots)" if reserved else ""
     free = f" free ({used} are used by other jobs of the session)" if used > 0 else ""
-    return f"the job needs {needed} task slots{extra}, but Spark has {have}{free} on {_master(spark)}: {mend}\n{explain}"
+    return (
+        f"the job needs {needed} task slots{extra}, but Spark has {have}{free} on {_master(spark)}: {mend}\n{explain}"
+    )
 
 
 def _master(spark: SparkSession) -> str:

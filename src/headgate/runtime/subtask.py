@@ -2,112 +2,49 @@
 
 There is no thread, sleep or clock in here. The Spark shell, the local runtime and the simulator all drive the same
 object: `receive` rows, `step` while there is work, `take` rows that are ready, `on_time` when `next_deadline` is due.
+For checkpoints: `trigger`, `announce`, `notify_complete` and `notify_aborted` come from the coordinator, between two
+steps; `take_snapshots` and `take_declines` give what is to be written and reported.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections import deque
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
-from enum import Enum
-from functools import partial
+from collections.abc import Iterable
 from random import Random
-from typing import Any, Protocol
-
-import numpy as np
-import pyarrow as pa
 
 from headgate.batch import Batch
 from headgate.errors import IllegalState
 from headgate.functions import TaskInfo
-from headgate.keygroups import key_group_range
-from headgate.protocol.frames import DRAIN, STAMPED, Frame, Kind, pack, read_frames
-from headgate.runtime.failures import OperatorFailure
-from headgate.runtime.operators.base import Operator, OperatorContext, Receiver
-from headgate.runtime.operators.ends import SourceOperator
-from headgate.runtime.operators.registry import make_operator
+from headgate.protocol.barriers import (
+    BarrierHandler,
+    BarrierTracker,
+    Block,
+    CaptureComplete,
+    Decline,
+    InputGate,
+    Instruction,
+    SendCancelMarker,
+    StartCapture,
+    StopCapture,
+    TakeSnapshot,
+    Unblock,
+)
+from headgate.protocol.checkpoint_types import Barrier, SnapshotType
+from headgate.protocol.frames import DRAIN, Frame, Kind
+from headgate.runtime.chain import OperatorChain
+from headgate.runtime.inputs import DATA, Channel, Inputs, decode
+from headgate.runtime.operators.base import Receiver
 from headgate.runtime.output import EdgeWriter, Outbox, Piece
 from headgate.runtime.plan import InputEdge, Settings, VertexPlan
+from headgate.runtime.relay import Relay, end_task
+from headgate.runtime.services import SubtaskServices
 from headgate.runtime.snapshot import SnapshotInProgress, SubtaskRestore
-from headgate.state.backend import BackendSetup, KeyedStateBackend, SnapshotKind
-from headgate.state.hashmap import HashMapBackend
-from headgate.state.operator import OperatorStateBackend
-from headgate.types import TypeInformation
+from headgate.runtime.status import Status
+from headgate.state.backend import SnapshotKind
 
-__all__ = ["Relay", "Status", "Subtask", "SubtaskServices", "Task"]
+__all__ = ["Relay", "Status", "Subtask", "SubtaskServices"]
 
-
-class Status(Enum):
-    """Where a task is in its life."""
-
-    CREATED = "CREATED"
-    RUNNING = "RUNNING"
-    FINISHED = "FINISHED"
-
-
-class SubtaskServices(Protocol):
-    """What a subtask needs of the world; each runtime has its own."""
-
-    lockstep: bool
-
-    def now(self) -> int:
-        """Milliseconds."""
-        ...
-
-    def to_driver(self, channel: str, payload: bytes, records: int) -> None:
-        """Send printed lines or collected records."""
-        ...
-
-    def wake(self) -> None:
-        """Called from another thread: there is something to do."""
-        ...
-
-
-class Task(Protocol):
-    """What a runtime drives: a subtask or a relay."""
-
-    status: Status
-
-    def open(self) -> None: ...
-    def receive(self, row: bytes | memoryview) -> None: ...
-    def step(self, max_records: int) -> int: ...
-    def has_work(self) -> bool: ...
-    def flush(self) -> None: ...
-    def take(self) -> list[tuple[int, list[Piece]]]: ...
-    def next_deadline(self) -> int | None: ...
-    def on_time(self, now: int) -> None: ...
-    def close(self) -> None: ...
-    def all_input_ended(self) -> bool: ...
-
-
-class _Ends:
-    """Counts the physical ends: one from every task of the level before."""
-
-    def __init__(self, writers: int) -> None:
-        self._missing = set(range(writers))
-
-    def add(self, writer: int) -> None:
-        if writer not in self._missing:
-            raise IllegalState(f"task {writer} of the level before sent its end twice, or does not exist")
-        self._missing.discard(writer)
-
-    @property
-    def all(self) -> bool:
-        return not self._missing
-
-
-@dataclass(slots=True)
-class Channel:
-    """Records and events of one writer on one edge."""
-
-    edge: int
-    writer: int
-    input: int
-    type: TypeInformation
-    data_ended: bool = False
-    ended: bool = False
+_FORCED_ALIGNED = ("forward", "rescale", "broadcast")
+_KINDS = {SnapshotType.CHECKPOINT: SnapshotKind.CHECKPOINT, SnapshotType.FULL_CHECKPOINT: SnapshotKind.FULL}
 
 
 class Subtask:
@@ -126,177 +63,99 @@ class Subtask:
         """`task` = (own number in the level, tasks in the level before, tasks in the level after)."""
         self.status = Status.CREATED
         self.records_in = 0
-        self.bytes_in = 0
-        self.queued_bytes = 0
-        self._plan, self._index, self._settings, self._services = plan, index, settings, services
-        self._restore = restore
+        self.data_finished = False  # the last record is through, and the operators have been finished
+        self._settings, self._services = settings, services
         self._number, previous, self._next_width = task
-        self._ends = _Ends(previous)
-        self._channels = {(c.edge, c.writer): c for edge in plan.inputs for c in _channels(edge, index)}
-        self._open_channels = len(self._channels)
-        self._open_data = len(self._channels)
-        self._arrived: deque[tuple[Channel, Frame]] = deque()
-        self._batch: tuple[Batch, Receiver] | None = None  # what is being worked off, in slices
+        channels = [channel for edge in plan.inputs for channel in _channels(edge, index)]
+        self._inputs = Inputs(channels, previous)
+        self._gate = _gate(channels, settings)
+        self._open_channels = self._open_data = len(channels)
+        self._batch: tuple[Channel, Frame, Batch] | None = None  # what is being worked off, in slices
         self._at = 0
         self._outbox = Outbox(settings.buffer_size)
-        self._random = Random(f"{info.job_id}/{plan.vertex.id}/{index}")
-        self._writers = [self._writer(edge) for edge in range(len(plan.outputs))]
-        self._operators = [self._operator(position, info) for position in range(len(plan.vertex.operators))]
-        self._receivers = self._wire()
-        head = self._operators[0]
-        self._source = head if isinstance(head, SourceOperator) else None
+        random = Random(f"{info.job_id}/{plan.vertex.id}/{index}")
+        self._writers = [EdgeWriter(out, index, plan.vertex.parallelism, self._outbox, random) for out in plan.outputs]
+        edges: dict[int, Receiver] = {writer.edge.id: writer.emit for writer in self._writers}
+        self._chain = OperatorChain(plan.vertex, info, settings, services, edges, restore)
+        self._receivers: dict[int, Receiver] = {i: self._chain.receiver(i) for i in sorted({c.input for c in channels})}
+        self._source = self._chain.source
         timeout = plan.vertex.buffer_timeout
         self._buffer_timeout = settings.buffer_timeout if timeout is None else timeout
         self._flush_at: int | None = None
-
-    # --- wiring -----------------------------------------------------------------------------------------------------
-
-    def _writer(self, number: int) -> EdgeWriter:
-        out = self._plan.outputs[number]
-        first = out.first_destination
-        return EdgeWriter(
-            out.edge,
-            self._index,
-            self._plan.vertex.parallelism,
-            out.readers,
-            out.reader_max_parallelism,
-            lambda reader: first + reader,
-            self._outbox,
-            self._random,
-        )
-
-    def _operator(self, position: int, info: TaskInfo) -> Operator:
-        chained = self._plan.vertex.operators[position]
-        services = self._services
-        own = TaskInfo(
-            chained.name, chained.id, info.subtask, info.parallelism, info.max_parallelism, info.attempt, info.job_id
-        )
-        restored = self._restore.operators.get(chained.id) if self._restore else None
-        context = OperatorContext(
-            info=own,
-            clock=services.now,
-            to_driver=services.to_driver,
-            wake=services.wake,
-            operator_state=OperatorStateBackend(chained.name, restored.operator if restored else None),
-            restored_id=self._restore.checkpoint_id if self._restore else None,
-            keyed_backend=partial(self._keyed_backend, own),
-            lockstep=services.lockstep,
-        )
-        return make_operator(chained, context)
-
-    def _keyed_backend(
-        self, info: TaskInfo, key_type: TypeInformation, group_of: Callable[[Any], int]
-    ) -> KeyedStateBackend:
-        settings = self._settings
-        setup = BackendSetup(
-            operator=info.task_name,
-            key_groups=key_group_range(info.subtask, info.max_parallelism, info.parallelism),
-            max_parallelism=info.max_parallelism,
-            clock=self._services.now,
-            key_type=key_type,
-            object_reuse=settings.object_reuse,
-            instance=f"{info.job_id[:8]}-{info.attempt}",
-            group_of=group_of,
-        )
-        backend = HashMapBackend(setup)
-        restored = self._restore.operators.get(info.operator_id) if self._restore else None
-        if restored is not None and restored.keyed:
-            backend.restore(restored.keyed)
-        return backend
-
-    def _wire(self) -> dict[int, Receiver]:
-        """Connect the operators, last first; the receivers of the head's inputs."""
-        writers = {out.edge.id: writer for out, writer in zip(self._plan.outputs, self._writers, strict=True)}
-        for position in reversed(range(len(self._operators))):
-            operator = self._operators[position]
-            by_tag: dict[str | None, list[Receiver]] = {}
-            for output in operator.operator.outputs:
-                if output.edge is not None:
-                    receiver = _guarded(writers[output.edge].emit, operator)
-                else:
-                    assert output.operator is not None
-                    receiver = self._operators[output.operator].receiver(output.input)
-                by_tag.setdefault(output.tag, []).append(receiver)
-            for tag, receivers in by_tag.items():
-                if tag is None:
-                    operator.emit = _all(receivers)
-                else:
-                    operator.side[tag] = _all(receivers)
-        inputs = sorted({edge.input for edge in self._plan.inputs})
-        return {number: self._operators[0].receiver(number) for number in inputs}
+        self._snapshots: list[SnapshotInProgress] = []
+        self._capturing: SnapshotInProgress | None = None
+        self._declines: list[Decline] = []
+        self._final_checkpoint: int | None = None  # the first checkpoint behind the last record
+        self._committed = not settings.final_checkpoint
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open the operators, the last of the chain first."""
-        for operator in reversed(self._operators):
-            operator.open()
+        """Open the operators."""
+        self._chain.open()
         self.status = Status.RUNNING
 
     def close(self) -> None:
-        """Close every operator; the first error is raised when all are closed."""
-        first: Exception | None = None
-        for operator in self._operators:
-            try:
-                operator.close()
-            except Exception as error:
-                first = first or error
-        if first is not None:
-            raise first
+        """Close the operators; the first error is raised when all are closed."""
+        self._chain.close()
 
-    def _finish(self) -> None:
-        """The input ended: (1) finish the operators, (2) end the data, (3) end the channels, (4) end the task."""
-        for operator in self._operators:  # (1)
-            operator.finish()
+    def _finish_data(self) -> None:
+        """The last record is through: (1) finish the operators, (2) tell the readers."""
+        self._chain.finish()  # (1)
         for writer in self._writers:  # (2)
             writer.event(Kind.END_OF_DATA, flags=DRAIN)
-        for writer in self._writers:  # (3)
+        self._outbox.flush()
+        self.data_finished = True
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        """End the channels and the task when all input ended and the final checkpoint is complete (SPEC R4.5)."""
+        if self.status is not Status.RUNNING or not self.data_finished or self._open_channels or not self._committed:
+            return
+        for writer in self._writers:
             writer.event(Kind.END_OF_PARTITION)
-        _end_task(self._outbox, self._number, self._next_width)  # (4)
+        end_task(self._outbox, self._number, self._next_width)
         self.status = Status.FINISHED
 
     def all_input_ended(self) -> bool:
         """Whether every task of the level before has sent its physical end."""
-        return self._ends.all
-
-    # --- snapshots --------------------------------------------------------------------------------------------------
-
-    def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> SnapshotInProgress:
-        """The synchronous part of a snapshot of all operators, as one step with respect to records and timers."""
-        with ExitStack() as locks:
-            for operator in self._operators:
-                locks.enter_context(operator.checkpoint_lock())
-            for operator in self._operators:
-                operator.before_barrier()
-            done = [operator.snapshot(checkpoint_id, timestamp, kind) for operator in self._operators]
-        return SnapshotInProgress(checkpoint_id, done)
+        return self._inputs.ends.all
 
     # --- input ------------------------------------------------------------------------------------------------------
 
+    @property
+    def bytes_in(self) -> int:
+        return self._inputs.bytes_read
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._inputs.queued_bytes
+
+    @property
+    def needs_reading(self) -> bool:
+        """Whether to read on though the queues are full: a barrier that is waited for has not been read."""
+        return self._gate.needs_reading
+
     def receive(self, row: bytes | memoryview) -> None:
         """Take a row; its frames wait for their turn."""
-        for frame in read_frames(row):
-            if frame.kind == Kind.END:
-                self._ends.add(frame.writer)
-                continue
-            channel = self._channels.get((frame.edge, frame.writer))
-            if channel is None:
-                raise IllegalState(f"a frame for channel {frame.edge}/{frame.writer}, which this subtask does not have")
-            if channel.ended:
-                raise IllegalState(f"a frame behind the end of channel {frame.edge}/{frame.writer}")
-            self.bytes_in += len(frame.body)
-            self.queued_bytes += len(frame.body)
-            self._arrived.append((channel, frame))
+        now = self._services.now()
+        for channel, frame in self._inputs.read(row):
+            if frame.kind == Kind.BARRIER:
+                self._obey(self._gate.on_barrier_read(channel.id, Barrier.decode(frame.body), now))
+            elif frame.kind == Kind.CANCEL_MARKER:
+                self._obey(self._gate.on_cancel_marker_read(channel.id, _checkpoint_id(frame), now))
+            elif frame.kind == Kind.END_OF_PARTITION:
+                self._obey(self._gate.on_end_of_partition_read(channel.id, now))
 
     def has_work(self) -> bool:
         """Whether `step` can do something now."""
-        if self.status is not Status.RUNNING:
-            return False
-        return self._batch is not None or bool(self._arrived) or self._source is not None
+        return self.has_events() or (
+            self._source is not None and self.status is Status.RUNNING and not self.data_finished
+        )
 
     def has_events(self) -> bool:
         """Whether frames wait that `step` can work off."""
-        return self.status is Status.RUNNING and (self._batch is not None or bool(self._arrived))
+        return self.status is Status.RUNNING and (self._batch is not None or bool(self._inputs))
 
     def step(self, max_records: int) -> int:
         """Work off at most so many records, or one event; the number of records worked off."""
@@ -306,29 +165,30 @@ class Subtask:
         return done
 
     def _step(self, max_records: int) -> int:
-        if self._batch is not None:
+        if self._batch is not None and not self._batch[0].blocked:
             return self._slice(max_records)
-        if self._arrived:
-            channel, frame = self._arrived.popleft()
-            if frame.kind in (Kind.ARROW, Kind.PICKLE):
-                self._batch, self._at = (_decode(frame, channel.type), self._receivers[channel.input]), 0
-                self.queued_bytes -= len(frame.body)
+        reached = self._inputs.next()
+        if reached is not None:
+            channel, frame = reached
+            if frame.kind in DATA:
+                self._batch, self._at = (channel, frame, decode(frame, channel.type)), 0
+                self._gate.on_data(channel.id, len(frame.body))
                 return self._slice(max_records)
             self._event(channel, frame)
             return 0
-        if self._source is not None and self.status is Status.RUNNING:
+        if self._source is not None and self.status is Status.RUNNING and not self.data_finished:
             return self._poll(max_records)
         return 0
 
     def _slice(self, max_records: int) -> int:
         assert self._batch is not None
-        batch, receiver = self._batch
+        channel, _, batch = self._batch
         part = batch.slice(self._at, max_records)
         self._at += len(part)
         if self._at >= len(batch):
             self._batch = None
         self.records_in += len(part)
-        receiver(part)
+        self._receivers[channel.input](part)
         return len(part)
 
     def _poll(self, max_records: int) -> int:
@@ -336,22 +196,118 @@ class Subtask:
         count = self._source.poll(max_records)
         self.records_in += count
         if self._source.finished:
-            self._finish()
+            self._finish_data()
         return count
 
     def _event(self, channel: Channel, frame: Frame) -> None:
-        if frame.kind == Kind.END_OF_DATA:
-            channel.data_ended = True
+        now = self._services.now()
+        if frame.kind == Kind.BARRIER:
+            self._obey(self._gate.on_barrier(channel.id, Barrier.decode(frame.body), now))
+        elif frame.kind == Kind.CANCEL_MARKER:
+            self._obey(self._gate.on_cancel_marker(channel.id, _checkpoint_id(frame), now))
+        elif frame.kind == Kind.END_OF_DATA:
             self._open_data -= 1
+            if self._open_data == 0:
+                self._finish_data()
         elif frame.kind == Kind.END_OF_PARTITION:
-            if not channel.data_ended:
-                raise IllegalState(f"channel {channel.edge}/{channel.writer} ended without END_OF_DATA")
-            channel.ended = True
+            self._obey(self._gate.on_end_of_partition(channel.id, now))
             self._open_channels -= 1
-            if self._open_channels == 0:
-                self._finish()
+            self._end_if_done()
         else:
             raise IllegalState(f"an unknown event {frame.kind} on channel {channel.edge}/{channel.writer}")
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def trigger(self, barrier: Barrier) -> None:
+        """The coordinator starts a checkpoint here: this is a source, or all its writers have ended."""
+        if self.status is Status.RUNNING:
+            self._obey(self._gate.trigger(barrier, self._services.now()))
+        elif self.status is Status.CREATED:
+            self._obey(self._gate.not_ready(barrier.id))
+
+    def announce(self, barrier: Barrier) -> None:
+        """The coordinator says that a checkpoint is unaligned, or that its aligned timeout has passed."""
+        if self.status is Status.RUNNING:
+            self._obey(self._gate.on_announced(barrier, self._services.now()))
+
+    def notify_complete(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete."""
+        self._chain.notify_complete(checkpoint_id)
+        if self._final_checkpoint is not None and checkpoint_id >= self._final_checkpoint:
+            self._committed = True
+            self._end_if_done()
+
+    def notify_aborted(self, checkpoint_id: int) -> None:
+        """The coordinator gave a checkpoint up."""
+        self._drop(checkpoint_id)
+        self._obey(self._gate.on_aborted(checkpoint_id))
+        self._chain.notify_aborted(checkpoint_id)
+
+    def take_snapshots(self) -> list[SnapshotInProgress]:
+        """Snapshots whose synchronous part is done."""
+        taken, self._snapshots = self._snapshots, []
+        return taken
+
+    def take_declines(self) -> list[Decline]:
+        """Checkpoints that this subtask has no part in."""
+        taken, self._declines = self._declines, []
+        return taken
+
+    def _obey(self, instructions: Iterable[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Block(channel):
+                    self._inputs.block(channel)  # type: ignore[arg-type]
+                case Unblock(channels):
+                    self._inputs.unblock(channels)  # type: ignore[arg-type]
+                case TakeSnapshot():
+                    self._snapshot(instruction)
+                case StartCapture(checkpoint_id, channels):
+                    current = None if self._batch is None else (*self._batch[:2], self._at)
+                    self._inputs.start_capture(checkpoint_id, channels, current)  # type: ignore[arg-type]
+                case StopCapture(checkpoint_id, channels):
+                    self._inputs.stop_capture(checkpoint_id, channels)  # type: ignore[arg-type]
+                case CaptureComplete():
+                    self._capture_complete(instruction)
+                case Decline(checkpoint_id):
+                    self._drop(checkpoint_id)
+                    self._declines.append(instruction)
+                case SendCancelMarker(checkpoint_id):
+                    for writer in self._writers:
+                        writer.event(Kind.CANCEL_MARKER, checkpoint_id.to_bytes(8, "little"), close=True)
+
+    def _snapshot(self, instruction: TakeSnapshot) -> None:
+        barrier = instruction.barrier
+        kind = _KINDS.get(barrier.options.type, SnapshotKind.SAVEPOINT)
+        started = self._services.now()
+        operators = self._chain.snapshot(barrier.id, barrier.timestamp, kind, lambda: self._send_barrier(barrier))
+        if self.data_finished and self._final_checkpoint is None and not barrier.options.type.is_savepoint:
+            self._final_checkpoint = barrier.id
+        progress = SnapshotInProgress(barrier, operators, instruction.metrics, self.data_finished)
+        progress.sync_ms = self._services.now() - started
+        progress.capturing = instruction.unaligned
+        if instruction.unaligned:
+            self._capturing = progress
+        self._snapshots.append(progress)
+
+    def _send_barrier(self, barrier: Barrier) -> None:
+        for writer in self._writers:
+            writer.event(Kind.BARRIER, barrier.encode(), close=True)
+        self._flush_at = None
+
+    def _capture_complete(self, instruction: CaptureComplete) -> None:
+        progress = self._capturing
+        assert progress is not None
+        assert progress.barrier.id == instruction.checkpoint_id
+        progress.capture_complete(self._inputs.end_capture(instruction.checkpoint_id), instruction.metrics)
+        self._capturing = None
+
+    def _drop(self, checkpoint_id: int) -> None:
+        """Let go of what is held for a checkpoint that will not be."""
+        self._inputs.end_capture(checkpoint_id)
+        if self._capturing is not None and self._capturing.barrier.id == checkpoint_id:
+            self._capturing.cancel()
+            self._capturing = None
 
     # --- output -----------------------------------------------------------------------------------------------------
 
@@ -390,132 +346,40 @@ class Subtask:
         """The next time (ms) at which `on_time` has work."""
         if self.status is not Status.RUNNING:
             return None
-        times = [t for operator in self._operators if (t := operator.next_deadline()) is not None]
+        times = self._chain.deadlines()
         if self._flush_at is not None:
             times.append(self._flush_at)
-        if self._source is not None and (ready := self._source.ready_at()) is not None:
+        if self._source is not None and not self.data_finished and (ready := self._source.ready_at()) is not None:
             times.append(ready)
+        if (align := self._gate.next_deadline()) is not None:
+            times.append(align)
         return min(times, default=None)
 
     def on_time(self, now: int) -> None:
-        """Fire timers, flush buffers that are due."""
+        """Fire timers, flush buffers that are due, end alignments that took too long."""
         if self.status is not Status.RUNNING:
             return
-        for operator in self._operators:
-            deadline = operator.next_deadline()
-            if deadline is not None and deadline <= now:
-                operator.on_time(now)
-                self._flush_if_due()
+        if self._chain.on_time(now):
+            self._flush_if_due()
         if self._flush_at is not None and now >= self._flush_at:
             self.flush()
-
-
-class Relay:
-    """Passes rows on to the next level, unchanged and in order."""
-
-    def __init__(self, destination: int, task: tuple[int, int, int], buffer_size: int) -> None:
-        self.status = Status.CREATED
-        self.records_in = self.records_out = self.bytes_in = self.queued_bytes = 0
-        self._destination = destination
-        self._number, previous, self._next_width = task
-        self._ends = _Ends(previous)
-        self._outbox = Outbox(buffer_size)
-
-    @property
-    def bytes_out(self) -> int:
-        return self._outbox.bytes_out
-
-    def open(self) -> None:
-        self.status = Status.RUNNING
-        self._finish_if_ended()
-
-    def receive(self, row: bytes | memoryview) -> None:
-        first = next(read_frames(row))
-        if first.kind == Kind.END:  # ends come in rows of their own
-            self._ends.add(first.writer)
-            self._finish_if_ended()
-        else:
-            self.bytes_in += len(row)
-            self._outbox.add(self._destination, [row], close=True)
-
-    def _finish_if_ended(self) -> None:
-        if self._ends.all and self.status is Status.RUNNING:
-            _end_task(self._outbox, self._number, self._next_width)
-            self.status = Status.FINISHED
-
-    def all_input_ended(self) -> bool:
-        return self._ends.all
-
-    def has_work(self) -> bool:
-        return False
-
-    def step(self, max_records: int) -> int:
-        return 0
-
-    def flush(self) -> None:
-        self._outbox.flush()
-
-    def take(self) -> list[tuple[int, list[Piece]]]:
-        return self._outbox.take()
-
-    def next_deadline(self) -> int | None:
-        return None
-
-    def on_time(self, now: int) -> None:
-        """A relay has no timers."""
-
-    def close(self) -> None:
-        """A relay holds nothing."""
+        align = self._gate.next_deadline()
+        if align is not None and align <= now:
+            self._obey(self._gate.on_time(now))
 
 
 def _channels(edge: InputEdge, index: int) -> list[Channel]:
-    return [Channel(edge.id, writer, edge.input, edge.type) for writer in edge.writers_of[index]]
+    forced = edge.ship in _FORCED_ALIGNED
+    return [Channel(edge.id, writer, edge.input, edge.type, forced) for writer in edge.writers_of[index]]
 
 
-def _end_task(outbox: Outbox, number: int, next_width: int) -> None:
-    outbox.flush()
-    for target in range(next_width):
-        outbox.add(target, pack(Kind.END, 0, number), close=True)
+def _gate(channels: list[Channel], settings: Settings) -> InputGate:
+    ids = [channel.id for channel in channels]
+    if not settings.exactly_once:
+        return BarrierTracker(ids, after_finish=settings.checkpoints_after_finish)
+    forced = [channel.id for channel in channels if channel.forced_aligned]
+    return BarrierHandler(ids, forced_aligned=forced, after_finish=settings.checkpoints_after_finish)
 
 
-def _decode(frame: Frame, type: TypeInformation) -> Batch:
-    body, stamps = frame.body, None
-    if frame.flags & STAMPED:
-        count = int.from_bytes(body[:8], "little")
-        stamps = np.frombuffer(body[8 : 8 + 8 * count], np.int64)
-        body = body[8 + 8 * count :]
-    if frame.kind == Kind.ARROW:
-        batch = Batch.of_arrow(pa.ipc.read_record_batch(pa.py_buffer(body), type.schema), type)
-    else:
-        batch = Batch.of_rows(pickle.loads(body), type)
-    batch.timestamps = stamps
-    return batch
-
-
-def _all(receivers: list[Receiver]) -> Receiver:
-    if len(receivers) == 1:
-        return receivers[0]
-
-    def fan_out(batch: Batch) -> None:
-        for receiver in receivers:
-            receiver(batch)
-
-    return fan_out
-
-
-def _guarded(emit: Receiver, operator: Operator) -> Receiver:
-    """Key selectors and partitioners run at the writer: their errors name the operator before the edge."""
-
-    def guarded(batch: Batch) -> None:
-        try:
-            emit(batch)
-        except OperatorFailure:
-            raise
-        except Exception as error:
-            raise _edge_failure(operator, error) from error
-
-    return guarded
-
-
-def _edge_failure(operator: Operator, error: Exception) -> Exception:
-    return error if getattr(error, "origin", None) is not None else operator.failure(error)
+def _checkpoint_id(frame: Frame) -> int:
+    return int.from_bytes(frame.body, "little")

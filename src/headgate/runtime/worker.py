@@ -7,6 +7,7 @@ reads, and Spark holds the writers.
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import resource
@@ -16,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,12 +34,13 @@ from headgate.runtime.output import Piece
 from headgate.runtime.plan import Settings, VertexPlan
 from headgate.runtime.subtask import Relay, Status, Subtask
 
-__all__ = ["ROW_SCHEMA", "LevelTask"]
+__all__ = ["ROW_SCHEMA", "LevelTask", "process_mark"]
 
 ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("payload", pa.binary())])
 _MAX_YIELD = 8 << 20
 _LONGEST_WAIT = 1.0
 _CANCEL_GRACE = 3.0
+_FAILURE_GRACE = 8.0  # pyspark waits up to 5 s for its own reading thread before it reports an exception
 
 
 class Inflow:
@@ -65,6 +68,7 @@ class Inflow:
         """The iterator is at its end, or broke."""
         with self._condition:
             self.exhausted, self.error = True, error
+            self._woken = True
             self._condition.notify_all()
 
     def wake(self) -> None:
@@ -88,16 +92,15 @@ class Inflow:
             self._condition.notify_all()
         return taken
 
-    def wait(self, seconds: float) -> None:
-        """Until there is a row, the end, a wake-up, or the time is over."""
+    def wait(self, seconds: float, for_rows: bool = True) -> None:
+        """Until there is a row (if there is room for one), a wake-up, or the time is over.
+
+        The end of the iterator wakes once and is no reason not to wait: a source has nothing else to read.
+        """
         with self._condition:
-            if not self._rows and not self._woken and not self.exhausted:
+            if not (for_rows and self._rows) and not self._woken:
                 self._condition.wait(seconds)
             self._woken = False
-
-    def wait_for_end(self, seconds: float) -> None:
-        """Until there is a row, a wake-up, or the end of the iterator."""
-        self.wait(seconds)
 
     @property
     def empty(self) -> bool:
@@ -125,6 +128,8 @@ class Shell:
         self._settings = settings
         self._client: ControlClient | None = None
         self._cancelled: str | None = None
+        self._task: Subtask | Relay | None = None
+        self._over = False
         self._unconfirmed = 0
         self._times = _Times()
         self._limit = 256  # records in a slice, adapted to the time it takes
@@ -146,7 +151,7 @@ class Shell:
 
     def connect(self, address: ControlAddress, register: Register, timeout: float) -> None:
         """Register with the driver."""
-        self._client = ControlClient(address, register, timeout, self._on_message)
+        self._client = ControlClient(address, register, timeout, self._on_message, self._metrics)
 
     @property
     def client(self) -> ControlClient:
@@ -157,13 +162,25 @@ class Shell:
         if isinstance(message, Confirm):
             self._unconfirmed -= message.outputs
             self.wake()
-        elif isinstance(message, Cancel):
+        elif isinstance(message, Cancel) and self._cancelled is None:
             self._cancelled = message.reason
             self.wake()
-            # The main thread may be stuck in user code or in a full socket: it gets a moment, then the process ends.
-            timer = threading.Timer(_CANCEL_GRACE, os._exit, [0])
-            timer.daemon = True
-            timer.start()
+            self.end_process_in(_CANCEL_GRACE)
+
+    def end_process_in(self, seconds: float) -> None:
+        """The main thread may be stuck in user code or in a full socket: it gets a moment, then the process ends."""
+        timer = threading.Timer(seconds, self._end_process)
+        timer.daemon = True
+        timer.start()
+
+    def _end_process(self) -> None:
+        if not self._over:  # else the process may run another task by now
+            os._exit(0)
+
+    def over(self) -> None:
+        """The task has ended well; what happens in this process now is not its own any more."""
+        self._over = True
+        self.client.close()
 
     def check_cancelled(self) -> None:
         """Raise if the driver wants this task to stop."""
@@ -193,11 +210,12 @@ class Shell:
     def run(self, task: Subtask | Relay) -> Iterator[pa.RecordBatch]:
         """Open, work until the subtask is finished, then read Spark's iterator to its end."""
         task.open()
+        self._task = task
         self.client.send(Running())
-        next_report = time.monotonic() + 1.0
         while True:
             self.check_cancelled()
-            for row in self.inflow.take(self._settings.queue_size):
+            # What waits inside the subtask counts against the same limit: else a slow one would gather all input.
+            for row in self.inflow.take(self._settings.queue_size - task.queued_bytes):
                 task.receive(row)
             self._check_input(task)
             worked = self._work(task)
@@ -208,12 +226,11 @@ class Shell:
                 break
             if not worked:
                 self._wait(task)
-            if time.monotonic() >= next_report:
-                self.report(task)
-                next_report = time.monotonic() + 1.0
         self._check_input(task)
         task.close()
-        self.report(task)
+        metrics = self._metrics()
+        if metrics is not None:
+            self.client.send(metrics)
         self.client.send(Finished())
 
     def _work(self, task: Subtask | Relay) -> bool:
@@ -223,15 +240,19 @@ class Shell:
         fired = deadline is not None and deadline <= self.now()
         if fired:
             task.on_time(self.now())
-        if not task.has_work() or self._unconfirmed >= self._settings.max_unconfirmed:
+        if not task.has_work() or self._held():
             self._times.busy += time.perf_counter() - started
             return fired and task.next_deadline() != deadline
-        had_input = task.queued_bytes > 0
+        pending = _pending(task)
         count = task.step(self._limit)
         elapsed = time.perf_counter() - started
         self._times.busy += elapsed
         self._adapt(count, elapsed)
-        return count > 0 or had_input
+        return count > 0 or pending
+
+    def _held(self) -> bool:
+        """Whether the driver has not yet taken enough of what was printed or collected."""
+        return self._unconfirmed >= self._settings.max_unconfirmed
 
     def _adapt(self, count: int, elapsed: float) -> None:
         target = self._settings.slice_ms / 1000
@@ -247,18 +268,18 @@ class Shell:
             raise WorkerLost(f"the input broke off before its end; a task of the level before died{cause}")
 
     def _wait(self, task: Subtask | Relay) -> None:
+        if task.status is Status.FINISHED and self.inflow.exhausted:
+            return
+        if _pending(task) and not self._held():
+            return
         seconds = _LONGEST_WAIT
         deadline = task.next_deadline()
         if deadline is not None:
             seconds = min(seconds, max(0.0, (deadline - self.now()) / 1000))
-        started = time.perf_counter()
-        if task.status is Status.FINISHED and self.inflow.exhausted:
-            return
-        if seconds > 0 and not (
-            task.has_work() and task.queued_bytes and self._unconfirmed < self._settings.max_unconfirmed
-        ):
-            self.inflow.wait(seconds)
-        self._times.idle += time.perf_counter() - started
+        if seconds > 0:
+            started = time.perf_counter()
+            self.inflow.wait(seconds, for_rows=task.queued_bytes < self._settings.queue_size)
+            self._times.idle += time.perf_counter() - started
 
     def _yield(self, task: Subtask | Relay) -> Iterator[pa.RecordBatch]:
         rows = task.take()
@@ -268,22 +289,27 @@ class Shell:
         yield from as_batches(rows)
         self._times.back_pressured += time.perf_counter() - started
 
-    def report(self, task: Subtask | Relay) -> None:
-        """Send the counters."""
-        times = self._times
-        self.client.send(
-            Metrics(
-                records_in=task.records_in,
-                records_out=task.records_out,
-                bytes_in=task.bytes_in,
-                bytes_out=task.bytes_out,
-                busy_ms=int(times.busy * 1000),
-                back_pressured_ms=int(times.back_pressured * 1000),
-                idle_ms=int(times.idle * 1000),
-                queued_bytes=self.inflow.queued_bytes + task.queued_bytes,
-                resident_bytes=_resident_bytes(),
-            )
+    def _metrics(self) -> Metrics | None:
+        """The counters, once a second: in the client's thread, so that they come also while the main one is held."""
+        times, task = self._times, self._task
+        if task is None:
+            return Metrics(0, 0, 0, 0, 0, 0, 0, 0, _resident_bytes())
+        return Metrics(
+            records_in=task.records_in,
+            records_out=task.records_out,
+            bytes_in=task.bytes_in,
+            bytes_out=task.bytes_out,
+            busy_ms=int(times.busy * 1000),
+            back_pressured_ms=int(times.back_pressured * 1000),
+            idle_ms=int(times.idle * 1000),
+            queued_bytes=self.inflow.queued_bytes + task.queued_bytes,
+            resident_bytes=_resident_bytes(),
         )
+
+
+def _pending(task: Subtask | Relay) -> bool:
+    """Whether input waits that the task can work off; a source always "has work", but may have nothing to give."""
+    return isinstance(task, Subtask) and task.has_events()
 
 
 def as_batches(rows: list[tuple[int, list[Piece]]]) -> Iterator[pa.RecordBatch]:
@@ -322,6 +348,8 @@ class LevelTask:
     job_id: str
     attempt: int
     control_timeout: float
+    path: tuple[str, ...] = ()  # where the driver finds modules, if workers see the same files
+    archive: str | None = None  # else: the name of the archive with the program's own modules
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -333,32 +361,43 @@ class LevelTask:
     def run(self, batches: Iterator[pa.RecordBatch], index: int) -> Iterator[pa.RecordBatch]:
         """The whole life of one task."""
         sys.setswitchinterval(0.0005)  # three threads share the GIL; the default hands over only every 5 ms
+        self._extend_path()
         part: dict[str, Any] = pickle.loads(self.part)
         settings: Settings = part["settings"]
         shell = Shell(settings)
         register = Register(self.level, index, self.attempt, socket.gethostname(), os.getpid())
         shell.connect(self.address, register, self.control_timeout)
-        reading = threading.Thread(
-            target=shell.read if self.level else shell.skip, args=(batches,), name="headgate-reader", daemon=True
-        )
-        reading.start()
-        name: str = part["names"][index]
         task: Subtask | Relay | None = None
-        try:
-            task = self._task(part, index, shell, settings)
-            yield from shell.run(task)
-        except GeneratorExit:
-            raise
-        except JobCancelled:
-            _close_quietly(task)
-            shell.client.close()
-            raise
-        except BaseException as error:
-            failure = describe(error, name)
-            _close_quietly(task)
-            shell.client.fail(failure)
-            raise RuntimeError(f"headgate: {failure.message}") from None
-        shell.client.close()
+        with _marked(process_mark(self.job_id, self.attempt)):
+            try:
+                reading = shell.read if self.level else shell.skip
+                threading.Thread(target=reading, args=(batches,), name="headgate-reader", daemon=True).start()
+                task = self._task(part, index, shell, settings)
+                yield from shell.run(task)
+            except (GeneratorExit, JobCancelled):  # Spark or the driver stops this task
+                shell.end_process_in(_CANCEL_GRACE)
+                _close_quietly(task)
+                shell.client.close()
+                raise
+            except BaseException as error:
+                failure = describe(error, part["names"][index])
+                shell.client.send(failure)  # before close(), which may hang
+                shell.end_process_in(_FAILURE_GRACE)
+                _close_quietly(task)
+                shell.client.close()
+                raise RuntimeError(f"headgate: {failure.message}") from None
+        shell.over()
+
+    def _extend_path(self) -> None:
+        """Modules are looked for where the driver looks, in its order, so that a name means the same module."""
+        path = list(self.path)
+        if self.archive is not None:
+            from pyspark import SparkFiles
+
+            path.append(SparkFiles.get(self.archive))
+        if path:
+            sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
+            importlib.invalidate_caches()
 
     def _task(self, part: dict[str, Any], index: int, shell: Shell, settings: Settings) -> Subtask | Relay:
         slot = part["slots"][index]
@@ -377,6 +416,29 @@ class LevelTask:
             self.job_id,
         )
         return Subtask(plan, slot.subtask, settings, shell, info, numbers)
+
+
+def process_mark(job_id: str, attempt: int) -> str:
+    """The name that a worker's process has while it runs a task: `ps` and `top` show it, and who looks for orphans.
+
+    >>> process_mark("0123456789abcdef", 2)
+    'hg-01234567-2'
+    """
+    return f"hg-{job_id[:8]}-{attempt}"[:15]
+
+
+@contextmanager
+def _marked(name: str) -> Iterator[None]:
+    """Rename this process for the time of a task (Linux; elsewhere nothing happens)."""
+    comm, before = Path("/proc/self/comm"), "python3"
+    with suppress(OSError):
+        before = comm.read_text().strip()
+        comm.write_text(name)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            comm.write_text(before)
 
 
 def _close_quietly(task: Subtask | Relay | None) -> None:

@@ -234,7 +234,9 @@ class KeyedStateBackend(ABC):
 
     def make_handle(self, descriptor: StateDescriptor, spec: StateSpec, cell: Cell) -> State:
         """The handle for a cell; a backend may answer with a quicker one for some kinds."""
-        copy = copier(spec.value_type, object_reuse=self.setup.object_reuse)
+        # Elements, entries and accumulators are always ours: only a plain value may be handed out for reuse.
+        reuse = self.setup.object_reuse and spec.kind == "value" and spec.ttl is None
+        copy = copier(spec.value_type, object_reuse=reuse)
         if spec.ttl is not None:
             return _expiring_handle(descriptor, cell, self._expiries[spec.name], copy)
         if isinstance(cell, ListCell):

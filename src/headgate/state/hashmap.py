@@ -56,6 +56,7 @@ __all__ = ["HashMapBackend"]
 _RAW = "_raw"
 _INTERNAL = {"timers", "raw"}
 _MERGE_ENTRIES = 20_000  # folded after each batch: about 3 ms
+_IDLE_MERGE_ENTRIES = 2_000
 _CLEANUP_ENTRIES = 20_000  # checked for expiry after each batch: about 5 ms
 
 
@@ -246,28 +247,28 @@ class HashMapBackend(KeyedStateBackend):
         self._started = True
         for store in self._stores.values():
             if store.expiry is not None:
-                self._clean_owed(store, self._batch, _CLEANUP_ENTRIES)
+                self._clean(store, store.expiry.accesses, self._batch)
+                store.expiry.accesses = 0
         self.maintain(_MERGE_ENTRIES + self._batch)
         self._batch = 0
 
     def key_selected(self) -> None:
-        """One key was selected: cleanup per record, and what accesses since the last one owe."""
+        """One key was selected: cleanup per record."""
         self._started = True
         for store in self._stores.values():
             if store.expiry is not None:
-                self._clean_owed(store, 1, _CLEANUP_ENTRIES)
+                self._clean(store, 0, 1)
 
-    def _clean_owed(self, store: _Store, records: int, limit: int) -> None:
-        expiry, cleaner = store.expiry, store.cleaner
-        assert expiry is not None
-        assert cleaner is not None
-        size = expiry.config.cleanup.incremental_size()
-        accesses, expiry.accesses = expiry.accesses, 0
+    def _clean(self, store: _Store, accesses: int, records: int) -> None:
+        """Check the entries that accesses and records are owed (SPEC R2.5 c)."""
+        assert store.expiry is not None
+        assert store.cleaner is not None
+        size = store.expiry.config.cleanup.incremental_size()
         if size is not None:
             entries, per_record = size
             owed = entries * (accesses + (records if per_record else 0))
             if owed:
-                cleaner.step(min(owed, limit), expiry.clock())
+                store.cleaner.step(min(owed, _CLEANUP_ENTRIES), store.expiry.clock())
 
     def background_cleanup(self, budget_entries: int) -> int:
         """Check entries of every state with background cleanup, without any access."""
@@ -297,6 +298,7 @@ class HashMapBackend(KeyedStateBackend):
     def snapshot(self, checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) -> SnapshotRun:
         """Freeze all tables; what is written from now on is not in the snapshot."""
         self._started = True
+        self.maintain(_IDLE_MERGE_ENTRIES)  # so that a job without records does not pile up overlays
         history = self._history
         history.sequence += 1
         stores = self._all_stores()
@@ -311,7 +313,7 @@ class HashMapBackend(KeyedStateBackend):
             for store, state in zip(stores, states, strict=True):
                 state.changes = [one.layers[id(store)] for one in changes if id(store) in one.layers]
         payload = f"{self.setup.instance}-{checkpoint_id}-{self.setup.key_groups.start}-{self.setup.key_groups.end}"
-        if history.outgrown(live_entries):
+        if kind is not SnapshotKind.SAVEPOINT and history.outgrown(live_entries):
             history.forget()  # else aborted checkpoints would pile their changes up
         taken = self._remember(checkpoint_id, kind, base, payload)
         restored = [] if base is not None else [one for sections in self._restored.values() for one in sections]

@@ -7,8 +7,9 @@ of a megabyte, and a step ends when a chunk's worth of entries is written, over 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from headgate.errors import IllegalState
@@ -23,7 +24,7 @@ __all__ = ["FrozenState", "HashMapSnapshot", "RestoredSection"]
 _MAX_ROWS = 8192
 _MIN_ROWS = 16
 _SMALL_CHUNK, _LARGE_CHUNK = 128 * 1024, 512 * 1024
-_GROUPS_PER_STEP = 4096
+_ROWS_PER_GROUP = 4  # even an empty group is work
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,17 @@ class FrozenState:
             return view(self.frozen[group])
         return changed_entries([tables[group] for tables in self.changes])
 
-    def weigh(self, stored: Any) -> int:
-        """How many rows of a column a stored value makes."""
-        return len(stored) if stored is not None and self.meta.kind in {"list", "map"} else 1
+    def take(self, entries: Iterator[tuple[Any, Any]], rows: int) -> list[tuple[Any, Any]]:
+        """The next entries, as many as make about that many rows of a column."""
+        if self.meta.kind not in {"list", "map"}:
+            return list(islice(entries, rows))
+        taken = []
+        for entry in entries:
+            taken.append(entry)
+            rows -= 1 if entry[1] is None else len(entry[1])
+            if rows <= 0:
+                break
+        return taken
 
 
 @dataclass(slots=True)
@@ -129,7 +138,7 @@ class HashMapSnapshot(SnapshotRun):
             for state in self._states:
                 state.table.release(state.cursor)
 
-    def _work(self) -> Iterator[tuple[str, bytes]]:
+    def _work(self) -> Generator[tuple[str, bytes], None, None]:
         for state in self._states:
             yield from self._write_state(state)
             state.table.release(state.cursor)
@@ -146,7 +155,7 @@ class HashMapSnapshot(SnapshotRun):
         for group in state.groups:
             start, crc32 = writer.offset, 0
             entries = state.entries(group)
-            while rows := _take(entries, self._rows, state.weigh):
+            while rows := state.take(entries, self._rows):
                 frame = self._encode(state, rows)
                 crc32 = zlib.crc32(frame, crc32)
                 writer.write(frame)
@@ -154,10 +163,13 @@ class HashMapSnapshot(SnapshotRun):
                 if work >= self._rows:
                     work = 0
                     yield writer.take()
+            if work >= self._rows:
+                work = 0
+                yield writer.take()
             if writer.offset > start:
                 _add_row(table, group, start, writer.offset - start, crc32)
             state.cursor.at = group + 1
-            work += self._rows // _GROUPS_PER_STEP + 1
+            work += _ROWS_PER_GROUP
         if table.groups or state.meta.kind not in {"timers", "raw"}:
             writer.slices.append(StateSlice(state.meta, table))
 
@@ -218,13 +230,3 @@ def _add_row(table: GroupTable, group: int, offset: int, length: int, crc32: int
     table.offsets.append(offset)
     table.lengths.append(length)
     table.crcs.append(crc32)
-
-
-def _take(entries: Iterator[tuple[Any, Any]], budget: int, weigh: Callable[[Any], int]) -> list[tuple[Any, Any]]:
-    rows = []
-    for entry in entries:
-        rows.append(entry)
-        budget -= weigh(entry[1])
-        if budget <= 0:
-            break
-    return rows

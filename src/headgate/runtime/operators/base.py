@@ -117,6 +117,19 @@ class Operator:
         """The synchronous part for keyed state."""
         return None
 
+    def notify_complete(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete (SPEC R5.7)."""
+        self._notify("notify_checkpoint_complete", checkpoint_id)
+
+    def notify_aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint will never be complete."""
+        self._notify("notify_checkpoint_aborted", checkpoint_id)
+
+    def _notify(self, method: str, checkpoint_id: int) -> None:
+        listener = getattr(self.function, method, None)
+        if listener is not None:
+            self.guard(listener, checkpoint_id)
+
     # --- time -------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> int | None:

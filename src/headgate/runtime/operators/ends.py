@@ -9,9 +9,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from headgate.batch import Batch
+from headgate.errors import UserCodeError
 from headgate.functions import callable_of
 from headgate.graph import ChainedOperator
 from headgate.runtime.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
@@ -102,6 +104,7 @@ class FunctionReader(SourceReader[Any]):
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._rows: deque[Any] = deque()
+        self._stamped = False  # whether a record with a timestamp was ever emitted
         self._ended = False
         self._closed = False
         self._error: Exception | None = None
@@ -117,6 +120,8 @@ class FunctionReader(SourceReader[Any]):
             pass
         except Exception as error:
             self._error = error
+        except BaseException as error:  # sys.exit() ends the thread only, and the job would wait for ever
+            self._error = UserCodeError(f"run() ended with {error!r}").with_traceback(error.__traceback__)
         with self._lock:
             self._ended = True
             self._changed.notify_all()
@@ -134,11 +139,16 @@ class FunctionReader(SourceReader[Any]):
             if self._closed:
                 raise _SourceClosed
             self._rows.append(value)
+            self._stamped = self._stamped or value.__class__ is _Stamped
             if self._lockstep:
                 self._changed.notify_all()
             first = len(self._rows) == 1
         if first:
             self._wake()
+
+    def collect_with_timestamp(self, value: Any, timestamp: int) -> None:
+        """Emit a record with its event timestamp in milliseconds."""
+        self.collect(_Stamped((value, timestamp)))
 
     def get_checkpoint_lock(self) -> Any:
         """Hold it to emit and change state as one step."""
@@ -159,15 +169,32 @@ class FunctionReader(SourceReader[Any]):
         with self._lock:
             while self._lockstep and not self._rows and not self._ended:
                 self._changed.wait()
-            rows = [self._rows.popleft() for _ in range(min(max_records, len(self._rows)))]
-            self.finished = self._ended and not self._rows
+            rows = self._take(min(max_records, len(self._rows)))
+            # In lockstep not together with the last record: whether run() has returned by now is a matter of chance.
+            self.finished = self._ended and not self._rows and not (self._lockstep and rows)
             if rows:
                 self._changed.notify_all()
         if self._error is not None and not rows:
             raise self._error
         if self._error is not None:
             self.finished = False
-        return Batch.of_output(rows, self._type, None) if rows else None
+        return self._batch(rows) if rows else None
+
+    def _take(self, count: int) -> list[Any]:
+        """The next records, at most so many; once timestamps are used, only such as have one or such as have none."""
+        if not self._stamped:
+            return [self._rows.popleft() for _ in range(count)]
+        taken: list[Any] = []
+        while len(taken) < count and (not taken or _is_stamped(self._rows[0]) == _is_stamped(taken[0])):
+            taken.append(self._rows.popleft())
+        return taken
+
+    def _batch(self, rows: list[Any]) -> Batch:
+        if not _is_stamped(rows[0]):
+            return Batch.of_output(rows, self._type, None)
+        batch = Batch.of_output([value for value, _ in rows], self._type, None)
+        batch.timestamps = np.array([stamp for _, stamp in rows], np.int64)
+        return batch
 
     def close(self) -> None:
         with self._lock:
@@ -176,6 +203,16 @@ class FunctionReader(SourceReader[Any]):
         if self._thread.is_alive():
             self._function.cancel()
             self._thread.join(timeout=5)
+
+
+class _Stamped(tuple[Any, int]):
+    """A record and its timestamp."""
+
+    __slots__ = ()
+
+
+def _is_stamped(row: Any) -> bool:
+    return row.__class__ is _Stamped
 
 
 class _SourceClosed(BaseException):

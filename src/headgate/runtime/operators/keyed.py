@@ -66,6 +66,14 @@ class KeyedOperator(Operator):
             self._backend.dispose()
             self._backend = None
 
+    def notify_complete(self, checkpoint_id: int) -> None:
+        self.backend.notify_complete(checkpoint_id)
+        super().notify_complete(checkpoint_id)
+
+    def notify_aborted(self, checkpoint_id: int) -> None:
+        self.backend.notify_aborted(checkpoint_id)
+        super().notify_aborted(checkpoint_id)
+
     def keys_of(self, batch: Batch, input: int) -> Keys:
         """Addresses and key groups of the records; tells the backend what is to come."""
         reader = self._readers[input]

@@ -1,0 +1,266 @@
+"""Keys of rows: key group, key, namespace, and what a list or map adds (SPEC R7.2).
+
+    row       group (1 or 2 bytes), key, namespace, then nothing | sequence number (8 bytes) | map key
+    part      tag (1 byte), content whose length follows from the tag or is written in front of it
+
+Every part ends where its tag and length say, so no row key is the beginning of another key's, and rows of one key group,
+one key and one namespace lie together. Equal keys give equal bytes: numbers, texts and tuples by their content, anything
+else (only map keys and namespaces may be such) by a pickle without back references.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import sys
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final
+
+from cloudpickle import cloudpickle as cloud
+
+from headgate.errors import InvalidArgument, StateMigrationError
+from headgate.state.addresses import VOID, in_namespace, split_address
+
+__all__ = ["RowKeys", "decode_address", "encode_address"]
+
+_VOID, _INT, _BIG_INT, _STR, _LONG_STR, _BYTES, _LONG_BYTES, _FLOAT = range(8)
+_FALSE, _TRUE, _TUPLE, _LONG_TUPLE, _NONE, _DECIMAL, _SET, _OTHER = range(8, 16)
+
+_NO_NAMESPACE: Final = bytes([_VOID])
+_SHORT: Final = 256
+_STR_HEADS: Final = [bytes([_STR, size]) for size in range(_SHORT)]
+_BYTES_HEADS: Final = [bytes([_BYTES, size]) for size in range(_SHORT)]
+_TUPLE_HEADS: Final = [bytes([_TUPLE, size]) for size in range(_SHORT)]
+_HALF: Final = 1 << 63  # added to a number, so that bytes sort as numbers do
+_pack_int: Final = struct.Struct(">BQ").pack
+_pack_float: Final = struct.Struct(">Bd").pack
+_pack_long: Final = struct.Struct(">BI").pack
+_unpack_int: Final = struct.Struct(">Q").unpack_from
+_unpack_float: Final = struct.Struct(">d").unpack_from
+_unpack_long: Final = struct.Struct(">I").unpack_from
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def encode_address(address: Any) -> bytes:
+    """The bytes of an address without namespace.
+
+    >>> encode_address("a"), encode_address(1) < encode_address(2)
+    (b'\\x03\\x01a', True)
+    """
+    kind = type(address)
+    if kind is str:
+        return _text(address)
+    if kind is int:
+        return _int(address)
+    if isinstance(address, tuple):
+        if len(address) == 2 and isinstance(address[0], type):
+            return _plain(address[1])
+        return _sequence(address, encode_address)
+    return _plain(address)
+
+
+def _plain(value: Any) -> bytes:
+    """The bytes of a value that is no address, such as a namespace: types that compare as one are not told apart."""
+    for kind, encode in _ENCODERS.items():
+        if isinstance(value, kind):
+            return encode(value)
+    return _other(value)
+
+
+def _text(value: str) -> bytes:
+    try:
+        data = value.encode()
+    except UnicodeEncodeError:  # a lone surrogate, which Python's texts may hold
+        data = value.encode("utf-8", "surrogatepass")
+    size = len(data)
+    return (_STR_HEADS[size] if size < _SHORT else _pack_long(_LONG_STR, size)) + data
+
+
+def _int(value: int) -> bytes:
+    try:
+        return _pack_int(_INT, value + _HALF)
+    except struct.error:
+        data = value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
+        return _pack_long(_BIG_INT, len(data)) + data
+
+
+def _binary(value: bytes) -> bytes:
+    size = len(value)
+    return (_BYTES_HEADS[size] if size < _SHORT else _pack_long(_LONG_BYTES, size)) + value
+
+
+def _sequence(values: tuple[Any, ...], encode: Callable[[Any], bytes]) -> bytes:
+    size = len(values)
+    head = _TUPLE_HEADS[size] if size < _SHORT else _pack_long(_LONG_TUPLE, size)
+    return head + b"".join(map(encode, values))
+
+
+def _tuple(value: tuple[Any, ...]) -> bytes:
+    # A named tuple or a window must come back as what it was.
+    return _sequence(value, _plain) if type(value) is tuple else _other(value)
+
+
+def _set(value: frozenset[Any]) -> bytes:
+    return _pack_long(_SET, len(value)) + b"".join(sorted(map(_plain, value)))
+
+
+def _decimal(value: Decimal) -> bytes:
+    data = str(value.normalize()).encode()  # 1.0 and 1.00 are one key
+    return _pack_long(_DECIMAL, len(data)) + data
+
+
+def _other(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    pickler = _KeyPickler(buffer, protocol=4)
+    pickler.fast = True  # no back references: they depend on which objects happen to be the same one
+    try:
+        pickler.dump(value)
+    except Exception as error:
+        raise InvalidArgument(
+            f"a map key or namespace of type {type(value).__qualname__} cannot be stored: {error}; "
+            "use a str, int, bytes, float, bool, or a tuple of these"
+        ) from error
+    data = buffer.getvalue()
+    return _pack_long(_OTHER, len(data)) + data
+
+
+_ENCODERS: dict[type, Callable[[Any], bytes]] = {
+    str: _text,
+    bool: lambda value: bytes([_TRUE if value else _FALSE]),
+    int: lambda value: _int(int(value)),
+    bytes: _binary,
+    float: lambda value: _pack_float(_FLOAT, value),
+    tuple: _tuple,
+    type(VOID): lambda _: _NO_NAMESPACE,
+    type(None): lambda _: bytes([_NONE]),
+    Decimal: _decimal,
+    frozenset: _set,
+}
+
+
+class _KeyPickler(pickle.Pickler):
+    """Names classes of the program's own script instead of carrying them, so that equal keys stay equal bytes."""
+
+    def persistent_id(self, obj: Any) -> Any:
+        if isinstance(obj, type) and obj.__module__ == "__main__":
+            return obj.__qualname__
+        return None
+
+
+class _KeyUnpickler(pickle.Unpickler):
+    def persistent_load(self, pid: Any) -> Any:
+        found: Any = sys.modules.get("__main__")
+        for part in str(pid).split("."):
+            found = getattr(found, part, None)
+        if found is None:
+            # On a worker the program's classes came by value, and only cloudpickle knows them.
+            trackers = cloud._DYNAMIC_CLASS_TRACKER_BY_CLASS  # noqa: SLF001
+            found = next((kind for kind in trackers if kind.__qualname__ == pid and kind.__module__ == "__main__"), None)
+        if found is None:
+            raise StateMigrationError(f"a stored map key or namespace is of class '{pid}', which the program has not")
+        return found
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def decode_address(data: bytes, position: int = 0, *, tagged: bool = True) -> tuple[Any, int]:
+    """The address that starts at a position, and where it ends; `tagged=False` reads a namespace.
+
+    >>> decode_address(encode_address(("a", 1)))
+    (('a', 1), 14)
+    """
+    tag = data[position]
+    position += 1
+    if tag == _STR:
+        end = position + 1 + data[position]
+        return str(data[position + 1 : end], "utf-8", "surrogatepass"), end
+    if tag == _INT:
+        return _unpack_int(data, position)[0] - _HALF, position + 8
+    if tag == _BYTES:
+        end = position + 1 + data[position]
+        return data[position + 1 : end], end
+    if tag == _FLOAT:
+        number = _unpack_float(data, position)[0]
+        return ((float, number) if tagged else number), position + 8
+    if tag in (_FALSE, _TRUE):
+        return ((bool, tag == _TRUE) if tagged else tag == _TRUE), position
+    if tag == _TUPLE:
+        return _decode_fields(data, position + 1, data[position], tagged)
+    if tag == _VOID:
+        return VOID, position
+    if tag == _NONE:
+        return None, position
+    (size,) = _unpack_long(data, position)
+    position += 4
+    if tag == _LONG_TUPLE:
+        return _decode_fields(data, position, size, tagged)
+    if tag == _SET:
+        fields, end = _decode_fields(data, position, size, tagged=False)
+        return _tagged(frozenset(fields), tagged), end
+    end = position + size
+    return _decode_sized(tag, data[position:end], tagged), end
+
+
+def _decode_sized(tag: int, content: bytes, tagged: bool) -> Any:
+    if tag == _LONG_STR:
+        return content.decode("utf-8", "surrogatepass")
+    if tag == _LONG_BYTES:
+        return content
+    if tag == _BIG_INT:
+        return int.from_bytes(content, "big", signed=True)
+    if tag == _DECIMAL:
+        return _tagged(Decimal(content.decode()), tagged)
+    assert tag == _OTHER, f"unknown tag {tag} in a row key"
+    return _tagged(_KeyUnpickler(io.BytesIO(content)).load(), tagged)
+
+
+def _tagged(value: Any, tagged: bool) -> Any:
+    return (type(value), value) if tagged else value
+
+
+def _decode_fields(data: bytes, position: int, count: int, tagged: bool) -> tuple[tuple[Any, ...], int]:
+    fields = []
+    for _ in range(count):
+        field, position = decode_address(data, position, tagged=tagged)
+        fields.append(field)
+    return tuple(fields), position
+
+
+class RowKeys:
+    """Row keys of one operator.
+
+    >>> keys = RowKeys(128)
+    >>> base = keys.base(35, "hello")
+    >>> base, keys.split(base)
+    (b'#\\x03\\x05hello\\x00', (35, 'hello', 9))
+    """
+
+    def __init__(self, max_parallelism: int) -> None:
+        self.width = 1 if max_parallelism <= 128 else 2
+        self._prefixes = [group.to_bytes(self.width, "big") for group in range(max_parallelism)]
+
+    def prefix(self, group: int) -> bytes:
+        """What all rows of a key group start with; `prefix(last + 1)` is behind all rows of the group `last`."""
+        return self._prefixes[group] if group < len(self._prefixes) else group.to_bytes(self.width, "big")
+
+    def base(self, group: int, address: Any) -> bytes:
+        """The row key of an address, or what the row keys of its elements or entries start with."""
+        kind = type(address)
+        if kind is str:
+            return self._prefixes[group] + _text(address) + _NO_NAMESPACE
+        if kind is int:
+            return self._prefixes[group] + _int(address) + _NO_NAMESPACE
+        key, namespace = split_address(address)
+        return self._prefixes[group] + encode_address(key) + _plain(namespace)
+
+    def split(self, row: bytes) -> tuple[int, Any, int]:
+        """Key group and address of a row, and where the base ends."""
+        group = int.from_bytes(row[: self.width], "big")
+        key, position = decode_address(row, self.width)
+        namespace, position = decode_address(row, position, tagged=False)
+        return group, in_namespace(key, namespace), position

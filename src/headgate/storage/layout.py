@@ -1,0 +1,383 @@
+"""Every path of durable files. Nothing else in Headgate puts such a path together or takes one apart.
+
+    <dir>/<job>/                                    without <job>/ if create-subdir is false
+        chk-<id>/_metadata                          written last: with it the checkpoint exists
+        chk-<id>/<attempt>-<owner>.state            private state, one file per subtask
+        shared/<attempt>-c<id>-<owner>-<digest>.shared   used by several checkpoints
+        taskowned/                                  never deleted by the coordinator
+        log/<seq>                                   the job log
+    <target>/savepoint-<first 6 of job>-<random>/   a savepoint: everything it needs is inside
+
+A shared file's name holds the checkpoint that wrote it: the same content written again by a later checkpoint is another
+file, since the first one may be about to be deleted.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from headgate.errors import IllegalState, InvalidArgument, StorageError
+from headgate.handles import CorruptState
+from headgate.ids import JobId
+from headgate.storage.objects import MissingObject, ObjectStore, normalise
+
+__all__ = [
+    "METADATA",
+    "Attempt",
+    "JobLayout",
+    "ParsedPath",
+    "PathKind",
+    "is_inside",
+    "make_ref",
+    "make_savepoint_directory",
+    "metadata_path",
+    "private_file",
+    "resolve_pointer",
+    "resolve_ref",
+    "savepoint_target",
+    "shared_file",
+    "subtask_owner",
+]
+
+METADATA: Final = "_metadata"
+_SHARED: Final = "shared"
+_TASK_OWNED: Final = "taskowned"
+_LOG: Final = "log"
+_SAVEPOINT_ATTEMPTS: Final = 10
+
+_ATTEMPT: Final = r"e(?P<epoch>\d+)r(?P<restart>\d+)"
+_OWNER: Final = r"(?P<owner>[a-z0-9]+(?:-[a-z0-9]+)*)"
+_ATTEMPT_TEXT: Final = re.compile(_ATTEMPT)
+_OWNER_TEXT: Final = re.compile(_OWNER)
+_JOB_ID: Final = re.compile(r"[0-9a-f]{32}")
+_CHECKPOINT_DIR: Final = re.compile(r"chk-(?P<id>[1-9]\d*|0)")
+_PRIVATE_NAME: Final = re.compile(rf"{_ATTEMPT}-{_OWNER}\.state")
+_SHARED_NAME: Final = re.compile(rf"{_ATTEMPT}-c(?P<id>\d+)-{_OWNER}-(?P<digest>[0-9a-f]{{32}})\.shared")
+_LOG_NAME: Final = re.compile(r"\d{12}")
+_TEMPORARY_NAME: Final = re.compile(r"\.tmp-[0-9a-f]{16}")
+
+
+class Attempt(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
+    """One run of a job's tasks: the driver's epoch (from the job log) and how often it restarted them.
+
+    It is part of the name of every state file, so that no attempt, dead or alive, writes over a file of another.
+
+    >>> str(Attempt(2, 1)), Attempt.parse("e2r1") < Attempt(3)
+    ('e2r1', True)
+    """
+
+    epoch: int
+    restart: int = 0
+
+    def __str__(self) -> str:
+        return f"e{self.epoch}r{self.restart}"
+
+    @classmethod
+    def parse(cls, text: str) -> Attempt:
+        """The attempt in a file's name; InvalidArgument if there is none."""
+        found = _ATTEMPT_TEXT.fullmatch(text)
+        if found is None:
+            raise InvalidArgument(f"'{text}' is no attempt; one looks like {cls(1)}")
+        return _attempt_of(found)
+
+
+def _attempt_of(found: re.Match[str]) -> Attempt:
+    return Attempt(int(found["epoch"]), int(found["restart"]))
+
+
+def subtask_owner(vertex: int, subtask: int) -> str:
+    """A subtask's part of a file name.
+
+    >>> subtask_owner(3, 0)
+    'v3-s0'
+    """
+    return f"v{vertex}-s{subtask}"
+
+
+class JobLayout(msgspec.Struct, frozen=True):
+    """The paths of one job below a checkpoint directory.
+
+    >>> layout = JobLayout.of("/data", JobId("a" * 32))
+    >>> layout.metadata(7)
+    '/data/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa/chk-7/_metadata'
+    >>> JobLayout.of("/data", JobId("a" * 32), create_subdir=False).shared
+    '/data/shared'
+    """
+
+    directory: str
+    job_id: JobId
+    create_subdir: bool = True
+
+    @classmethod
+    def of(cls, directory: str, job_id: JobId, *, create_subdir: bool = True) -> JobLayout:
+        """The layout below a directory as the user wrote it."""
+        return cls(normalise(directory), job_id, create_subdir)
+
+    @property
+    def job(self) -> str:
+        """The directory of everything of this job."""
+        return f"{self.directory}/{self.job_id}" if self.create_subdir else self.directory
+
+    @property
+    def shared(self) -> str:
+        """Files that several checkpoints use."""
+        return f"{self.job}/{_SHARED}"
+
+    @property
+    def task_owned(self) -> str:
+        """Files that tasks look after themselves."""
+        return f"{self.job}/{_TASK_OWNED}"
+
+    @property
+    def log(self) -> str:
+        """The job log."""
+        return f"{self.job}/{_LOG}"
+
+    def checkpoint(self, checkpoint_id: int) -> str:
+        """The directory of one checkpoint."""
+        return f"{self.job}/chk-{checkpoint_id}"
+
+    def metadata(self, checkpoint_id: int) -> str:
+        """The file that makes a checkpoint exist."""
+        return metadata_path(self.checkpoint(checkpoint_id))
+
+    def log_entry(self, seq: int) -> str:
+        """Entry number `seq` of the job log; the names sort as the numbers do."""
+        return f"{self.log}/{seq:012d}"
+
+    def create_directories(self, store: ObjectStore) -> None:
+        """Make shared/ and taskowned/: at the start if there are periodic checkpoints, else at the first (SPEC R5.9)."""
+        store.make_directory(self.shared)
+        store.make_directory(self.task_owned)
+
+    def parse(self, path: str) -> ParsedPath:
+        """What an object below the job's directory is, by its name alone.
+
+        >>> layout = JobLayout.of("/data", JobId("a" * 32), create_subdir=False)
+        >>> layout.parse("/data/chk-7/e1r0-v3-s0.state").kind
+        <PathKind.PRIVATE: 'private'>
+        """
+        folders, _, name = path.removeprefix(f"{self.job}/").rpartition("/")
+        if not is_inside(path, self.job):
+            return ParsedPath(PathKind.FOREIGN)
+        if _TEMPORARY_NAME.fullmatch(name):
+            return ParsedPath(PathKind.TEMPORARY)
+        if folders == _SHARED and (found := _SHARED_NAME.fullmatch(name)):
+            return ParsedPath(PathKind.SHARED, int(found["id"]), _attempt_of(found), found["owner"])
+        if folders == _LOG and _LOG_NAME.fullmatch(name):
+            return ParsedPath(PathKind.LOG, seq=int(name))
+        if folders.split("/")[0] == _TASK_OWNED:
+            return ParsedPath(PathKind.TASK_OWNED)
+        checkpoint = _CHECKPOINT_DIR.fullmatch(folders)
+        if checkpoint and name == METADATA:
+            return ParsedPath(PathKind.METADATA, int(checkpoint["id"]))
+        if checkpoint and (found := _PRIVATE_NAME.fullmatch(name)):
+            return ParsedPath(PathKind.PRIVATE, int(checkpoint["id"]), _attempt_of(found), found["owner"])
+        return ParsedPath(PathKind.FOREIGN)
+
+    def checkpoint_ids(self, store: ObjectStore) -> list[int]:
+        """The ids that have a directory, complete or not, newest first."""
+        found = (_CHECKPOINT_DIR.fullmatch(name) for name in store.list_names(self.job))
+        return sorted((int(match["id"]) for match in found if match), reverse=True)
+
+    def next_checkpoint_id(self, store: ObjectStore, restored: int) -> int:
+        """The first id of a new epoch: one more than the restored one (SPEC R8.4), but none that has a directory.
+
+        After a step back, or beside a driver that does not know yet that it is superseded, the next id has a directory
+        already. Taking it would need a deletion that no store makes conditional, so it is left out.
+        """
+        return max([restored, *self.checkpoint_ids(store)]) + 1
+
+
+class PathKind(enum.Enum):
+    """What an object is, judged by its path.
+
+    >>> PathKind.LOG.value
+    'log'
+    """
+
+    METADATA = "metadata"
+    PRIVATE = "private"
+    SHARED = "shared"
+    TASK_OWNED = "task owned"
+    LOG = "log"
+    TEMPORARY = "temporary"
+    FOREIGN = "foreign"
+
+
+class ParsedPath(msgspec.Struct, frozen=True):
+    """What a path says; None where it says nothing.
+
+    >>> ParsedPath(PathKind.METADATA, 7).checkpoint_id
+    7
+    """
+
+    kind: PathKind
+    checkpoint_id: int | None = None
+    attempt: Attempt | None = None
+    owner: str | None = None
+    seq: int | None = None
+
+
+# ---- names of state files ------------------------------------------------------------------------------------------
+
+
+def private_file(attempt: Attempt, owner: str) -> str:
+    """The name of a private file in a checkpoint's directory.
+
+    >>> private_file(Attempt(1), subtask_owner(3, 0))
+    'e1r0-v3-s0.state'
+    """
+    return f"{attempt}-{_checked_owner(owner)}.state"
+
+
+def shared_file(attempt: Attempt, checkpoint_id: int, owner: str, digest: str) -> str:
+    """The name of a file in shared/; `digest` is of its content.
+
+    >>> shared_file(Attempt(1), 7, "v3-s0", "0" * 32)
+    'e1r0-c7-v3-s0-00000000000000000000000000000000.shared'
+    """
+    return f"{attempt}-c{checkpoint_id}-{_checked_owner(owner)}-{digest}.shared"
+
+
+def _checked_owner(owner: str) -> str:
+    if not _OWNER_TEXT.fullmatch(owner):
+        raise InvalidArgument(f"'{owner}' cannot be part of a file name; use small letters, digits and single dashes")
+    return owner
+
+
+def attempt_of(name: str) -> Attempt | None:
+    """The attempt in the name of a private file, wherever it lies; None if it is none.
+
+    >>> attempt_of("e2r0-v3-s0.state")
+    Attempt(epoch=2, restart=0)
+    """
+    found = _PRIVATE_NAME.fullmatch(name)
+    return None if found is None else _attempt_of(found)
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a writer that did not finish left this object.
+
+    >>> is_temporary(".tmp-0123456789abcdef")
+    True
+    """
+    return _TEMPORARY_NAME.fullmatch(name) is not None
+
+
+# ---- references ----------------------------------------------------------------------------------------------------
+
+
+def metadata_path(directory: str) -> str:
+    """The metadata of the snapshot in a directory.
+
+    >>> metadata_path("/data/savepoint-aaaaaa-1")
+    '/data/savepoint-aaaaaa-1/_metadata'
+    """
+    return f"{directory}/{METADATA}"
+
+
+def is_inside(path: str, directory: str) -> bool:
+    """Whether a path lies below a directory.
+
+    >>> is_inside("/data/a/b", "/data/a"), is_inside("/data/ab", "/data/a")
+    (True, False)
+    """
+    return path.startswith(f"{directory}/")
+
+
+def make_ref(path: str, directory: str) -> str:
+    """How the metadata in `directory` names a file: relative, unless the file belongs to another job.
+
+    >>> make_ref("/data/job/shared/f", "/data/job/chk-7"), make_ref("/old/chk-1/f", "/data/job/chk-7")
+    ('../shared/f', '/old/chk-1/f')
+    """
+    if is_inside(path, directory):
+        return path.removeprefix(f"{directory}/")
+    parent, _, name = directory.rpartition("/")
+    if _CHECKPOINT_DIR.fullmatch(name):
+        for sibling in (_SHARED, _TASK_OWNED):
+            if is_inside(path, f"{parent}/{sibling}"):
+                return f"../{path.removeprefix(f'{parent}/')}"
+    return path
+
+
+def resolve_ref(ref: str, directory: str) -> str:
+    """The path that the metadata in `directory` means; a reference that leaves the job's directory is refused.
+
+    >>> resolve_ref("../shared/f", "/moved/job/chk-7")
+    '/moved/job/shared/f'
+    """
+    if ref.startswith("/") or "://" in ref:
+        names, base = ref.partition("://")[2].split("/") if "://" in ref else ref.split("/")[1:], None
+    elif ref.startswith((f"../{_SHARED}/", f"../{_TASK_OWNED}/")):
+        names, base = ref.split("/")[1:], directory.rpartition("/")[0]
+    else:
+        names, base = ref.split("/"), directory
+    if not all(name not in {"", ".", ".."} for name in names):
+        raise CorruptState(
+            f"the metadata in '{directory}' refers to '{ref}', which is no path that Headgate writes; "
+            "it is damaged, use an older checkpoint or savepoint"
+        )
+    return ref if base is None else "/".join([base, *names])
+
+
+# ---- pointers and savepoints ---------------------------------------------------------------------------------------
+
+
+def resolve_pointer(store: ObjectStore, pointer: str) -> str:
+    """The directory a pointer means: it names the directory or its `_metadata` (SPEC R5.9).
+
+    StorageError (FileNotFound) if there is no metadata.
+    """
+    path = normalise(pointer)
+    directory = path.removesuffix(f"/{METADATA}")
+    if not store.exists(metadata_path(directory)):
+        raise MissingObject(
+            f"cannot find a checkpoint or savepoint '{pointer}' (FileNotFound): there is no '{metadata_path(directory)}'; "
+            "give its directory, for example .../chk-7 or .../savepoint-1a2b3c-..., or the _metadata file in it"
+        )
+    return directory
+
+
+def savepoint_target(target: str | None, default: str | None) -> str:
+    """The directory below which a savepoint is made; IllegalState before anything is triggered if there is none (R8.1).
+
+    >>> savepoint_target(None, "/savepoints/")
+    '/savepoints'
+    """
+    chosen = target or default
+    if not chosen:
+        raise IllegalState(
+            "no savepoint directory: give a target directory, or set execution.checkpointing.savepoint-dir"
+        )
+    return normalise(chosen)
+
+
+def make_savepoint_directory(
+    store: ObjectStore, target: str, job_id: JobId, token: Callable[[], str] = lambda: secrets.token_hex(6)
+) -> str:
+    """A new directory for a savepoint; up to ten names are tried (SPEC R5.9)."""
+    for _ in range(_SAVEPOINT_ATTEMPTS):
+        directory = f"{target}/savepoint-{job_id[:6]}-{token()}"
+        if store.make_directory(directory):
+            return directory
+    raise StorageError(
+        f"cannot make a savepoint directory below '{target}': {_SAVEPOINT_ATTEMPTS} names were all taken; "
+        "give another target directory"
+    )
+
+
+def is_job_id(name: str) -> bool:
+    """Whether a directory's name is a job's.
+
+    >>> is_job_id("0" * 32)
+    True
+    """
+    return _JOB_ID.fullmatch(name) is not None

@@ -1,0 +1,210 @@
+"""Objects as files of this machine, or of a file system that all machines have mounted.
+
+A file appears whole or not at all, even if the power fails: it is written under a temporary name, flushed to the disk,
+and then given its name by `rename` (which replaces) or `link` (which fails if the name is taken). The directory is
+flushed too, since the name lives there.
+"""
+
+# ruff: noqa: D102  an override means what its base says
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from headgate.errors import StorageError
+from headgate.storage.objects import ObjectInfo, ObjectStore, ObjectWriter, OutcomeUnknown, reported, temporary_name
+
+__all__ = ["LocalStore"]
+
+_OPEN_ATTEMPTS: Final = 3  # another thread may remove an empty directory between our mkdir and our open
+_NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_DEFAULT_BUFFER: Final = 4096
+
+
+class LocalStore(ObjectStore):
+    """Files below ordinary directories; paths may carry `file://`.
+
+    >>> import tempfile
+    >>> store, directory = LocalStore(), tempfile.mkdtemp()
+    >>> store.create_if_absent(f"{directory}/a", b"1"), store.create_if_absent(f"{directory}/a", b"2")
+    (True, False)
+    >>> store.read(f"{directory}/a")
+    b'1'
+    """
+
+    def __init__(self, write_buffer: int = _DEFAULT_BUFFER) -> None:
+        self._write_buffer = write_buffer
+
+    def supports_create_if_absent(self, path: str) -> bool:
+        return True
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        with reported("read", path), _local(path).open("rb") as file:
+            file.seek(offset)
+            return file.read(-1 if length is None else length)
+
+    def size(self, path: str) -> int:
+        with reported("look at", path):
+            local = _local(path)
+            found = local.stat().st_size
+            if local.is_dir():
+                raise FileNotFoundError(errno.ENOENT, "it is a directory", path)
+            return found
+
+    def list_objects(self, directory: str) -> list[ObjectInfo]:
+        found = []
+
+        def refuse(error: OSError) -> None:
+            # A directory that goes away while we look is as good as empty; any other gap would hide what is in use.
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise error
+
+        with reported("list", directory):
+            base = _local(directory)
+            for folder, _, files in os.walk(base, onerror=refuse):
+                for name in files:
+                    path = Path(folder, name)
+                    with suppress(FileNotFoundError):
+                        relative = path.relative_to(base).as_posix()
+                        found.append(ObjectInfo(f"{directory}/{relative}", path.stat().st_size))
+        return sorted(found)
+
+    def list_names(self, directory: str) -> list[str]:
+        with reported("list", directory):
+            try:
+                return sorted(path.name for path in _local(directory).iterdir())
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+    def put(self, path: str, data: bytes) -> None:
+        directory, _, name = path.rpartition("/")
+        with self.writer(directory) as writer:
+            writer.write(data)
+            writer.finish(name)
+
+    def create_if_absent(self, path: str, data: bytes) -> bool:
+        target = _local(path)
+        with reported("create", path):
+            temporary, file = _open_temporary(target.parent, self._write_buffer)
+            try:
+                with file:
+                    file.write(data)
+                    _flush(file)
+                if not _link(temporary, target):
+                    return False
+            finally:
+                temporary.unlink(missing_ok=True)
+            try:
+                _flush_directory(target.parent)
+            except OSError as error:
+                raise OutcomeUnknown(f"cannot tell whether '{path}' survives a power failure: {error}") from error
+        return True
+
+    def delete(self, path: str) -> None:
+        with reported("delete", path), suppress(NotADirectoryError):
+            _local(path).unlink(missing_ok=True)
+
+    def make_directory(self, directory: str) -> bool:
+        with reported("make directory", directory):
+            local = _local(directory)
+            _ensure_directory(local.parent)
+            try:
+                local.mkdir()
+            except FileExistsError:
+                return False
+            _flush_directory(local.parent)
+            return True
+
+    def remove_directory(self, directory: str) -> None:
+        with suppress(OSError):
+            for folder, _, _ in os.walk(_local(directory), topdown=False):
+                Path(folder).rmdir()
+
+    def writer(self, directory: str) -> ObjectWriter:
+        with reported("write", directory):
+            return _LocalWriter(directory, self._write_buffer)
+
+
+class _LocalWriter(ObjectWriter):
+    def __init__(self, directory: str, write_buffer: int) -> None:
+        super().__init__(directory)
+        self._temporary, self._file = _open_temporary(_local(directory), write_buffer)
+
+    def _append(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+
+    def _commit(self, path: str) -> None:
+        _flush(self._file)
+        self._file.close()
+        target = _local(path)
+        self._temporary.replace(target)
+        _flush_directory(target.parent)
+
+    def _discard(self) -> None:
+        # Closing writes what is still buffered, so a full disk fails here once more; the file goes either way.
+        with suppress(OSError):
+            self._file.close()
+        with suppress(OSError):
+            self._temporary.unlink(missing_ok=True)
+
+
+def _local(path: str) -> Path:
+    return Path(path.removeprefix("file://"))
+
+
+def _open_temporary(directory: Path, write_buffer: int) -> tuple[Path, BinaryIO]:
+    for attempt in range(_OPEN_ATTEMPTS):
+        _ensure_directory(directory)
+        temporary = directory / temporary_name()
+        try:
+            # 2 is the smallest buffer Python takes; 1 would mean lines.
+            return temporary, temporary.open("xb", buffering=max(write_buffer, 2))
+        except FileNotFoundError:
+            if attempt == _OPEN_ATTEMPTS - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _ensure_directory(directory: Path) -> None:
+    if directory.is_dir():
+        return
+    _ensure_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    _flush_directory(directory.parent)
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _flush_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP, errno.EBADF}:  # file systems that cannot, and need not
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _link(temporary: Path, target: Path) -> bool:
+    try:
+        target.hardlink_to(temporary)
+    except FileExistsError:
+        # Over NFS the reply of a link that worked may be lost, and the repeated call then finds its own file. Only our
+        # temporary file with a second name can tell (link(2), open(2)).
+        return temporary.stat().st_nlink == 2
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            raise StorageError(
+                f"cannot create '{target}': the file system has no hard links, which create-if-absent needs "
+                f"({error.strerror}); use another execution.checkpointing.dir"
+            ) from error
+        raise
+    return True

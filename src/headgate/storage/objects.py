@@ -1,0 +1,306 @@
+"""What Headgate asks of a store of objects, and how its errors read.
+
+A path is an absolute local path or a URL (`/data/chk`, `s3://bucket/chk`, `memory://chk`). A directory is only a common
+beginning of paths: stores that have real directories make them when something is written below.
+
+The one hard demand is `create_if_absent`: of many writers, on many machines, exactly one may win, and nobody may ever
+see less than the winner's whole object. fsspec has no such call that holds, so each scheme has its own; a scheme without
+one says so, and what needs it (the job log, hence exactly-once sinks) is refused there.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import re
+import secrets
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from headgate.errors import HeadgateError, IllegalState, InvalidArgument, StorageError
+
+__all__ = [
+    "MissingObject",
+    "ObjectInfo",
+    "ObjectStore",
+    "ObjectWriter",
+    "OutcomeUnknown",
+    "Written",
+    "check_create_if_absent",
+    "normalise",
+    "reported",
+    "require_create_if_absent",
+    "scheme_of",
+    "storage_error",
+    "temporary_name",
+]
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_SAME_SCHEME: Final = {"s3a": "s3", "s3n": "s3"}  # as Hadoop and Spark users spell it
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+
+
+class MissingObject(StorageError, FileNotFoundError):
+    """There is no object at that path."""
+
+
+class OutcomeUnknown(StorageError):
+    """A write failed, but the object may exist, or appear later: what it refers to must not be deleted (SPEC R5.8)."""
+
+
+def storage_error(action: str, path: str, error: BaseException) -> StorageError:
+    """What went wrong with which path, and what to do about it.
+
+    >>> print(storage_error("write", "/chk/7", OSError(errno.ENOSPC, "No space left on device")))
+    cannot write '/chk/7': the disk is full (ENOSPC); free some space there, or use another execution.checkpointing.dir
+    """
+    code = error.errno if isinstance(error, OSError) else None
+    result = StorageError
+    if code in _FULL:
+        assert code is not None
+        reason = f"the disk is full ({errno.errorcode[code]}); free some space there, or use another execution.checkpointing.dir"
+    elif isinstance(error, FileNotFoundError):
+        result = MissingObject
+        reason = "FileNotFound: it does not exist; check the path, or use another checkpoint or savepoint"
+    elif isinstance(error, PermissionError):
+        reason = (
+            f"permission denied ({error}); the user and the credentials of the job must be able to read and write there"
+        )
+    else:
+        reason = f"{type(error).__name__}: {error}; check that the storage can be reached, then try again"
+    found = result(f"cannot {action} '{path}': {reason}")
+    found.errno = code
+    return found
+
+
+@contextmanager
+def reported(action: str, path: str) -> Iterator[None]:
+    """Turn whatever a library raises inside into a StorageError.
+
+    >>> with reported("read", "/chk/7"):
+    ...     raise TimeoutError("30 s")
+    Traceback (most recent call last):
+    ...
+    headgate.errors.StorageError: cannot read '/chk/7': TimeoutError: 30 s; check that the storage can be reached, ...
+    """
+    try:
+        yield
+    except HeadgateError:
+        raise
+    except Exception as error:
+        raise storage_error(action, path, error) from error
+
+
+def scheme_of(path: str) -> str:
+    """The scheme of a path; a path without one is local.
+
+    >>> scheme_of("s3a://bucket/x"), scheme_of("/data/x")
+    ('s3', 'file')
+    """
+    found = _SCHEME.fullmatch(path)
+    scheme = found[1].lower() if found else "file"
+    return _SAME_SCHEME.get(scheme, scheme)
+
+
+def normalise(path: str) -> str:
+    """One spelling for each place: local paths are absolute and have no scheme, nothing ends with a slash.
+
+    >>> normalise("file:///data//chk/"), normalise("s3a://bucket/chk/")
+    ('/data/chk', 's3://bucket/chk')
+    """
+    if not path:
+        raise InvalidArgument(
+            "an empty path names no directory; give one, for example /data/checkpoints or s3://bucket/x"
+        )
+    scheme, found = scheme_of(path), _SCHEME.fullmatch(path)
+    rest = found[2] if found else path
+    if scheme == "file":
+        # Not resolve(): a link that is moved later must not leave its old target in the metadata.
+        return str(Path(rest).absolute())
+    rest = rest.lstrip("/") if scheme == "memory" else rest  # the one scheme where fsspec takes both for the same
+    return f"{scheme}://{rest.rstrip('/')}"
+
+
+def temporary_name() -> str:
+    """A name for an object that is not finished; `layout.parse_path` knows it again, so that gc finds what a crash left.
+
+    >>> len(temporary_name()) == len(".tmp-") + 16
+    True
+    """
+    return f".tmp-{secrets.token_hex(8)}"
+
+
+class ObjectInfo(msgspec.Struct, frozen=True, order=True):
+    """An object in a listing.
+
+    >>> ObjectInfo("/chk/_metadata", 120).size
+    120
+    """
+
+    path: str
+    size: int
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What a writer left.
+
+    >>> Written("/chk/state", 2, zlib.crc32(b"ab")).size
+    2
+    """
+
+    path: str
+    size: int
+    crc32: int
+
+
+class _Status(enum.Enum):
+    OPEN = "open"
+    FINISHED = "finished"
+    ABORTED = "aborted"
+
+
+class ObjectWriter(ABC):
+    """A new object, written piece by piece; it exists only once `finish` has given it its name.
+
+    Names come last because those of shared files hold a checksum of what was written.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.size = 0
+        self.crc32 = 0
+        self._status = _Status.OPEN
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append."""
+        self._require_open("write to")
+        with reported("write", self.directory):
+            self._append(data)
+        self.size += len(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
+
+    def finish(self, name: str) -> Written:
+        """Make the object durable under `name` in the directory; an older one of that name is replaced."""
+        self._require_open("finish")
+        path = f"{self.directory}/{name}"
+        with reported("write", path):
+            self._commit(path)
+        self._status = _Status.FINISHED
+        return Written(path, self.size, self.crc32)
+
+    def abort(self) -> None:
+        """Forget what was written; harmless when the writer is finished or aborted."""
+        if self._status is _Status.OPEN:
+            self._status = _Status.ABORTED
+            self._discard()
+
+    def _require_open(self, action: str) -> None:
+        if self._status is not _Status.OPEN:
+            raise IllegalState(
+                f"cannot {action} an object below '{self.directory}': the writer is {self._status.value}"
+            )
+
+    @abstractmethod
+    def _append(self, data: bytes | memoryview) -> None: ...
+
+    @abstractmethod
+    def _commit(self, path: str) -> None: ...
+
+    @abstractmethod
+    def _discard(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+
+class ObjectStore(ABC):
+    """Objects by path. Every failure is a StorageError that names the path; calls may come from any thread."""
+
+    @abstractmethod
+    def supports_create_if_absent(self, path: str) -> bool:
+        """Whether `create_if_absent` holds at this path."""
+
+    @abstractmethod
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """The bytes from `offset` on, at most `length`; fewer only if the object ends earlier. MissingObject if absent."""
+
+    @abstractmethod
+    def size(self, path: str) -> int:
+        """The size of an object; MissingObject if absent."""
+
+    @abstractmethod
+    def list_objects(self, directory: str) -> list[ObjectInfo]:
+        """All objects below a directory, at any depth, by path; none if there is no such directory."""
+
+    @abstractmethod
+    def list_names(self, directory: str) -> list[str]:
+        """The names directly below a directory, of objects and directories, sorted; none if it does not exist."""
+
+    @abstractmethod
+    def put(self, path: str, data: bytes) -> None:
+        """Write an object, over an older one if there is one; atomic where the scheme allows."""
+
+    @abstractmethod
+    def create_if_absent(self, path: str, data: bytes) -> bool:
+        """Write an object unless there is one: True if this very call made it, False if it lost.
+
+        OutcomeUnknown if the call failed where nobody can tell whether it won.
+        """
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Delete an object; one that is gone already is as good."""
+
+    @abstractmethod
+    def make_directory(self, directory: str) -> bool:
+        """Make a directory where the scheme has them; False if it, or something below it, is there already."""
+
+    @abstractmethod
+    def remove_directory(self, directory: str) -> None:
+        """Remove a directory if it is empty and the scheme has them; never an error."""
+
+    @abstractmethod
+    def writer(self, directory: str) -> ObjectWriter:
+        """A writer of a new object in a directory."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is an object; an unreachable store is an error, not a no."""
+        try:
+            self.size(path)
+        except MissingObject:
+            return False
+        return True
+
+
+def require_create_if_absent(store: ObjectStore, path: str, purpose: str) -> None:
+    """Raise StorageError where a scheme cannot do what `purpose` needs."""
+    if not store.supports_create_if_absent(path):
+        raise StorageError(
+            f"{purpose} needs an atomic create-if-absent, which Headgate has no tested way to do on '{scheme_of(path)}' "
+            f"('{path}'); use a local path or s3 for execution.checkpointing.dir, or sinks that are not exactly-once"
+        )
+
+
+def check_create_if_absent(store: ObjectStore, directory: str) -> None:
+    """Try it once: services that look like S3 may ignore the condition, and would let a zombie overwrite."""
+    path = f"{directory}/{temporary_name()}"
+    try:
+        if not store.create_if_absent(path, b"1") or store.create_if_absent(path, b"2") or store.read(path) != b"1":
+            raise StorageError(
+                f"the storage at '{directory}' does not honour create-if-absent: a second writer replaced the first; "
+                "an old driver could overwrite a newer one's checkpoints, so use storage with conditional writes"
+            )
+    finally:
+        store.delete(path)

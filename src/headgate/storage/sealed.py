@@ -1,0 +1,74 @@
+"""The frame around every small file of ours: magic, format version, length, checksum, then the payload.
+
+    0   magic            4 bytes
+    4   format version   2
+    6   reserved         2   zero
+    8   payload length   8
+    16  crc32            4   of bytes 4 to 16 and the payload
+    20  payload
+
+All numbers are big endian. The frame is the same in every version, so the checksum is verified before anything else is
+believed, the version included: a flipped bit is never taken for a file of the future.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final
+
+from headgate.errors import StorageError
+from headgate.handles import CorruptState
+
+__all__ = ["HEADER_SIZE", "seal", "sealed_crc32", "unseal"]
+
+_HEADER: Final = struct.Struct(">4sHHQI")
+HEADER_SIZE: Final = _HEADER.size
+_CHECKED: Final = slice(4, 16)
+_ADVICE: Final = "use an older checkpoint or savepoint"
+
+
+def seal(magic: bytes, version: int, payload: bytes) -> bytes:
+    """Frame a payload.
+
+    >>> seal(b"TEST", 1, b"ab").hex()
+    '54455354000100000000000000000002d8b0f5e66162'
+    """
+    assert len(magic) == 4
+    bare = _HEADER.pack(magic, version, 0, len(payload), 0)
+    crc32 = zlib.crc32(payload, zlib.crc32(bare[_CHECKED]))
+    return _HEADER.pack(magic, version, 0, len(payload), crc32) + payload
+
+
+def unseal(data: bytes, magic: bytes, newest: int, what: str) -> bytes:
+    """The payload, or StorageError; `what` begins the message.
+
+    >>> unseal(seal(b"TEST", 1, b"ab"), b"TEST", 1, "a test")
+    b'ab'
+    """
+    if len(data) < HEADER_SIZE:
+        raise CorruptState(f"{what} is damaged: it has only {len(data)} bytes; {_ADVICE}")
+    found, version, _, length, crc32 = _HEADER.unpack_from(data)
+    if found != magic:
+        raise CorruptState(f"{what} is damaged or no file of Headgate: it begins with {found!r}; {_ADVICE}")
+    if len(data) != HEADER_SIZE + length:
+        raise CorruptState(f"{what} is damaged: it has {len(data)} bytes instead of {HEADER_SIZE + length}; {_ADVICE}")
+    payload = data[HEADER_SIZE:]
+    if zlib.crc32(payload, zlib.crc32(data[_CHECKED])) != crc32:
+        raise CorruptState(f"{what} is damaged: its checksum does not match; {_ADVICE}")
+    if version > newest:
+        raise StorageError(
+            f"{what} has format version {version}, but this Headgate reads only up to version {newest}: "
+            "it was written by a newer one; upgrade, or use a checkpoint or savepoint of this version"
+        )
+    return payload
+
+
+def sealed_crc32(data: bytes) -> int:
+    """The checksum in the frame: says which of several files of one name it is.
+
+    >>> hex(sealed_crc32(seal(b"TEST", 1, b"ab")))
+    '0xd8b0f5e6'
+    """
+    crc32: int = _HEADER.unpack_from(data)[4]
+    return crc32

@@ -1,0 +1,281 @@
+"""A backend against a plain dict, over random operations, snapshots, confirmations, restores and rescales."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+
+from headgate.keygroups import key_group, key_group_range
+from headgate.state.api import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from headgate.state.backend import BackendSetup, SnapshotKind
+from headgate.state.timers import TimeDomain
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
+from lab import BACKENDS
+
+MAX = 8
+KEYS = st.sampled_from(["a", "b", "c", "d", 1, 1.0, True, 2, (1, "x"), (1.0, "x"), b"z"])
+NAMESPACES = st.sampled_from([None, None, (0, 10), "w"])
+VALUES = st.integers(0, 9)
+WHERE = {"key": KEYS, "namespace": NAMESPACES}
+
+
+def tagged(key):
+    """A dict key that keeps 1, 1.0 and True apart."""
+    return (tuple(map(tagged, key)),) if isinstance(key, tuple) else (type(key).__name__, key)
+
+
+class StateMachine(RuleBasedStateMachine):
+    """Subclasses name the backend."""
+
+    backend_name = "hashmap"
+    running = Bundle("running")
+    done = Bundle("done")
+
+    @initialize(parallelism=st.integers(1, 3), typed=st.booleans())
+    def start(self, parallelism, typed):
+        self.directory = tempfile.TemporaryDirectory()
+        kind = "bigint" if typed else None
+        self.value = ValueStateDescriptor("v", kind)
+        self.list = ListStateDescriptor("l", kind)
+        self.map = MapStateDescriptor("m", kind, kind)
+        self.sum = ReducingStateDescriptor("r", lambda a, b: a + b, kind)
+        self.instances = 0
+        self.checkpoint = 0
+        self.payloads = {}
+        self.model = {"v": {}, "l": {}, "m": {}, "r": {}, "t": {}}
+        self.backends = self.open(parallelism)
+
+    def open(self, parallelism, handles=None, claim=False):
+        self.instances += 1
+        backends = []
+        for index in range(parallelism):
+            directory = Path(self.directory.name) / f"{self.instances}-{index}"
+            directory.mkdir()
+            setup = BackendSetup(
+                "op",
+                key_group_range(index, MAX, parallelism),
+                MAX,
+                lambda: 0,
+                incremental=True,
+                instance=f"{self.instances}-{index}",
+                directory=directory,
+            )
+            backend = BACKENDS[self.backend_name](setup)
+            backend.restore(handles or [], self.read, claim=claim)
+            backends.append(backend)
+        return backends
+
+    def read(self, payload, offset, length):
+        return self.payloads[payload.id][offset : offset + length]
+
+    def at(self, key, namespace):
+        """Select a key; its backend, and its address in the model."""
+        group = key_group(key, MAX)
+        backend = next(one for one in self.backends if group in one.setup.key_groups)
+        backend.set_current_key(key)
+        if namespace is not None:
+            backend.set_namespace(namespace)
+        return backend, (tagged(key), namespace)
+
+    # --- operations
+
+    @rule(**WHERE, value=st.none() | VALUES)
+    def update(self, key, namespace, value):
+        backend, place = self.at(key, namespace)
+        backend.state(self.value).update(value)
+        self.model["v"][place] = value
+        if value is None:
+            del self.model["v"][place]
+
+    @rule(**WHERE, values=st.lists(VALUES, max_size=3), replace=st.booleans())
+    def extend(self, key, namespace, values, replace):
+        backend, place = self.at(key, namespace)
+        state = backend.state(self.list)
+        new = values if replace else self.model["l"].get(place, []) + values
+        if replace:
+            state.update(values)
+        elif len(values) == 1:
+            state.add(values[0])
+        else:
+            state.add_all(values)
+        self.model["l"][place] = new
+        if not new:
+            del self.model["l"][place]
+
+    @rule(**WHERE, entry=VALUES, value=VALUES)
+    def put(self, key, namespace, entry, value):
+        backend, place = self.at(key, namespace)
+        backend.state(self.map).put(entry, value)
+        self.model["m"].setdefault(place, {})[entry] = value
+
+    @rule(**WHERE, entry=VALUES)
+    def remove(self, key, namespace, entry):
+        backend, place = self.at(key, namespace)
+        backend.state(self.map).remove(entry)
+        entries = self.model["m"].get(place, {})
+        entries.pop(entry, None)
+        if not entries:
+            self.model["m"].pop(place, None)
+
+    @rule(**WHERE, value=VALUES)
+    def add(self, key, namespace, value):
+        backend, place = self.at(key, namespace)
+        backend.state(self.sum).add(value)
+        self.model["r"][place] = self.model["r"].get(place, 0) + value
+
+    @rule(**WHERE, name=st.sampled_from("vlmr"))
+    def clear(self, key, namespace, name):
+        backend, place = self.at(key, namespace)
+        descriptor = {"v": self.value, "l": self.list, "m": self.map, "r": self.sum}[name]
+        backend.state(descriptor).clear()
+        self.model[name].pop(place, None)
+
+    @rule(key=KEYS, source=st.sampled_from([(0, 10), "w"]), into=st.sampled_from([(0, 10), "w", (5, 5)]))
+    def merge(self, key, source, into):
+        backend, _ = self.at(key, None)
+        for descriptor, name in ((self.list, "l"), (self.sum, "r")):
+            backend.merge_namespaces(descriptor, into, [source])
+            model = self.model[name]
+            if source != into and (tagged(key), source) in model:
+                moved = model.pop((tagged(key), source))
+                there = (tagged(key), into)
+                model[there] = model[there] + moved if there in model else moved
+
+    @rule(key=KEYS, namespace=NAMESPACES, time=st.integers(0, 3))
+    def timer(self, key, namespace, time):
+        backend, place = self.at(key, namespace)
+        context = backend.context
+        fresh = backend.timers.register(TimeDomain.EVENT, time, context.address, context.group)
+        assert fresh == ((*place, time) not in self.model["t"])
+        self.model["t"][*place, time] = True
+
+    @rule(key=KEYS, namespace=NAMESPACES, time=st.integers(0, 3), until=st.integers(0, 3), fire=st.booleans())
+    def fire(self, key, namespace, time, until, fire):
+        backend, place = self.at(key, namespace)
+        context = backend.context
+        if fire:
+            timer = backend.timers.pop_due(TimeDomain.EVENT, until)
+            if timer is not None:
+                space = None if timer.namespace not in ((0, 10), "w", (5, 5)) else timer.namespace
+                del self.model["t"][tagged(backend.key_at(timer.address)), space, timer.timestamp]
+        else:
+            found = backend.timers.delete(TimeDomain.EVENT, time, context.address, context.group)
+            assert found == (self.model["t"].pop((*place, time), None) is not None)
+
+    # --- upkeep
+
+    @rule(budget=st.sampled_from([1, 3, 1000]))
+    def maintain(self, budget):
+        for backend in self.backends:
+            backend.maintain(budget)
+
+    @rule()
+    def batch(self):
+        for backend in self.backends:
+            backend.begin_batch([], [])
+            backend.end_batch()
+
+    # --- snapshots
+
+    @rule(target=running, kind=st.sampled_from([SnapshotKind.CHECKPOINT] * 3 + list(SnapshotKind)))
+    def trigger(self, kind):
+        self.checkpoint += 1
+        runs = [backend.snapshot(self.checkpoint, kind) for backend in self.backends]
+        return self.checkpoint, self.instances, runs, copy.deepcopy(self.model), kind
+
+    @rule(run=running, steps=st.integers(1, 4))
+    def step(self, run, steps):
+        for one in run[2]:
+            for _ in range(steps):
+                for payload, data in [next(one, ("", b""))]:
+                    self.payloads[payload] = self.payloads.get(payload, b"") + data
+
+    @rule(target=done, run=consumes(running))
+    def complete(self, run):
+        checkpoint, instance, runs, model, kind = run
+        if instance != self.instances:
+            return None  # a restore came between: its backends are gone
+        handles = []
+        for one in runs:
+            for payload, data in one:
+                self.payloads[payload] = self.payloads.get(payload, b"") + data
+            handles += [one.handle] if one.handle is not None else []
+        if kind is not SnapshotKind.SAVEPOINT:
+            for backend in self.backends:
+                backend.notify_complete(checkpoint)
+        return handles, model
+
+    @rule(run=consumes(running))
+    def abort(self, run):
+        if run[1] == self.instances:
+            for backend in self.backends:
+                backend.notify_aborted(run[0])
+
+    @rule(snapshot=done, parallelism=st.integers(1, 3), claim=st.booleans())
+    def restore(self, snapshot, parallelism, claim):
+        if snapshot is None:
+            return
+        handles, model = snapshot
+        for backend in self.backends:
+            backend.dispose()
+        self.model = copy.deepcopy(model)
+        self.backends = self.open(parallelism, handles, claim)
+
+    # --- what must hold
+
+    @precondition(lambda self: hasattr(self, "backends"))
+    @invariant()
+    def same_as_model(self):
+        found = {"v": {}, "l": {}, "m": {}, "r": {}}
+        readers = {
+            "v": (self.value, lambda s: s.value()),
+            "l": (self.list, lambda s: s.get()),
+            "m": (self.map, lambda s: dict(s.items())),
+            "r": (self.sum, lambda s: s.get()),
+        }
+        for backend in self.backends:
+            for name, (descriptor, read) in readers.items():
+                if name not in backend.state_names() and self.checkpoint % 2:
+                    found[name] = None  # leave restored state untouched for a while
+                    continue
+                state = backend.state(descriptor)
+                if found[name] is None:
+                    continue
+                for namespace in (None, (0, 10), "w", (5, 5)):
+                    for key in backend.keys(name, *([] if namespace is None else [namespace])):
+                        backend.set_current_key(key)
+                        if namespace is not None:
+                            backend.set_namespace(namespace)
+                        found[name][tagged(key), namespace] = read(state)
+                backend.clear_current_key()
+        for name, entries in found.items():
+            if entries is not None:
+                assert entries == self.model[name]
+                assert sum(backend.entry_count(name) for backend in self.backends) == len(entries)
+        assert sum(backend.timers.count(TimeDomain.EVENT) for backend in self.backends) == len(self.model["t"])
+
+    def teardown(self):
+        if hasattr(self, "directory"):
+            self.directory.cleanup()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_state_machine(name):
+    machine = type("Machine", (StateMachine,), {"backend_name": name})
+    machine.TestCase.settings = settings(
+        max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    machine.TestCase().runTest()
