@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from headgate.types import PICKLED, TypeInformation, as_type
 
 __all__ = ["BroadcastStream", "ConnectedStreams", "DataStream", "DataStreamSink", "Executor", "KeyedStream"]
 
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = f"{Path(__file__).parent}{os.sep}"
 
 
 class Executor(Protocol):
@@ -209,6 +210,7 @@ class DataStream(_Named):
     def union(self, *streams: DataStream) -> DataStream:
         """The records of all streams, in no particular order between them; the types must be equal."""
         for stream in streams:
+            _check_one_program(self, stream, "union()")
             if stream.get_type() != self._type:
                 raise GraphError(
                     f"union() at {call_site()} of streams with different types: {self._type} and {stream.get_type()}"
@@ -218,6 +220,7 @@ class DataStream(_Named):
 
     def connect(self, other: DataStream | BroadcastStream) -> ConnectedStreams:
         """Two streams into one operator that tells them apart."""
+        _check_one_program(self, other.stream if isinstance(other, BroadcastStream) else other, "connect()")
         return ConnectedStreams(self, other)
 
     def get_side_output(self, output_tag: OutputTag) -> DataStream:
@@ -377,6 +380,8 @@ class ConnectedStreams:
         first, second = (s.key if isinstance(s, KeyedStream) else None for s in (self._first, self._second))
         if (first is None) != (second is None) and not self._descriptors:
             raise GraphError(f"connect() at {call_site()}: key both streams or neither")
+        if first is not None and second is not None:
+            _check_keys_meet(self._first, first, self._second, second)
         return first, second
 
     def _then(self, name: str, kind: str, func: Any, methods: tuple[str, str], output_type: object) -> DataStream:
@@ -393,6 +398,33 @@ class ConnectedStreams:
         stream = self._first
         node = stream.pipeline.add(name, operator, inlets, as_type(output_type), call_site())
         return DataStream(stream.pipeline, stream.executor, [Inlet(node.id, None, None, 0)], node.type, node)
+
+
+def _check_one_program(first: DataStream, second: DataStream, call: str) -> None:
+    if first.pipeline is not second.pipeline:
+        raise GraphError(
+            f"{call} at {call_site()} of streams of two environments: build one program with one environment"
+        )
+
+
+def _check_keys_meet(first: DataStream, first_key: KeySpec, second: DataStream, second_key: KeySpec) -> None:
+    """Small integer columns are hashed as Java's int, all other integers as long: these differ below zero."""
+    small, other = _small_columns(first, first_key), _small_columns(second, second_key)
+    if small.keys() != other.keys():
+        name = next(iter((small or other).values()))
+        raise GraphError(
+            f"connect() at {call_site()}: one key is the int column {name!r}, the other is not: negative keys would not "
+            "meet; make it a bigint column, or use a callable on both sides"
+        )
+
+
+def _small_columns(stream: DataStream, key: KeySpec) -> dict[int, str]:
+    """Place in the key -> name, of signed key columns with less than 64 bits."""
+    schema = stream.get_type().schema
+    if schema is None:
+        return {}
+    fields = [schema.field(column) for column in key.columns]
+    return {i: f.name for i, f in enumerate(fields) if pa.types.is_signed_integer(f.type) and f.type.bit_width < 64}
 
 
 def key_spec(record_type: TypeInformation, selector: Any, key_type: object) -> KeySpec:

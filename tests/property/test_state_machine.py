@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 import tempfile
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -37,12 +40,24 @@ def tagged(key):
     return (tuple(map(tagged, key)),) if isinstance(key, tuple) else (type(key).__name__, key)
 
 
+@dataclass(eq=False)
+class Snapshot:
+    checkpoint: int
+    instances: int
+    kind: SnapshotKind
+    runs: list
+    model: dict
+    handles: list | None = None
+    complete: bool = False
+
+
 class StateMachine(RuleBasedStateMachine):
     """Subclasses name the backend."""
 
     backend_name = "hashmap"
     running = Bundle("running")
-    done = Bundle("done")
+    acked = Bundle("acked")
+    complete = Bundle("complete")
 
     @initialize(parallelism=st.integers(1, 3), typed=st.booleans())
     def start(self, parallelism, typed):
@@ -53,17 +68,19 @@ class StateMachine(RuleBasedStateMachine):
         self.map = MapStateDescriptor("m", kind, kind)
         self.sum = ReducingStateDescriptor("r", lambda a, b: a + b, kind)
         self.instances = 0
-        self.checkpoint = 0
+        self.checkpoint = self.completed = 0
         self.payloads = {}
+        self.last_used = {}
         self.model = {"v": {}, "l": {}, "m": {}, "r": {}, "t": {}}
         self.backends = self.open(parallelism)
+        for number in range(40):  # a base that is large enough for increments
+            self.update(f"bulk-{number}", None, number)
 
-    def open(self, parallelism, handles=None, claim=False):
-        self.instances += 1
+    def open(self, parallelism, handles=None, claim=False, counted=True):
+        self.instances += counted
         backends = []
         for index in range(parallelism):
-            directory = Path(self.directory.name) / f"{self.instances}-{index}"
-            directory.mkdir()
+            directory = Path(tempfile.mkdtemp(dir=self.directory.name))
             setup = BackendSetup(
                 "op",
                 key_group_range(index, MAX, parallelism),
@@ -188,72 +205,89 @@ class StateMachine(RuleBasedStateMachine):
             backend.begin_batch([], [])
             backend.end_batch()
 
-    # --- snapshots
+    # --- snapshots: taken, acknowledged, then confirmed or aborted, in any order and interleaved with everything
 
-    @rule(target=running, kind=st.sampled_from([SnapshotKind.CHECKPOINT] * 3 + list(SnapshotKind)))
+    @rule(target=running, kind=st.sampled_from([SnapshotKind.CHECKPOINT] * 4 + list(SnapshotKind)))
     def trigger(self, kind):
         self.checkpoint += 1
         runs = [backend.snapshot(self.checkpoint, kind) for backend in self.backends]
-        return self.checkpoint, self.instances, runs, copy.deepcopy(self.model), kind
+        return Snapshot(self.checkpoint, self.instances, kind, runs, copy.deepcopy(self.model))
 
-    @rule(run=running, steps=st.integers(1, 4))
-    def step(self, run, steps):
-        for one in run[2]:
-            for _ in range(steps):
-                for payload, data in [next(one, ("", b""))]:
-                    self.payloads[payload] = self.payloads.get(payload, b"") + data
+    def take(self, run, steps):
+        for payload, data in islice(run, steps):
+            self.payloads[payload] = self.payloads.get(payload, b"") + data
 
-    @rule(target=done, run=consumes(running))
-    def complete(self, run):
-        checkpoint, instance, runs, model, kind = run
-        if instance != self.instances:
-            return None  # a restore came between: its backends are gone
-        handles = []
-        for one in runs:
-            for payload, data in one:
-                self.payloads[payload] = self.payloads.get(payload, b"") + data
-            handles += [one.handle] if one.handle is not None else []
-        if kind is not SnapshotKind.SAVEPOINT:
+    @rule(snapshot=running, steps=st.integers(1, 4))
+    def step(self, snapshot, steps):
+        for run in snapshot.runs:
+            self.take(run, steps)
+
+    @rule(target=acked, snapshot=consumes(running))
+    def acknowledge(self, snapshot):
+        if snapshot.instances != self.instances:
+            return snapshot  # a restore came between: its backends are gone, and it has no handles
+        for run in snapshot.runs:
+            self.take(run, None)
+        snapshot.handles = [run.handle for run in snapshot.runs if run.handle is not None]
+        for handle in snapshot.handles:
+            for payload in handle.payloads():
+                # As the shared-state registry does it (R7.5): in use up to the newest checkpoint that holds it.
+                last = math.inf if snapshot.kind is SnapshotKind.SAVEPOINT else snapshot.checkpoint
+                self.last_used[payload.id] = max(self.last_used.get(payload.id, 0), last)
+        self.check_content(snapshot)
+        return snapshot
+
+    def check_content(self, snapshot):
+        backends = self.open(1, snapshot.handles, counted=False)
+        assert self.content(backends) == {name: snapshot.model[name] for name in "vlmr"}
+        assert backends[0].timers.count(TimeDomain.EVENT) == len(snapshot.model["t"])
+
+    @rule(target=complete, snapshot=consumes(acked))
+    def confirm(self, snapshot):
+        if snapshot.handles is None or snapshot.instances != self.instances or snapshot.checkpoint <= self.completed:
+            return snapshot
+        if snapshot.kind is not SnapshotKind.SAVEPOINT:
+            self.completed = snapshot.checkpoint
             for backend in self.backends:
-                backend.notify_complete(checkpoint)
-        return handles, model
+                backend.notify_complete(snapshot.checkpoint)
+            # One checkpoint is retained: what only older ones use is deleted.
+            for payload in [one for one, last in self.last_used.items() if last < snapshot.checkpoint]:
+                self.payloads.pop(payload, None)
+        self.check_content(snapshot)
+        snapshot.complete = True
+        return snapshot
 
-    @rule(run=consumes(running))
-    def abort(self, run):
-        if run[1] == self.instances:
+    @rule(snapshot=consumes(running) | consumes(acked))
+    def abort(self, snapshot):
+        if snapshot.instances == self.instances:
             for backend in self.backends:
-                backend.notify_aborted(run[0])
+                backend.notify_aborted(snapshot.checkpoint)
 
-    @rule(snapshot=done, parallelism=st.integers(1, 3), claim=st.booleans())
+    @rule(snapshot=complete, parallelism=st.integers(1, 3), claim=st.booleans())
     def restore(self, snapshot, parallelism, claim):
-        if snapshot is None:
+        latest = snapshot.checkpoint == self.completed or snapshot.kind is SnapshotKind.SAVEPOINT
+        if not snapshot.complete or not latest:
             return
-        handles, model = snapshot
         for backend in self.backends:
             backend.dispose()
-        self.model = copy.deepcopy(model)
-        self.backends = self.open(parallelism, handles, claim)
+        self.model = copy.deepcopy(snapshot.model)
+        self.completed = self.checkpoint
+        self.backends = self.open(parallelism, snapshot.handles, claim=claim and snapshot.kind is not SnapshotKind.SAVEPOINT)
 
     # --- what must hold
 
-    @precondition(lambda self: hasattr(self, "backends"))
-    @invariant()
-    def same_as_model(self):
-        found = {"v": {}, "l": {}, "m": {}, "r": {}}
+    def content(self, backends):
         readers = {
             "v": (self.value, lambda s: s.value()),
             "l": (self.list, lambda s: s.get()),
             "m": (self.map, lambda s: dict(s.items())),
             "r": (self.sum, lambda s: s.get()),
         }
-        for backend in self.backends:
-            for name, (descriptor, read) in readers.items():
-                if name not in backend.state_names() and self.checkpoint % 2:
-                    found[name] = None  # leave restored state untouched for a while
-                    continue
+        found = {}
+        for name, (descriptor, read) in readers.items():
+            found[name] = {}
+            for backend in backends:
                 state = backend.state(descriptor)
-                if found[name] is None:
-                    continue
                 for namespace in (None, (0, 10), "w", (5, 5)):
                     for key in backend.keys(name, *([] if namespace is None else [namespace])):
                         backend.set_current_key(key)
@@ -261,10 +295,14 @@ class StateMachine(RuleBasedStateMachine):
                             backend.set_namespace(namespace)
                         found[name][tagged(key), namespace] = read(state)
                 backend.clear_current_key()
-        for name, entries in found.items():
-            if entries is not None:
-                assert entries == self.model[name]
-                assert sum(backend.entry_count(name) for backend in self.backends) == len(entries)
+            assert sum(backend.entry_count(name) for backend in backends) == len(found[name])
+        return found
+
+    @precondition(lambda self: hasattr(self, "backends"))
+    @invariant()
+    def same_as_model(self):
+        if all(backend.state_names() for backend in self.backends):  # else leave restored state untouched for a while
+            assert self.content(self.backends) == {name: self.model[name] for name in "vlmr"}
         assert sum(backend.timers.count(TimeDomain.EVENT) for backend in self.backends) == len(self.model["t"])
 
     def teardown(self):

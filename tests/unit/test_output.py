@@ -16,7 +16,9 @@ from headgate.errors import UserCodeError
 from headgate.graph import Edge, Partitioning
 from headgate.keygroups import key_group, owner
 from headgate.protocol.frames import DRAIN, STAMPED, Kind, read_frames
+from headgate.runtime.failures import OperatorFailure
 from headgate.runtime.output import EdgeWriter, Outbox
+from headgate.runtime.plan import OutputEdge
 from headgate.stream import key_spec
 from headgate.types import PICKLED, TypeMismatch, as_type
 
@@ -30,8 +32,8 @@ class Writer:
     def __init__(self, partitioning, readers=1, type=PICKLED, buffer_size=1 << 18, writers=1, writer=0, outbox=None):
         self.type = type
         self.outbox = outbox or Outbox(buffer_size)
-        edge = Edge(7, 0, 1, 0, partitioning, type, None)
-        self.writer = EdgeWriter(edge, writer, writers, readers, 128, lambda r: 100 + r, self.outbox, Random(1))
+        out = OutputEdge(Edge(7, 0, 1, 0, partitioning, type, None), readers, 128, 100)
+        self.writer = EdgeWriter(out, writer, writers, self.outbox, Random(1))
 
     def emit(self, *values, stamps=None):
         batch = Batch.of_rows(list(values), self.type)
@@ -161,8 +163,8 @@ def test_writers_of_few_records_start_at_different_targets():
     targets = set()
     for n in range(40):
         outbox = Outbox(1000)
-        edge = Edge(7, 0, 1, 0, Partitioning("rebalance"), PICKLED, None)
-        writer = EdgeWriter(edge, n, 40, 4, 128, lambda r: r, outbox, Random(n))
+        out = OutputEdge(Edge(7, 0, 1, 0, Partitioning("rebalance"), PICKLED, None), 4, 128, 0)
+        writer = EdgeWriter(out, n, 40, outbox, Random(n))
         writer.emit(Batch.of_rows([1]))
         writer.flush()
         outbox.flush()
@@ -301,6 +303,15 @@ def test_a_record_that_cannot_be_pickled():
         writer.finish()
     assert "a record cannot be sent to the next operator: a function cannot be pickled" in str(caught.value)
     assert "emit plain values, or give the operator an output_type" in str(caught.value)
+
+
+def test_a_record_that_cannot_be_pickled_names_the_operator_that_made_it():
+    writer = Writer(Partitioning("forward"))
+    writer.writer.emit(Batch.of_output([lambda: 0], PICKLED, ("Map", "file.py:3")))
+    with pytest.raises(OperatorFailure) as caught:
+        writer.finish()
+    assert (caught.value.operator, caught.value.call_site) == ("Map", "file.py:3")
+    assert "cannot be pickled" in str(caught.value.cause)
 
 
 def test_a_record_of_the_wrong_type():

@@ -148,7 +148,9 @@ def test_events_may_follow_the_end_of_data():
     """Barriers flow between END_OF_DATA and END_OF_PARTITION (FLIP-147)."""
     task = middle()
     task.receive(event(END_OF_DATA))
-    task.receive(event(Kind.BARRIER, body=bytes(16)))
+    task.receive(event(Kind.CANCEL_MARKER, body=bytes(8)))
+    work_off(task)
+    assert task.status is Status.RUNNING
 
 
 def test_a_channel_that_ends_without_the_end_of_its_data():
@@ -164,26 +166,26 @@ def test_a_frame_of_an_unknown_channel():
 
 
 class Ending(SinkFunction):
-    def __init__(self):
-        self.log = []
+    log: list[object] = []  # noqa: RUF012 - shared on purpose: functions are copied into the subtask
 
     def invoke(self, value, context):
-        self.log.append(value)
+        Ending.log.append(value)
 
     def finish(self):
-        self.log.append("finish")
+        Ending.log.append("finish")
 
     def close(self):
-        self.log.append("close")
+        Ending.log.append("close")
 
 
-def test_operators_finish_before_the_end_goes_out_and_close_at_last():
+def test_operators_finish_behind_the_last_record_and_close_at_last():
+    Ending.log.clear()
     task = subtask(plan_of(lambda env: env.from_collection([1, 2]).add_sink(Ending())), "Sink")
     task.open()
     task.step(100)
-    assert task._operators[-1].function.log == [1, 2, "finish"]
+    assert Ending.log == [1, 2, "finish"]
     task.close()
-    assert task._operators[-1].function.log == [1, 2, "finish", "close"]
+    assert Ending.log == [1, 2, "finish", "close"]
 
 
 # --- input ----------------------------------------------------------------------------------------------------------
@@ -315,12 +317,14 @@ def test_no_buffer_timeout_waits_until_the_buffer_is_full():
 
 def test_an_operators_own_buffer_timeout_wins():
     def program(env):
-        env.from_collection([1]).set_buffer_timeout(0).rebalance().map(str).set_parallelism(2).collect_into("out")
+        env.from_collection([1, 2]).set_buffer_timeout(0).rebalance().map(str).set_parallelism(2).collect_into("out")
 
     task = subtask(plan_of(program, execution_buffer__timeout=1000), "Collection")
     task.open()
     task.step(1)
-    assert task._buffer_timeout == 0
+    rows = taken(task)
+    assert [kind for kind, _ in frames_to(rows, 0) + frames_to(rows, 1)] == [Kind.PICKLE]
+    assert task.next_deadline() is None
 
 
 # --- failures -------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Decisions only: what is said to go is deleted by somebody else, later, and share
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headgate.errors import IllegalState, InvalidArgument
@@ -56,11 +57,12 @@ class CheckpointStore:
     1
     """
 
-    def __init__(self, num_retained: int) -> None:
+    def __init__(self, num_retained: int, recovered: Sequence[CompletedCheckpoint] = ()) -> None:
+        """`recovered` are those that an earlier driver of the job left; superfluous ones go with the next one added."""
         if num_retained < 1:
             raise InvalidArgument(f"at least one completed checkpoint must be retained, got {num_retained}")
         self._num_retained = num_retained
-        self._checkpoints: list[CompletedCheckpoint] = []
+        self._checkpoints = sorted(recovered, key=lambda checkpoint: checkpoint.id)
         self._ended = False
 
     @property

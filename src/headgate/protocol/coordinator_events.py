@@ -212,7 +212,7 @@ class Acknowledged:
     task: TaskId
     checkpoint_id: int
     state: Any = None
-    metrics: SubtaskMetrics = SubtaskMetrics()
+    metrics: SubtaskMetrics = field(default_factory=SubtaskMetrics)
     report: TaskReport = field(default_factory=TaskReport)
     shared_files: Mapping[OperatorId, int] = field(default_factory=dict)
 

@@ -109,3 +109,4 @@ class AutomaticFull:
     def _pass_schedule(self, now: int) -> None:
         if self._next_time is not None and self._scheduled_at is not None and self._scheduled_at <= now:
             self._scheduled_at = self._next_time(now)
+            assert self._scheduled_at is None or self._scheduled_at > now, "a schedule must go forward"

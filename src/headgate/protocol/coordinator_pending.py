@@ -1,30 +1,33 @@
-"""A checkpoint under way, and the clock that starts them.
+"""A checkpoint under way, the clock that starts them, and what goes out because of them.
 
-PREPARING      its directory is being made; no task knows of it
-DRIVER_STATE   the parts on the driver give their state
-RUNNING        barriers are on their way, tasks acknowledge
-WRITING        all have; the metadata is being written
-WRITTEN        waits for its turn to enter the job log
-CLAIMING       the entry is being claimed: from here on the outcome is not ours to decide
+The stages of a checkpoint:
+
+    PREPARING      its directory is being made; no task knows of it
+    DRIVER_STATE   the parts on the driver give their state
+    RUNNING        barriers are on their way, tasks acknowledge
+    WRITING        all have; the metadata is being written
+    WRITTEN        waits for its turn to enter the job log
+    CLAIMING       the entry is being claimed: from here on the outcome is not ours to decide
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from headgate.ids import OperatorId
+from headgate.protocol import coordinator_events as ev
 from headgate.protocol.checkpoint_plan import CheckpointPlan, TaskId, TaskReport
 from headgate.protocol.checkpoint_types import Barrier
-from headgate.protocol.coordinator_events import Acknowledged, MetadataWritten
 from headgate.protocol.decider import TriggerRequest
 from headgate.protocol.properties import CheckpointProperties, CheckpointSettings
+from headgate.protocol.reasons import FailureReason
 from headgate.protocol.stats import CheckpointStats, SubtaskStats
 
-__all__ = ["AckResult", "PendingCheckpoint", "PeriodicSchedule", "Stage"]
+__all__ = ["AckResult", "Outbox", "Owner", "PendingCheckpoint", "PeriodicSchedule", "Stage"]
 
 
 class Stage(IntEnum):
@@ -63,7 +66,7 @@ class PendingCheckpoint:
     location: str | None = None
     barrier: Barrier | None = None
     announce_at: int | None = None
-    metadata: MetadataWritten | None = None
+    metadata: ev.MetadataWritten | None = None
     driver_states: dict[OperatorId, Any] = field(default_factory=dict)
     states: dict[TaskId, Any] = field(default_factory=dict)
     reports: dict[TaskId, TaskReport] = field(default_factory=dict)
@@ -84,7 +87,7 @@ class PendingCheckpoint:
         """Whether a newer checkpoint makes it superfluous; a savepoint never is."""
         return not self.properties.is_savepoint
 
-    def acknowledge(self, ack: Acknowledged, now: int) -> AckResult:
+    def acknowledge(self, ack: ev.Acknowledged, now: int) -> AckResult:
         """Take a task's part in."""
         if ack.task in self.reports:
             return AckResult.DUPLICATE
@@ -156,3 +159,44 @@ class PeriodicSchedule:
     def clear_backlog(self) -> None:
         """A new attempt: the sources will say again."""
         self._backlog.clear()
+
+
+class Outbox:
+    """The time of the event at hand, and the instructions that it leads to.
+
+    >>> outbox = Outbox()
+    >>> outbox.open(7, "a test")
+    >>> outbox.emit(ev.Warn("look"))
+    >>> outbox.close()
+    [Warn(message='look', cause='a test')]
+    """
+
+    def __init__(self) -> None:
+        self.now = 0
+        self._cause = ""
+        self._instructions: list[ev.Instruction] = []
+
+    def open(self, now: int, cause: str) -> None:
+        """An event has come; time never goes back."""
+        self.now, self._cause = max(self.now, now), cause
+
+    def emit(self, instruction: ev.Instruction) -> None:
+        """Something is to be done because of it."""
+        self._instructions.append(replace(instruction, cause=self._cause))
+
+    def close(self) -> list[ev.Instruction]:
+        """All that is to be done."""
+        done, self._instructions = self._instructions, []
+        return done
+
+
+class Owner(Protocol):
+    """Whoever asked for a checkpoint hears of its end exactly once."""
+
+    def on_request_failed(
+        self, request: TriggerRequest, reason: FailureReason, message: str, checkpoint_id: int | None
+    ) -> None:
+        """It failed, or could not even begin."""
+
+    def on_completed(self, pending: PendingCheckpoint, done: ev.RequestDone) -> None:
+        """It is complete, stored, and on its way to be notified."""

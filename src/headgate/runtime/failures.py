@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import sysconfig
@@ -10,17 +11,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headgate.errors import WorkerLost
+from headgate.errors import UserCodeError, WorkerLost
 from headgate.protocol.messages import Failed
 from headgate.runtime.shipping import ARCHIVE_PREFIX
 from headgate.types import TypeMismatch
 
 __all__ = ["OperatorFailure", "describe", "user_line"]
 
-_OURS = str(Path(__file__).parent.parent)
+# With the separator, so that a neighbour called headgate_plugin is not taken for ours.
+_OURS = f"{Path(__file__).parent.parent}{os.sep}"
 _FOREIGN = tuple(
-    {str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    | {str(Path(p).resolve()) for p in sys.path if p.endswith((".zip", "site-packages"))}
+    {f"{Path(sysconfig.get_path(name)).resolve()}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {f"{Path(p).resolve()}{os.sep}" for p in sys.path if p.endswith((".zip", "site-packages"))}
 )
 _ARCHIVE = re.compile(rf".*/{ARCHIVE_PREFIX}\w+\.zip/")  # modules that were sent: the path beside the script remains
 NO_KEY = object()
@@ -80,9 +82,11 @@ def _user_failure(failure: OperatorFailure) -> Failed:
         details.append(f"key {_short(failure.key)}")
     if failure.record is not NO_KEY:
         details.append(f"record {_short(failure.record)}")
-    what = str(cause) if isinstance(cause, TypeMismatch) else f"{type(cause).__name__}: {cause}"
+    what = f"{type(cause).__name__}: {cause}"
     if isinstance(cause, TypeMismatch):
-        what = f"the function returned a wrong type: {what}"
+        what = f"the function returned a wrong type: {cause}"
+    elif isinstance(cause, UserCodeError):  # our own words about the user's code
+        what = str(cause)
     key = "" if failure.key is NO_KEY else _short(failure.key)
     message = f"{line}: {what}\n  in {', '.join(details)}, defined at {failure.call_site}"
     return Failed(message, _trace(cause), operator=failure.operator, user_line=line, key=key, kind="user")

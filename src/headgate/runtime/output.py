@@ -15,6 +15,7 @@ from headgate.errors import UserCodeError
 from headgate.functions import callable_of
 from headgate.keygroups import owners_of
 from headgate.protocol.frames import STAMPED, Kind, pack
+from headgate.runtime.failures import OperatorFailure
 from headgate.runtime.keys import KeyReader
 from headgate.runtime.plan import OutputEdge
 
@@ -91,7 +92,6 @@ class EdgeWriter:
         self._builders = {target: _Builder() for target in self._channels}
         self._bytes_per_record = 64.0  # of untyped records; learnt from every pickle
         self._dirty = False
-        self.blame: Callable[[Exception], Exception] = _nobody  # names the operator whose records these are
         self._spread = self._spreader(out.readers, out.reader_max_parallelism, random)
 
     # --- choosing targets -------------------------------------------------------------------------------------------
@@ -198,10 +198,11 @@ class EdgeWriter:
             self._send(target, Kind.ARROW, memoryview(batch.serialize()), stamps)
         else:
             rows = parts[0].rows() if len(parts) == 1 else [row for part in parts for row in part.rows()]
-            self._send_pickled(target, rows, stamps)
+            origin = next((part.origin for part in parts if part.origin is not None), None)
+            self._send_pickled(target, rows, stamps, origin)
 
-    def _send_pickled(self, target: int, rows: list[Any], stamps: Stamps | None) -> None:
-        body = self._pickle(rows)
+    def _send_pickled(self, target: int, rows: list[Any], stamps: Stamps | None, origin: Any) -> None:
+        body = self._pickle(rows, origin)
         self._bytes_per_record = max(1.0, len(body) / len(rows))
         if len(body) <= _MAX_ROW or len(rows) == 1:
             self._send(target, Kind.PICKLE, body, stamps)
@@ -209,7 +210,8 @@ class EdgeWriter:
         # The records were larger than those before them: too late for one row, but now their size is known.
         step = self._step(self._bytes_per_record)
         for at in range(0, len(rows), step):
-            self._send_pickled(target, rows[at : at + step], None if stamps is None else stamps[at : at + step])
+            part = None if stamps is None else stamps[at : at + step]
+            self._send_pickled(target, rows[at : at + step], part, origin)
 
     def _step(self, per_record: float) -> int:
         """How many records of this size fit into one buffer."""
@@ -222,7 +224,7 @@ class EdgeWriter:
         frame = pack(kind, self.edge.id, self._writer, *pieces, flags=0 if stamps is None else STAMPED)
         self._outbox.add(self._destination[target], frame)
 
-    def _pickle(self, rows: list[Any]) -> bytes:
+    def _pickle(self, rows: list[Any], origin: Any) -> bytes:
         try:
             return pickle.dumps(rows, 5)
         except Exception as error:
@@ -230,7 +232,8 @@ class EdgeWriter:
                 f"a record cannot be sent to the next operator: {_unpicklable(rows)} cannot be pickled ({error}); "
                 "emit plain values, or give the operator an output_type"
             )
-            raise self.blame(reason) from error
+            # Records wait in buffers: only the batch still knows which operator made them.
+            raise (reason if origin is None else OperatorFailure(*origin, reason)) from error
 
     def flush(self) -> None:
         """Turn all waiting records into frames; the outbox decides when rows leave."""
@@ -245,10 +248,6 @@ class EdgeWriter:
         for target in self._channels:
             frame = pack(kind, self.edge.id, self._writer, body, flags=flags)
             self._outbox.add(self._destination[target], frame, close)
-
-
-def _nobody(error: Exception) -> Exception:
-    return error
 
 
 def _unpicklable(rows: list[Any]) -> str:

@@ -50,6 +50,7 @@ from headgate.state.api import (
     ValueStateDescriptor,
 )
 from headgate.state.cells import Cell, ListCell, MapCell, ValueCell
+from headgate.state.columns import ColumnTable
 from headgate.state.copying import copier
 from headgate.state.keyed import KeyedAggregating, KeyedList, KeyedMap, KeyedReducing, KeyedValue, Mergeable
 from headgate.state.timers import Timers
@@ -331,6 +332,10 @@ class KeyedStateBackend(ABC):
     @abstractmethod
     def value_table(self, descriptor: ValueStateDescriptor) -> ValueTable:
         """A value state for many keys at once; the same storage as `state(descriptor)`."""
+
+    def column_table(self, descriptor: ValueStateDescriptor) -> ColumnTable | None:
+        """A value state as columns, for aggregations over whole batches; None if the backend, or the type, has none."""
+        return None
 
     @abstractmethod
     def addresses(self, name: str) -> Iterable[tuple[int, Any]]:

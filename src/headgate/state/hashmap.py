@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from headgate.errors import IllegalState, InvalidArgument
 from headgate.handles import (
     KeyedStateHandle,
@@ -32,6 +35,7 @@ from headgate.state.backend import (
 )
 from headgate.state.cells import Cell
 from headgate.state.codec import ChunkCodec, SectionReader
+from headgate.state.columns import ColumnTable
 from headgate.state.copying import copier
 from headgate.state.hashmap_cells import (
     TableListCell,
@@ -65,10 +69,19 @@ class _Store:
 
     __slots__ = ("cleaner", "codec", "expiry", "key_type", "meta", "pruning", "table")
 
-    def __init__(self, setup: BackendSetup, spec: StateSpec, key_type: TypeInformation, expiry: Expiry | None) -> None:
+    def __init__(
+        self,
+        setup: BackendSetup,
+        spec: StateSpec,
+        key_type: TypeInformation,
+        expiry: Expiry | None,
+        table: ColumnTable | None = None,
+    ) -> None:
         self.meta = spec.meta()
         self.key_type = key_type
-        self.table = StateTable(setup.key_groups, setup.max_parallelism)
+        # Any: what snapshots need is the same in both; handles are made for the first kind only.
+        held: Any = StateTable(setup.key_groups, setup.max_parallelism) if table is None else table
+        self.table = held
         self.codec = ChunkCodec(setup.operator, self.meta, key_type)
         self.expiry = expiry
         self.pruning = None if expiry is None else Pruning(spec.kind, expiry)
@@ -153,6 +166,8 @@ class HashMapBackend(KeyedStateBackend):
         """Make the table of a state, with what was restored under its name."""
         self._started = True
         store = self._stores.get(spec.name)
+        if store is not None and isinstance(store.table, ColumnTable):
+            raise IllegalState(f"state '{spec.name}' is held as columns: it cannot be reached key by key")
         if store is None:
             store = _Store(self.setup, spec, self.setup.key_type, self.expiry_of(spec))
             self._adopt_restored(store)
@@ -172,7 +187,7 @@ class HashMapBackend(KeyedStateBackend):
             migrated = migrated or verdict is not Verdict.AS_IS
             readers[id(meta)] = SectionReader(self.setup.operator, meta, store.key_type, store.meta, now)
         for section in self._restored.get(store.meta.name, []):
-            _fill(store.table, readers[id(section.meta)], section)
+            store.table.load(readers[id(section.meta)].read(section.data), section.group)
         self._restored.pop(store.meta.name, None)
         self._restored_metas.pop(store.meta.name, None)
         if migrated:
@@ -195,6 +210,24 @@ class HashMapBackend(KeyedStateBackend):
         table = TableValueTable(store.table)
         return table if store.expiry is None else TtlValueTable(table, store.expiry)
 
+    def column_table(self, descriptor: ValueStateDescriptor) -> ColumnTable | None:
+        """Numbers under integer keys as columns, if that is what the state holds."""
+        spec, key_type = StateSpec.of(descriptor), self.setup.key_type
+        if spec.name in self._stores:
+            there = self._stores[spec.name].table
+            return there if isinstance(there, ColumnTable) else None
+        if spec.ttl is not None or not (_is_number(spec.value_type) and _is_int(key_type)):
+            return None
+        self._started = True
+        dtype = np.dtype(spec.value_type.arrow_type.to_pandas_dtype())
+        table = ColumnTable(self.setup.key_groups, self.setup.max_parallelism, dtype)
+        store = _Store(self.setup, spec, key_type, None, table)
+        self._adopt_restored(store)
+        if self._history.tracking:
+            table.track()
+        self._stores[spec.name] = store
+        return table
+
     def addresses(self, name: str) -> Iterator[tuple[int, Any]]:
         """(group, address) of every entry of a state."""
         store = self._stores.get(name)
@@ -207,8 +240,7 @@ class HashMapBackend(KeyedStateBackend):
 
     def has_entry(self, name: str, group: int, address: Any) -> bool:
         """Whether a state has an entry at an address."""
-        table = self._stores[name].table.tables[group]
-        return (table[address] if type(table) is Overlay else table.get(address)) is not None
+        return self._stores[name].table.get(group, address) is not None
 
     def entry_count(self, name: str) -> int:
         """How many entries a state has."""
@@ -305,7 +337,7 @@ class HashMapBackend(KeyedStateBackend):
         live_entries = sum(store.table.base_size() for store in stores)
         states = [self._freeze(store) for store in stores]
         if history.tracking:
-            layers = {id(store): state.frozen for store, state in zip(stores, states, strict=True)}
+            layers = {id(store): store.table.changes_in(state.frozen) for store, state in zip(stores, states, strict=True)}
             history.generations.append(Generation(history.sequence, layers))
         base = self._base_for(kind, live_entries)
         if base is not None:
@@ -414,7 +446,8 @@ class HashMapBackend(KeyedStateBackend):
             self._restored.setdefault(section.meta.name, []).append(section)
             return
         meta = section.meta
-        _fill(internal.table, SectionReader(self.setup.operator, meta, internal.key_type, internal.meta, 0), section)
+        reader = SectionReader(self.setup.operator, meta, internal.key_type, internal.meta, 0)
+        internal.table.load(reader.read(section.data), section.group)
 
     def _claim(self, handles: list[KeyedStateHandle]) -> None:
         ids = {handle.checkpoint_id for handle in handles}
@@ -433,16 +466,17 @@ class HashMapBackend(KeyedStateBackend):
         self._runs.clear()
         self._forget_bases()
         for store in self._all_stores():
-            for group in self.setup.key_groups:
-                store.table.tables[group] = {}
+            store.table.clear()
         self._restored.clear()
         self.clear_current_key()
 
 
-def _fill(table: StateTable, reader: SectionReader, section: RestoredSection) -> None:
-    target = table.tables[section.group]
-    for address, stored in reader.read(section.data):
-        if stored is None:
-            target.pop(address, None)
-        else:
-            target[address] = stored
+def _is_number(type_info: TypeInformation) -> bool:
+    if type_info.kind != "scalar":
+        return False
+    arrow = type_info.arrow_type
+    return bool(pa.types.is_integer(arrow) or pa.types.is_float32(arrow) or pa.types.is_float64(arrow))
+
+
+def _is_int(type_info: TypeInformation) -> bool:
+    return type_info.kind == "scalar" and bool(pa.types.is_signed_integer(type_info.arrow_type))

@@ -14,7 +14,7 @@ second, and for one of 128 groups for a few milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -123,6 +123,29 @@ class StateTable:
         if cursor in self.cursors:
             self.cursors.remove(cursor)
             self._merging = True
+
+    def changes_in(self, frozen: Any) -> Any:
+        """By group, what changed between the freeze that gave `frozen` and the one before."""
+        return frozen  # the frozen overlays themselves
+
+    def get(self, group: int, address: Any) -> Any:
+        """The value at one address, or None."""
+        table = self.tables[group]
+        return table[address] if type(table) is Overlay else table.get(address)
+
+    def load(self, entries: Iterable[tuple[Any, Any]], group: int) -> None:
+        """Take over entries of one group; None removes."""
+        table = self.tables[group]
+        for address, stored in entries:
+            if stored is None:
+                table.pop(address, None)
+            else:
+                table[address] = stored
+
+    def clear(self) -> None:
+        """Drop everything."""
+        for group in self._groups:
+            self.tables[group] = {}
 
     def stop_tracking(self) -> None:
         """Changes need not be kept apart any more."""

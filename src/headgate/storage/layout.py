@@ -33,7 +33,9 @@ __all__ = [
     "JobLayout",
     "ParsedPath",
     "PathKind",
+    "attempt_of",
     "is_inside",
+    "is_job_id",
     "make_ref",
     "make_savepoint_directory",
     "metadata_path",
@@ -60,7 +62,7 @@ _CHECKPOINT_DIR: Final = re.compile(r"chk-(?P<id>[1-9]\d*|0)")
 _PRIVATE_NAME: Final = re.compile(rf"{_ATTEMPT}-{_OWNER}\.state")
 _SHARED_NAME: Final = re.compile(rf"{_ATTEMPT}-c(?P<id>\d+)-{_OWNER}-(?P<digest>[0-9a-f]{{32}})\.shared")
 _LOG_NAME: Final = re.compile(r"\d{12}")
-_TEMPORARY_NAME: Final = re.compile(r"\.tmp-[0-9a-f]{16}")
+_TEMPORARY_NAME: Final = re.compile(rf"\.tmp-(?:{_ATTEMPT}-)?[0-9a-f]{{16}}")
 
 
 class Attempt(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
@@ -166,8 +168,8 @@ class JobLayout(msgspec.Struct, frozen=True):
         folders, _, name = path.removeprefix(f"{self.job}/").rpartition("/")
         if not is_inside(path, self.job):
             return ParsedPath(PathKind.FOREIGN)
-        if _TEMPORARY_NAME.fullmatch(name):
-            return ParsedPath(PathKind.TEMPORARY)
+        if found := _TEMPORARY_NAME.fullmatch(name):
+            return ParsedPath(PathKind.TEMPORARY, None, _attempt_of(found) if found["epoch"] else None)
         if folders == _SHARED and (found := _SHARED_NAME.fullmatch(name)):
             return ParsedPath(PathKind.SHARED, int(found["id"]), _attempt_of(found), found["owner"])
         if folders == _LOG and _LOG_NAME.fullmatch(name):
@@ -253,22 +255,13 @@ def _checked_owner(owner: str) -> str:
 
 
 def attempt_of(name: str) -> Attempt | None:
-    """The attempt in the name of a private file, wherever it lies; None if it is none.
+    """The attempt that wrote a private or temporary file, wherever it lies; None if the name says nothing.
 
-    >>> attempt_of("e2r0-v3-s0.state")
-    Attempt(epoch=2, restart=0)
+    >>> attempt_of("e2r0-v3-s0.state"), attempt_of("_metadata")
+    (Attempt(epoch=2, restart=0), None)
     """
-    found = _PRIVATE_NAME.fullmatch(name)
-    return None if found is None else _attempt_of(found)
-
-
-def is_temporary(name: str) -> bool:
-    """Whether a writer that did not finish left this object.
-
-    >>> is_temporary(".tmp-0123456789abcdef")
-    True
-    """
-    return _TEMPORARY_NAME.fullmatch(name) is not None
+    found = _PRIVATE_NAME.fullmatch(name) or _TEMPORARY_NAME.fullmatch(name)
+    return _attempt_of(found) if found and found["epoch"] else None
 
 
 # ---- references ----------------------------------------------------------------------------------------------------

@@ -124,15 +124,15 @@ class LocalStore(ObjectStore):
             for folder, _, _ in os.walk(_local(directory), topdown=False):
                 Path(folder).rmdir()
 
-    def writer(self, directory: str) -> ObjectWriter:
+    def writer(self, directory: str, label: str = "") -> ObjectWriter:
         with reported("write", directory):
-            return _LocalWriter(directory, self._write_buffer)
+            return _LocalWriter(directory, self._write_buffer, label)
 
 
 class _LocalWriter(ObjectWriter):
-    def __init__(self, directory: str, write_buffer: int) -> None:
+    def __init__(self, directory: str, write_buffer: int, label: str) -> None:
         super().__init__(directory)
-        self._temporary, self._file = _open_temporary(_local(directory), write_buffer)
+        self._temporary, self._file = _open_temporary(_local(directory), write_buffer, label)
 
     def _append(self, data: bytes | memoryview) -> None:
         self._file.write(data)
@@ -156,10 +156,10 @@ def _local(path: str) -> Path:
     return Path(path.removeprefix("file://"))
 
 
-def _open_temporary(directory: Path, write_buffer: int) -> tuple[Path, BinaryIO]:
+def _open_temporary(directory: Path, write_buffer: int, label: str = "") -> tuple[Path, BinaryIO]:
     for attempt in range(_OPEN_ATTEMPTS):
         _ensure_directory(directory)
-        temporary = directory / temporary_name()
+        temporary = directory / temporary_name(label)
         try:
             # 2 is the smallest buffer Python takes; 1 would mean lines.
             return temporary, temporary.open("xb", buffering=max(write_buffer, 2))

@@ -87,8 +87,7 @@ def reported(action: str, path: str) -> Iterator[None]:
     >>> with reported("read", "/chk/7"):
     ...     raise TimeoutError("30 s")
     Traceback (most recent call last):
-    ...
-    headgate.errors.StorageError: cannot read '/chk/7': TimeoutError: 30 s; check that the storage can be reached, ...
+    headgate.errors.StorageError: cannot read '/chk/7': TimeoutError: 30 s; check that the storage can be reached, then try again
     """
     try:
         yield
@@ -128,13 +127,13 @@ def normalise(path: str) -> str:
     return f"{scheme}://{rest.rstrip('/')}"
 
 
-def temporary_name() -> str:
-    """A name for an object that is not finished; `layout.parse_path` knows it again, so that gc finds what a crash left.
+def temporary_name(label: str = "") -> str:
+    """A name for an object that is not finished; `layout.JobLayout.parse` knows it again, so gc finds what a crash left.
 
-    >>> len(temporary_name()) == len(".tmp-") + 16
+    >>> len(temporary_name("e1r0")) == len(".tmp-e1r0-") + 16
     True
     """
-    return f".tmp-{secrets.token_hex(8)}"
+    return f".tmp-{label}{'-' if label else ''}{secrets.token_hex(8)}"
 
 
 class ObjectInfo(msgspec.Struct, frozen=True, order=True):
@@ -272,8 +271,8 @@ class ObjectStore(ABC):
         """Remove a directory if it is empty and the scheme has them; never an error."""
 
     @abstractmethod
-    def writer(self, directory: str) -> ObjectWriter:
-        """A writer of a new object in a directory."""
+    def writer(self, directory: str, label: str = "") -> ObjectWriter:
+        """A writer of a new object in a directory; `label` (an attempt) goes into the name of what a crash leaves."""
 
     def exists(self, path: str) -> bool:
         """Whether there is an object; an unreachable store is an error, not a no."""

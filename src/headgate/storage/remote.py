@@ -116,8 +116,8 @@ class RoutingStore(ObjectStore):
     def remove_directory(self, directory: str) -> None:
         self.store_for(directory).remove_directory(directory)
 
-    def writer(self, directory: str) -> ObjectWriter:
-        return self.store_for(directory).writer(directory)
+    def writer(self, directory: str, label: str = "") -> ObjectWriter:
+        return self.store_for(directory).writer(directory, label)
 
 
 class FsspecStore(ObjectStore):
@@ -201,7 +201,7 @@ class FsspecStore(ObjectStore):
             with suppress(Exception):
                 self._fs.rmdir(directory)
 
-    def writer(self, directory: str) -> ObjectWriter:
+    def writer(self, directory: str, label: str = "") -> ObjectWriter:
         return _SpoolingWriter(directory, self.upload)
 
     def upload(self, local: str, path: str) -> None:

@@ -30,7 +30,7 @@ _MAX_TRACKED = 50
 class _Count:
     """A checkpoint whose barriers are being counted; an aborted one is counted too, so that late ones are known."""
 
-    __slots__ = ("aborted", "barrier", "id", "processed_before", "started", "waiting")
+    __slots__ = ("aborted", "barrier", "dropped", "id", "processed_before", "started", "waiting")
 
     def __init__(
         self, checkpoint_id: int, barrier: Barrier | None, channels: Iterable[ChannelId], now: int, processed: int
@@ -39,6 +39,7 @@ class _Count:
         self.barrier = barrier  # None: it began with a cancel marker
         self.waiting = dict.fromkeys(channels)
         self.aborted = barrier is None
+        self.dropped = False  # by the coordinator: it waits for no answer, but the readers downstream do
         self.started = now
         self.processed_before = processed
 
@@ -68,15 +69,15 @@ class BarrierTracker(InputGate):
         """Snapshot at once; with open channels, at the last of their ends."""
         if barrier.id <= self._latest:
             return []
-        out = self._start(barrier, now)
-        count = self._counts[barrier.id]
-        return out if count.waiting else out + self._complete(count, now)
+        count = self._start(barrier, now)
+        return [] if count.waiting else self._complete(count, now)
 
     def on_barrier(self, channel: ChannelId, barrier: Barrier, now: int) -> list[Instruction]:
         """Snapshot at the last one of its checkpoint; a late one of a dropped checkpoint is ignored."""
         self._check_writer(channel, f"a barrier of checkpoint {barrier.id}")
-        out = self._start(barrier, now) if barrier.id > self._latest else []
-        out += self._mark(barrier.id, channel, now)
+        if barrier.id > self._latest:
+            self._start(barrier, now)
+        out = self._mark(barrier.id, channel, now)
         if len(self._counts) > _MAX_TRACKED:
             del self._counts[min(self._counts)]
         return out
@@ -90,11 +91,10 @@ class BarrierTracker(InputGate):
             out += self._abort(older, reason)
             del self._counts[older.id]
         if checkpoint_id > self._latest:
-            known = self._pass(checkpoint_id)
-            self._counts[checkpoint_id] = _Count(checkpoint_id, None, self._open, now, self._processed)
-            if not known:  # else the coordinator aborted it: it waits for no answer
+            if not self._pass(checkpoint_id):
                 out.append(Decline(checkpoint_id, reason))
             out.append(SendCancelMarker(checkpoint_id))
+            self._counts[checkpoint_id] = _Count(checkpoint_id, None, self._open, now, self._processed)
         elif (count := self._counts.get(checkpoint_id)) is not None:
             out += self._abort(count, reason)
         return out + self._mark(checkpoint_id, channel, now)
@@ -114,9 +114,10 @@ class BarrierTracker(InputGate):
     def on_aborted(self, checkpoint_id: int) -> list[Instruction]:
         """Ends the checkpoint without a decline, or drops its barriers when they come."""
         count = self._counts.get(checkpoint_id)
-        if count is not None:
-            return self._abort(count, None)
-        self._remember_aborted(checkpoint_id)
+        if count is None:
+            self._remember_aborted(checkpoint_id)
+        else:
+            count.dropped = True  # the cancel marker waits for its turn: it must not overtake an older barrier
         return []
 
     def close(self) -> None:
@@ -126,10 +127,11 @@ class BarrierTracker(InputGate):
 
     # --- moves ---------------------------------------------------------------------------------------------------------
 
-    def _start(self, barrier: Barrier, now: int) -> list[Instruction]:
+    def _start(self, barrier: Barrier, now: int) -> _Count:
         count = _Count(barrier.id, barrier, self._open, now, self._processed)
+        count.dropped = self._pass(barrier.id)
         self._counts[barrier.id] = count
-        return self._abort(count, None) if self._pass(barrier.id) else []
+        return count
 
     def _mark(self, checkpoint_id: int, channel: ChannelId, now: int) -> list[Instruction]:
         """The channel brings nothing more for the checkpoint, nor for an older one."""
@@ -144,16 +146,18 @@ class BarrierTracker(InputGate):
             del self._counts[older]
         if count.aborted:
             return []
+        if count.dropped:
+            return [SendCancelMarker(count.id)]
         assert count.barrier is not None
         delay = max(0, count.started - count.barrier.timestamp)  # two clocks: never below 0
         metrics = AlignmentMetrics(delay, now - count.started, self._processed - count.processed_before)
         return [TakeSnapshot(count.barrier, unaligned=False, metrics=metrics)]
 
-    def _abort(self, count: _Count, reason: FailureReason | None) -> list[Instruction]:
-        """End a checkpoint, if it has not ended; no reason: the coordinator knows."""
+    @staticmethod
+    def _abort(count: _Count, reason: FailureReason) -> list[Instruction]:
+        """End a checkpoint, if it has not ended."""
         if count.aborted:
             return []
         count.aborted = True
-        if reason is None:
-            return [SendCancelMarker(count.id)]
-        return [Decline(count.id, reason), SendCancelMarker(count.id)]
+        marker = SendCancelMarker(count.id)
+        return [marker] if count.dropped else [Decline(count.id, reason), marker]

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.batch import Batch
+from headgate.errors import UserCodeError
 from headgate.functions import callable_of
 from headgate.graph import ChainedOperator
 from headgate.keygroups import hash_column, key_groups_of
@@ -23,6 +24,7 @@ from headgate.runtime.operators.base import OperatorContext, Receiver
 from headgate.runtime.operators.keyed import KeyedOperator
 from headgate.state.api import ValueStateDescriptor
 from headgate.state.backend import ValueTable
+from headgate.state.columns import ColumnTable
 from headgate.types import PICKLED, TypeInformation, as_type
 
 __all__ = ["Aggregate", "Reduce"]
@@ -42,7 +44,11 @@ class _RunningOperator(KeyedOperator):
 
     def open(self) -> None:
         super().open()
-        self._table = self.backend.value_table(ValueStateDescriptor("running", self.state_type))
+        self._table = self.backend.value_table(self.descriptor())
+
+    def descriptor(self) -> ValueStateDescriptor:
+        """The state: one value for each key."""
+        return ValueStateDescriptor("running", self.state_type)
 
     @property
     def table(self) -> ValueTable:
@@ -113,6 +119,9 @@ class Aggregate(_RunningOperator):
         self._key = operator.spec.keys[0]
         self._field = self._field_type()
         self._columnar = self._is_columnar()
+        # A running float sum is order-dependent to the last bit; a loop adds in order whatever the batches are.
+        self._in_order = self._every and self._how == "sum" and pa.types.is_floating(self._field or pa.null())
+        self._columns: ColumnTable | None = None
         # Only key and field in a record: a number per key is all there is to keep.
         self.state_type = as_type(self._field) if self._columnar else PICKLED if self._how == "count" else operator.type
 
@@ -134,13 +143,27 @@ class Aggregate(_RunningOperator):
         schema = self.type.schema
         return schema is not None and len(schema) == 2 and self._key.columns[0] != self._position
 
+    def open(self) -> None:
+        if not self._columnar:
+            super().open()
+            return
+        KeyedOperator.open(self)
+        # Floats are added record by record when every result leaves, so they need the state key by key.
+        self._columns = None if self._in_order else self.backend.column_table(self.descriptor())
+        if self._columns is None:
+            self._table = self.backend.value_table(self.descriptor())
+
     def receiver(self, input: int) -> Receiver:
         return self._receive
 
     def _receive(self, batch: Batch) -> None:
-        # A running float sum is order-dependent to the last bit; the loop adds in order whatever the batches are.
-        in_order = self._every and self._how == "sum" and pa.types.is_floating(self._field or pa.null())
-        if self._columnar and not in_order and batch.type.is_typed and not self._has_nulls(batch):
+        if self._columnar and self._has_nulls(batch):
+            schema: pa.Schema = self.type.schema
+            column = schema.names[self._position or 0]
+            raise self.failure(UserCodeError(f"{self._how}() met a null in column '{column}': filter nulls out first"))
+        if self._columns is not None:
+            self._by_slots(batch, self._columns)
+        elif self._columnar and not self._in_order:
             self._by_columns(batch)
         elif self._how == "count":
             self.fold(batch, _one, _one_more, self._every)
@@ -174,6 +197,27 @@ class Aggregate(_RunningOperator):
         else:
             self.emit_rows(list(zip(keys, results, strict=True)))
 
+    def _by_slots(self, batch: Batch, table: ColumnTable) -> None:
+        """Numbers under integer keys: no Python object for any record or key."""
+        assert self._key is not None
+        arrow = batch.arrow()
+        column = arrow.column(self._key.columns[0])
+        groups = key_groups_of(hash_column(column), self.context.info.max_parallelism)
+        keys = column.to_numpy().astype(np.int64, copy=False)
+        dtype = table.values.dtype
+        self.backend.begin_batch((), ())
+        slots = table.slots(keys, groups, _NEUTRAL[self._how](dtype))
+        values = np.ones(len(keys), dtype) if self._position is None else arrow.column(self._position).to_numpy()
+        results = self._running(slots, values, table.values[slots]) if self._every else None
+        _AT[self._how](table.values, slots, values)
+        table.touch(slots)
+        self.end_batch()
+        if results is not None:
+            self._emit_columns(column, pa.array(results))
+            return
+        last = _last_of_each(slots, len(table))
+        self._emit_columns(column.take(pa.array(last)), pa.array(table.values[slots[last]]))
+
     # --- by columns -------------------------------------------------------------------------------------------------
 
     def _by_columns(self, batch: Batch) -> None:
@@ -195,16 +239,15 @@ class Aggregate(_RunningOperator):
         self.table.put_many(addresses, groups, totals.tolist())
         self.end_batch()
         if self._every:
-            self._emit_columns(column, pa.array(self._running(codes, values, start)))
+            self._emit_columns(column, pa.array(self._running(codes, values, start[codes])))
         else:
             self._emit_columns(distinct, pa.array(totals))
 
-    def _running(self, codes: Array, values: Array, start: Array) -> Array:
+    def _running(self, codes: Array, values: Array, before: Array) -> Array:
         """The result behind each record: what the key had before, and the records of the key up to this one."""
-        grouped = pd.Series(values).groupby(codes, sort=False)
-        before = start[codes]
         if self._how in ("sum", "count"):
-            return np.asarray(before + grouped.cumsum().to_numpy())
+            return before + _running_sum(codes, values)
+        grouped = pd.Series(values).groupby(codes, sort=False)
         if self._how == "min":
             return np.asarray(np.minimum(before, grouped.cummin().to_numpy()))
         return np.asarray(np.maximum(before, grouped.cummax().to_numpy()))
@@ -214,6 +257,26 @@ class Aggregate(_RunningOperator):
         columns = [results, keys] if self._position == 0 else [keys, results]
         columns = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
         self.emit(Batch.of_arrow(pa.RecordBatch.from_arrays(columns, schema=schema), self.type))
+
+
+def _last_of_each(slots: Array, size: int) -> Array:
+    """The place of the last record of each key, in order of place."""
+    place = np.empty(size, np.int64)
+    everywhere = np.arange(len(slots))
+    place[slots] = everywhere
+    return np.flatnonzero(place[slots] == everywhere)
+
+
+def _running_sum(codes: Array, values: Array) -> Array:
+    """For each record the sum over the records of its key up to it; integers, so the order of adding is free."""
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    sums = np.cumsum(values[order])
+    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    offsets = np.repeat(sums[first] - values[order][first], np.diff(np.r_[first, len(ordered)]))
+    result = np.empty_like(sums)
+    result[order] = sums - offsets
+    return result
 
 
 def _plain_key(key_type: TypeInformation) -> bool:

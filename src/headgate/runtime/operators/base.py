@@ -176,8 +176,10 @@ class Operator:
             return
         self.emit_rows([row for row in rows if not (row.__class__ is tuple and row and row[0].__class__ is OutputTag)])
         by_tag: dict[OutputTag, list[Any]] = {}
-        for tag, value in tagged:
-            by_tag.setdefault(tag, []).append(value)
+        for row in tagged:
+            if len(row) != 2:
+                raise self.failure(UserCodeError(f"a side output takes one value, `yield tag, value`, got {row!r}"))
+            by_tag.setdefault(row[0], []).append(row[1])
         for tag, values in by_tag.items():
             receiver = self.side.get(tag.name)
             if receiver is not None:

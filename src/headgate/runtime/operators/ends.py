@@ -258,7 +258,11 @@ class Print(Operator):
 
         def receive(batch: Batch) -> None:
             rows = batch.rows()
-            text = "\n".join([f"{prefix}{row}" for row in rows])
+            iterator = iter(rows)
+            try:
+                text = "\n".join([f"{prefix}{row}" for row in iterator])
+            except Exception as error:
+                raise self.failed_at(error, rows, iterator) from error
             self.context.to_driver("", text.encode("utf-8", "replace"), len(rows))
 
         return receive

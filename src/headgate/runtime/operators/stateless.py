@@ -72,15 +72,25 @@ class Filter(Operator):
             rows = batch.rows()
             iterator = iter(rows)
             try:
-                kept = [row for row in iterator if function(row)]
+                if batch.timestamps is None:
+                    kept = [row for row in iterator if function(row)]
+                    places = None
+                else:
+                    places = [index for index, row in enumerate(iterator) if function(row)]
+                    kept = [rows[index] for index in places]
             except Exception as error:
                 raise self.failed_at(error, rows, iterator) from error
             if len(kept) == len(rows):
                 self.emit(batch)
-            else:
-                self.emit_rows(kept)
+            elif kept:
+                output = Batch.of_output(kept, self.type, self.origin)
+                output.timestamps = None if batch.timestamps is None else batch.timestamps[places]
+                self.emit(output)
 
         return receive
+
+
+_END = object()
 
 
 class MapBatches(Operator):
@@ -92,7 +102,7 @@ class MapBatches(Operator):
         def receive(batch: Batch) -> None:
             for arrow in self._batches(self.guard(function, batch.arrow())):
                 if arrow.num_rows:
-                    self.emit(Batch.of_arrow(self._fit(arrow), self.type))
+                    self.emit(Batch.of_arrow(self.guard(self.type.fit, arrow), self.type))
 
         return receive
 
@@ -109,24 +119,8 @@ class MapBatches(Operator):
 
     def _each(self, result: Iterable[Any]) -> Iterable[pa.RecordBatch]:
         iterator = iter(result)
-        while (item := self.guard(next, iterator, None)) is not None:
+        while (item := self.guard(next, iterator, _END)) is not _END:
             yield from self._batches(item)
-
-    def _fit(self, arrow: pa.RecordBatch) -> pa.RecordBatch:
-        schema: pa.Schema = self.type.schema
-        if arrow.schema == schema:
-            return arrow
-        if arrow.schema.names == schema.names:
-            try:
-                return arrow.cast(schema)
-            except (pa.ArrowException, ValueError) as error:
-                raise self.failure(UserCodeError(f"map_batches() output does not fit {self.type}: {error}")) from error
-        raise self.failure(
-            UserCodeError(
-                f"map_batches() gave the columns {', '.join(arrow.schema.names)}, but the declared type is {self.type}; "
-                "declare output_type, or rename the columns"
-            )
-        )
 
 
 class ElementContext:
@@ -175,6 +169,7 @@ class Process(Operator):
             out: list[Any] = []
             row: Any = NO_KEY
             try:
+                context.stamp = None
                 for index, row in enumerate(rows):
                     if stamps is not None:
                         context.stamp = stamps[index]

@@ -15,7 +15,7 @@ import pickle
 import struct
 import sys
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Final
 
 from cloudpickle import cloudpickle as cloud
@@ -64,7 +64,7 @@ def encode_address(address: Any) -> bytes:
 
 
 def _plain(value: Any) -> bytes:
-    """The bytes of a value that is no address, such as a namespace: types that compare as one are not told apart."""
+    """The bytes of a value that is no address, such as a namespace."""
     for kind, encode in _ENCODERS.items():
         if isinstance(value, kind):
             return encode(value)
@@ -109,7 +109,8 @@ def _set(value: frozenset[Any]) -> bytes:
 
 
 def _decimal(value: Decimal) -> bytes:
-    data = str(value.normalize()).encode()  # 1.0 and 1.00 are one key
+    exact = Context(prec=len(value.as_tuple().digits) + 1)
+    data = str(value.normalize(exact)).encode()  # 1.0 and 1.00 are one key
     return _pack_long(_DECIMAL, len(data)) + data
 
 
@@ -133,7 +134,7 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     bool: lambda value: bytes([_TRUE if value else _FALSE]),
     int: lambda value: _int(int(value)),
     bytes: _binary,
-    float: lambda value: _pack_float(_FLOAT, value),
+    float: lambda value: _pack_float(_FLOAT, value + 0.0),  # -0.0 and 0.0 are one key
     tuple: _tuple,
     type(VOID): lambda _: _NO_NAMESPACE,
     type(None): lambda _: bytes([_NONE]),
@@ -241,6 +242,7 @@ class RowKeys:
     """
 
     def __init__(self, max_parallelism: int) -> None:
+        self.max_parallelism = max_parallelism
         self.width = 1 if max_parallelism <= 128 else 2
         self._prefixes = [group.to_bytes(self.width, "big") for group in range(max_parallelism)]
 

@@ -1,0 +1,299 @@
+"""Lists and maps: one row per element or entry (SPEC R7.2; rocksdict has no merge operator).
+
+Appending reads nothing: elements are numbered by one counter per backend, which snapshots carry on, so later ones sort
+behind earlier ones. Replacing or clearing deletes the old rows one by one when the change is written.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from headgate.handles import StateMeta
+from headgate.keygroups import KeyGroupRange
+from headgate.state.cells import MISSING
+from headgate.state.rocksdb.keys import RowKeys, decode_address, encode_address
+from headgate.state.rocksdb.rows import UPPER, Change, Layer, StateRows
+from headgate.state.rocksdb.store import Column
+from headgate.state.rocksdb.values import StoredCodec
+
+__all__ = ["GONE", "ListEdit", "ListRows", "MapEdit", "MapRows", "Sequencer"]
+
+_number: Final = struct.Struct(">Q").pack
+_CACHED_LIST: Final = 256  # a longer list is read anew each time
+
+
+class Sequencer:
+    """Numbers list elements."""
+
+    __slots__ = ("next",)
+
+    def __init__(self) -> None:
+        self.next = 0
+
+
+class ListEdit:
+    """A change to a list: elements behind the old ones, or in their place."""
+
+    __slots__ = ("elements", "whole")
+
+    def __init__(self, elements: list[Any], *, whole: bool) -> None:
+        self.elements = elements
+        self.whole = whole
+
+
+class ListRows(StateRows):
+    """A list per address."""
+
+    def __init__(
+        self,
+        meta: StateMeta,
+        column: Column,
+        keys: RowKeys,
+        codec: StoredCodec,
+        groups: KeyGroupRange,
+        sequencer: Sequencer,
+    ) -> None:
+        super().__init__(meta, column, keys, codec, groups)
+        self._sequencer = sequencer
+        self._weight = 0
+        self._clean: dict[Any, list[Any]] = {}  # an empty list: there are no rows
+
+    def weight(self) -> int:
+        return self._weight
+
+    def freeze(self) -> Layer:
+        self._weight = 0
+        return super().freeze()
+
+    def _specimen(self, change: ListEdit) -> Any:
+        return change.elements[0] if change.elements else None
+
+    def append(self, group: int, address: Any, elements: list[Any]) -> None:
+        """Add elements behind what is there."""
+        table = self.tables[group]
+        edit = table.get(address)
+        if edit is None:
+            table[address] = ListEdit(elements, whole=False)
+        else:
+            edit.elements.extend(elements)
+        self._weight += len(elements)
+
+    def replace(self, group: int, address: Any, elements: list[Any]) -> None:
+        """Put elements in place of what is there; none: the list is gone."""
+        self.tables[group][address] = ListEdit(elements, whole=True)
+        self._weight += len(elements) + 1
+
+    def elements(self, group: int, address: Any) -> list[Any]:
+        """All elements as they are kept, in a list of its own."""
+        parts: list[list[Any]] = []
+        for edit in self.edits(group, address):
+            parts.append(edit.elements)
+            if edit.whole:
+                break
+        else:
+            parts.append(self._stored(group, address))
+        return [element for part in reversed(parts) for element in part]
+
+    def _stored(self, group: int, address: Any) -> list[Any]:
+        found = self._clean.get(address)
+        if found is None:
+            base = self.keys.base(group, address)
+            load = self.codec.load
+            self.reads += 1
+            found = [load(data) for _, data in self.column.scan(base, base + UPPER)]
+            self._keep(address, found)
+        return found
+
+    def _keep(self, address: Any, elements: list[Any]) -> None:
+        if len(elements) > _CACHED_LIST:
+            self._clean.pop(address, None)
+            return
+        if len(self._clean) >= max(1, self.limit // 8):
+            self._clean.clear()
+        self._clean[address] = elements
+
+    def has(self, group: int, address: Any) -> bool:
+        for edit in self.edits(group, address):
+            if edit.elements or edit.whole:
+                return bool(edit.elements)
+        return bool(self._stored(group, address))
+
+    def forget(self, address: Any) -> None:
+        self._clean.pop(address, None)
+
+    def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
+        found: list[Change] = []
+        sequencer = self._sequencer
+        for address, edit in entries:
+            base = self.keys.base(group, address)
+            if edit.whole and self._clean.get(address) != []:
+                found.extend((key, None) for key in self.column.scan_keys(base, base + UPPER))
+            rows = self.encode_all([address] * len(edit.elements), edit.elements)
+            first = sequencer.next
+            sequencer.next += len(rows)
+            found.extend((base + _number(first + index), data) for index, data in enumerate(rows))
+        return found
+
+    def settle(self, table: dict[Any, Any]) -> None:
+        for address, edit in table.items():
+            known = [] if edit.whole else self._clean.get(address)
+            if known is None:
+                continue
+            self._keep(address, known + edit.elements)
+
+
+GONE: Final = MISSING
+"""In a map edit: the entry is removed."""
+
+
+class MapEdit:
+    """A change to a map: entries over the old ones, or in their place."""
+
+    __slots__ = ("entries", "whole", "witness")
+
+    def __init__(self, *, whole: bool) -> None:
+        self.entries: dict[Any, Any] = {}
+        self.whole = whole
+        self.witness: Any = MISSING  # a map key that was found below: if it is not removed, the map is not empty
+
+
+class MapRows(StateRows):
+    """A map per address."""
+
+    def __init__(self, meta: StateMeta, column: Column, keys: RowKeys, codec: StoredCodec, groups: KeyGroupRange) -> None:
+        super().__init__(meta, column, keys, codec, groups)
+        self._weight = 0
+        self._clean: dict[Any, dict[Any, Any]] = {}  # what is known of each map; MISSING: there is no such row
+        self._known = 0
+
+    def weight(self) -> int:
+        return self._weight
+
+    def freeze(self) -> Layer:
+        self._weight = 0
+        return super().freeze()
+
+    def _specimen(self, change: MapEdit) -> Any:
+        return next(iter(change.entries.items()), None)
+
+    def edit(self, group: int, address: Any) -> MapEdit:
+        """The change to the map at an address, made if there is none."""
+        table = self.tables[group]
+        found: MapEdit | None = table.get(address)
+        if found is None:
+            found = table[address] = MapEdit(whole=False)
+        return found
+
+    def put(self, group: int, address: Any, map_key: Any, stored: Any) -> None:
+        """Add or replace an entry."""
+        self._weight += 1
+        self.edit(group, address).entries[map_key] = stored
+
+    def delete(self, group: int, address: Any, map_key: Any) -> None:
+        """Remove an entry."""
+        self._weight += 1
+        edit = self.edit(group, address)
+        if edit.whole:
+            edit.entries.pop(map_key, None)
+        else:
+            edit.entries[map_key] = GONE
+
+    def clear(self, group: int, address: Any) -> None:
+        """Remove all entries."""
+        self._weight += 1
+        self.tables[group][address] = MapEdit(whole=True)
+
+    def get(self, group: int, address: Any, map_key: Any) -> Any:
+        """What is kept of an entry, or MISSING."""
+        for edit in self.edits(group, address):
+            if map_key in edit.entries:
+                return edit.entries[map_key]
+            if edit.whole:
+                return MISSING
+        known = self._clean.get(address)
+        if known is not None and map_key in known:
+            return known[map_key]
+        self.reads += 1
+        data = self.column.get(self.keys.base(group, address) + encode_address(map_key))
+        stored = MISSING if data is None else self.codec.load(data)
+        self._keep(address, {map_key: stored})
+        return stored
+
+    def _keep(self, address: Any, entries: dict[Any, Any]) -> None:
+        if self._known > self.limit:
+            self._clean.clear()
+            self._known = 0
+        self._clean.setdefault(address, {}).update(entries)
+        self._known += len(entries)
+
+    def entries(self, group: int, address: Any) -> Iterator[tuple[Any, Any]]:
+        """(map key, kept) of all entries, in the order of the serialised map keys (SPEC R1.7)."""
+        base = self.keys.base(group, address)
+        pending: dict[bytes, tuple[Any, Any]] = {}
+        whole = False
+        for edit in self.edits(group, address):
+            for map_key, stored in edit.entries.items():
+                pending.setdefault(encode_address(map_key), (map_key, stored))
+            if edit.whole:
+                whole = True
+                break
+        # The scan shows the rows as they are now, and the changes are copied: both may change during the iteration.
+        rows = iter(()) if whole else self.column.scan(base, base + UPPER)
+        return self._merge(sorted(pending.items()) if pending else [], rows, len(base))
+
+    def _merge(
+        self, pending: list[tuple[bytes, tuple[Any, Any]]], rows: Iterator[tuple[bytes, bytes]], start: int
+    ) -> Iterator[tuple[Any, Any]]:
+        load = self.codec.load
+        position = 0
+        for row, data in rows:
+            suffix = row[start:]
+            while position < len(pending) and pending[position][0] < suffix:
+                if pending[position][1][1] is not GONE:
+                    yield pending[position][1]
+                position += 1
+            if position < len(pending) and pending[position][0] == suffix:
+                continue
+            yield decode_address(suffix)[0], load(data)
+        for _, entry in pending[position:]:
+            if entry[1] is not GONE:
+                yield entry
+
+    def is_empty(self, group: int, address: Any) -> bool:
+        """Whether there are no entries."""
+        edit: MapEdit | None = self.tables[group].get(address)
+        if edit is not None and edit.whole:
+            return not edit.entries
+        if edit is not None and edit.witness is not MISSING and edit.entries.get(edit.witness) is not GONE:
+            return False
+        first = next(self.entries(group, address), None)
+        if first is not None and edit is not None:
+            edit.witness = first[0]
+        return first is None
+
+    def has(self, group: int, address: Any) -> bool:
+        return not self.is_empty(group, address)
+
+    def forget(self, address: Any) -> None:
+        self._clean.pop(address, None)
+
+    def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
+        found: list[Change] = []
+        for address, edit in entries:
+            base = self.keys.base(group, address)
+            changed = {base + encode_address(map_key): stored for map_key, stored in edit.entries.items()}
+            if edit.whole:
+                found.extend((key, None) for key in self.column.scan_keys(base, base + UPPER) if key not in changed)
+            found.extend((key, None) for key, stored in changed.items() if stored is GONE)
+            kept = [(key, stored) for key, stored in changed.items() if stored is not GONE]
+            rows = self.encode_all([address] * len(kept), [stored for _, stored in kept])
+            found.extend((key, data) for (key, _), data in zip(kept, rows, strict=True))
+        return found
+
+    def settle(self, table: dict[Any, Any]) -> None:
+        for address, edit in table.items():
+            if edit.whole:
+                self._clean.pop(address, None)
+            self._keep(address, edit.entries)

@@ -1,0 +1,345 @@
+"""What a state holds: rows in the database, and layers of changes on top that are not written yet.
+
+    tables       changes since the last cut, one dict per key group; all writes go here
+    frozen       changes up to earlier cuts, newest first, on their way to the database
+    clean        what was read or written lately and is in the database as it is here, in two generations
+    column       the rows
+
+A read goes down until it finds something. A *cut* makes the tables a frozen layer (`writeback.py`): what a snapshot holds
+is what lies below its cut. Writes to the same key between two cuts cost one row, which is the point of all this: a row
+costs twenty times what a dict entry does.
+
+Each kind has its own form of change: a value or None for values, `ListEdit` for lists, `MapEdit` for maps.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
+
+from headgate.errors import IllegalState
+from headgate.handles import StateMeta
+from headgate.keygroups import KeyGroupRange
+from headgate.state.addresses import key_of, split_address
+from headgate.state.rocksdb.keys import RowKeys
+from headgate.state.rocksdb.store import Column, WriteBatch
+from headgate.state.rocksdb.values import Packed, StoredCodec
+from headgate.types import TypeMismatch
+
+__all__ = ["UPPER", "Change", "Layer", "StateRows", "ValueRows"]
+
+Layer: TypeAlias = dict[int, dict[Any, Any]]
+"""By key group: address -> change."""
+Change: TypeAlias = tuple[bytes, bytes | None]
+"""A row's new value; None removes the row."""
+
+UPPER: Final = b"\xff"
+"""Added to a base: behind all rows of it, since no sequence number and no tag starts with this byte."""
+_ENTRY_BYTES: Final = 160  # a dict entry and the objects' heads
+_FIRST: Final = itemgetter(0)
+
+
+class _ForeignGroup(dict[Any, Any]):
+    """Stands for the key groups of other subtasks: state written there would be lost, so it is refused."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_: Any) -> Any:
+        raise IllegalState(
+            "state was used for a key group that another subtask owns: the key of a record must be the same "
+            "on both sides of key_by()"
+        )
+
+    __getitem__ = __setitem__ = get = pop = __contains__ = _refuse
+
+
+_FOREIGN: Final = _ForeignGroup()
+
+
+class StateRows(ABC):
+    """One state of one backend."""
+
+    def __init__(self, meta: StateMeta, column: Column, keys: RowKeys, codec: StoredCodec, groups: KeyGroupRange) -> None:
+        self.meta = meta
+        self.column = column
+        self.keys = keys
+        self.codec = codec
+        self.groups = groups
+        # Handles keep this list for good, so it is only ever changed in place.
+        self.tables: list[dict[Any, Any]] = [_FOREIGN] * keys.max_parallelism
+        for group in groups:
+            self.tables[group] = self._table(group)
+        self.frozen: list[Layer] = []
+        self.limit = 10_000  # entries in each generation of clean ones
+        self.reads = 0  # rows asked of the database since the last batch
+
+    def _table(self, group: int) -> dict[Any, Any]:
+        """An empty table for changes."""
+        return {}
+
+    def own_tables(self) -> list[dict[Any, Any]]:
+        """The tables of this subtask's key groups."""
+        return self.tables[self.groups.start : self.groups.end + 1]
+
+    # --- cuts and writing ---
+
+    @abstractmethod
+    def weight(self) -> int:
+        """How many rows the changes in the tables will make, about."""
+
+    def entry_bytes(self) -> int:
+        """Bytes of memory that an entry takes, about: judged by a few."""
+        table = next((table for table in self.own_tables() if table), None)
+        if table is None:
+            return _ENTRY_BYTES
+        sample = list(islice(table.items(), 4))
+        total = sum(_size(address) + _size(self._specimen(change)) for address, change in sample)
+        return _ENTRY_BYTES + total // len(sample)
+
+    def _specimen(self, change: Any) -> Any:
+        """One row's worth of a change."""
+        return change
+
+    def freeze(self) -> Layer:
+        """Take the present changes as a layer; later ones go elsewhere."""
+        layer = {group: table for group, table in enumerate(self.own_tables(), self.groups.start) if table}
+        for group in layer:
+            self.tables[group] = self._table(group)
+        if layer:
+            self.frozen.insert(0, layer)
+        return layer
+
+    def thaw(self, layer: Layer) -> None:
+        """A layer is written and settled."""
+        self.frozen = [one for one in self.frozen if one is not layer]
+
+    def write(self, batch: WriteBatch, group: int, entries: Sequence[tuple[Any, Any]]) -> int:
+        """Put the rows of changed entries into a batch; how many rows."""
+        changes = self.changes(group, entries)
+        changes.sort(key=_FIRST)  # RocksDB takes sorted rows in half the time
+        for key, data in changes:
+            if data is None:
+                batch.delete(key)
+            else:
+                batch[key] = data
+        return len(changes)
+
+    @abstractmethod
+    def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
+        """The rows that changed entries of the oldest layer make; what is clean tells what the database holds."""
+
+    @abstractmethod
+    def settle(self, table: dict[Any, Any]) -> None:
+        """The changes of a group are in the database: what is known of them is clean now."""
+
+    def encode_all(self, addresses: Iterable[Any], stored: Sequence[Any]) -> list[bytes]:
+        """The rows of what is stored; TypeMismatch names the key of what does not fit."""
+        encode = self.codec.encode
+        try:
+            self.codec.check(stored)
+            return [encode(one) for one in stored]
+        except TypeMismatch:
+            for address, one in zip(addresses, stored, strict=True):
+                self._check_one(address, one)
+            raise
+
+    def _check_one(self, address: Any, stored: Any) -> None:
+        try:
+            self.codec.check([stored])
+            self.codec.encode(stored)
+        except TypeMismatch as error:
+            key = key_of(split_address(address)[0])
+            raise TypeMismatch(f"{self.codec.values.where}, key {key!r}: {error}") from None
+
+    # --- reading ---
+
+    def layers_at(self, group: int) -> Iterator[dict[Any, Any]]:
+        """The frozen tables of a group, newest first."""
+        for layer in self.frozen:
+            table = layer.get(group)
+            if table is not None:
+                yield table
+
+    def edits(self, group: int, address: Any) -> Iterator[Any]:
+        """The changes at an address that are not written, newest first; for changes that are never None."""
+        change = self.tables[group].get(address)
+        if change is not None:
+            yield change
+        for table in self.layers_at(group):
+            change = table.get(address)
+            if change is not None:
+                yield change
+
+    def is_pending(self, group: int, address: Any) -> bool:
+        """Whether an address has changes that are not written."""
+        return address in self.tables[group] or any(address in table for table in self.layers_at(group))
+
+    @abstractmethod
+    def has(self, group: int, address: Any) -> bool:
+        """Whether there is an entry."""
+
+    @abstractmethod
+    def forget(self, address: Any) -> None:
+        """Rows of an address were changed behind the cache."""
+
+    def addresses(self) -> Iterator[tuple[int, Any]]:
+        """(group, address) of every entry; changes meanwhile may or may not be seen."""
+        rows = self.column.scan_keys(*self.bounds(), keep=False)
+        pending = self._pending()
+        for address, group in pending.items():
+            if self.has(group, address):
+                yield group, address
+        base = b""
+        for row in rows:
+            if not base or not row.startswith(base):
+                group, address, end = self.keys.split(row)
+                base = row[:end]
+                if address not in pending:
+                    yield group, address
+
+    def _pending(self) -> dict[Any, int]:
+        tables = list(enumerate(self.own_tables(), self.groups.start))
+        for layer in self.frozen:
+            tables.extend(layer.items())
+        return {address: group for group, table in tables for address in table}
+
+    def bounds(self) -> tuple[bytes, bytes]:
+        """The row keys of this subtask's key groups: from, and before."""
+        return self.keys.prefix(self.groups.start), self.keys.prefix(self.groups.end + 1)
+
+
+class _Writes(dict[Any, Any]):
+    """The changes of values in one group; what it does not hold is looked up below."""
+
+    __slots__ = ("_group", "_rows")
+
+    def __init__(self, rows: ValueRows, group: int) -> None:
+        super().__init__()
+        self._rows = rows
+        self._group = group
+
+    def __missing__(self, address: Any) -> Any:
+        return self._rows.below(self._group, address)
+
+
+class ValueRows(StateRows):
+    """One value per address: value, reducing and aggregating state, timers.
+
+    A change is the value in the form that the codec keeps, or None for a removed one.
+    """
+
+    def __init__(self, meta: StateMeta, column: Column, keys: RowKeys, codec: StoredCodec, groups: KeyGroupRange) -> None:
+        super().__init__(meta, column, keys, codec, groups)
+        self._clean: dict[Any, Any] = {}
+        self._older: dict[Any, Any] = {}
+
+    def _table(self, group: int) -> dict[Any, Any]:
+        return _Writes(self, group)
+
+    def weight(self) -> int:
+        return sum(map(len, self.own_tables()))
+
+    def remove(self, group: int, address: Any) -> None:
+        """Remove an entry; no tombstone where it is known that there is no row."""
+        table = self.tables[group]
+        if self._is_absent_below(group, address):
+            table.pop(address, None)
+        else:
+            table[address] = None
+
+    def _is_absent_below(self, group: int, address: Any) -> bool:
+        for table in self.layers_at(group):
+            if address in table:
+                return table[address] is None
+        generation = self._clean if address in self._clean else self._older
+        return generation.get(address, self) is None
+
+    def below(self, group: int, address: Any) -> Any:
+        """What lies below the tables at an address; None if nothing."""
+        for table in self.layers_at(group) if self.frozen else ():
+            if address in table:
+                return table[address]
+        clean = self._clean
+        if address in clean:
+            return clean[address]
+        if address in self._older:
+            stored = self._older[address]
+        else:
+            self.reads += 1
+            data = self.column.get(self.keys.base(group, address))
+            stored = None if data is None else self.codec.load(data)
+        self._keep({address: stored})
+        return stored
+
+    def _keep(self, entries: dict[Any, Any]) -> None:
+        self._clean.update(entries)
+        if len(self._clean) > self.limit:
+            self._older, self._clean = self._clean, {}
+
+    def prefetch(self, addresses: Sequence[Any], groups: Sequence[int]) -> None:
+        """Read what is not at hand with one call."""
+        clean, older, tables = self._clean, self._older, self.tables
+        wanted = {
+            address: group
+            for address, group in zip(addresses, groups, strict=True)
+            if address not in clean and address not in older and address not in tables[group]
+        }
+        if self.frozen:
+            wanted = {address: group for address, group in wanted.items() if not self.is_pending(group, address)}
+        if not wanted:
+            return
+        base = self.keys.base
+        rows = sorted([(base(group, address), address) for address, group in wanted.items()], key=_FIRST)
+        self.reads += len(rows)
+        found = self.column.get_many([key for key, _ in rows])
+        load = self.codec.load
+        self._keep(
+            {
+                address: None if data is None else load(data)
+                for (_, address), data in zip(rows, found, strict=True)
+            }
+        )
+
+    def has(self, group: int, address: Any) -> bool:
+        return self.tables[group][address] is not None
+
+    def forget(self, address: Any) -> None:
+        self._clean.pop(address, None)
+        self._older.pop(address, None)
+
+    def items(self) -> Iterator[tuple[int, Any, Any]]:
+        """(group, address, stored) of every entry."""
+        rows = self.column.scan(*self.bounds(), keep=False)
+        pending = self._pending()
+        for address, group in pending.items():
+            stored = self.tables[group][address]
+            if stored is not None:
+                yield group, address, stored
+        for row, data in rows:
+            group, address, _ = self.keys.split(row)
+            if address not in pending:
+                yield group, address, self.codec.load(data)
+
+    def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
+        base = self.keys.base
+        removed: list[Change] = [(base(group, address), None) for address, stored in entries if stored is None]
+        kept = [entry for entry in entries if entry[1] is not None] if removed else entries
+        rows = self.encode_all((address for address, _ in kept), [stored for _, stored in kept])
+        removed.extend((base(group, address), data) for (address, _), data in zip(kept, rows, strict=True))
+        return removed
+
+    def settle(self, table: dict[Any, Any]) -> None:
+        self._keep(table)
+
+
+def _size(value: Any) -> int:
+    """Bytes of an object, about; small enough ones are only looked at from outside."""
+    if type(value) is Packed:
+        return len(value.data)
+    if isinstance(value, tuple):
+        return sum(map(_size, value[:8]))
+    return sys.getsizeof(value)

@@ -1,0 +1,332 @@
+"""The database of one backend: the only module that knows rocksdict.
+
+rocksdict is used in its raw mode: keys and values are bytes. There is no write-ahead log, since after a crash state comes
+from a checkpoint. `flush` and `compact_range` release the GIL; `write` and `create_checkpoint` hold it, the latter for
+about a millisecond if all memtables are empty.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from rocksdict import (
+    AccessType,
+    BlockBasedIndexType,
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DBCompressionType,
+    IngestExternalFileOptions,
+    Options,
+    Rdict,
+    ReadOptions,
+    SstFileWriter,
+    WriteBatch,
+    WriteBufferManager,
+    WriteOptions,
+)
+
+from headgate.errors import InvalidArgument, StorageError
+
+__all__ = ["Column", "MemoryBudget", "Store", "WriteBatch"]
+
+_MIB: Final = 1 << 20
+_DEFAULT_COLUMN: Final = "default"  # RocksDB's own; no state lies in it
+_IMPORT_FILE: Final = 64 * _MIB
+
+
+class MemoryBudget:
+    """What all rocksdb backends of one process may use together.
+
+    `size` bounds what RocksDB holds: blocks, indexes and filters that were read, and rows not yet written to files.
+    `cache_size` bounds the Python objects of the write-back caches, by estimate.
+    """
+
+    MANAGED_SIZE: ClassVar[int] = 64 * _MIB
+    _shared: ClassVar[MemoryBudget | None] = None
+
+    def __init__(self, size: int = MANAGED_SIZE, cache_size: int | None = None) -> None:
+        if size < 8 * _MIB:
+            raise InvalidArgument(f"the memory of the rocksdb backend must be at least 8 MiB, got {size} bytes")
+        self.size = size
+        self.cache_size = size if cache_size is None else cache_size
+        self._users = 0
+        # The shares are Flink's: memtables may take a third, and what they take is charged to the cache.
+        self._blocks = Cache(size * 5 // 6)
+        self._buffers = WriteBufferManager.new_write_buffer_manager_with_cache(size // 3, False, self._blocks)
+
+    @classmethod
+    def shared(cls) -> MemoryBudget:
+        """The budget of this process; made with the default size unless `configure` came first."""
+        if cls._shared is None:
+            cls._shared = cls()
+        return cls._shared
+
+    @classmethod
+    def configure(cls, size: int, cache_size: int | None = None) -> MemoryBudget:
+        """Set the budget of this process; backends that are open keep the one they have."""
+        current = cls._shared
+        if current is None or (current.size, current.cache_size) != (size, size if cache_size is None else cache_size):
+            cls._shared = cls(size, cache_size)
+        return cls.shared()
+
+    def enter(self) -> None:
+        """One more backend shares the budget."""
+        self._users += 1
+
+    def leave(self) -> None:
+        """A backend is done."""
+        self._users -= 1
+
+    def cache_share(self) -> int:
+        """Bytes of cached objects that one backend may hold."""
+        return self.cache_size // max(1, self._users)
+
+    def usage(self) -> tuple[int, int]:
+        """Bytes in the block cache, memtables included, and bytes of memtables."""
+        return self._blocks.get_usage(), self._buffers.get_usage()
+
+    def database_options(self) -> Options:
+        """Options of a database, with the memtables charged to this budget."""
+        options = self.column_options()
+        options.create_if_missing(True)
+        options.create_missing_column_families(True)
+        options.set_write_buffer_manager(self._buffers)
+        options.set_max_open_files(512)
+        options.set_max_background_jobs(2)
+        options.set_max_file_opening_threads(2)
+        options.set_skip_stats_update_on_db_open(True)
+        options.set_keep_log_file_num(1)
+        options.set_max_log_file_size(_MIB)
+        options.set_stats_dump_period_sec(0)
+        options.set_stats_persist_period_sec(0)
+        options.set_manifest_preallocation_size(64 * 1024)
+        return options
+
+    def column_options(self) -> Options:
+        """Options of a column, with its blocks charged to this budget."""
+        table = BlockBasedOptions()
+        table.set_block_cache(self._blocks)
+        table.set_block_size(8 * 1024)
+        table.set_format_version(5)
+        table.set_bloom_filter(10, False)
+        # Indexes and filters of a large state are larger than the budget: cut in pieces they compete with the data.
+        table.set_cache_index_and_filter_blocks(True)
+        table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+        table.set_index_type(BlockBasedIndexType.two_level_index_search())
+        table.set_partition_filters(True)
+        table.set_pin_top_level_index_and_filter(True)
+        options = Options(raw_mode=True)
+        options.set_block_based_table_factory(table)
+        options.set_compression_type(DBCompressionType.lz4())
+        options.set_write_buffer_size(max(_MIB, min(16 * _MIB, self.size // 8)))
+        options.set_arena_block_size(256 * 1024)
+        # Smaller files than usual: a file is what an incremental checkpoint can use again.
+        options.set_target_file_size_base(32 * _MIB)
+        options.set_max_bytes_for_level_base(128 * _MIB)
+        # A file that is a third tombstones is compacted soon, whatever its level: this is what frees expired state.
+        options.add_compact_on_deletion_collector_factory(4096, 2048, 0.33)
+        return options
+
+
+@contextmanager
+def _storage(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except StorageError:
+        raise
+    except Exception as error:  # rocksdict raises plain exceptions
+        raise StorageError(
+            f"rocksdb in {path}: {what} failed: {error}; check that the directory is writable and has space left"
+        ) from error
+
+
+class Column:
+    """The rows of one state: a column family."""
+
+    __slots__ = ("_family", "_path", "handle", "name")
+
+    def __init__(self, name: str, family: Rdict, handle: Any, path: Path) -> None:
+        self.name = name
+        self.handle = handle
+        self._family = family
+        self._path = path
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a row, or None."""
+        found: bytes | None = self._family.get(key)
+        return found
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """The values of many rows; quickest when the keys are sorted."""
+        found: list[bytes | None] = self._family.get(keys)
+        return found
+
+    def scan(self, lower: bytes, upper: bytes, *, keep: bool = True) -> Iterator[tuple[bytes, bytes]]:
+        """The rows from `lower` on and before `upper`, as they are now; `keep=False` spares the block cache."""
+        return iter(self._family.items(from_key=lower, read_opt=_read_options(upper, keep)))
+
+    def scan_keys(self, lower: bytes, upper: bytes, *, keep: bool = True) -> Iterator[bytes]:
+        """The keys of these rows."""
+        return iter(self._family.keys(from_key=lower, read_opt=_read_options(upper, keep)))
+
+    def batch(self) -> WriteBatch:
+        """An empty batch of changes to this column."""
+        batch = WriteBatch(raw_mode=True)
+        batch.set_default_column_family(self.handle)
+        return batch
+
+    def flush(self, *, wait: bool) -> None:
+        """Write the rows that are in memory to a file."""
+        with _storage(self._path, "writing a file"):
+            self._family.flush(wait)
+
+    def in_memory(self) -> bool:
+        """Whether rows are not yet in a file."""
+        return bool(self._number("num-entries-active-mem-table") or self._number("num-immutable-mem-table"))
+
+    def _number(self, name: str) -> int:
+        return self._family.property_int_value(f"rocksdb.{name}") or 0
+
+    def drop_range(self, lower: bytes, upper: bytes) -> None:
+        """Remove a range of rows, also from the files."""
+        if lower < upper:
+            with _storage(self._path, "removing a range"):
+                self._family.delete_range(lower, upper, _WRITE)
+                self._family.compact_range(lower, upper)
+
+    def ingest(self, files: list[Path]) -> None:
+        """Take over files of rows; they are moved."""
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        with _storage(self._path, "taking over a file"):
+            self._family.ingest_external_file([str(file) for file in files], options)
+
+    def close(self) -> None:
+        """Let go of the column."""
+        self._family.close()
+
+
+def _write_options() -> WriteOptions:
+    options = WriteOptions()
+    # The stub calls it a method, but it is an attribute.
+    setattr(options, "disable_wal", True)  # noqa: B010
+    return options
+
+
+_WRITE: Final = _write_options()
+
+
+def _read_options(upper: bytes, keep: bool) -> ReadOptions:
+    options = ReadOptions()
+    options.set_iterate_upper_bound(upper)
+    if not keep:
+        options.fill_cache(False)  # type: ignore[call-arg]
+    return options
+
+
+class Store:
+    """A database in a directory.
+
+    `columns` holds all its column families by name, those of restored states that nobody has asked for included.
+    """
+
+    def __init__(self, path: Path, budget: MemoryBudget, *, read_only: bool = False) -> None:
+        self.path = path
+        self._budget = budget
+        self.columns: dict[str, Column] = {}
+        with _storage(path, "opening the database"):
+            names = [] if not (path / "CURRENT").exists() else Rdict.list_cf(str(path), Options(raw_mode=True))
+            families = {name: budget.column_options() for name in names if name != _DEFAULT_COLUMN}
+            access = AccessType.read_only(False) if read_only else AccessType.read_write()
+            self._database = Rdict(str(path), budget.database_options(), families, access)
+            for name in families:
+                self._add(name, self._database.get_column_family(name))
+
+    def _add(self, name: str, family: Rdict) -> Column:
+        handle = self._database.get_column_family_handle(name)
+        column = self.columns[name] = Column(name, family, handle, self.path)
+        return column
+
+    def column(self, name: str) -> Column:
+        """The column of that name, made if there is none."""
+        found = self.columns.get(name)
+        if found is not None:
+            return found
+        with _storage(self.path, f"making column family '{name}'"):
+            return self._add(name, self._database.create_column_family(name, self._budget.column_options()))
+
+    def write(self, batch: WriteBatch) -> None:
+        """Apply a batch as a whole."""
+        if not batch.is_empty():
+            with _storage(self.path, "writing"):
+                self._database.write(batch, _WRITE)
+
+    def flush(self, *, wait: bool) -> bool:
+        """Write everything in memory to files; whether that is done."""
+        pending = [column for column in self.columns.values() if column.in_memory()]
+        for column in pending:
+            column.flush(wait=wait)
+        return wait or not pending
+
+    def in_memory(self) -> bool:
+        """Whether rows are not yet in files."""
+        return any(column.in_memory() for column in self.columns.values())
+
+    def checkpoint(self, target: Path) -> None:
+        """Link the files as they are now into a new directory."""
+        with _storage(self.path, "making a checkpoint"):
+            Checkpoint(self._database).create_checkpoint(str(target))
+
+    def file_size(self) -> int:
+        """Bytes of all live files of rows."""
+        return sum(int(file["size"]) for file in self._database.live_files())
+
+    def import_range(self, source: Store, lower: bytes, upper: bytes, scratch: Path) -> None:
+        """Copy a range of rows of every column of another database; the range must be empty here.
+
+        Sorted files that are taken over cost 60% of what writing the rows does, and need no compaction later.
+        """
+        for number, (name, column) in enumerate(source.columns.items()):
+            files: list[Path] = []
+            rows = column.scan(lower, upper, keep=False)
+            with _storage(self.path, "copying rows"):
+                for first in rows:
+                    files.append(scratch / f"{number}-{len(files)}.sst")
+                    _write_file(files[-1], self._budget.column_options(), first, rows)
+            if files:
+                self.column(name).ingest(files)
+
+    def close(self) -> None:
+        """Close the database; files stay."""
+        with suppress(Exception):  # what cannot be closed is of no use either
+            self._database.cancel_all_background(True)
+        for column in self.columns.values():
+            column.close()
+        self.columns.clear()
+        self._database.close()
+
+    def destroy(self) -> None:
+        """Close the database and remove its directory."""
+        self.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _write_file(
+    path: Path, options: Options, first: tuple[bytes, bytes], rows: Iterator[tuple[bytes, bytes]]
+) -> None:
+    """Write the first row and as many of the others as make a file."""
+    writer = SstFileWriter(options)
+    writer.open(str(path))
+    writer[first[0]] = first[1]
+    size = 0
+    for key, value in rows:
+        writer[key] = value
+        size += len(key) + len(value)
+        if size >= _IMPORT_FILE:
+            break
+    writer.finish()

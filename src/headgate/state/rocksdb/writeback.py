@@ -1,0 +1,151 @@
+"""From the write-back cache to the database, in slices.
+
+A *cut* freezes the changes of all states at one moment. Cuts are written oldest first, and a cut that a snapshot waits
+for holds everything newer back until the native checkpoint is made: so the checkpoint holds exactly what was there at
+the barrier, while the barrier itself costs only the freezing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+from headgate.state.rocksdb.rows import Layer, StateRows
+from headgate.state.rocksdb.store import MemoryBudget, Store
+
+__all__ = ["Cut", "WriteBack"]
+
+BATCH_ROWS: Final = 4096  # written at once, with the GIL held: about 5 ms
+_MIN_ENTRIES: Final = 1024
+_MAX_CUTS: Final = 3
+
+
+class Cut:
+    """The changes up to one moment, on their way to the database.
+
+    `resolve` is what a snapshot wants done before anything newer is written; None: nothing holds.
+    """
+
+    def __init__(self, store: Store, parts: list[tuple[StateRows, Layer]], resolve: Callable[[], None] | None) -> None:
+        self.resolve = resolve
+        self.written = False
+        self._slices = _write(store, parts)
+
+    def write(self, rows: int) -> int:
+        """Write about that many rows; what is left of them when all is written, else 0."""
+        while rows > 0 and not self.written:
+            done = next(self._slices, None)
+            if done is None:
+                self.written = True
+            else:
+                rows -= done
+        return max(0, rows) if self.written else 0
+
+
+def _write(store: Store, parts: list[tuple[StateRows, Layer]]) -> Iterator[int]:
+    """Write layers, a batch of rows for each step."""
+    for rows, layer in parts:
+        batch = rows.column.batch()
+        count = 0
+        settled: list[dict[Any, Any]] = []
+        for group in list(layer):
+            entries = iter(layer[group].items())
+            while chunk := list(islice(entries, BATCH_ROWS)):
+                count += rows.write(batch, group, chunk)
+                if count >= BATCH_ROWS:
+                    store.write(batch)
+                    batch = rows.column.batch()
+                    yield count
+                    count = 0
+            settled.append(layer[group])
+        store.write(batch)
+        # Only now: while a layer is frozen it must stay whole, as layers above may be read through it.
+        rows.thaw(layer)
+        for table in settled:
+            rows.settle(table)
+        yield count
+
+
+class WriteBack:
+    """The cuts of one backend, and when to make them."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self._cuts: deque[Cut] = deque()
+
+    @property
+    def pending(self) -> bool:
+        """Whether changes wait in frozen layers."""
+        return bool(self._cuts)
+
+    @property
+    def held(self) -> bool:
+        """Whether a snapshot keeps newer changes from being written."""
+        return any(cut.resolve is not None for cut in self._cuts)
+
+    def cut(self, store: Store, states: list[StateRows], resolve: Callable[[], None] | None = None) -> Cut:
+        """Freeze the changes of all states."""
+        if len(self._cuts) >= _MAX_CUTS:
+            self.finish(self._cuts[0])
+        parts = [(rows, layer) for rows in states if (layer := rows.freeze())]
+        cut = Cut(store, parts, resolve)
+        if parts or resolve is not None:
+            self._cuts.append(cut)
+        return cut
+
+    def step(self, rows: int) -> bool:
+        """Write about that many rows of the oldest cuts; whether more can be written."""
+        while self._cuts and rows > 0:
+            head = self._cuts[0]
+            rows = head.write(rows)
+            if head.written:
+                if head.resolve is not None:
+                    return False
+                self._cuts.popleft()
+        return bool(self._cuts)
+
+    def write_up_to(self, cut: Cut, rows: int) -> bool:
+        """Write about that many rows of a cut and those before it; whether the cut is written."""
+        while rows > 0 and not cut.written:
+            head = self._cuts[0]
+            rows = head.write(rows)
+            if head.written and head is not cut:
+                self._pass(head)
+        return cut.written
+
+    def finish(self, cut: Cut) -> None:
+        """Write a cut and those before it, and do what snapshots want done first."""
+        while cut in self._cuts:
+            head = self._cuts[0]
+            while not head.written:
+                head.write(BATCH_ROWS)
+            self._pass(head)
+
+    def _pass(self, head: Cut) -> None:
+        if head.resolve is not None:
+            head.resolve()  # releases it
+        if self._cuts and self._cuts[0] is head:
+            self._cuts.popleft()
+
+    def release(self, cut: Cut) -> None:
+        """Nothing waits for a cut any more; if it is not written yet, that goes on as usual."""
+        cut.resolve = None
+        if cut.written and cut in self._cuts:
+            self._cuts.remove(cut)
+
+    def finish_all(self) -> None:
+        """Write everything that is frozen."""
+        if self._cuts:
+            self.finish(self._cuts[-1])
+
+    def adjust(self, states: list[StateRows]) -> bool:
+        """Fit the caches to the memory there is; whether the changes are too many and should be cut off."""
+        weights = [rows.weight() for rows in states]
+        share = self._budget.cache_share()
+        total = sum(weights)
+        size = max([rows.entry_bytes() for rows in states], default=1)
+        for rows in states:
+            rows.limit = max(_MIN_ENTRIES, share // (4 * size * len(states)))
+        return total > max(_MIN_ENTRIES, share // (2 * size))

@@ -1,0 +1,289 @@
+"""Checkpoints and savepoints as a whole: publish, load, verify, discard.
+
+A snapshot exists once its `_metadata` does, and that is written last. It is never written over: two drivers that take
+the same checkpoint id collide here, and the later one fails this checkpoint. Deleting goes the other way round, so that
+half a checkpoint never looks like one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
+
+import msgspec
+
+from headgate.errors import IllegalState, StorageError
+from headgate.handles import CorruptState
+from headgate.storage.handles import FileSegment, Handle
+from headgate.storage.layout import (
+    METADATA,
+    Attempt,
+    JobLayout,
+    PathKind,
+    attempt_of,
+    is_inside,
+    make_ref,
+    metadata_path,
+    resolve_pointer,
+    resolve_ref,
+)
+from headgate.storage.manifest import Manifest, decode_manifest, encode_manifest, handles_of, map_handles
+from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown
+from headgate.storage.reader import SnapshotReader
+from headgate.storage.sealed import sealed_crc32
+
+__all__ = [
+    "Disposal",
+    "Problem",
+    "Snapshot",
+    "discard_checkpoint",
+    "discard_pending",
+    "discard_pending_savepoint",
+    "dispose_savepoint",
+    "load",
+    "publish",
+    "require_intact",
+    "stored_checkpoints",
+    "verify",
+]
+
+T = TypeVar("T")
+R = TypeVar("R")
+RunAll = Callable[[Callable[[T], R], Iterable[T]], Iterable[R]]
+"""How to run a function over many inputs: `map`, or the map of an executor."""
+
+_NAMED_PROBLEMS: Final = 5
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A published checkpoint or savepoint: its manifest with absolute paths, where it is, and which file it is."""
+
+    manifest: Manifest
+    directory: str
+    size: int
+    crc32: int
+
+    def files(self) -> dict[str, list[FileSegment]]:
+        """The segments it needs of each file."""
+        found: dict[str, list[FileSegment]] = {}
+        for handle in handles_of(self.manifest):
+            if isinstance(handle, FileSegment):
+                found.setdefault(handle.path, []).append(handle)
+        return found
+
+
+# ---- publish and load ----------------------------------------------------------------------------------------------
+
+
+def publish(store: ObjectStore, manifest: Manifest, directory: str) -> Snapshot:
+    """Make a snapshot exist.
+
+    1. Its references become relative, so that its directory can be moved.
+    2. `_metadata` is created; StorageError if there is one already.
+    3. If nobody can tell whether that worked, look; OutcomeUnknown if that does not help: then nothing may be deleted.
+    """
+    # 1.
+    stored = map_handles(manifest, lambda handle: _with_path(handle, lambda path: make_ref(path, directory)))
+    if manifest.type.is_savepoint:
+        _require_self_contained(manifest, directory)
+    data = encode_manifest(stored)
+    path = metadata_path(directory)
+    # 2.
+    try:
+        created = _create(store, path, data)
+    except OutcomeUnknown:
+        # 3.
+        if _read_or_none(store, path) != data:
+            raise
+        created = True
+    if not created:
+        raise StorageError(
+            f"cannot publish checkpoint {manifest.checkpoint_id}: '{path}' already exists; it belongs to another "
+            "driver or job, and is never written over: the next checkpoint takes another id"
+        )
+    return Snapshot(manifest, directory, len(data), sealed_crc32(data))
+
+
+def _create(store: ObjectStore, path: str, data: bytes) -> bool:
+    if store.supports_create_if_absent(path):
+        return store.create_if_absent(path, data)
+    if store.exists(path):
+        return False
+    try:
+        store.put(path, data)
+    except OutcomeUnknown:
+        raise
+    except StorageError:
+        store.delete(path)  # such a store may leave half an object
+        raise
+    return True
+
+
+def _read_or_none(store: ObjectStore, path: str) -> bytes | None:
+    try:
+        return store.read(path)
+    except StorageError:
+        return None
+
+
+def _require_self_contained(manifest: Manifest, directory: str) -> None:
+    for handle in handles_of(manifest):
+        if isinstance(handle, FileSegment) and not is_inside(handle.path, directory):
+            raise IllegalState(
+                f"savepoint {manifest.checkpoint_id} cannot be published: it refers to '{handle.path}' outside of its "
+                f"directory '{directory}', so it could not be moved"
+            )
+
+
+def _with_path(handle: Handle, change: Callable[[str], str]) -> Handle:
+    return msgspec.structs.replace(handle, path=change(handle.path)) if isinstance(handle, FileSegment) else handle
+
+
+def load(store: ObjectStore, pointer: str) -> Snapshot:
+    """The snapshot a pointer names: a directory or its `_metadata`.
+
+    Its metadata is verified, its files are not (`verify`). StorageError if there is none, CorruptState if it is damaged.
+    """
+    directory = resolve_pointer(store, pointer)
+    path = metadata_path(directory)
+    data = store.read(path)
+    stored = decode_manifest(data, path)
+    manifest = map_handles(stored, lambda handle: _with_path(handle, lambda ref: resolve_ref(ref, directory)))
+    return Snapshot(manifest, directory, len(data), sealed_crc32(data))
+
+
+def stored_checkpoints(store: ObjectStore, layout: JobLayout) -> list[int]:
+    """The ids of a job's checkpoints that have metadata, newest first.
+
+    Whether the job completed them is in its log (`log.read_log`); without a log this is all that is known.
+    """
+    return [found for found in layout.checkpoint_ids(store) if store.exists(layout.metadata(found))]
+
+
+# ---- verify --------------------------------------------------------------------------------------------------------
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A file that is not what a snapshot needs.
+
+    >>> str(Problem("/chk-1/a", "is missing"))
+    "'/chk-1/a' is missing"
+    """
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"'{self.path}' {self.reason}"
+
+
+def verify(
+    store: ObjectStore, snapshot: Snapshot, run: RunAll[tuple[str, list[FileSegment]], list[Problem]] = map
+) -> list[Problem]:
+    """Read every file a snapshot needs and compare sizes and checksums; `run` may be the map of an executor."""
+
+    def check(file: tuple[str, list[FileSegment]]) -> list[Problem]:
+        return list(_problems(store, *file))
+
+    return [problem for found in run(check, snapshot.files().items()) for problem in found]
+
+
+def _problems(store: ObjectStore, path: str, segments: list[FileSegment]) -> Iterator[Problem]:
+    try:
+        size = store.size(path)
+    except MissingObject:
+        yield Problem(path, "is missing")
+        return
+    needed = max(segment.offset + segment.length for segment in segments)
+    if size < needed:
+        yield Problem(path, f"has {size} bytes instead of {needed}")
+        return
+    reader = SnapshotReader(store)
+    for segment in dict.fromkeys(segments):
+        try:
+            for _ in reader.chunks(segment):
+                pass
+        except CorruptState:
+            yield Problem(path, f"has {segment.length} damaged bytes at {segment.offset}")
+
+
+def require_intact(
+    store: ObjectStore, snapshot: Snapshot, run: RunAll[tuple[str, list[FileSegment]], list[Problem]] = map
+) -> None:
+    """Raise CorruptState that names the files, if any is not what the snapshot needs."""
+    problems = verify(store, snapshot, run)
+    if problems:
+        more = len(problems) - _NAMED_PROBLEMS
+        named = "; ".join(map(str, problems[:_NAMED_PROBLEMS])) + (f"; and {more} more" if more > 0 else "")
+        raise CorruptState(f"'{snapshot.directory}' is damaged: {named}; restore from an older checkpoint or savepoint")
+
+
+# ---- discard -------------------------------------------------------------------------------------------------------
+
+
+def discard_checkpoint(store: ObjectStore, layout: JobLayout, checkpoint_id: int) -> None:
+    """Delete a completed checkpoint: its metadata, then its private files, then its directory.
+
+    Shared files stay: the registry says when they go. Harmless to repeat; what a crash leaves behind, gc finds.
+    """
+    store.delete(layout.metadata(checkpoint_id))
+    directory = layout.checkpoint(checkpoint_id)
+    for info in store.list_objects(directory):
+        if layout.parse(info.path).kind in {PathKind.PRIVATE, PathKind.TEMPORARY}:
+            store.delete(info.path)
+    store.remove_directory(directory)
+
+
+def discard_pending(store: ObjectStore, directory: str, attempt: Attempt, published: Snapshot | None = None) -> None:
+    """Delete what an attempt wrote for a checkpoint or savepoint that will not complete (SPEC R5.8).
+
+    Only its own private files: another driver may be at work in the same directory. `published` is given if the metadata
+    was written, but the log's entry went to another driver; never after OutcomeUnknown.
+    """
+    if published is not None:
+        store.delete(metadata_path(published.directory))
+    for info in store.list_objects(directory):
+        if attempt_of(info.path.rpartition("/")[2]) == attempt:
+            store.delete(info.path)
+    store.remove_directory(directory)
+
+
+def discard_pending_savepoint(store: ObjectStore, directory: str) -> None:
+    """Delete what was written for a savepoint that will not complete: all that is in the directory made for it."""
+    for info in store.list_objects(directory):
+        store.delete(info.path)
+    store.remove_directory(directory)
+
+
+class Disposal(msgspec.Struct, frozen=True):
+    """What happened to a disposed savepoint; `left` are files that Headgate did not write.
+
+    >>> Disposal(3, ()).deleted
+    3
+    """
+
+    deleted: int
+    left: tuple[str, ...]
+
+
+def dispose_savepoint(store: ObjectStore, pointer: str) -> Disposal:
+    """Delete a savepoint for good (SPEC R8.7): its files, then its metadata, then its directory.
+
+    The metadata goes last: a disposal that was interrupted can be repeated, and until then the savepoint is refused as
+    damaged. IllegalState if the pointer names a checkpoint.
+    """
+    snapshot = load(store, pointer)
+    if not snapshot.manifest.type.is_savepoint:
+        raise IllegalState(
+            f"'{pointer}' is a {snapshot.manifest.type.value}, not a savepoint: the job that took it deletes it; "
+            "use headgate gc for what a dead job has left"
+        )
+    directory = snapshot.directory
+    doomed = {path for path in snapshot.files() if is_inside(path, directory)}
+    listed = {info.path for info in store.list_objects(directory)}
+    doomed |= {path for path in listed if attempt_of(path.rpartition("/")[2]) is not None}
+    for path in sorted(doomed):
+        store.delete(path)
+    store.delete(f"{directory}/{METADATA}")
+    store.remove_directory(directory)
+    return Disposal(len(doomed) + 1, tuple(sorted(listed - doomed - {metadata_path(directory)})))

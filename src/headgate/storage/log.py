@@ -1,0 +1,429 @@
+"""The job log: who may complete checkpoints, and under which number (DESIGN 6).
+
+    <job>/log/000000000001   epoch 1 starts
+    <job>/log/000000000002   chk-1 completed               commit number 2
+    <job>/log/000000000003   epoch 2 starts from chk-1     the driver of epoch 1 will not get this number any more
+
+An entry is claimed by create-if-absent, so each number goes to one driver. Whoever does not get the next one is
+superseded, and stops before it notifies or commits anything. The number of the entry that completes a checkpoint is its
+commit number: it grows for ever, while checkpoint ids come again after a step back.
+
+Every entry says all that a reader must know: the newest alone is read, and old ones are deleted. That must not make
+their numbers free again, so a claim counts only if the entry before it is still the one it was built on.
+"""
+
+from __future__ import annotations
+
+import enum
+import secrets
+from collections.abc import Callable, Collection
+from typing import Final, NewType, TypeAlias
+
+import msgspec
+
+from headgate.errors import IllegalState, StorageError
+from headgate.handles import CorruptState
+from headgate.ids import JobId
+from headgate.storage.checkpoints import Snapshot, load
+from headgate.storage.layout import (
+    Attempt,
+    JobLayout,
+    PathKind,
+    is_inside,
+    is_job_id,
+    make_ref,
+    metadata_path,
+    resolve_ref,
+)
+from headgate.storage.objects import (
+    MissingObject,
+    ObjectStore,
+    OutcomeUnknown,
+    check_create_if_absent,
+    normalise,
+    require_create_if_absent,
+)
+from headgate.storage.sealed import seal, sealed_crc32, unseal
+
+__all__ = [
+    "CheckpointCompleted",
+    "CommitNumber",
+    "CompletedRef",
+    "EpochStarted",
+    "JobLog",
+    "LogEntry",
+    "Superseded",
+    "find_jobs",
+    "newest_job",
+    "read_log",
+]
+
+CommitNumber = NewType("CommitNumber", int)
+"""The number of the log entry that completed a checkpoint: never repeated in a job, used as transaction id by sinks."""
+
+MAGIC: Final = b"\x89HGL"
+FORMAT_VERSION: Final = 1
+KEPT_ENTRIES: Final = 16
+
+
+class Superseded(IllegalState):
+    """Another driver has taken the job over; this one must stop without notifying or committing anything."""
+
+
+class CompletedRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A completed checkpoint, or a savepoint the job was stopped with.
+
+    `pointer` is relative to the job's directory for checkpoints, absolute for savepoints; `crc32` is of the metadata, so
+    that no other file is taken for it.
+
+    >>> CompletedRef(7, CommitNumber(12), "chk-7", 0).commit
+    12
+    """
+
+    checkpoint_id: int
+    commit: CommitNumber
+    pointer: str
+    crc32: int
+
+
+class EpochStarted(msgspec.Struct, frozen=True, tag="epoch started", forbid_unknown_fields=True):
+    """A driver took the job over, and restored this (None: it started empty).
+
+    >>> EpochStarted("chk-7").restored
+    'chk-7'
+    """
+
+    restored: str | None
+
+
+class CheckpointCompleted(msgspec.Struct, frozen=True, tag="checkpoint completed", forbid_unknown_fields=True):
+    """A checkpoint is complete: tasks may be notified, sinks may commit.
+
+    >>> CheckpointCompleted(CompletedRef(7, CommitNumber(12), "chk-7", 0)).checkpoint.checkpoint_id
+    7
+    """
+
+    checkpoint: CompletedRef
+
+
+Event: TypeAlias = EpochStarted | CheckpointCompleted
+
+
+class LogEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry, and with it the state of the whole log.
+
+    `previous` is the checksum of the entry before, 0 for the first; `driver` is a random name. `retained` are the
+    completed snapshots that a restore may use, oldest first; `origin` is the snapshot of another job that this one began
+    with: it is what is restored until the first checkpoint is complete.
+    """
+
+    seq: int
+    previous: int
+    job_id: JobId
+    job_name: str
+    started_ms: int
+    epoch: int
+    driver: str
+    time_ms: int
+    event: Event
+    retained: tuple[CompletedRef, ...] = ()
+    origin: str | None = None
+
+    def newest_first(self) -> list[CompletedRef]:
+        """What to try to restore from, in this order."""
+        return sorted(self.retained, key=lambda ref: ref.commit, reverse=True)
+
+
+class _Read(msgspec.Struct, frozen=True):
+    """An entry as it was found."""
+
+    entry: LogEntry
+    crc32: int
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder(order="deterministic")
+_DECODER: Final = msgspec.msgpack.Decoder(LogEntry, strict=True)
+
+
+def encode_entry(entry: LogEntry) -> bytes:
+    """The bytes of an entry."""
+    return seal(MAGIC, FORMAT_VERSION, _ENCODER.encode(entry))
+
+
+def decode_entry(data: bytes, where: str) -> LogEntry:
+    """An entry again; StorageError if the bytes are damaged, of a newer version, or not one."""
+    payload = unseal(data, MAGIC, FORMAT_VERSION, f"the log entry '{where}'")
+    try:
+        return _DECODER.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise StorageError(f"the log entry '{where}' cannot be read: {error}; it was not written by Headgate") from None
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------
+
+
+def read_log(store: ObjectStore, layout: JobLayout) -> LogEntry | None:
+    """The newest entry of a job's log: its epoch, and the checkpoints a restore may use. None if there is no log."""
+    found = _newest(store, layout)
+    return None if found is None else found.entry
+
+
+def _newest(store: ObjectStore, layout: JobLayout) -> _Read | None:
+    while True:
+        numbers = _numbers(store, layout)
+        if not numbers:
+            return None
+        path = layout.log_entry(numbers[-1])
+        try:
+            data = store.read(path)
+        except MissingObject:
+            continue  # its driver has gone on and tidied up since we looked
+        entry = decode_entry(data, path)
+        if entry.seq != numbers[-1]:
+            raise CorruptState(f"the log entry '{path}' says that it is number {entry.seq}; it was moved or copied")
+        return _Read(entry, sealed_crc32(data))
+
+
+def _numbers(store: ObjectStore, layout: JobLayout) -> list[int]:
+    found = (layout.parse(f"{layout.log}/{name}") for name in store.list_names(layout.log))
+    return sorted(parsed.seq for parsed in found if parsed.kind is PathKind.LOG and parsed.seq is not None)
+
+
+def find_jobs(store: ObjectStore, directory: str) -> list[LogEntry]:
+    """The newest log entry of every job in a checkpoint directory, the job that was started last first."""
+    root = normalise(directory)
+    layouts = [JobLayout(root, JobId(name)) for name in store.list_names(root) if is_job_id(name)]
+    layouts.append(JobLayout(root, JobId(""), create_subdir=False))
+    found = [entry for layout in layouts if (entry := read_log(store, layout)) is not None]
+    return sorted(found, key=lambda entry: (entry.started_ms, entry.job_id), reverse=True)
+
+
+def newest_job(store: ObjectStore, directory: str, name: str) -> LogEntry:
+    """The job that `--resume` continues: the last one started under this name; StorageError if there is none."""
+    jobs = find_jobs(store, directory)
+    for entry in jobs:
+        if entry.job_name == name:
+            return entry
+    others = ", ".join(sorted({f"'{entry.job_name}'" for entry in jobs})) or "none"
+    raise StorageError(
+        f"cannot resume: there is no job named '{name}' in '{directory}' (jobs there: {others}); check pipeline.name and "
+        "execution.checkpointing.dir, or start without --resume"
+    )
+
+
+def load_completed(store: ObjectStore, layout: JobLayout, ref: CompletedRef) -> Snapshot:
+    """Load a snapshot that the log names; CorruptState if it is damaged, or not the file the log means."""
+    directory = (
+        resolve_ref(ref.pointer, f"{layout.job}/log").replace("/log/", "/") if False else _directory_of(layout, ref)
+    )
+    snapshot = load(store, directory)
+    if snapshot.crc32 != ref.crc32:
+        raise CorruptState(
+            f"'{metadata_path(directory)}' is damaged: it is not the file that completed checkpoint {ref.checkpoint_id} "
+            f"as number {ref.commit} of the job log; restore from an older checkpoint or savepoint"
+        )
+    return snapshot
+
+
+def _directory_of(layout: JobLayout, ref: CompletedRef) -> str:
+    return resolve_ref(ref.pointer, layout.job)
+
+
+# ---- writing -------------------------------------------------------------------------------------------------------
+
+
+class LogStatus(enum.Enum):
+    """What a driver may do.
+
+    >>> LogStatus.LEADING.value
+    'leading'
+    """
+
+    LEADING = "leading"
+    SUPERSEDED = "superseded"
+
+
+class JobLog:
+    """The log in the hands of a driver that has claimed an epoch.
+
+    >>> from headgate.storage.faults import MemoryStore
+    >>> layout = JobLayout.of("/data", JobId("a" * 32))
+    >>> log = JobLog.start(MemoryStore(), layout, "wordcount", clock=lambda: 0)
+    >>> log.attempt(0)
+    Attempt(epoch=1, restart=0)
+    """
+
+    def __init__(self, store: ObjectStore, layout: JobLayout, newest: _Read | None, clock: Callable[[], int]) -> None:
+        """Use `start`."""
+        self._store = store
+        self._layout = layout
+        self._newest = newest
+        self._clock = clock
+        self._driver = secrets.token_hex(8)
+        self._oldest = 1
+        self._status = LogStatus.LEADING
+
+    @classmethod
+    def start(
+        cls,
+        store: ObjectStore,
+        layout: JobLayout,
+        job_name: str,
+        *,
+        clock: Callable[[], int],
+        restored: CompletedRef | None = None,
+        origin: str | None = None,
+    ) -> JobLog:
+        """Take a job over, or begin a new one, as a new epoch; Superseded if another driver does so at this moment.
+
+        `restored` is the snapshot of this job's log that is restored; later ones are left out from now on (a step back).
+        `origin` is a snapshot from elsewhere. `clock` gives milliseconds since 1970.
+        """
+        if store.supports_create_if_absent(layout.log):
+            check_create_if_absent(store, layout.log)
+        newest = _newest(store, layout)
+        log = cls(store, layout, newest, clock)
+        before = None if newest is None else newest.entry
+        same_job = before is not None and before.job_id == layout.job_id
+        now = clock()
+        retained = before.retained if before is not None and same_job and restored is not None else ()
+        entry = LogEntry(
+            seq=log._next_seq(),
+            previous=log._previous(),
+            job_id=layout.job_id,
+            job_name=job_name,
+            started_ms=before.started_ms if before is not None and same_job else now,
+            epoch=1 if before is None else before.epoch + 1,
+            driver=log._driver,
+            time_ms=now,
+            event=EpochStarted(origin if restored is None else restored.pointer),
+            retained=tuple(ref for ref in retained if restored is not None and ref.commit <= restored.commit),
+            origin=origin,
+        )
+        log._claim(entry)
+        log._tidy()
+        return log
+
+    @property
+    def fenced(self) -> bool:
+        """Whether an old driver is certain to be stopped; not on stores without create-if-absent."""
+        return self._store.supports_create_if_absent(self._layout.log)
+
+    def require_fenced(self) -> None:
+        """Raise StorageError if the job has exactly-once sinks and the store cannot keep an old driver out."""
+        require_create_if_absent(self._store, self._layout.log, "an exactly-once sink")
+
+    @property
+    def status(self) -> LogStatus:
+        """Whether this driver still leads, as far as it knows."""
+        return self._status
+
+    @property
+    def state(self) -> LogEntry:
+        """The newest entry this driver knows."""
+        assert self._newest is not None
+        return self._newest.entry
+
+    def attempt(self, restart: int) -> Attempt:
+        """The attempt of this epoch after so many restarts of its tasks."""
+        return Attempt(self.state.epoch, restart)
+
+    def complete(self, snapshot: Snapshot, subsumed: Collection[CommitNumber] = ()) -> CompletedRef:
+        """Complete a published checkpoint, or a savepoint the job is stopped with; its `commit` is the commit number.
+
+        1. Build the entry on the newest one: the snapshot is retained, those it subsumes are not any more.
+        2. Claim the entry. Superseded: stop. OutcomeUnknown: keep all files, it may be complete.
+        3. Now the checkpoint is complete. Delete entries that are too old.
+        """
+        # 1.
+        state = self.state
+        seq = CommitNumber(self._next_seq())
+        inside = is_inside(snapshot.directory, self._layout.job)
+        pointer = make_ref(snapshot.directory, self._layout.job) if inside else snapshot.directory
+        ref = CompletedRef(snapshot.manifest.checkpoint_id, seq, pointer, snapshot.crc32)
+        entry = msgspec.structs.replace(
+            state,
+            seq=seq,
+            previous=self._previous(),
+            time_ms=self._clock(),
+            event=CheckpointCompleted(ref),
+            retained=(*(old for old in state.retained if old.commit not in subsumed), ref),
+        )
+        # 2.
+        if not self._claim(entry):
+            return self.complete(snapshot, subsumed)
+        # 3.
+        self._tidy()
+        return ref
+
+    def _next_seq(self) -> int:
+        return 1 if self._newest is None else self._newest.entry.seq + 1
+
+    def _previous(self) -> int:
+        return 0 if self._newest is None else self._newest.crc32
+
+    def _claim(self, entry: LogEntry) -> bool:
+        """Write the next entry; False if it turns out that an earlier claim of ours, thought lost, got the number."""
+        if self._status is not LogStatus.LEADING:
+            raise self._superseded(entry.seq)
+        path, data = self._layout.log_entry(entry.seq), encode_entry(entry)
+        if not self._create(path, data):
+            found = self._read(path)
+            if found is None or found.entry.driver != self._driver:
+                self._status = LogStatus.SUPERSEDED
+                raise self._superseded(entry.seq)
+            self._newest = found
+            return found.entry == entry
+        if not self._built_on_the_newest(entry):
+            self._status = LogStatus.SUPERSEDED
+            self._store.delete(path)
+            raise self._superseded(entry.seq)
+        self._newest = _Read(entry, sealed_crc32(data))
+        return True
+
+    def _create(self, path: str, data: bytes) -> bool:
+        if not self.fenced:
+            if self._store.exists(path):
+                return False
+            self._store.put(path, data)
+            return True
+        try:
+            return self._store.create_if_absent(path, data)
+        except OutcomeUnknown:
+            if (found := self._read(path)) is not None and encode_entry(found.entry) == data:
+                return True
+            raise
+
+    def _built_on_the_newest(self, entry: LogEntry) -> bool:
+        """Whether the number was really the next one, and not one that had been used and tidied away."""
+        if entry.seq == 1:
+            return _numbers(self._store, self._layout) == [1]
+        before = self._read(self._layout.log_entry(entry.seq - 1))
+        return before is not None and before.crc32 == entry.previous
+
+    def _read(self, path: str) -> _Read | None:
+        try:
+            data = self._store.read(path)
+        except MissingObject:
+            return None
+        return _Read(decode_entry(data, path), sealed_crc32(data))
+
+    def _superseded(self, seq: int) -> Superseded:
+        return Superseded(
+            f"another driver has taken over job '{self._layout.job_id}' (entry {seq} of '{self._layout.log}' is not ours); "
+            "this one stops without committing anything"
+        )
+
+    def _tidy(self) -> None:
+        """Delete entries that nobody needs, oldest first and without gaps.
+
+        A gap would make a stale claim look good: it would find its predecessor. So the first failure ends it for now.
+        """
+        try:
+            if self._oldest == 1:
+                self._oldest = _numbers(self._store, self._layout)[0]
+            while self._oldest <= self.state.seq - KEPT_ENTRIES:
+                self._store.delete(self._layout.log_entry(self._oldest))
+                self._oldest += 1
+        except StorageError:
+            return  # the next completion tries again

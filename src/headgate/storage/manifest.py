@@ -1,0 +1,248 @@
+"""What `_metadata` says: everything that is needed to restore, except the state files it refers to.
+
+    Manifest                    checkpoint id, type, job, attempt
+    └── operators               id, uid, name, parallelism, state of its coordinator
+        └── subtasks            index, whether it had finished
+            └── pieces          kind, description for the state layer, key groups
+                └── parts       id, handle: one for most pieces, several for incremental keyed state
+
+The description of a piece is opaque here: the state layer wrote it and reads it. The file is msgpack inside the frame of
+`sealed.py`; decoding is strict, and no pickle is ever read.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from headgate.errors import IllegalState, StorageError
+from headgate.handles import CorruptState
+from headgate.ids import JobId, OperatorId
+from headgate.keygroups import KeyGroupRange
+from headgate.storage.handles import FileSegment, Handle, Placeholder
+from headgate.storage.layout import Attempt
+from headgate.storage.sealed import seal, unseal
+
+__all__ = [
+    "FORMAT_VERSION",
+    "MAGIC",
+    "Manifest",
+    "OperatorState",
+    "Part",
+    "PieceKind",
+    "Property",
+    "SnapshotType",
+    "StatePiece",
+    "SubtaskState",
+    "decode_manifest",
+    "encode_manifest",
+    "handles_of",
+    "map_handles",
+]
+
+MAGIC: Final = b"\x89HGM"  # the first byte is no text, so that no tool takes the file for one
+FORMAT_VERSION: Final = 1
+
+Property = bool | int | str
+
+
+class SnapshotType(enum.Enum):
+    """What was taken; it decides what may share files with it (SPEC R7.4) and who may delete it (R8.1).
+
+    >>> SnapshotType.SYNC_SAVEPOINT.is_savepoint
+    True
+    """
+
+    CHECKPOINT = "checkpoint"
+    FULL_CHECKPOINT = "full checkpoint"
+    SAVEPOINT = "savepoint"
+    SYNC_SAVEPOINT = "sync savepoint"
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether it belongs to the user."""
+        return self in {SnapshotType.SAVEPOINT, SnapshotType.SYNC_SAVEPOINT}
+
+
+class PieceKind(enum.Enum):
+    """Which layer reads a piece of state again.
+
+    >>> PieceKind("keyed")
+    <PieceKind.KEYED: 'keyed'>
+    """
+
+    KEYED = "keyed"
+    RAW_KEYED = "raw keyed"
+    OPERATOR = "operator"
+    RAW_OPERATOR = "raw operator"
+    CHANNEL = "channel"
+    SOURCE = "source"
+    SINK = "sink"
+
+
+class Part(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A run of bytes of a piece; `id` is unique in the operator, and is what a placeholder is looked up by.
+
+    `shared`: later checkpoints may use it too, so the shared-file registry decides when its file goes.
+
+    >>> Part("base", Placeholder(100), shared=True).id
+    'base'
+    """
+
+    id: str
+    handle: Handle
+    shared: bool = False
+
+
+class StatePiece(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """State of one kind of one subtask.
+
+    >>> StatePiece(PieceKind.OPERATOR).parts
+    ()
+    """
+
+    kind: PieceKind
+    parts: tuple[Part, ...] = ()
+    description: bytes = b""
+    key_groups: KeyGroupRange | None = None
+
+
+class SubtaskState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What one subtask of an operator left; nothing at all if it is not listed.
+
+    >>> SubtaskState(0, finished=True).pieces
+    ()
+    """
+
+    index: int
+    pieces: tuple[StatePiece, ...] = ()
+    finished: bool = False
+
+
+class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """State of one operator; `coordinator` is that of its part on the driver, such as a source's enumerator.
+
+    >>> OperatorState(OperatorId("0" * 32), "count", 2, 128).fully_finished
+    False
+    """
+
+    id: OperatorId
+    name: str
+    parallelism: int
+    max_parallelism: int
+    subtasks: tuple[SubtaskState, ...] = ()
+    uid: str | None = None
+    coordinator: Handle | None = None
+
+    @property
+    def fully_finished(self) -> bool:
+        """Whether every subtask had finished: restored as finished, it does not run (SPEC R4.5)."""
+        return sum(subtask.finished for subtask in self.subtasks) == self.parallelism
+
+
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A completed checkpoint or savepoint.
+
+    >>> manifest = Manifest(7, SnapshotType.CHECKPOINT, JobId("a" * 32), "wordcount", Attempt(1), 1000)
+    >>> decode_manifest(encode_manifest(manifest), "chk-7") == manifest
+    True
+    """
+
+    checkpoint_id: int
+    type: SnapshotType
+    job_id: JobId
+    job_name: str
+    attempt: Attempt
+    timestamp_ms: int
+    operators: tuple[OperatorState, ...] = ()
+    format: str | None = None  # of a savepoint: canonical or native
+    properties: dict[str, Property] = {}
+    master_states: dict[str, bytes] = {}
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder(order="deterministic")  # equal manifests are equal bytes
+_DECODER: Final = msgspec.msgpack.Decoder(Manifest, strict=True)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The bytes of `_metadata`; IllegalState if the manifest contradicts itself or has a placeholder left."""
+    if (fault := _fault(manifest)) is not None:
+        raise IllegalState(f"checkpoint {manifest.checkpoint_id} cannot be stored: {fault}")
+    return seal(MAGIC, FORMAT_VERSION, _ENCODER.encode(manifest))
+
+
+def decode_manifest(data: bytes, where: str) -> Manifest:
+    """The manifest again; StorageError if the bytes are damaged, of a newer version, or not one. `where` names them."""
+    payload = unseal(data, MAGIC, FORMAT_VERSION, f"the metadata '{where}'")
+    try:
+        manifest = _DECODER.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise StorageError(f"the metadata '{where}' cannot be read: {error}; it was not written by Headgate") from None
+    if (fault := _fault(manifest)) is not None:
+        raise CorruptState(f"the metadata '{where}' is damaged: {fault}; use an older checkpoint or savepoint")
+    return manifest
+
+
+def handles_of(manifest: Manifest) -> Iterator[Handle]:
+    """Every handle, coordinators' first."""
+    for operator in manifest.operators:
+        if operator.coordinator is not None:
+            yield operator.coordinator
+        for subtask in operator.subtasks:
+            for piece in subtask.pieces:
+                for part in piece.parts:
+                    yield part.handle
+
+
+def map_handles(manifest: Manifest, change: Callable[[Handle], Handle]) -> Manifest:
+    """The manifest with every handle changed."""
+    replace = msgspec.structs.replace
+
+    def piece_of(piece: StatePiece) -> StatePiece:
+        return replace(piece, parts=tuple(replace(part, handle=change(part.handle)) for part in piece.parts))
+
+    def subtask_of(subtask: SubtaskState) -> SubtaskState:
+        return replace(subtask, pieces=tuple(map(piece_of, subtask.pieces)))
+
+    def operator_of(operator: OperatorState) -> OperatorState:
+        coordinator = None if operator.coordinator is None else change(operator.coordinator)
+        return replace(operator, coordinator=coordinator, subtasks=tuple(map(subtask_of, operator.subtasks)))
+
+    return replace(manifest, operators=tuple(map(operator_of, manifest.operators)))
+
+
+def _fault(manifest: Manifest) -> str | None:
+    """What is wrong with a manifest; asserted when it is written and again when it is read."""
+    if manifest.checkpoint_id < 0:
+        return f"the checkpoint id is {manifest.checkpoint_id}"
+    ids = [operator.id for operator in manifest.operators]
+    if len(set(ids)) != len(ids):
+        return "an operator comes twice"
+    for handle in handles_of(manifest):
+        if isinstance(handle, Placeholder):
+            return "a placeholder was not replaced by the file it stands for"
+        if isinstance(handle, FileSegment) and (handle.offset < 0 or handle.length <= 0):
+            return f"'{handle.path}' has a segment of {handle.length} bytes at {handle.offset}"
+    for operator in manifest.operators:
+        if (fault := _fault_of_operator(operator)) is not None:
+            return f"operator '{operator.name}' ({operator.id}): {fault}"
+    return None
+
+
+def _fault_of_operator(operator: OperatorState) -> str | None:
+    if not 1 <= operator.parallelism <= operator.max_parallelism:
+        return f"parallelism {operator.parallelism} does not fit max parallelism {operator.max_parallelism}"
+    indexes = [subtask.index for subtask in operator.subtasks]
+    if len(set(indexes)) != len(indexes) or not all(0 <= index < operator.parallelism for index in indexes):
+        return f"its subtasks are numbered {indexes}, but its parallelism is {operator.parallelism}"
+    for subtask in operator.subtasks:
+        for piece in subtask.pieces:
+            groups = piece.key_groups
+            if groups is not None and groups.end >= operator.max_parallelism:
+                return (
+                    f"subtask {subtask.index} has key groups {groups.start}..{groups.end}, beyond the max parallelism"
+                )
+    return None

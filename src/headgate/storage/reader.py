@@ -1,0 +1,106 @@
+"""Bytes of state from the handles in a checkpoint's metadata; never a byte that was not verified."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, assert_never
+
+from headgate.errors import IllegalState
+from headgate.handles import CorruptState
+from headgate.storage.handles import FileSegment, Handle, InlineBytes, Placeholder, size_of
+from headgate.storage.objects import MissingObject, ObjectStore, reported
+
+__all__ = ["SnapshotReader", "damaged"]
+
+_CHUNK: Final = 8 << 20
+
+
+def damaged(segment: FileSegment, reason: str) -> CorruptState:
+    """The error for state that is not what was written.
+
+    >>> print(damaged(FileSegment("/chk-1/a", 0, 9, 0), "the file ends after 4 of them"))
+    state is damaged: 9 bytes at 0 of '/chk-1/a': the file ends after 4 of them; restore from an older checkpoint or savepoint
+    """
+    return CorruptState(
+        f"state is damaged: {segment.length} bytes at {segment.offset} of '{segment.path}': {reason}; "
+        "restore from an older checkpoint or savepoint"
+    )
+
+
+class SnapshotReader:
+    """Reads what handles name. The paths of handles are absolute here, as `checkpoints.load` gives them.
+
+    >>> from headgate.storage.faults import MemoryStore
+    >>> store = MemoryStore()
+    >>> store.put("/chk-1/a", b"headgate")
+    >>> SnapshotReader(store).read(FileSegment("/chk-1/a", 4, 4, zlib.crc32(b"gate")))
+    b'gate'
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def read(self, handle: Handle) -> bytes:
+        """All bytes of a handle; CorruptState ('damaged') if the file is missing, short or changed."""
+        if isinstance(handle, FileSegment):
+            return b"".join(self.chunks(handle, handle.length))
+        return _bytes_in(handle)
+
+    def read_range(self, handle: Handle, offset: int, length: int, crc32: int) -> bytes:
+        """Some of the bytes: a restore with other key groups needs only those, whose checksum it knows."""
+        if not 0 <= offset <= offset + length <= size_of(handle):
+            raise IllegalState(f"{length} bytes at {offset} are not within a state of {size_of(handle)} bytes")
+        if isinstance(handle, FileSegment):
+            return self.read(FileSegment(handle.path, handle.offset + offset, length, crc32)) if length else b""
+        found = _bytes_in(handle)[offset : offset + length]
+        if zlib.crc32(found) != crc32:
+            raise CorruptState(
+                f"state is damaged: {length} bytes at {offset} of a state of {size_of(handle)} bytes inside the "
+                "metadata do not match their checksum; restore from an older checkpoint or savepoint"
+            )
+        return found
+
+    def copy_to(self, handle: Handle, target: Path) -> None:
+        """Write the bytes to a local file; if they are damaged there will be no file."""
+        if isinstance(handle, Placeholder):
+            _bytes_in(handle)
+        pieces = self.chunks(handle) if isinstance(handle, FileSegment) else iter([_bytes_in(handle)])
+        try:
+            with reported("write", str(target)), target.open("wb") as file:
+                for piece in pieces:
+                    file.write(piece)
+        except BaseException:
+            with suppress(OSError):
+                target.unlink(missing_ok=True)
+            raise
+
+    def chunks(self, segment: FileSegment, chunk: int = _CHUNK) -> Iterator[bytes]:
+        """The bytes of a segment piece by piece; damage is known for certain only after the last piece."""
+        read, crc32 = 0, 0
+        while read < segment.length:
+            wanted = min(chunk, segment.length - read)
+            try:
+                piece = self._store.read(segment.path, segment.offset + read, wanted)
+            except MissingObject as error:
+                raise damaged(segment, "the file does not exist") from error
+            read, crc32 = read + len(piece), zlib.crc32(piece, crc32)
+            if len(piece) != wanted:
+                raise damaged(segment, f"the file ends after {read} of them")
+            if read == segment.length and crc32 != segment.crc32:
+                raise damaged(segment, "their checksum does not match")
+            yield piece
+
+
+def _bytes_in(handle: Handle) -> bytes:
+    match handle:
+        case InlineBytes(data):
+            return data
+        case Placeholder():
+            raise IllegalState("a placeholder has no bytes; register it with the shared-file registry first")
+        case FileSegment():
+            raise AssertionError("read from a file")
+        case _:
+            assert_never(handle)

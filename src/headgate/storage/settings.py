@@ -1,0 +1,85 @@
+"""The storage options of a job, read and checked once (SPEC R5.9, R5.10)."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import msgspec
+
+from headgate.config import (
+    CHECKPOINT_CREATE_SUBDIR,
+    CHECKPOINT_DIR,
+    CHECKPOINT_INLINE_THRESHOLD,
+    CHECKPOINT_STORAGE,
+    CHECKPOINT_WRITE_BUFFER,
+    SAVEPOINT_DIR,
+    Configuration,
+)
+from headgate.errors import ConfigError
+from headgate.ids import JobId
+from headgate.storage.layout import JobLayout
+from headgate.storage.objects import normalise
+
+__all__ = ["MAX_INLINE_THRESHOLD", "MAX_JOBMANAGER_STATE", "StorageKind", "StorageSettings"]
+
+MAX_INLINE_THRESHOLD: Final = 1 << 20
+MAX_JOBMANAGER_STATE: Final = 5 * 1024 * 1024
+
+
+class StorageKind(enum.Enum):
+    """Where the state of checkpoints goes.
+
+    >>> StorageKind("filesystem")
+    <StorageKind.FILESYSTEM: 'filesystem'>
+    """
+
+    JOBMANAGER = "jobmanager"  # inside the acks, to the driver
+    FILESYSTEM = "filesystem"
+
+
+class StorageSettings(msgspec.Struct, frozen=True):
+    """What the configuration says about storage; unset, the kind is filesystem if there is a directory.
+
+    >>> StorageSettings.of(Configuration({"execution.checkpointing.dir": "/data/"})).kind
+    <StorageKind.FILESYSTEM: 'filesystem'>
+    """
+
+    kind: StorageKind
+    directory: str | None
+    savepoint_directory: str | None
+    create_subdir: bool
+    inline_threshold: int
+    write_buffer: int
+
+    @classmethod
+    def of(cls, config: Configuration) -> StorageSettings:
+        """Read and check the options."""
+        directory, savepoints = config.get(CHECKPOINT_DIR), config.get(SAVEPOINT_DIR)
+        chosen = config.get(CHECKPOINT_STORAGE)
+        kind = StorageKind(chosen or ("filesystem" if directory else "jobmanager"))
+        if kind is StorageKind.FILESYSTEM and not directory:
+            raise ConfigError(
+                f"{CHECKPOINT_STORAGE.key} is filesystem, but {CHECKPOINT_DIR.key} is not set; set it, "
+                "for example to file:///data/checkpoints or s3://bucket/checkpoints"
+            )
+        threshold = config.get(CHECKPOINT_INLINE_THRESHOLD)
+        if threshold > MAX_INLINE_THRESHOLD:
+            raise ConfigError(
+                f"{CHECKPOINT_INLINE_THRESHOLD.key} is {threshold} bytes; it may be at most {MAX_INLINE_THRESHOLD} (1 mb), "
+                "since every state below it is kept in the driver's memory"
+            )
+        return cls(
+            kind,
+            normalise(directory) if directory else None,
+            normalise(savepoints) if savepoints else None,
+            config.get(CHECKPOINT_CREATE_SUBDIR),
+            threshold,
+            config.get(CHECKPOINT_WRITE_BUFFER),
+        )
+
+    def layout(self, job_id: JobId) -> JobLayout | None:
+        """The paths of a job; None if nothing is stored in files."""
+        if self.directory is None:
+            return None
+        return JobLayout.of(self.directory, job_id, create_subdir=self.create_subdir)

@@ -1,0 +1,481 @@
+"""A subtask's side of a checkpoint: where it puts its state, and what it tells the driver.
+
+    writer = open_writer(store, target, subtask_owner(vertex, subtask))
+    with writer.open("words") as stream:
+        stream.write(data)
+    piece = StatePiece(PieceKind.OPERATOR, (stream.part,))     # None in place of a part if nothing was written
+    stats = writer.close()                                     # now the files are durable: acknowledge
+
+Small state stays inline and travels in the ack. The rest of a subtask's private state goes into one file, one segment
+after the other, so that a checkpoint costs one object per subtask however many states there are. State that later
+checkpoints may use too gets a file of its own.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from threading import Condition, get_ident
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from headgate.errors import IllegalState, StorageError
+from headgate.storage.handles import FileSegment, Handle, InlineBytes, Placeholder
+from headgate.storage.layout import Attempt, private_file, shared_file
+from headgate.storage.manifest import Part
+from headgate.storage.objects import ObjectStore, ObjectWriter, reported
+from headgate.storage.settings import MAX_JOBMANAGER_STATE
+
+__all__ = ["PartStream", "Scope", "SnapshotTarget", "StateWriter", "WriteStats", "open_writer"]
+
+_FILE_CHUNK: Final = 1 << 20
+
+
+class Scope(enum.Enum):
+    """Who else may use what is written.
+
+    >>> Scope.SHARED.value
+    'shared'
+    """
+
+    EXCLUSIVE = "exclusive"  # this checkpoint only
+    SHARED = "shared"  # later checkpoints too
+
+
+class SnapshotTarget(msgspec.Struct, frozen=True):
+    """Where a checkpoint goes: plain data that travels with the trigger.
+
+    Without a `directory` all state travels in the acks (storage `jobmanager`). Without a `shared_directory` nothing is
+    shared: a savepoint keeps everything in its own directory.
+
+    >>> SnapshotTarget(7, Attempt(1), "/data/job/chk-7", "/data/job/shared").inline_threshold
+    20480
+    """
+
+    checkpoint_id: int
+    attempt: Attempt
+    directory: str | None = None
+    shared_directory: str | None = None
+    inline_threshold: int = 20 * 1024
+    max_inline_state: int = MAX_JOBMANAGER_STATE
+
+
+class WriteStats(msgspec.Struct, frozen=True):
+    """What a subtask wrote for one checkpoint; `inline_bytes` travel in the ack.
+
+    >>> WriteStats(1, 100, 20).total_bytes
+    120
+    """
+
+    objects: int = 0
+    file_bytes: int = 0
+    inline_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """The checkpointed size (SPEC R10.2)."""
+        return self.file_bytes + self.inline_bytes
+
+
+class _Status(enum.Enum):
+    OPEN = "open"
+    BROKEN = "broken by an earlier error"
+    CLOSED = "closed"
+    ABORTED = "aborted"
+
+
+class PartStream(ABC):
+    """State on its way; after `finish`, or the end of the `with` block, `part` says where it is."""
+
+    def __init__(self, writer: StateWriter, part_id: str) -> None:
+        self.part: Part | None = None  # an empty stream leaves no handle (SPEC R5.9)
+        self.length = 0
+        self._writer = writer
+        self._id = part_id
+        self._finished = False
+        self._crc32 = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append."""
+        self._writer._require_open(f"write state '{self._id}'")  # noqa: SLF001  the two are one thing
+        if self._finished:
+            raise IllegalState(f"cannot write state '{self._id}': the stream is finished")
+        self.length += len(data)
+        self._crc32 = zlib.crc32(data, self._crc32)
+        with self._writer._breaking():  # noqa: SLF001
+            self._append(data)
+
+    def finish(self) -> Part | None:
+        """End the stream; None if nothing was written."""
+        if not self._finished:
+            self._writer._require_open(f"finish state '{self._id}'")  # noqa: SLF001
+            self._finished = True
+            with self._writer._breaking():  # noqa: SLF001
+                self.part = self._end() if self.length else None
+        return self.part
+
+    def cancel(self) -> None:
+        """Give the stream up; what it wrote stays behind as dead bytes of the file, or of no file at all."""
+        if not self._finished:
+            self._finished = True
+            self._drop()
+
+    @abstractmethod
+    def _append(self, data: bytes | memoryview) -> None: ...
+
+    @abstractmethod
+    def _end(self) -> Part: ...
+
+    @abstractmethod
+    def _drop(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish()
+        else:
+            self.cancel()
+
+
+class _Breaking:
+    """Marks the writer as broken if its body fails: half a segment may be in the file."""
+
+    def __init__(self, writer: StateWriter) -> None:
+        self._writer = writer
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, IllegalState):
+            self._writer._status = _Status.BROKEN  # noqa: SLF001
+
+
+class StateWriter(ABC):
+    """All state that one subtask writes for one checkpoint. Streams may be used by several threads, each by one.
+
+    `close` before the ack; `abort` instead if there will be none. After the ack only the coordinator deletes.
+    """
+
+    def __init__(self, target: SnapshotTarget) -> None:
+        self._target = target
+        self._status = _Status.OPEN
+        self._lock = Condition()
+        self._inline_bytes = 0
+
+    def open(self, part_id: str, scope: Scope = Scope.EXCLUSIVE) -> PartStream:
+        """Begin to write a part of state."""
+        self._require_open(f"write state '{part_id}'")
+        return self._stream(part_id, scope)
+
+    def write(self, part_id: str, data: bytes | Iterable[bytes], scope: Scope = Scope.EXCLUSIVE) -> Part | None:
+        """Write a part at once; None if it is empty."""
+        with self.open(part_id, scope) as stream:
+            for chunk in [data] if isinstance(data, bytes) else data:
+                stream.write(chunk)
+        return stream.part
+
+    def write_file(self, part_id: str, path: Path, scope: Scope = Scope.EXCLUSIVE) -> Part | None:
+        """Write the content of a local file; None if it is empty."""
+        with reported("read", str(path)), path.open("rb") as file:
+            return self.write(part_id, iter(lambda: file.read(_FILE_CHUNK), b""), scope)
+
+    def reuse(self, part_id: str, length: int) -> Part:
+        """A part that a confirmed checkpoint has stored under this id; nothing is written."""
+        self._require_open(f"reuse state '{part_id}'")
+        return Part(part_id, Placeholder(length), shared=True)
+
+    def close(self) -> WriteStats:
+        """Make everything durable. Harmless to repeat."""
+        if self._status is not _Status.CLOSED:
+            self._require_open("close the checkpoint's files")
+            with self._breaking():
+                self._finish_files()
+            self._status = _Status.CLOSED
+        return self._stats()
+
+    def abort(self) -> None:
+        """Delete what was written, unless it was closed and aborted before; only while nobody else knows of it."""
+        if self._status is not _Status.ABORTED:
+            self._status = _Status.ABORTED
+            self._delete_files()
+
+    @abstractmethod
+    def _stream(self, part_id: str, scope: Scope) -> PartStream: ...
+
+    @abstractmethod
+    def _finish_files(self) -> None: ...
+
+    @abstractmethod
+    def _delete_files(self) -> None: ...
+
+    @abstractmethod
+    def _stats(self) -> WriteStats: ...
+
+    def _inline(self, part_id: str, data: bytes, scope: Scope) -> Part:
+        with self._lock:
+            self._inline_bytes += len(data)
+        return Part(part_id, InlineBytes(data), shared=scope is Scope.SHARED)
+
+    def _require_open(self, action: str) -> None:
+        if self._status is not _Status.OPEN:
+            raise IllegalState(
+                f"cannot {action} for checkpoint {self._target.checkpoint_id}: the writer is {self._status.value}"
+            )
+
+    def _breaking(self) -> _Breaking:
+        return _Breaking(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.abort()
+
+
+def open_writer(store: ObjectStore, target: SnapshotTarget, owner: str) -> StateWriter:
+    """The writer of one owner (`layout.subtask_owner`, or "driver") for one checkpoint.
+
+    >>> from headgate.storage.faults import MemoryStore
+    >>> writer = open_writer(MemoryStore(), SnapshotTarget(7, Attempt(1), "/chk-7"), "v0-s0")
+    >>> writer.write("words", b"abc")
+    Part(id='words', handle=InlineBytes(data=b'abc'), shared=False)
+    >>> writer.close()
+    WriteStats(objects=0, file_bytes=0, inline_bytes=3)
+    """
+    if target.directory is None:
+        return _AckWriter(target)
+    return _FileWriter(store, target, target.directory, owner)
+
+
+# ---- jobmanager: bytes in the ack ----------------------------------------------------------------------------------
+
+
+class _AckWriter(StateWriter):
+    def _stream(self, part_id: str, scope: Scope) -> PartStream:
+        return _AckStream(self, part_id, scope, self._target.max_inline_state)
+
+    def _finish_files(self) -> None:
+        pass  # there are none
+
+    def _delete_files(self) -> None:
+        pass
+
+    def _stats(self) -> WriteStats:
+        return WriteStats(inline_bytes=self._inline_bytes)
+
+
+class _AckStream(PartStream):
+    def __init__(self, writer: StateWriter, part_id: str, scope: Scope, limit: int) -> None:
+        super().__init__(writer, part_id)
+        self._scope = scope
+        self._limit = limit
+        self._buffer = bytearray()
+
+    def _append(self, data: bytes | memoryview) -> None:
+        # What is too much is counted, not kept: the error comes at the end and names the whole size (SPEC R5.10).
+        if self.length <= self._limit:
+            self._buffer += data
+
+    def _end(self) -> Part:
+        if self.length > self._limit:
+            raise StorageError(
+                f"state '{self._id}' is larger than what the storage 'jobmanager' takes: size={self.length}, "
+                f"max={self._limit}; set execution.checkpointing.storage to filesystem and execution.checkpointing.dir "
+                "to a directory"
+            )
+        return self._writer._inline(self._id, bytes(self._buffer), self._scope)  # noqa: SLF001
+
+    def _drop(self) -> None:
+        self._buffer.clear()
+
+
+# ---- filesystem ----------------------------------------------------------------------------------------------------
+
+
+class _FileWriter(StateWriter):
+    def __init__(self, store: ObjectStore, target: SnapshotTarget, directory: str, owner: str) -> None:
+        super().__init__(target)
+        self._store = store
+        self.threshold = target.inline_threshold
+        self._directory = directory
+        self._owner = owner
+        self._name = private_file(target.attempt, owner)
+        self._packed: ObjectWriter | None = None
+        self._packed_by: tuple[_PackedStream, int] | None = None  # the stream inside the file, and its thread
+        self._packed_done = False
+        self._shared: dict[str, FileSegment] = {}  # by content: written once per checkpoint
+        self._files: list[ObjectWriter] = []  # all that were ever begun
+        self._paths: set[str] = set()  # all that may exist, also after a failure
+
+    def _stream(self, part_id: str, scope: Scope) -> PartStream:
+        shared = self._target.shared_directory
+        if scope is Scope.SHARED and shared is not None:
+            return _SharedStream(self, part_id, shared)
+        return _PackedStream(self, part_id)
+
+    def new_file(self, directory: str) -> ObjectWriter:
+        """Begin a file; it is aborted with the writer."""
+        file = self._store.writer(directory, str(self._target.attempt))
+        self._files.append(file)
+        return file
+
+    # --- the packed file: segments must not mix, so one stream at a time is inside ---
+
+    def enter(self, stream: _PackedStream, *, wait: bool) -> tuple[ObjectWriter, int] | None:
+        """Let a stream into the file: the file and the offset. None if another is inside and this one can wait."""
+        with self._lock:
+            while self._packed_by is not None:
+                if not wait:
+                    return None
+                if self._packed_by[1] == get_ident():
+                    raise IllegalState(
+                        f"two large states of checkpoint {self._target.checkpoint_id} are written at once by one "
+                        "thread; finish the stream that was opened first"
+                    )
+                self._lock.wait()
+            if self._packed is None:
+                self._packed = self.new_file(self._directory)
+            self._packed_by = (stream, get_ident())
+            return self._packed, self._packed.size
+
+    def leave(self, stream: _PackedStream) -> None:
+        """Let the next one in."""
+        with self._lock:
+            if self._packed_by is not None and self._packed_by[0] is stream:
+                self._packed_by = None
+                self._lock.notify_all()
+
+    def packed_segment(self, offset: int, length: int, crc32: int) -> FileSegment:
+        """The handle of a segment; the file gets this name when the writer is closed."""
+        return FileSegment(f"{self._directory}/{self._name}", offset, length, crc32)
+
+    # --- shared files ---
+
+    def store_shared(self, file: ObjectWriter, digest: str) -> FileSegment:
+        """Give a finished shared file its name; the same content is not stored twice."""
+        with self._lock:
+            found = self._shared.get(digest)
+        if found is not None:
+            file.abort()
+            return found
+        target = self._target
+        name = shared_file(target.attempt, target.checkpoint_id, self._owner, digest)
+        self._paths.add(f"{file.directory}/{name}")
+        written = file.finish(name)
+        with self._lock:
+            return self._shared.setdefault(digest, FileSegment(written.path, 0, written.size, written.crc32))
+
+    # --- the end ---
+
+    def _finish_files(self) -> None:
+        if self._packed_by is not None:
+            raise IllegalState(f"checkpoint {self._target.checkpoint_id} cannot be closed: a stream is not finished")
+        if self._packed is not None and not self._packed_done:
+            self._paths.add(f"{self._directory}/{self._name}")
+            self._packed.finish(self._name)
+            self._packed_done = True
+
+    def _delete_files(self) -> None:
+        with self._lock:
+            self._packed_by = None
+            self._lock.notify_all()
+        for file in self._files:
+            file.abort()
+        for path in sorted(self._paths):
+            self._store.delete(path)
+
+    def _stats(self) -> WriteStats:
+        packed = self._packed.size if self._packed is not None else 0
+        shared = sum(segment.length for segment in self._shared.values())
+        return WriteStats(len(self._shared) + (packed > 0), packed + shared, self._inline_bytes)
+
+
+class _PackedStream(PartStream):
+    """Private state: kept until it outgrows the threshold, then written into the packed file as soon as that is free."""
+
+    _writer: _FileWriter
+
+    def __init__(self, writer: _FileWriter, part_id: str) -> None:
+        super().__init__(writer, part_id)
+        self._kept: list[bytes | memoryview] = []
+        self._file: ObjectWriter | None = None
+        self._offset = 0
+
+    def _append(self, data: bytes | memoryview) -> None:
+        if self._file is not None:
+            self._file.write(data)
+            return
+        self._kept.append(bytes(data))
+        if self.length > self._writer.threshold:
+            self._enter(wait=False)
+
+    def _end(self) -> Part:
+        if self.length <= self._writer.threshold:
+            return self._writer._inline(self._id, b"".join(self._kept), Scope.EXCLUSIVE)  # noqa: SLF001
+        if self._file is None:
+            self._enter(wait=True)
+        self._writer.leave(self)
+        return Part(self._id, self._writer.packed_segment(self._offset, self.length, self._crc32))
+
+    def _drop(self) -> None:
+        self._kept.clear()
+        self._writer.leave(self)
+
+    def _enter(self, *, wait: bool) -> None:
+        place = self._writer.enter(self, wait=wait)
+        if place is not None:
+            self._file, self._offset = place
+            for data in self._kept:
+                self._file.write(data)
+            self._kept.clear()
+
+
+class _SharedStream(PartStream):
+    """State that may be shared: a file of its own, named by its content."""
+
+    _writer: _FileWriter
+
+    def __init__(self, writer: _FileWriter, part_id: str, directory: str) -> None:
+        super().__init__(writer, part_id)
+        self._directory = directory
+        self._kept: list[bytes] = []
+        self._file: ObjectWriter | None = None
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def _append(self, data: bytes | memoryview) -> None:
+        self._digest.update(data)
+        if self._file is None and self.length <= self._writer.threshold:
+            self._kept.append(bytes(data))
+            return
+        if self._file is None:
+            self._file = self._writer.new_file(self._directory)
+            for kept in self._kept:
+                self._file.write(kept)
+            self._kept.clear()
+        self._file.write(data)
+
+    def _end(self) -> Part:
+        if self._file is None:
+            return self._writer._inline(self._id, b"".join(self._kept), Scope.SHARED)  # noqa: SLF001
+        handle: Handle = self._writer.store_shared(self._file, self._digest.hexdigest())
+        return Part(self._id, handle, shared=True)
+
+    def _drop(self) -> None:
+        self._kept.clear()
+        if self._file is not None:
+            self._file.abort()

@@ -1,0 +1,43 @@
+"""One Spark session for all tests that need a JVM; tests that need another kind of session start a program of their own."""
+
+from pathlib import Path
+
+import pytest
+from spark_kit import Workers
+
+from headgate import Configuration, StreamExecutionEnvironment
+from headgate.runtime.session import get_session
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark():
+    session = get_session(None, Configuration({"headgate.spark.master": "local[64]", "spark.driver.memory": "1g"}))
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def make_env(spark):
+    """make_env(parallelism, key=value...) -> an environment on the shared session."""
+
+    def make(parallelism=1, options=None):
+        env = StreamExecutionEnvironment.get_execution_environment(Configuration(options or {}), spark)
+        return env.set_parallelism(parallelism)
+
+    return make
+
+
+@pytest.fixture
+def workers(spark):
+    """The Python processes of the session; every test that asks for it ends with a look for orphans."""
+    found = Workers()
+    yield found
+    found.assert_gone()

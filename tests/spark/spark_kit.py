@@ -1,0 +1,79 @@
+"""What the Spark tests share: looking for processes, running programs, comparing outputs."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+
+PROGRAMS = Path(__file__).parent / "programs"
+ORPHAN_SECONDS = 10.0
+
+
+def wait_until(condition, seconds=10.0, what="the condition"):
+    """Poll until the condition gives something true; that."""
+    deadline = time.monotonic() + seconds
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come true in {seconds} s"
+        time.sleep(0.05)
+    return result
+
+
+def comm(process):
+    """The name a process has now; a worker that runs a task is called hg-<job>-<attempt>."""
+    try:
+        return Path(f"/proc/{process.pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def python_workers(root=None):
+    """Forks of Spark's Python daemon below a process: (those that run a task, those that do not)."""
+    running, idle = [], []
+    for process in (root or psutil.Process()).children(recursive=True):
+        try:
+            is_worker = "daemon" in " ".join(process.cmdline()) and "daemon" in " ".join(process.parent().cmdline())
+        except (psutil.Error, AttributeError):
+            continue
+        if comm(process).startswith("hg-"):
+            running.append(process)
+        elif is_worker and process.status() != psutil.STATUS_ZOMBIE:
+            idle.append(process)
+    return running, idle
+
+
+class Workers:
+    """Looks for workers of this process's Spark session."""
+
+    def running(self, job=None):
+        """Those that run a task (of that job)."""
+        mark = f"hg-{job.job_id[:8]}" if job is not None else "hg-"
+        return [p for p in python_workers()[0] if comm(p).startswith(mark)]
+
+    def assert_gone(self):
+        """No worker is left: neither one that runs a task, nor one with threads of a task that is over."""
+        wait_until(lambda: not any(python_workers()), ORPHAN_SECONDS, "the end of all workers")
+
+
+def run_program(name, *args, timeout=120, env=None):
+    """Run a program of tests/spark/programs in a process of its own; the JSON it printed last."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))} | (env or {})
+    done = subprocess.run(
+        [sys.executable, str(PROGRAMS / name), *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, f"{name} failed\n--- out\n{done.stdout[-4000:]}\n--- err\n{done.stderr[-6000:]}"
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def multiset(rows):
+    """Records without their order; Row and tuple are the same."""
+    return Counter(repr(tuple(row) if isinstance(row, tuple) else row) for row in rows)
