@@ -125,7 +125,7 @@ def options(
     for option in config.OPTIONS.values():
         if option.key.startswith(prefix):
             kind = "|".join(option.choices) or option.kind.value
-            typer.echo(f"{option.key} ({kind}, default {option.default_text})\n    {option.doc}")
+            typer.echo(f"{option.key} ({kind}, default {config.default_text(option)})\n    {option.doc}")
 
 
 # --- doctor -----------------------------------------------------------------------------------------------------------

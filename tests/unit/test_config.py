@@ -270,7 +270,7 @@ def test_every_option_is_described_and_its_default_is_valid():
     for option in config.OPTIONS.values():
         assert option.doc.endswith("."), option.key
         if option.default is not None:
-            assert parse_value(option, option.default_text) == option.default, option.key
+            assert parse_value(option, config.default_text(option)) == option.default, option.key
 
 
 def test_the_table_has_the_keys_and_defaults_of_the_spec():

@@ -11,11 +11,15 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
+import msgspec
+
 from headgate.errors import HeadgateError, IllegalState, UserCodeError
 from headgate.functions import TaskInfo
-from headgate.ids import JobId
+from headgate.ids import JobId, VertexId
+from headgate.protocol.checkpoint_types import Barrier
 from headgate.runtime.failures import describe
 from headgate.runtime.plan import JobPlan, VertexPlan
+from headgate.runtime.snapshot import OperatorState, SubtaskRestore, assign_state
 from headgate.runtime.subtask import Relay, Status, Subtask
 
 __all__ = ["LocalRun"]
@@ -39,6 +43,13 @@ class _Services:
         """Nobody sleeps here."""
 
 
+class _Snapshot(msgspec.Struct, frozen=True):
+    """What a run left: for each operator the state of each of its subtasks; None of one that had finished."""
+
+    checkpoint_id: int
+    operators: dict[str, list[OperatorState | None]]
+
+
 class LocalRun:
     """One run of a job. With a seed, subtasks are stepped in a random order that the seed fixes."""
 
@@ -49,7 +60,9 @@ class LocalRun:
         start_time: int = 0,
         seed: int | None = None,
         slice_records: int = 100,
+        restore: bytes | None = None,
     ) -> None:
+        """`restore` is what `snapshot` gave for the same program, maybe with another parallelism."""
         self.time = start_time
         self.on_output = on_output
         # Not a random one: it seeds shuffle() and rebalance(), and the same seed must give the same run.
@@ -57,6 +70,7 @@ class LocalRun:
         self._plan = plan
         self._random = Random(seed) if seed is not None else None
         self._slice = slice_records
+        self._restored = {} if restore is None else _assign(plan, restore)
         services = _Services(self)
         self._tasks: list[list[Subtask | Relay]] = [
             [self._task(level, index, services) for index in range(plan.width(level))]
@@ -75,10 +89,15 @@ class LocalRun:
         info = TaskInfo(
             vertex.name, vertex.head.id, slot.subtask, vertex.parallelism, vertex.max_parallelism, 0, self.job_id
         )
-        return Subtask(vertex_plan, slot.subtask, plan.settings, services, info, numbers)
+        restored = self._restored.get(vertex.id)
+        share = None if restored is None else restored[slot.subtask]
+        return Subtask(vertex_plan, slot.subtask, plan.settings, services, info, numbers, share)
 
-    def run(self, until: int | None = None) -> None:
-        """Until every subtask has finished, or all that is due at the virtual time `until` has been done."""
+    def run(self, until: int | None = None, then: Callable[[], None] | None = None) -> None:
+        """Until every subtask has finished, or all that is due at the virtual time `until` has been done.
+
+        `then` is called at the end, before the subtasks are closed: the time for a snapshot.
+        """
         try:
             for level in reversed(self._tasks):
                 for task in level:
@@ -89,6 +108,8 @@ class LocalRun:
                 if until is not None and self.time >= until:
                     break
                 self._advance(until)
+            if then is not None:
+                then()
         except BaseException:
             self._close(suppress_errors=True)  # they would hide the reason
             raise
@@ -109,8 +130,26 @@ class LocalRun:
         """Whether every subtask has finished."""
         return all(task.status is Status.FINISHED for level in self._tasks for task in level)
 
-    def _round(self) -> bool:
-        """Let every subtask do one thing; whether anything happened."""
+    def snapshot(self, checkpoint_id: int = 1) -> bytes:
+        """The state of all subtasks between two records: what was read has been worked off, nothing is in flight."""
+        barrier = Barrier(checkpoint_id, self.time)
+        subtasks = [task for level in self._tasks for task in level if isinstance(task, Subtask)]
+        while self._round(reading=False):
+            pass
+        for task in subtasks:
+            if task.is_source:
+                self._guarded(partial(task.trigger, barrier))
+        while self._round(reading=False):
+            pass
+        left: dict[str, list[OperatorState | None]] = {}
+        for task in subtasks:
+            states = {state.operator_id: state for s in task.take_snapshots() for state in s.finish().operators}
+            for operator_id in task.operator_ids:
+                left.setdefault(operator_id, []).append(states.get(operator_id))
+        return msgspec.msgpack.encode(_Snapshot(checkpoint_id, left))
+
+    def _round(self, reading: bool = True) -> bool:
+        """Let every subtask do one thing; whether anything happened. Without `reading`, sources stand still."""
         order = [(level, task) for level, tasks in enumerate(self._tasks) for task in tasks]
         if self._random is not None:
             self._random.shuffle(order)
@@ -118,7 +157,8 @@ class LocalRun:
         for level, task in order:
             before = task.status
             queued = task.queued_bytes
-            count = self._guarded(partial(task.step, self._slice)) if task.has_work() else 0
+            ready = task.has_work() if reading else task.has_events()
+            count = self._guarded(partial(task.step, self._slice)) if ready else 0
             if not count:
                 task.flush()
             moved = self._deliver(level, task)
@@ -157,3 +197,22 @@ class LocalRun:
             shown = UserCodeError(failure.message)
             shown.add_note(failure.traceback)
             raise shown from error
+
+
+def _assign(plan: JobPlan, snapshot: bytes) -> dict[VertexId, list[SubtaskRestore]]:
+    """The state of a snapshot, spread over the subtasks of this plan."""
+    taken = msgspec.msgpack.decode(snapshot, type=_Snapshot)
+    known = {operator.id for vertex in plan.graph.vertices for operator in vertex.operators}
+    for operator_id, states in taken.operators.items():
+        if operator_id not in known and any(state is not None and not state.is_empty for state in states):
+            raise IllegalState(
+                f"the snapshot has state of operator {operator_id}, which the program does not have: give operators a uid, "
+                "so that they are found again after the program changed"
+            )
+    restored: dict[VertexId, list[SubtaskRestore]] = {}
+    for vertex in plan.graph.vertices:
+        old = {op.id: taken.operators[op.id] for op in vertex.operators if op.id in taken.operators}
+        if old:
+            limits = dict.fromkeys(old, vertex.max_parallelism)
+            restored[vertex.id] = assign_state(old, limits, vertex.parallelism, taken.checkpoint_id)
+    return restored

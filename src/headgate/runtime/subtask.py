@@ -117,6 +117,16 @@ class Subtask:
         end_task(self._outbox, self._number, self._next_width)
         self.status = Status.FINISHED
 
+    @property
+    def is_source(self) -> bool:
+        """Whether it reads from outside: checkpoints start here."""
+        return self._source is not None
+
+    @property
+    def operator_ids(self) -> list[str]:
+        """The ids of its operators, in the order of the chain."""
+        return [operator.operator.id for operator in self._chain.operators]
+
     def all_input_ended(self) -> bool:
         """Whether every task of the level before has sent its physical end."""
         return self._inputs.ends.all

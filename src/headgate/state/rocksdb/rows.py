@@ -76,6 +76,7 @@ class StateRows(ABC):
         self.frozen: list[Layer] = []
         self.limit = 10_000  # entries in each generation of clean ones
         self.reads = 0  # rows asked of the database since the last batch
+        self._entry_bytes = _ENTRY_BYTES
 
     def _table(self, group: int) -> dict[Any, Any]:
         """An empty table for changes."""
@@ -93,12 +94,12 @@ class StateRows(ABC):
 
     def entry_bytes(self) -> int:
         """Bytes of memory that an entry takes, about: judged by a few."""
-        table = next((table for table in self.own_tables() if table), None)
-        if table is None:
-            return _ENTRY_BYTES
-        sample = list(islice(table.items(), 4))
-        total = sum(_size(address) + _size(self._specimen(change)) for address, change in sample)
-        return _ENTRY_BYTES + total // len(sample)
+        table = next(filter(None, self.own_tables()), None)
+        if table is not None:
+            sample = list(islice(table.items(), 4))
+            total = sum(_size(address) + _size(self._specimen(change)) for address, change in sample)
+            self._entry_bytes = _ENTRY_BYTES + total // len(sample)
+        return self._entry_bytes
 
     def _specimen(self, change: Any) -> Any:
         """One row's worth of a change."""
@@ -117,6 +118,10 @@ class StateRows(ABC):
         """A layer is written and settled."""
         self.frozen = [one for one in self.frozen if one is not layer]
 
+    def portion(self, table: dict[Any, Any], rows: int) -> list[tuple[Any, Any]]:
+        """Changes of a table that make about that many rows; of a larger one a part, and the rest stays in the table."""
+        return list(islice(table.items(), rows))
+
     def write(self, batch: WriteBatch, group: int, entries: Sequence[tuple[Any, Any]]) -> int:
         """Put the rows of changed entries into a batch; how many rows."""
         changes = self.changes(group, entries)
@@ -133,8 +138,8 @@ class StateRows(ABC):
         """The rows that changed entries of the oldest layer make; what is clean tells what the database holds."""
 
     @abstractmethod
-    def settle(self, table: dict[Any, Any]) -> None:
-        """The changes of a group are in the database: what is known of them is clean now."""
+    def settle(self, entries: Sequence[tuple[Any, Any]]) -> None:
+        """Changes are in the database: what is known of them is clean now."""
 
     def encode_all(self, addresses: Iterable[Any], stored: Sequence[Any]) -> list[bytes]:
         """The rows of what is stored; TypeMismatch names the key of what does not fit."""
@@ -272,10 +277,10 @@ class ValueRows(StateRows):
             self.reads += 1
             data = self.column.get(self.keys.base(group, address))
             stored = None if data is None else self.codec.load(data)
-        self._keep({address: stored})
+        self._keep([(address, stored)])
         return stored
 
-    def _keep(self, entries: dict[Any, Any]) -> None:
+    def _keep(self, entries: Sequence[tuple[Any, Any]]) -> None:
         self._clean.update(entries)
         if len(self._clean) > self.limit:
             self._older, self._clean = self._clean, {}
@@ -298,10 +303,10 @@ class ValueRows(StateRows):
         found = self.column.get_many([key for key, _ in rows])
         load = self.codec.load
         self._keep(
-            {
-                address: None if data is None else load(data)
+            [
+                (address, None if data is None else load(data))
                 for (_, address), data in zip(rows, found, strict=True)
-            }
+            ]
         )
 
     def has(self, group: int, address: Any) -> bool:
@@ -332,8 +337,8 @@ class ValueRows(StateRows):
         removed.extend((base(group, address), data) for (address, _), data in zip(kept, rows, strict=True))
         return removed
 
-    def settle(self, table: dict[Any, Any]) -> None:
-        self._keep(table)
+    def settle(self, entries: Sequence[tuple[Any, Any]]) -> None:
+        self._keep(entries)
 
 
 def _size(value: Any) -> int:

@@ -192,11 +192,16 @@ class Column:
     def _number(self, name: str) -> int:
         return self._family.property_int_value(f"rocksdb.{name}") or 0
 
+    def delete_range(self, lower: bytes, upper: bytes) -> None:
+        """Remove a range of rows."""
+        with _storage(self._path, "removing a range"):
+            self._family.delete_range(lower, upper, _WRITE)
+
     def drop_range(self, lower: bytes, upper: bytes) -> None:
         """Remove a range of rows, also from the files."""
         if lower < upper:
-            with _storage(self._path, "removing a range"):
-                self._family.delete_range(lower, upper, _WRITE)
+            self.delete_range(lower, upper)
+            with _storage(self._path, "compacting a range"):
                 self._family.compact_range(lower, upper)
 
     def ingest(self, files: list[Path]) -> None:

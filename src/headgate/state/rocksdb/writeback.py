@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any, Final
 
 from headgate.state.rocksdb.rows import Layer, StateRows
@@ -45,27 +44,52 @@ class Cut:
 
 
 def _write(store: Store, parts: list[tuple[StateRows, Layer]]) -> Iterator[int]:
-    """Write layers, a batch of rows for each step."""
+    """Write layers, a batch of rows for each step; what is written leaves its layer in the same step."""
     for rows, layer in parts:
-        batch = rows.column.batch()
-        count = 0
-        settled: list[dict[Any, Any]] = []
+        batch = _LayerBatch(store, rows, layer)
         for group in list(layer):
-            entries = iter(layer[group].items())
-            while chunk := list(islice(entries, BATCH_ROWS)):
-                count += rows.write(batch, group, chunk)
-                if count >= BATCH_ROWS:
-                    store.write(batch)
-                    batch = rows.column.batch()
-                    yield count
-                    count = 0
-            settled.append(layer[group])
-        store.write(batch)
-        # Only now: while a layer is frozen it must stay whole, as layers above may be read through it.
+            while not batch.add(group):
+                yield batch.commit()
+            if batch.rows >= BATCH_ROWS:
+                yield batch.commit()
+        yield batch.commit()
         rows.thaw(layer)
-        for table in settled:
-            rows.settle(table)
-        yield count
+
+
+class _LayerBatch:
+    """Rows of one layer that are written together."""
+
+    def __init__(self, store: Store, rows: StateRows, layer: Layer) -> None:
+        self._store = store
+        self._state = rows
+        self._layer = layer
+        self._batch = rows.column.batch()
+        self._entries: list[tuple[int, list[tuple[Any, Any]]]] = []
+        self.rows = 0
+
+    def add(self, group: int) -> bool:
+        """Take changes of a group; whether these are all it has."""
+        table = self._layer[group]
+        entries = self._state.portion(table, BATCH_ROWS)
+        self.rows += self._state.write(self._batch, group, entries)
+        self._entries.append((group, entries))
+        return len(entries) == len(table) and all(table[address] is change for address, change in entries[-1:])
+
+    def commit(self) -> int:
+        """Write the rows; the changes they came from are clean now."""
+        self._store.write(self._batch)
+        for group, entries in self._entries:
+            table = self._layer[group]
+            for address, change in entries:
+                if table[address] is change:  # else it is the rest of a change that was too large for one batch
+                    del table[address]
+            self._state.settle(entries)
+            if not table:
+                del self._layer[group]
+        count, self.rows = self.rows, 0
+        self._batch = self._state.column.batch()
+        self._entries = []
+        return count
 
 
 class WriteBack:
@@ -142,10 +166,10 @@ class WriteBack:
 
     def adjust(self, states: list[StateRows]) -> bool:
         """Fit the caches to the memory there is; whether the changes are too many and should be cut off."""
-        weights = [rows.weight() for rows in states]
         share = self._budget.cache_share()
-        total = sum(weights)
-        size = max([rows.entry_bytes() for rows in states], default=1)
+        total = 0
         for rows in states:
+            size = rows.entry_bytes()
+            total += size * rows.weight()
             rows.limit = max(_MIN_ENTRIES, share // (4 * size * len(states)))
-        return total > max(_MIN_ENTRIES, share // (2 * size))
+        return total > share // 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from headgate.handles import StateMeta
@@ -21,6 +22,7 @@ from headgate.state.rocksdb.values import StoredCodec
 __all__ = ["GONE", "ListEdit", "ListRows", "MapEdit", "MapRows", "Sequencer"]
 
 _number: Final = struct.Struct(">Q").pack
+BULK_ROWS: Final = 10_000
 _CACHED_LIST: Final = 256  # a longer list is read anew each time
 
 
@@ -33,6 +35,42 @@ class Sequencer:
         self.next = 0
 
 
+class _CollectionRows(StateRows):
+    """What lists and maps share: many rows per address."""
+
+    def __init__(self, meta: StateMeta, column: Column, keys: RowKeys, codec: StoredCodec, groups: KeyGroupRange) -> None:
+        super().__init__(meta, column, keys, codec, groups)
+        self._weight = 0
+
+    def weight(self) -> int:
+        return self._weight
+
+    def freeze(self) -> Layer:
+        self._weight = 0
+        return super().freeze()
+
+    def portion(self, table: dict[Any, Any], rows: int) -> list[tuple[Any, Any]]:
+        found: list[tuple[Any, Any]] = []
+        for address, edit in table.items():
+            if len(edit) > rows:
+                if not found:
+                    found.append((address, edit.split(rows)))
+                break
+            found.append((address, edit))
+            rows -= len(edit) + 1
+            if rows <= 0:
+                break
+        return found
+
+    def _old_rows(self, base: bytes) -> list[bytes]:
+        """The rows that a change replaces; very many are removed at once, so that the batch stays small."""
+        rows = list(islice(self.column.scan_keys(base, base + UPPER), BULK_ROWS + 1))
+        if len(rows) <= BULK_ROWS:
+            return rows
+        self.column.delete_range(base, base + UPPER)
+        return []
+
+
 class ListEdit:
     """A change to a list: elements behind the old ones, or in their place."""
 
@@ -42,8 +80,18 @@ class ListEdit:
         self.elements = elements
         self.whole = whole
 
+    def __len__(self) -> int:
+        return len(self.elements)
 
-class ListRows(StateRows):
+    def split(self, rows: int) -> ListEdit:
+        """Take that many elements out, as a change that comes before what is left."""
+        first = ListEdit(self.elements[:rows], whole=self.whole)
+        self.elements = self.elements[rows:]
+        self.whole = False
+        return first
+
+
+class ListRows(_CollectionRows):
     """A list per address."""
 
     def __init__(
@@ -57,15 +105,7 @@ class ListRows(StateRows):
     ) -> None:
         super().__init__(meta, column, keys, codec, groups)
         self._sequencer = sequencer
-        self._weight = 0
         self._clean: dict[Any, list[Any]] = {}  # an empty list: there are no rows
-
-    def weight(self) -> int:
-        return self._weight
-
-    def freeze(self) -> Layer:
-        self._weight = 0
-        return super().freeze()
 
     def _specimen(self, change: ListEdit) -> Any:
         return change.elements[0] if change.elements else None
@@ -129,15 +169,15 @@ class ListRows(StateRows):
         for address, edit in entries:
             base = self.keys.base(group, address)
             if edit.whole and self._clean.get(address) != []:
-                found.extend((key, None) for key in self.column.scan_keys(base, base + UPPER))
+                found.extend((key, None) for key in self._old_rows(base))
             rows = self.encode_all([address] * len(edit.elements), edit.elements)
             first = sequencer.next
             sequencer.next += len(rows)
             found.extend((base + _number(first + index), data) for index, data in enumerate(rows))
         return found
 
-    def settle(self, table: dict[Any, Any]) -> None:
-        for address, edit in table.items():
+    def settle(self, entries: Sequence[tuple[Any, Any]]) -> None:
+        for address, edit in entries:
             known = [] if edit.whole else self._clean.get(address)
             if known is None:
                 continue
@@ -158,22 +198,25 @@ class MapEdit:
         self.whole = whole
         self.witness: Any = MISSING  # a map key that was found below: if it is not removed, the map is not empty
 
+    def __len__(self) -> int:
+        return len(self.entries)
 
-class MapRows(StateRows):
+    def split(self, rows: int) -> MapEdit:
+        """Take that many entries out, as a change that comes before what is left."""
+        first = MapEdit(whole=self.whole)
+        entries = list(self.entries.items())
+        first.entries, self.entries = dict(entries[:rows]), dict(entries[rows:])
+        self.whole = False
+        return first
+
+
+class MapRows(_CollectionRows):
     """A map per address."""
 
     def __init__(self, meta: StateMeta, column: Column, keys: RowKeys, codec: StoredCodec, groups: KeyGroupRange) -> None:
         super().__init__(meta, column, keys, codec, groups)
-        self._weight = 0
         self._clean: dict[Any, dict[Any, Any]] = {}  # what is known of each map; MISSING: there is no such row
         self._known = 0
-
-    def weight(self) -> int:
-        return self._weight
-
-    def freeze(self) -> Layer:
-        self._weight = 0
-        return super().freeze()
 
     def _specimen(self, change: MapEdit) -> Any:
         return next(iter(change.entries.items()), None)
@@ -285,15 +328,15 @@ class MapRows(StateRows):
             base = self.keys.base(group, address)
             changed = {base + encode_address(map_key): stored for map_key, stored in edit.entries.items()}
             if edit.whole:
-                found.extend((key, None) for key in self.column.scan_keys(base, base + UPPER) if key not in changed)
+                found.extend((key, None) for key in self._old_rows(base) if key not in changed)
             found.extend((key, None) for key, stored in changed.items() if stored is GONE)
             kept = [(key, stored) for key, stored in changed.items() if stored is not GONE]
             rows = self.encode_all([address] * len(kept), [stored for _, stored in kept])
             found.extend((key, data) for (key, _), data in zip(kept, rows, strict=True))
         return found
 
-    def settle(self, table: dict[Any, Any]) -> None:
-        for address, edit in table.items():
+    def settle(self, entries: Sequence[tuple[Any, Any]]) -> None:
+        for address, edit in entries:
             if edit.whole:
                 self._clean.pop(address, None)
             self._keep(address, edit.entries)

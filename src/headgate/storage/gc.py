@@ -1,0 +1,254 @@
+"""What lies in a job's directory, and which of it nobody needs any more (`headgate gc`).
+
+First everything is classified, then anything is deleted. What cannot be judged stays: files we did not write, files of an
+attempt that may be at work, and everything that damaged metadata might refer to. Deleting can be interrupted and repeated.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from headgate.errors import StorageError
+from headgate.storage.checkpoints import RunAll, Snapshot, load
+from headgate.storage.layout import Attempt, JobLayout, ParsedPath, PathKind
+from headgate.storage.log import CompletedRef, LogEntry, read_log
+from headgate.storage.objects import MissingObject, ObjectInfo, ObjectStore
+
+__all__ = ["Collected", "Facts", "Finding", "GcPlan", "Verdict", "classify", "collect", "plan_gc"]
+
+
+class Verdict(enum.Enum):
+    """What becomes of an object.
+
+    >>> Verdict.ORPHAN.value
+    'orphan'
+    """
+
+    IN_USE = "in use"  # a completed checkpoint needs it
+    IN_FLIGHT = "in flight"  # an attempt that may be alive may still need it
+    LOG = "log"  # an entry of the job log
+    TASK_OWNED = "task owned"  # tasks look after it themselves
+    FOREIGN = "foreign"  # not written by Headgate
+    UNCERTAIN = "uncertain"  # metadata that may refer to it cannot be read
+    ORPHAN = "orphan"  # nobody needs it
+
+
+_REASONS: Final = {
+    Verdict.IN_USE: "part of a completed checkpoint",
+    Verdict.IN_FLIGHT: "may belong to a checkpoint under way",
+    Verdict.LOG: "part of the job log",
+    Verdict.TASK_OWNED: "tasks look after it",
+    Verdict.FOREIGN: "not written by Headgate",
+    Verdict.UNCERTAIN: "damaged metadata may refer to it",
+    Verdict.ORPHAN: "no completed checkpoint refers to it",
+}
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """An object, and what becomes of it.
+
+    >>> Finding("/job/shared/x", 9, Verdict.ORPHAN).reason
+    'no completed checkpoint refers to it'
+    """
+
+    path: str
+    size: int
+    verdict: Verdict
+
+    @property
+    def reason(self) -> str:
+        """The verdict in words."""
+        return _REASONS[self.verdict]
+
+
+class GcPlan(msgspec.Struct, frozen=True):
+    """Everything below a job's directory, classified; `damaged` names metadata that could not be read."""
+
+    findings: tuple[Finding, ...]
+    damaged: tuple[str, ...] = ()
+
+    @property
+    def orphans(self) -> list[Finding]:
+        """What would be deleted."""
+        return [finding for finding in self.findings if finding.verdict is Verdict.ORPHAN]
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What was read before anything is decided.
+
+    `snapshots` has the checkpoint of every `_metadata` by id, None where it is damaged. `live` is the attempt that may be
+    running; None if the job is known to be stopped.
+    """
+
+    layout: JobLayout
+    objects: tuple[ObjectInfo, ...]
+    log: LogEntry | None
+    snapshots: dict[int, Snapshot | None]
+    live: Attempt | None
+
+
+def plan_gc(store: ObjectStore, layout: JobLayout, *, live: Attempt | None) -> GcPlan:
+    """Classify everything below a job's directory. Nothing is deleted.
+
+    `live` is the attempt that is running, or may be: its unfinished work is kept. Pass None only if the job is stopped.
+    """
+    # The log first: what is completed while we look is newer than what it says, and so counts as in flight.
+    log = read_log(store, layout)
+    while True:
+        objects = tuple(store.list_objects(layout.job))
+        snapshots = _load_all(store, layout, objects)
+        if snapshots is not None:
+            return classify(Facts(layout, objects, log, snapshots, live))
+
+
+def _load_all(
+    store: ObjectStore, layout: JobLayout, objects: Iterable[ObjectInfo]
+) -> dict[int, Snapshot | None] | None:
+    """The snapshot of each metadata; None as a whole if one vanished, since the listing is then out of date."""
+    found: dict[int, Snapshot | None] = {}
+    for info in objects:
+        parsed = layout.parse(info.path)
+        if parsed.kind is not PathKind.METADATA or parsed.checkpoint_id is None:
+            continue
+        try:
+            found[parsed.checkpoint_id] = load(store, info.path)
+        except MissingObject:
+            return None
+        except StorageError as error:
+            if not store.exists(info.path):
+                return None
+            if error.errno is not None:
+                raise  # not damaged, but out of reach: another time
+            found[parsed.checkpoint_id] = None
+    return found
+
+
+# ---- deciding, without I/O -----------------------------------------------------------------------------------------
+
+
+def classify(facts: Facts) -> GcPlan:
+    """The verdict on every object."""
+    roots = {number: _verdict_on_metadata(facts, number) for number in facts.snapshots}
+    kept = [number for number, verdict in roots.items() if verdict is not Verdict.ORPHAN]
+    needed: set[str] = set()
+    for number in kept:
+        snapshot = facts.snapshots[number]
+        if snapshot is not None:
+            needed |= snapshot.files().keys()
+    unreadable = {number for number in kept if facts.snapshots[number] is None}
+
+    def verdict(path: str) -> Verdict:
+        parsed = facts.layout.parse(path)
+        if parsed.kind is PathKind.METADATA and parsed.checkpoint_id is not None:
+            return roots[parsed.checkpoint_id]
+        if path in needed:
+            return Verdict.IN_USE
+        return _verdict_on_unneeded(facts, parsed, unreadable)
+
+    damaged = tuple(facts.layout.metadata(number) for number, found in sorted(facts.snapshots.items()) if found is None)
+    return GcPlan(tuple(Finding(info.path, info.size, verdict(info.path)) for info in facts.objects), damaged)
+
+
+def _verdict_on_metadata(facts: Facts, checkpoint_id: int) -> Verdict:
+    snapshot = facts.snapshots[checkpoint_id]
+    if facts.log is None:
+        # Nothing says which checkpoints were completed, so all of them were.
+        return Verdict.UNCERTAIN if snapshot is None else Verdict.IN_USE
+    ref = _retained(facts.log, checkpoint_id)
+    if snapshot is None:
+        if ref is not None:
+            return Verdict.UNCERTAIN
+        return Verdict.IN_FLIGHT if facts.live is not None and checkpoint_id > _newest(facts) else Verdict.ORPHAN
+    if snapshot.manifest.job_id != facts.layout.job_id or (ref is not None and ref.crc32 == snapshot.crc32):
+        return Verdict.IN_USE  # with create-subdir = false, an earlier job's checkpoints lie beside ours
+    if ref is not None:
+        return Verdict.UNCERTAIN
+    return Verdict.IN_FLIGHT if _under_way(facts, snapshot.manifest.attempt, checkpoint_id) else Verdict.ORPHAN
+
+
+def _retained(log: LogEntry, checkpoint_id: int) -> CompletedRef | None:
+    found = (ref for ref in log.retained if ref.pointer == f"chk-{checkpoint_id}")
+    return next(found, None)
+
+
+def _verdict_on_unneeded(facts: Facts, parsed: ParsedPath, unreadable: set[int]) -> Verdict:
+    match parsed.kind:
+        case PathKind.LOG:
+            return Verdict.LOG
+        case PathKind.TASK_OWNED:
+            return Verdict.TASK_OWNED
+        case PathKind.TEMPORARY:
+            # Without an attempt it is the driver's; it cannot be told from one that is just being written.
+            alive = facts.live is not None and (parsed.attempt is None or parsed.attempt >= facts.live)
+            return Verdict.IN_FLIGHT if alive else Verdict.ORPHAN
+        case PathKind.PRIVATE | PathKind.SHARED:
+            assert parsed.attempt is not None
+            assert parsed.checkpoint_id is not None
+            if parsed.checkpoint_id in unreadable or (unreadable and parsed.kind is PathKind.SHARED):
+                return Verdict.UNCERTAIN
+            under_way = _under_way(facts, parsed.attempt, parsed.checkpoint_id)
+            return Verdict.IN_FLIGHT if under_way else Verdict.ORPHAN
+        case _:
+            return Verdict.FOREIGN
+
+
+def _under_way(facts: Facts, attempt: Attempt, checkpoint_id: int) -> bool:
+    """Whether a file that no completed checkpoint needs may become part of one.
+
+    Only of a checkpoint that is newer than every completed one: a completed checkpoint aborts all older ones, and
+    increments build on completed checkpoints only.
+    """
+    if facts.live is None or attempt < facts.live:
+        return False
+    return attempt > facts.live or checkpoint_id > _newest(facts)
+
+
+def _newest(facts: Facts) -> int:
+    return -1 if facts.log is None else max((ref.checkpoint_id for ref in facts.log.retained), default=-1)
+
+
+# ---- deleting ------------------------------------------------------------------------------------------------------
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """What was deleted, and what could not be.
+
+    >>> Collected(3, 300, ()).deleted
+    3
+    """
+
+    deleted: int
+    bytes: int
+    failed: tuple[str, ...]
+
+
+def collect(store: ObjectStore, layout: JobLayout, plan: GcPlan, run: RunAll[Finding, bool] = map) -> Collected:
+    """Delete the orphans of a plan, metadata first, so that no half-deleted checkpoint looks whole."""
+
+    def delete(finding: Finding) -> bool:
+        try:
+            store.delete(finding.path)
+        except StorageError:
+            return False
+        return True
+
+    def delete_all(findings: list[Finding]) -> list[Finding]:
+        return [finding for finding, done in zip(findings, run(delete, findings), strict=True) if done]
+
+    def is_metadata(finding: Finding) -> bool:
+        return layout.parse(finding.path).kind is PathKind.METADATA
+
+    first = [finding for finding in plan.orphans if is_metadata(finding)]
+    deleted = delete_all(first)
+    if len(deleted) == len(first):
+        deleted += delete_all([finding for finding in plan.orphans if not is_metadata(finding)])
+    for directory in sorted({finding.path.rpartition("/")[0] for finding in deleted}):
+        if directory not in {layout.shared, layout.log, layout.task_owned, layout.job}:
+            store.remove_directory(directory)
+    gone = {finding.path for finding in deleted}
+    failed = tuple(finding.path for finding in plan.orphans if finding.path not in gone)
+    return Collected(len(deleted), sum(finding.size for finding in deleted), failed)
