@@ -6,6 +6,7 @@
 [2, 4, 6]
 """
 
+from headgate.checkpoint_config import CheckpointConfig, CheckpointingMode, ExternalizedCheckpointRetention
 from headgate.config import Configuration
 from headgate.environment import JobClient, JobExecutionResult, StreamExecutionEnvironment
 from headgate.errors import (
@@ -73,7 +74,9 @@ __all__ = [
     "AggregatingState",
     "AggregatingStateDescriptor",
     "BroadcastProcessFunction",
+    "CheckpointConfig",
     "CheckpointedFunction",
+    "CheckpointingMode",
     "CoFlatMapFunction",
     "CoMapFunction",
     "CoProcessFunction",
@@ -81,6 +84,7 @@ __all__ = [
     "Configuration",
     "ConnectedStreams",
     "DataStream",
+    "ExternalizedCheckpointRetention",
     "FilterFunction",
     "FlatMapFunction",
     "Function",

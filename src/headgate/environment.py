@@ -8,10 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 from pyspark.sql import SparkSession
 
+from headgate.checkpoint_config import CheckpointConfig, CheckpointingMode
 from headgate.config import Configuration, process_defaults
 from headgate.errors import HeadgateError, InvalidArgument, JobCancelled
 from headgate.functions import callable_of
@@ -26,12 +28,23 @@ from headgate.runtime.plan import JobPlan, Settings, make_plan
 from headgate.runtime.progress import live_table
 from headgate.runtime.session import get_session
 from headgate.sources import CollectionSource, DataGenSource, SequenceSource, Source
-from headgate.stream import DataStream, call_site, check_parallelism
+from headgate.stream import DataStream, Records, call_site, check_parallelism
 from headgate.types import TypeInformation, as_type
 
 __all__ = ["JobClient", "JobExecutionResult", "StreamExecutionEnvironment"]
 
 _COLLECT = "collect"
+_local_everywhere: dict[str, Any] | None = None
+
+
+def use_local_runtime(options: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Make `get_execution_environment` give local environments, or (None) those on Spark again; what was set before.
+
+    For `headgate.testing.local_runtime`, so that a whole program can be tested as it is.
+    """
+    global _local_everywhere
+    before, _local_everywhere = _local_everywhere, options
+    return before
 
 
 class Job(Protocol):
@@ -127,7 +140,7 @@ class StreamExecutionEnvironment:
         """An environment on Spark: on the session you give, on the active one, or on one made at `execute`."""
         if configuration is not None and not isinstance(configuration, Configuration):
             configuration, spark = None, configuration
-        return cls(configuration, spark)
+        return cls(configuration, spark, _local_everywhere)
 
     @classmethod
     def local(cls, configuration: Configuration | None = None, **options: Any) -> StreamExecutionEnvironment:
@@ -184,8 +197,28 @@ class StreamExecutionEnvironment:
         strategy.apply_to(self._configuration)
         return self
 
+    def enable_checkpointing(
+        self, interval: int, mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    ) -> StreamExecutionEnvironment:
+        """Take a checkpoint every so many milliseconds; a failed job then goes on from the newest one."""
+        settings = self.get_checkpoint_config()
+        settings.set_checkpoint_interval(interval)
+        settings.set_checkpointing_mode(mode)
+        return self
+
+    def get_checkpoint_config(self) -> CheckpointConfig:
+        """All settings of checkpoints."""
+        return CheckpointConfig(self._configuration)
+
+    def get_checkpoint_interval(self) -> int:
+        """Milliseconds; -1 if there are no periodic checkpoints."""
+        return self.get_checkpoint_config().get_checkpoint_interval()
+
     def add_python_file(self, file_path: str) -> None:
         """Ship a module, a zip or an egg to the workers."""
+        if self._local is not None:
+            sys.path.insert(0, file_path if file_path.endswith((".zip", ".egg")) else str(Path(file_path).parent))
+            return
         self._session().sparkContext.addPyFile(file_path)
 
     # --- sources ----------------------------------------------------------------------------------------------------
@@ -247,7 +280,7 @@ class StreamExecutionEnvironment:
 
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
         """Run the program and wait for its end."""
-        client = self.execute_async(job_name)
+        client = self._client(job_name)
         try:
             with live_table(client.job) if isinstance(client.job, SparkJob) else nullcontext():
                 return client.wait()
@@ -257,9 +290,12 @@ class StreamExecutionEnvironment:
 
     def execute_async(self, job_name: str | None = None) -> JobClient:
         """Start the program and return at once."""
+        return self._client(job_name)
+
+    def _client(self, job_name: str | None) -> JobClient:
         return JobClient(self._start(job_name, _Printer(self._configuration).take))
 
-    def collect(self, stream: DataStream, job_name: str | None) -> Iterator[Any]:
+    def collect(self, stream: DataStream, job_name: str | None) -> Records:
         """Run the program and iterate over the records of one of its streams (see DataStream.execute_and_collect)."""
         channel = f"{_COLLECT}-{next(self._channels)}"
         stream.collect_into(channel)
@@ -291,8 +327,21 @@ class StreamExecutionEnvironment:
             slice_ms=conf.get("headgate.slice.target"),
             max_unconfirmed=conf.get("headgate.collect.max-unconfirmed"),
             object_reuse=conf.get("pipeline.object-reuse"),
+            state_backend=conf.get("state.backend.type"),
+            tmp_dir=conf.get("io.tmp.dirs"),
+            rocksdb_memory=conf.get("state.backend.rocksdb.memory.fixed-per-slot"),
+            incremental=conf.get("execution.checkpointing.incremental"),
+            migrate_ttl=conf.get("headgate.state.ttl-migration.enabled"),
+            exactly_once=conf.get("execution.checkpointing.mode") == "EXACTLY_ONCE",
+            checkpoints_after_finish=conf.get("execution.checkpointing.checkpoints-after-tasks-finish"),
+            final_checkpoint=self._waits_for_final_checkpoint(),
         )
         return make_plan(graph, layout, settings)
+
+    def _waits_for_final_checkpoint(self) -> bool:
+        conf = self._configuration
+        periodic = conf.get("execution.checkpointing.interval") is not None and self._local is None
+        return periodic and bool(conf.get("execution.checkpointing.checkpoints-after-tasks-finish"))
 
     def _start(self, job_name: str | None, on_output: Callable[[str, bytes, Callable[[], None]], None]) -> Job:
         plan = self.job_plan(job_name)
@@ -300,7 +349,8 @@ class StreamExecutionEnvironment:
         if self._local is not None:
             return _LocalJob(plan, on_output, self._local)
         job_id = new_job_id()
-        restart = from_configuration(self._configuration, checkpointing=False)
+        checkpointing = self.get_checkpoint_config().is_checkpointing_enabled()
+        restart = from_configuration(self._configuration, checkpointing=checkpointing)
         job = SparkJob(plan, job_id, self._session(), self._configuration, restart, on_output)
         job.start()
         return job
@@ -353,7 +403,7 @@ class _Results:
         else:
             self._otherwise(channel, payload, confirm)
 
-    def iterate(self, job: Job) -> Iterator[Any]:
+    def iterate(self, job: Job) -> Records:
         """The records until the job ends; an iterator that is closed early cancels the job."""
         return _ResultIterator(self._queue, self._type, job)
 

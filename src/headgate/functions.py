@@ -327,6 +327,8 @@ class CoFlatMapFunction(Function, ABC):
 class CoProcessFunction(Function, ABC):
     """The general function on two connected streams."""
 
+    Context = ProcessFunction.Context
+
     @abstractmethod
     def process_element1(self, value: Any, ctx: Any) -> Iterable[Any] | None:
         """For a record of the first stream."""
@@ -339,6 +341,9 @@ class CoProcessFunction(Function, ABC):
 class KeyedCoProcessFunction(CoProcessFunction, ABC):
     """The general function on two connected keyed streams: shared state, timers, side outputs."""
 
+    Context = KeyedProcessFunction.Context
+    OnTimerContext = KeyedProcessFunction.OnTimerContext
+
     def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
         """A timer of the current key fired."""
         return None
@@ -346,6 +351,24 @@ class KeyedCoProcessFunction(CoProcessFunction, ABC):
 
 class BroadcastProcessFunction(Function, ABC):
     """A stream connected with a broadcast stream: the first reads the broadcast state, the second changes it."""
+
+    class ReadOnlyContext(ProcessFunction.Context, Protocol):
+        """What a record of the first stream comes with."""
+
+        def get_broadcast_state(self, descriptor: Any) -> Any:
+            """The broadcast state, to be read."""
+            ...
+
+    class Context(Protocol):
+        """What a broadcast record comes with."""
+
+        def timestamp(self) -> int | None:
+            """The record's event timestamp in milliseconds, or None."""
+            ...
+
+        def get_broadcast_state(self, descriptor: Any) -> Any:
+            """The broadcast state, to be changed."""
+            ...
 
     @abstractmethod
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
@@ -361,6 +384,19 @@ class KeyedBroadcastProcessFunction(BroadcastProcessFunction, ABC):
 
     `ctx.apply_to_keyed_state(descriptor, function)` on the broadcast side reaches the state of every key.
     """
+
+    class ReadOnlyContext(KeyedProcessFunction.Context, BroadcastProcessFunction.ReadOnlyContext, Protocol):
+        """What a record of the keyed stream comes with."""
+
+    class OnTimerContext(KeyedProcessFunction.OnTimerContext, BroadcastProcessFunction.ReadOnlyContext, Protocol):
+        """What a firing timer comes with."""
+
+    class Context(BroadcastProcessFunction.Context, Protocol):
+        """What a broadcast record comes with."""
+
+        def apply_to_keyed_state(self, descriptor: Any, function: Callable[[Any, Any], None]) -> None:
+            """Call `function(key, state)` for every key of this subtask."""
+            ...
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
         """A timer of the current key fired."""

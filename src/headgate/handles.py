@@ -117,11 +117,15 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class FileRef(msgspec.Struct, frozen=True):
-    """A file of a backend that snapshots whole files; `shared` ones are kept by name across checkpoints."""
+    """A file of a backend that snapshots whole files; `shared` ones are kept by name across checkpoints.
+
+    `created_by` is the checkpoint that stored it; a later one may only refer to it.
+    """
 
     name: str
     payload: Payload
     shared: bool
+    created_by: int = 0
 
 
 class KeyedStateHandle(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -23,9 +24,19 @@ _PACKAGE = f"{Path(__file__).parent}{os.sep}"
 class Executor(Protocol):
     """What runs a program: the environment."""
 
-    def collect(self, stream: DataStream, job_name: str | None) -> Iterator[Any]:
+    def collect(self, stream: DataStream, job_name: str | None) -> Records:
         """Run the program and give this stream's records."""
         ...
+
+
+class Records(Protocol):
+    """Records of a job that may still run; closing cancels it."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+    def __next__(self) -> Any: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exc: object) -> None: ...
+    def close(self) -> None: ...
 
 
 def call_site() -> str:
@@ -131,6 +142,20 @@ class DataStream(_Named):
     def get_type(self) -> TypeInformation:
         """The type of the records."""
         return self._type
+
+    def get_name(self) -> str:
+        """The name of the operator."""
+        return self._own("get_name()").name
+
+    def get_execution_environment(self) -> Executor:
+        """The environment of the program."""
+        return self.executor
+
+    def force_non_parallel(self) -> Self:
+        """Run the operator in one subtask, and let nobody change that."""
+        node = self._own("force_non_parallel()")
+        node.parallelism, node.single = 1, True
+        return self
 
     # --- functions --------------------------------------------------------------------------------------------------
 
@@ -250,9 +275,16 @@ class DataStream(_Named):
         options = {"identifier": sink_identifier}
         return DataStreamSink(self._add("Print", OperatorSpec("print", None, options), PICKLED))
 
-    def execute_and_collect(self, job_execution_name: str | None = None) -> Iterator[Any]:
-        """Run the program and iterate over this stream's records."""
-        return self.executor.collect(self, job_execution_name)
+    def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> Any:
+        """Run the program and iterate over this stream's records; with a limit, a list of the first ones.
+
+        The iterator is a context manager: leaving it cancels a job that still runs.
+        """
+        records = self.executor.collect(self, job_execution_name)
+        if limit is None:
+            return records
+        with records:
+            return list(islice(records, limit))
 
     def collect_into(self, channel: str) -> DataStreamSink:
         """Send the records to the driver under a name; `execute_and_collect` and the test kit read them there."""

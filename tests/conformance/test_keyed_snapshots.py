@@ -480,6 +480,23 @@ def test_concurrent_checkpoints_never_lose_their_base(backend_name, tmp_path):
     assert content(lab, [fourth]) == {**expected, 5: "fourth"}
 
 
+def test_a_checkpoint_aborted_after_an_older_one_was_confirmed(backend_name, tmp_path):
+    # 3 is taken before 2 is confirmed, then aborted: its changes are not lost with the generations up to 2
+    lab = incremental_lab(backend_name, tmp_path)
+    lab.snapshot()
+    lab.backend.notify_complete(1)
+    put(lab, 3, "second")
+    lab.snapshot()
+    put(lab, 4, "third")
+    lab.snapshot()
+    lab.backend.notify_complete(2)
+    lab.backend.notify_aborted(3)
+    put(lab, 5, "fourth")
+    (fourth,) = lab.snapshot()
+    assert fourth.full_size() > fourth.written_size()
+    assert content(lab, [fourth]) == {**dict.fromkeys(range(1000), "base"), 3: "second", 4: "third", 5: "fourth"}
+
+
 def test_a_state_registered_after_the_base_is_in_the_increment(backend_name, tmp_path):
     lab = incremental_lab(backend_name, tmp_path)
     lab.snapshot()

@@ -31,18 +31,25 @@ def comm(process):
         return ""
 
 
+def _is_daemon_or_fork(process):
+    """Spark's Python daemon and its forks have the same command line."""
+    try:
+        line = process.cmdline()
+    except psutil.Error:
+        return False
+    return len(line) > 2 and line[1] == "-m" and line[2].endswith("daemon")
+
+
 def python_workers(root=None):
     """Forks of Spark's Python daemon below a process: (those that run a task, those that do not)."""
     running, idle = [], []
     for process in (root or psutil.Process()).children(recursive=True):
         try:
-            is_worker = "daemon" in " ".join(process.cmdline()) and "daemon" in " ".join(process.parent().cmdline())
+            if not _is_daemon_or_fork(process) or not _is_daemon_or_fork(process.parent()):
+                continue
         except (psutil.Error, AttributeError):
             continue
-        if comm(process).startswith("hg-"):
-            running.append(process)
-        elif is_worker and process.status() != psutil.STATUS_ZOMBIE:
-            idle.append(process)
+        (running if comm(process).startswith("hg-") else idle).append(process)
     return running, idle
 
 

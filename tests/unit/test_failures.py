@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from headgate.errors import UserCodeError, WorkerLost
@@ -43,6 +44,15 @@ def test_code_of_the_library_and_of_headgate_is_not_the_users():
     trace = raised(json.loads, "{broken").__traceback__.tb_next
     assert user_line(trace) == ""
     assert user_line(None) == ""
+
+
+def compute():
+    return pa.array(["x"]).cast(pa.int64())
+
+
+def test_frames_of_compiled_code_are_not_the_users():
+    """pyarrow's Cython frames name files like pyarrow/error.pxi, which exist nowhere."""
+    assert user_line(raised(compute).__traceback__) == line_of(compute, 1)
 
 
 def test_a_package_that_only_starts_like_ours_is_the_users(tmp_path, monkeypatch):

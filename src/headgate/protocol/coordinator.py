@@ -385,6 +385,9 @@ class Coordinator:
         )
 
     def _submit(self, request: TriggerRequest) -> None:
+        if not self._active:
+            self._flow.begin(request, job_runs=False)  # which says what is missing; there is nothing to wait for
+            return
         self._follow(self._decider.submit(request, self._outbox.now, self._load()))
 
     def _follow(self, decision: Decision) -> None:

@@ -6,8 +6,14 @@ import msgspec
 
 __all__ = [
     "Accepted",
+    "AcknowledgeCheckpoint",
+    "AnnounceCheckpoint",
     "Cancel",
+    "CheckpointAborted",
+    "CheckpointComplete",
     "Confirm",
+    "DataFinished",
+    "DeclineCheckpoint",
     "Failed",
     "Finished",
     "FromDriver",
@@ -17,6 +23,7 @@ __all__ = [
     "Ping",
     "Register",
     "Running",
+    "TriggerCheckpoint",
     "decode_from_driver",
     "decode_from_worker",
     "encode",
@@ -74,6 +81,36 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     kind: str = "user"  # user | runtime | lost
 
 
+class AcknowledgeCheckpoint(msgspec.Struct, tag=True, frozen=True):
+    """The subtask has written its part of a checkpoint; `state` is its description for the metadata."""
+
+    checkpoint_id: int
+    state: bytes
+    finished: bool = False  # the subtask had seen its last record
+    checkpointed_size: int = 0
+    state_size: int = 0
+    sync_ms: int = 0
+    async_ms: int = 0
+    alignment_ms: int = 0
+    start_delay_ms: int = 0
+    processed_bytes: int = 0
+    persisted_bytes: int = 0
+    unaligned: bool = False
+    objects_written: int = 0
+
+
+class DeclineCheckpoint(msgspec.Struct, tag=True, frozen=True):
+    """The subtask has no part in a checkpoint; `reason` is the name of a FailureReason."""
+
+    checkpoint_id: int
+    reason: str
+    message: str = ""
+
+
+class DataFinished(msgspec.Struct, tag=True, frozen=True):
+    """The subtask has processed its last record and waits for the final checkpoint."""
+
+
 class Accepted(msgspec.Struct, tag=True, frozen=True):
     """The driver knows the worker."""
 
@@ -90,12 +127,42 @@ class Confirm(msgspec.Struct, tag=True, frozen=True):
     outputs: int
 
 
+class TriggerCheckpoint(msgspec.Struct, tag=True, frozen=True):
+    """Start a checkpoint here; `barrier` is an encoded Barrier."""
+
+    barrier: bytes
+
+
+class AnnounceCheckpoint(msgspec.Struct, tag=True, frozen=True):
+    """A checkpoint is unaligned, or its aligned timeout has passed."""
+
+    barrier: bytes
+
+
+class CheckpointComplete(msgspec.Struct, tag=True, frozen=True):
+    """A checkpoint is complete, under this number of the job log."""
+
+    checkpoint_id: int
+    commit_number: int
+
+
+class CheckpointAborted(msgspec.Struct, tag=True, frozen=True):
+    """A checkpoint was given up; `latest_completed` stands for a completion that may not have been heard of."""
+
+    checkpoint_id: int
+    latest_completed: int | None = None
+
+
 class Ping(msgspec.Struct, tag=True, frozen=True):
     """The driver lives; the worker answers nothing, its metrics show that it lives too."""
 
 
-FromWorker = Register | Running | Metrics | Output | Finished | Failed
-FromDriver = Accepted | Cancel | Confirm | Ping
+FromWorker = (
+    Register | Running | Metrics | Output | Finished | Failed | AcknowledgeCheckpoint | DeclineCheckpoint | DataFinished
+)
+FromDriver = (
+    Accepted | Cancel | Confirm | Ping | TriggerCheckpoint | AnnounceCheckpoint | CheckpointComplete | CheckpointAborted
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)

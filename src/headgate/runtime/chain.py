@@ -92,7 +92,8 @@ class OperatorChain:
         backend = HashMapBackend(setup)
         restored = self._restore.operators.get(info.operator_id) if self._restore else None
         if restored is not None and restored.keyed:
-            backend.restore(restored.keyed)
+            assert self._restore is not None
+            backend.restore(restored.keyed, self._restore.read, claim=self._restore.claim)
         return backend
 
     def _wire(self, edges: Mapping[int, Receiver]) -> None:

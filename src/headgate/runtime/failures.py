@@ -48,7 +48,8 @@ def user_line(trace: TracebackType | None) -> str:
     for frame, line in traceback.walk_tb(trace):
         name = frame.f_code.co_filename
         path = str(Path(name).resolve()) if not name.startswith("<") else name
-        if path.startswith((_OURS, *_FOREIGN)) or name.startswith("<frozen"):
+        # Frames of compiled extensions have relative names that exist nowhere, such as pyarrow/error.pxi.
+        if path.startswith((_OURS, *_FOREIGN)) or name.startswith("<frozen") or name.endswith((".pyx", ".pxi")):
             continue
         found = f"{_ARCHIVE.sub('', name)}:{line}"
     return found

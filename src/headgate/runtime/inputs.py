@@ -67,13 +67,14 @@ class Channel:
     forced_aligned: bool = False  # its rows cannot be stored as in-flight data (SPEC R6.4)
     data_ended: bool = False  # END_OF_DATA was read
     ended: bool = False  # END_OF_PARTITION was read
+    restored: bool = False  # holds restored in-flight data; nobody writes to it
     blocked: bool = False
-    aside: deque[Frame] = field(default_factory=deque)  # reached while the channel was blocked
+    aside: deque[Frame | CapturedFrame] = field(default_factory=deque)  # reached while the channel was blocked
 
     @property
     def id(self) -> ChannelId:
         """How the barrier gate names it."""
-        return self.edge, self.writer
+        return (-1 - self.edge, self.writer) if self.restored else (self.edge, self.writer)
 
     def check_order(self, frame: Frame) -> None:
         """Records before END_OF_DATA, other events before END_OF_PARTITION, nothing behind it."""
@@ -104,8 +105,7 @@ class Inputs:
         self.ends = Ends(tasks_before)
         self.bytes_read = 0
         self.queued_bytes = 0
-        self._queue: deque[tuple[Channel, Frame]] = deque()
-        self._waiting = 0  # frames that can be reached now, those set aside not counted
+        self._queue: deque[tuple[Channel, Frame | CapturedFrame]] = deque()
         self._capture: _Capture | None = None
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -133,12 +133,32 @@ class Inputs:
         if capture is not None and frame.kind in DATA and channel.id in capture.channels:
             capture.frames.append(_captured(frame, 0))
 
+    def restore(self, frames: Iterable[CapturedFrame]) -> list[Channel]:
+        """Put restored in-flight data in front of everything; the channels that hold it."""
+        channels: dict[ChannelId, Channel] = {}
+        for frame in frames:
+            writer = self.channels.get((frame.edge, frame.writer))
+            if writer is None:
+                raise IllegalState(
+                    f"restored in-flight data of channel {frame.edge}/{frame.writer}, which does not exist"
+                )
+            own = Channel(writer.edge, writer.writer, writer.input, writer.type, restored=True)
+            channel = channels.setdefault(own.id, own)
+            self._queue.append((channel, frame))
+            self.queued_bytes += len(frame.body)
+        for channel in channels.values():
+            self._queue.append(
+                (channel, Frame(Kind.END_OF_PARTITION, 0, channel.edge, channel.writer, memoryview(b"")))
+            )
+        self.channels |= channels
+        return list(channels.values())
+
     # --- reaching ---------------------------------------------------------------------------------------------------
 
     def __bool__(self) -> bool:
         return any(not channel.blocked for channel, _ in self._queue)
 
-    def next(self) -> tuple[Channel, Frame] | None:
+    def next(self) -> tuple[Channel, Frame | CapturedFrame] | None:
         """The next frame of a channel that is not blocked."""
         while self._queue:
             channel, frame = self._queue.popleft()
@@ -169,7 +189,10 @@ class Inputs:
     # --- in-flight data ---------------------------------------------------------------------------------------------
 
     def start_capture(
-        self, checkpoint_id: int, channels: Iterable[ChannelId], current: tuple[Channel, Frame, int] | None
+        self,
+        checkpoint_id: int,
+        channels: Iterable[ChannelId],
+        current: tuple[Channel, Frame | CapturedFrame, int] | None,
     ) -> None:
         """Store what is in flight: the rest of the batch at hand, the queues up to the barrier, what is read next."""
         wanted = set(channels)
@@ -181,7 +204,7 @@ class Inputs:
             if channel.id not in wanted or channel.id in passed:
                 continue
             if frame.kind in DATA:
-                frames.append(_captured(frame, 0))
+                frames.append(_captured(frame, skipped(frame)))
             elif frame.kind == Kind.BARRIER and Barrier.decode(frame.body).id >= checkpoint_id:
                 passed.add(channel.id)
         self._capture = _Capture(checkpoint_id, wanted - passed, frames)
@@ -200,7 +223,12 @@ class Inputs:
         return capture.frames
 
 
-def _captured(frame: Frame, skip: int) -> CapturedFrame:
+def skipped(frame: Frame | CapturedFrame) -> int:
+    """How many records at the front of a frame were processed before the failure."""
+    return frame.skip if isinstance(frame, CapturedFrame) else 0
+
+
+def _captured(frame: Frame | CapturedFrame, skip: int) -> CapturedFrame:
     return CapturedFrame(frame.edge, frame.writer, frame.kind, frame.flags, skip, bytes(frame.body))
 
 

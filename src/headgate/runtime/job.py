@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -23,15 +23,18 @@ from pyspark.sql import SparkSession
 
 from headgate.config import Configuration
 from headgate.errors import HeadgateError, JobCancelled, JobFailed, NotEnoughSlots, UserCodeError, WorkerLost
-from headgate.ids import JobId
+from headgate.ids import JobId, VertexId
 from headgate.levels import describe as describe_layout
 from headgate.protocol.messages import Cancel, Confirm, Failed, Finished, FromWorker, Metrics, Output, Register, Running
+from headgate.protocol.properties import EndStatus
 from headgate.restart import RestartStrategy
 from headgate.runtime import spark as spark_internals
 from headgate.runtime.control import ControlServer, WorkerKey
+from headgate.runtime.job_checkpoints import JobCheckpoints
 from headgate.runtime.plan import JobPlan, task_part
 from headgate.runtime.session import dataflow_session
 from headgate.runtime.shipping import search_path, write_archive
+from headgate.runtime.snapshot_files import VertexRestore
 from headgate.runtime.worker import LevelTask, process_mark
 
 __all__ = ["JobStatus", "SparkJob"]
@@ -40,6 +43,9 @@ _BETTER_CAUSE_SECONDS = 1.0  # the first report may be a victim; the culprit's o
 _OLD_TASKS_SECONDS = 30.0
 _KILL_SECONDS = 6.0  # after that a worker that was told to stop is ended from outside
 _RETRY_SECONDS = 0.5
+
+
+_POLL_SECONDS = 0.2
 
 
 class JobStatus(Enum):
@@ -56,7 +62,14 @@ class JobStatus(Enum):
 
     @property
     def is_terminal(self) -> bool:
+        """Whether the job has ended."""
         return self in (JobStatus.CANCELED, JobStatus.FAILED, JobStatus.FINISHED)
+
+    def is_terminal_state(self) -> bool:
+        """PyFlink's name for it."""
+        return self.is_terminal
+
+    is_globally_terminal_state = is_terminal_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +90,18 @@ class _SparkEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class _Call:
+    """Something to be done in the job's thread."""
+
+    function: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
 class _CancelRequested:
     pass
 
 
-Event = _Message | _Lost | _SparkEnded | _CancelRequested
+Event = _Message | _Lost | _SparkEnded | _CancelRequested | _Call
 
 
 @dataclass(slots=True)
@@ -127,6 +147,8 @@ class SparkJob:
         self._attempt: _Attempt | None = None
         self.restarts = 0
         self.failure_log: list[str] = []
+        self._checkpoints: JobCheckpoints | None = None
+        self._restore: Mapping[VertexId, VertexRestore] = {}
         self._thread = threading.Thread(target=self._run, name=f"headgate-job-{job_id[:8]}", daemon=True)
 
     # --- what others see --------------------------------------------------------------------------------------------
@@ -153,6 +175,11 @@ class SparkJob:
         with self._changed:
             self._changed.wait_for(lambda: self._status.is_terminal, timeout)
         return self._status
+
+    @property
+    def checkpoints(self) -> JobCheckpoints | None:
+        """The job's checkpoints and savepoints; None before the job's thread runs."""
+        return self._checkpoints
 
     def wait_running(self, timeout: float | None = None) -> bool:
         """Until all subtasks run (or the job has ended); whether they do."""
@@ -213,6 +240,10 @@ class SparkJob:
 
     def _run_attempts(self, server: ControlServer) -> None:
         number = 0
+        self._checkpoints = JobCheckpoints(
+            self.plan, self.job_id, self._configuration, server, self._post, self._fail_attempt
+        )
+        self.job_id = self._checkpoints.job_id
         while True:
             attempt = _Attempt(number, f"headgate-{self.job_id}-{number}")
             self._attempt = attempt
@@ -252,6 +283,8 @@ class SparkJob:
             )
         except NotEnoughSlots as error:
             return error
+        assert self._checkpoints is not None
+        self._restore = self._checkpoints.start_attempt(attempt.number)
         server.begin_attempt(attempt.number)
         action = InheritableThread(target=self._action, args=(server, attempt, timeout), name="headgate-spark-action")
         action.daemon = True
@@ -303,6 +336,8 @@ class SparkJob:
         self._events.put(_SparkEnded(attempt.number, error))
 
     def _functions(self, server: ControlServer, attempt: _Attempt) -> list[LevelTask]:
+        assert self._checkpoints is not None
+        storage = self._checkpoints.worker_storage()
         context = self._spark.sparkContext
         path: tuple[str, ...] = ()
         archive = None
@@ -314,7 +349,7 @@ class SparkJob:
         return [
             LevelTask(
                 level,
-                pickle.dumps(task_part(self.plan, level)),
+                pickle.dumps(task_part(self.plan, level, self._restore, storage)),
                 server.address,
                 self.job_id,
                 attempt.number,
@@ -330,7 +365,7 @@ class SparkJob:
     def _step(self, server: ControlServer, attempt: _Attempt) -> bool:
         """Handle one event; whether the attempt is over."""
         try:
-            event: Event | None = self._events.get(timeout=0.2)
+            event: Event | None = self._events.get(timeout=self._patience())
         except queue.Empty:
             event = None
         if isinstance(event, _SparkEnded):
@@ -339,7 +374,11 @@ class SparkJob:
             attempt.spark_error = event.error
             attempt.ended_by_us = attempt.stopped_at is not None
             return True
-        if isinstance(event, _Message) and event.worker.attempt == attempt.number:
+        if self._checkpoints is not None:
+            self._checkpoints.tick()
+        if isinstance(event, _Call):
+            event.function()
+        elif isinstance(event, _Message) and event.worker.attempt == attempt.number:
             self._on_message(server, attempt, event.worker, event.message)
         elif isinstance(event, _Lost) and event.worker.attempt == attempt.number:
             self._on_lost(attempt, event.worker)
@@ -351,8 +390,15 @@ class SparkJob:
             self._stop(server, attempt, "another subtask failed")
         return False
 
+    def _patience(self) -> float:
+        """How long to wait for an event: not past the coordinator's next alarm."""
+        alarm = None if self._checkpoints is None else self._checkpoints.seconds_to_alarm()
+        return _POLL_SECONDS if alarm is None else min(_POLL_SECONDS, alarm)
+
     def _on_message(self, server: ControlServer, attempt: _Attempt, worker: WorkerKey, message: FromWorker) -> None:
         attempt.heard[worker] = time.monotonic()
+        if self._checkpoints is not None:
+            self._checkpoints.on_message(worker, message)
         if isinstance(message, Output):
             self._on_output(message.channel, message.payload, lambda: server.send(worker, Confirm(1)))
         elif isinstance(message, Metrics):
@@ -363,6 +409,8 @@ class SparkJob:
             attempt.running.add(worker)
             if len(attempt.running) == self.plan.layout.slots:
                 self._set(JobStatus.RUNNING)
+                if self._checkpoints is not None:
+                    self._checkpoints.job_running(True)
         elif isinstance(message, Finished):
             attempt.finished.add(worker)
         elif isinstance(message, Failed):
@@ -393,10 +441,22 @@ class SparkJob:
         attempt.failures.append(Failed(f"the worker of {name} {what}", "", operator=name, kind="lost"))
         self._failing(attempt)
 
+    def _post(self, function: Callable[[], None]) -> None:
+        """Run something in the job's thread."""
+        self._events.put(_Call(function))
+
+    def _fail_attempt(self, message: str) -> None:
+        """Checkpoints failed so that the job must, or another driver has taken it over."""
+        if self._attempt is not None:
+            self._attempt.failures.append(Failed(message, "", kind="runtime"))
+            self._failing(self._attempt)
+
     def _failing(self, attempt: _Attempt) -> None:
         if attempt.failing_since is None:
             attempt.failing_since = time.monotonic()
             self._set(JobStatus.FAILING)
+            if self._checkpoints is not None:
+                self._checkpoints.job_running(False)
 
     def _is_sure(self, attempt: _Attempt) -> bool:
         """Whether to stop what still runs: at once when the user's code failed, else after a moment for a better cause."""
@@ -457,7 +517,9 @@ class SparkJob:
                 event = self._events.get_nowait()
             except queue.Empty:
                 return
-            if isinstance(event, _Message) and event.worker.attempt == attempt.number:
+            if isinstance(event, _Call):
+                event.function()
+            elif isinstance(event, _Message) and event.worker.attempt == attempt.number:
                 self._on_message(server, attempt, event.worker, event.message)
             elif isinstance(event, _Lost) and event.worker.attempt == attempt.number:
                 self._on_lost(attempt, event.worker)
@@ -497,6 +559,8 @@ class SparkJob:
     # --- status -----------------------------------------------------------------------------------------------------
 
     def _set(self, status: JobStatus) -> None:
+        if status.is_terminal and self._checkpoints is not None:
+            self._checkpoints.job_ended(EndStatus[status.name])
         with self._changed:
             if not self._status.is_terminal:
                 self._status = status

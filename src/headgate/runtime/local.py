@@ -93,16 +93,22 @@ class LocalRun:
         share = None if restored is None else restored[slot.subtask]
         return Subtask(vertex_plan, slot.subtask, plan.settings, services, info, numbers, share)
 
-    def run(self, until: int | None = None, then: Callable[[], None] | None = None) -> None:
+    def run(
+        self,
+        until: int | None = None,
+        stop: Callable[[], bool] | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> None:
         """Until every subtask has finished, or all that is due at the virtual time `until` has been done.
 
-        `then` is called at the end, before the subtasks are closed: the time for a snapshot.
+        `stop` is asked after every round. `then` is called at the end, before the subtasks are closed: the time for a
+        snapshot.
         """
         try:
             for level in reversed(self._tasks):
                 for task in level:
                     self._guarded(task.open)
-            while not self.finished:
+            while not self.finished and not (stop is not None and stop()):
                 if self._round():
                     continue
                 if until is not None and self.time >= until:
@@ -159,7 +165,8 @@ class LocalRun:
             queued = task.queued_bytes
             ready = task.has_work() if reading else task.has_events()
             count = self._guarded(partial(task.step, self._slice)) if ready else 0
-            if not count:
+            # The clock may stand still while a source is busy, so no buffer timeout would ever come.
+            if not count or self._random is None or self._random.random() < 0.5:
                 task.flush()
             moved = self._deliver(level, task)
             happened = happened or bool(count) or moved or task.status is not before or task.queued_bytes != queued
@@ -211,8 +218,9 @@ def _assign(plan: JobPlan, snapshot: bytes) -> dict[VertexId, list[SubtaskRestor
             )
     restored: dict[VertexId, list[SubtaskRestore]] = {}
     for vertex in plan.graph.vertices:
-        old = {op.id: taken.operators[op.id] for op in vertex.operators if op.id in taken.operators}
-        if old:
-            limits = dict.fromkeys(old, vertex.max_parallelism)
+        mine: list[str] = [operator.id for operator in vertex.operators if operator.id in taken.operators]
+        if mine:
+            old = {operator_id: taken.operators[operator_id] for operator_id in mine}
+            limits = dict.fromkeys(mine, vertex.max_parallelism)
             restored[vertex.id] = assign_state(old, limits, vertex.parallelism, taken.checkpoint_id)
     return restored

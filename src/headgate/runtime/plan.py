@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,9 @@ class Settings:
     slice_ms: int
     max_unconfirmed: int
     object_reuse: bool = False
+    state_backend: str = "hashmap"
+    tmp_dir: str | None = None  # for working files of state; None: the system's
+    rocksdb_memory: int = 64 << 20
     incremental: bool = False
     migrate_ttl: bool = False
     exactly_once: bool = True
@@ -99,8 +103,8 @@ def make_plan(graph: JobGraph, layout: Layout, settings: Settings) -> JobPlan:
     return JobPlan(graph.name, graph, layout, settings, vertices, relays)
 
 
-def task_part(plan: JobPlan, level: int) -> dict[str, Any]:
-    """The part of a plan that the tasks of one level need."""
+def task_part(plan: JobPlan, level: int, restore: Mapping[VertexId, Any], storage: Any) -> dict[str, Any]:
+    """The part of a plan that the tasks of one level need; `restore` is what each vertex starts from."""
     slots: list[Slot] = plan.layout.levels[level]
     return {
         "slots": slots,
@@ -110,6 +114,8 @@ def task_part(plan: JobPlan, level: int) -> dict[str, Any]:
         "previous_width": plan.width(level - 1),
         "next_width": plan.width(level + 1),
         "settings": plan.settings,
+        "restore": {slot.vertex: restore[slot.vertex] for slot in slots if slot.vertex in restore and not slot.relay},
+        "storage": storage,
     }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headgate.errors import IllegalState
-from headgate.handles import KeyedStateHandle
+from headgate.handles import KeyedStateHandle, ReadPayload, read_inline
 from headgate.keygroups import KeyGroupRange
 from headgate.protocol.assignment import assign_keyed
 from headgate.protocol.barriers import AlignmentMetrics
@@ -93,6 +93,10 @@ class SubtaskRestore:
 
     checkpoint_id: int
     operators: Mapping[str, OperatorRestore] = field(default_factory=dict)
+    read: ReadPayload = read_inline
+    claim: bool = False  # later increments may build on the restored files
+    frames: tuple[CapturedFrame, ...] = ()  # in-flight data, to be processed before any new row
+    finished: bool = False  # the subtask had finished: it only sends its ends
 
 
 def assign_state(

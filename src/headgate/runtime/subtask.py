@@ -31,7 +31,7 @@ from headgate.protocol.barriers import (
 from headgate.protocol.checkpoint_types import Barrier, SnapshotType
 from headgate.protocol.frames import DRAIN, Frame, Kind
 from headgate.runtime.chain import OperatorChain
-from headgate.runtime.inputs import DATA, Channel, Inputs, decode
+from headgate.runtime.inputs import DATA, CapturedFrame, Channel, Inputs, decode, skipped
 from headgate.runtime.operators.base import Receiver
 from headgate.runtime.output import EdgeWriter, Outbox, Piece
 from headgate.runtime.plan import InputEdge, Settings, VertexPlan
@@ -68,9 +68,11 @@ class Subtask:
         self._number, previous, self._next_width = task
         channels = [channel for edge in plan.inputs for channel in _channels(edge, index)]
         self._inputs = Inputs(channels, previous)
-        self._gate = _gate(channels, settings)
+        restored = self._inputs.restore(restore.frames) if restore else []
+        self._restored_finished = restore is not None and restore.finished
+        self._gate = _gate(channels, restored, settings)
         self._open_channels = self._open_data = len(channels)
-        self._batch: tuple[Channel, Frame, Batch] | None = None  # what is being worked off, in slices
+        self._batch: tuple[Channel, Frame | CapturedFrame, Batch] | None = None  # what is being worked off, in slices
         self._at = 0
         self._outbox = Outbox(settings.buffer_size)
         random = Random(f"{info.job_id}/{plan.vertex.id}/{index}")
@@ -91,18 +93,26 @@ class Subtask:
     # --- life -------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open the operators."""
-        self._chain.open()
+        """Open the operators; a subtask that had finished before the checkpoint only sends its ends (SPEC R4.5)."""
+        if not self._restored_finished:
+            self._chain.open()
         self.status = Status.RUNNING
+        if self._restored_finished:
+            self._committed = True
+            self._tell_end_of_data()
 
     def close(self) -> None:
         """Close the operators; the first error is raised when all are closed."""
-        self._chain.close()
+        if not self._restored_finished:
+            self._chain.close()
 
     def _finish_data(self) -> None:
         """The last record is through: (1) finish the operators, (2) tell the readers."""
         self._chain.finish()  # (1)
-        for writer in self._writers:  # (2)
+        self._tell_end_of_data()  # (2)
+
+    def _tell_end_of_data(self) -> None:
+        for writer in self._writers:
             writer.event(Kind.END_OF_DATA, flags=DRAIN)
         self._outbox.flush()
         self.data_finished = True
@@ -181,7 +191,7 @@ class Subtask:
         if reached is not None:
             channel, frame = reached
             if frame.kind in DATA:
-                self._batch, self._at = (channel, frame, decode(frame, channel.type)), 0
+                self._batch, self._at = (channel, frame, decode(frame, channel.type)), skipped(frame)
                 self._gate.on_data(channel.id, len(frame.body))
                 return self._slice(max_records)
             self._event(channel, frame)
@@ -209,7 +219,7 @@ class Subtask:
             self._finish_data()
         return count
 
-    def _event(self, channel: Channel, frame: Frame) -> None:
+    def _event(self, channel: Channel, frame: Frame | CapturedFrame) -> None:
         now = self._services.now()
         if frame.kind == Kind.BARRIER:
             self._obey(self._gate.on_barrier(channel.id, Barrier.decode(frame.body), now))
@@ -217,12 +227,13 @@ class Subtask:
             self._obey(self._gate.on_cancel_marker(channel.id, _checkpoint_id(frame), now))
         elif frame.kind == Kind.END_OF_DATA:
             self._open_data -= 1
-            if self._open_data == 0:
+            if self._open_data == 0 and not self.data_finished:
                 self._finish_data()
         elif frame.kind == Kind.END_OF_PARTITION:
             self._obey(self._gate.on_end_of_partition(channel.id, now))
-            self._open_channels -= 1
-            self._end_if_done()
+            if not channel.restored:
+                self._open_channels -= 1
+                self._end_if_done()
         else:
             raise IllegalState(f"an unknown event {frame.kind} on channel {channel.edge}/{channel.writer}")
 
@@ -383,13 +394,14 @@ def _channels(edge: InputEdge, index: int) -> list[Channel]:
     return [Channel(edge.id, writer, edge.input, edge.type, forced) for writer in edge.writers_of[index]]
 
 
-def _gate(channels: list[Channel], settings: Settings) -> InputGate:
-    ids = [channel.id for channel in channels]
+def _gate(channels: list[Channel], restored: list[Channel], settings: Settings) -> InputGate:
+    ids = [channel.id for channel in (*channels, *restored)]
+    rest = [channel.id for channel in restored]
     if not settings.exactly_once:
-        return BarrierTracker(ids, after_finish=settings.checkpoints_after_finish)
+        return BarrierTracker(ids, restored=rest, after_finish=settings.checkpoints_after_finish)
     forced = [channel.id for channel in channels if channel.forced_aligned]
-    return BarrierHandler(ids, forced_aligned=forced, after_finish=settings.checkpoints_after_finish)
+    return BarrierHandler(ids, forced_aligned=forced, restored=rest, after_finish=settings.checkpoints_after_finish)
 
 
-def _checkpoint_id(frame: Frame) -> int:
+def _checkpoint_id(frame: Frame | CapturedFrame) -> int:
     return int.from_bytes(frame.body, "little")

@@ -7,7 +7,6 @@ reads, and Spark holds the writers.
 
 from __future__ import annotations
 
-import importlib
 import os
 import pickle
 import resource
@@ -27,12 +26,30 @@ import pyarrow as pa
 
 from headgate.errors import JobCancelled, WorkerLost
 from headgate.functions import TaskInfo
-from headgate.protocol.messages import Cancel, Confirm, Finished, FromDriver, Metrics, Output, Register, Running
+from headgate.protocol.checkpoint_types import Barrier
+from headgate.protocol.messages import (
+    AnnounceCheckpoint,
+    Cancel,
+    CheckpointAborted,
+    CheckpointComplete,
+    Confirm,
+    DataFinished,
+    DeclineCheckpoint,
+    Finished,
+    FromDriver,
+    Metrics,
+    Output,
+    Register,
+    Running,
+    TriggerCheckpoint,
+)
 from headgate.runtime.control import ControlAddress, ControlClient
 from headgate.runtime.failures import describe
 from headgate.runtime.output import Piece
 from headgate.runtime.plan import Settings, VertexPlan
+from headgate.runtime.snapshot_files import SnapshotWriter, VertexRestore, WorkerStorage, read_restore
 from headgate.runtime.subtask import Relay, Status, Subtask
+from headgate.storage.layout import subtask_owner
 
 __all__ = ["ROW_SCHEMA", "LevelTask", "process_mark"]
 
@@ -131,6 +148,9 @@ class Shell:
         self._task: Subtask | Relay | None = None
         self._over = False
         self._unconfirmed = 0
+        self._mailbox: deque[FromDriver] = deque()
+        self.snapshots: SnapshotWriter | None = None
+        self._told_end_of_data = False
         self._times = _Times()
         self._limit = 256  # records in a slice, adapted to the time it takes
 
@@ -161,6 +181,9 @@ class Shell:
     def _on_message(self, message: FromDriver) -> None:
         if isinstance(message, Confirm):
             self._unconfirmed -= message.outputs
+            self.wake()
+        elif isinstance(message, TriggerCheckpoint | AnnounceCheckpoint | CheckpointComplete | CheckpointAborted):
+            self._mailbox.append(message)  # a deque: safe to use from two threads
             self.wake()
         elif isinstance(message, Cancel) and self._cancelled is None:
             self._cancelled = message.reason
@@ -214,8 +237,9 @@ class Shell:
         self.client.send(Running())
         while True:
             self.check_cancelled()
-            # What waits inside the subtask counts against the same limit: else a slow one would gather all input.
-            for row in self.inflow.take(self._settings.queue_size - task.queued_bytes):
+            if isinstance(task, Subtask):
+                self._serve_checkpoints(task)
+            for row in self.inflow.take(self._room(task)):
                 task.receive(row)
             self._check_input(task)
             worked = self._work(task)
@@ -227,11 +251,51 @@ class Shell:
             if not worked:
                 self._wait(task)
         self._check_input(task)
+        if self.snapshots is not None:
+            self.snapshots.close()
         task.close()
         metrics = self._metrics()
         if metrics is not None:
             self.client.send(metrics)
         self.client.send(Finished())
+
+    def _room(self, task: Subtask | Relay) -> int:
+        """How much to read: what waits inside the subtask counts too, else a slow one would gather all input.
+
+        While a barrier is waited for, reading goes on whatever waits: it may be behind blocked channels' rows.
+        """
+        if isinstance(task, Subtask) and task.needs_reading:
+            return self._settings.queue_size
+        return self._settings.queue_size - task.queued_bytes
+
+    def _serve_checkpoints(self, task: Subtask) -> None:
+        """Hand over what the coordinator said, and start writing what the subtask has snapshotted."""
+        while self._mailbox:
+            message = self._mailbox.popleft()
+            if isinstance(message, TriggerCheckpoint):
+                task.trigger(Barrier.decode(message.barrier))
+            elif isinstance(message, AnnounceCheckpoint):
+                task.announce(Barrier.decode(message.barrier))
+            elif isinstance(message, CheckpointComplete):
+                task.notify_complete(message.checkpoint_id)
+            elif isinstance(message, CheckpointAborted):
+                if message.latest_completed is not None:
+                    task.notify_complete(message.latest_completed)
+                task.notify_aborted(message.checkpoint_id)
+                self._wake_writer()
+        for snapshot in task.take_snapshots():
+            assert self.snapshots is not None
+            self.snapshots.start(snapshot)
+        for decline in task.take_declines():
+            self.client.send(DeclineCheckpoint(decline.checkpoint_id, decline.reason.name, str(decline.reason)))
+        if task.data_finished and not self._told_end_of_data:
+            self._told_end_of_data = True
+            self.client.send(DataFinished())
+        self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        if self.snapshots is not None:
+            self.snapshots.wake()
 
     def _work(self, task: Subtask | Relay) -> bool:
         """One slice of records, and the timers that are due; whether there was anything to do."""
@@ -397,7 +461,6 @@ class LevelTask:
             path.append(SparkFiles.get(self.archive))
         if path:
             sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
-            importlib.invalidate_caches()
 
     def _task(self, part: dict[str, Any], index: int, shell: Shell, settings: Settings) -> Subtask | Relay:
         slot = part["slots"][index]
@@ -415,7 +478,12 @@ class LevelTask:
             self.attempt,
             self.job_id,
         )
-        return Subtask(plan, slot.subtask, settings, shell, info, numbers)
+        storage: WorkerStorage | None = part["storage"]
+        if storage is not None:
+            shell.snapshots = SnapshotWriter(storage, subtask_owner(vertex.id, slot.subtask), shell.client.send)
+        given: VertexRestore | None = part["restore"].get(slot.vertex)
+        restore = None if given is None else read_restore(given, slot.subtask)
+        return Subtask(plan, slot.subtask, settings, shell, info, numbers, restore)
 
 
 def process_mark(job_id: str, attempt: int) -> str:

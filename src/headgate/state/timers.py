@@ -28,6 +28,8 @@ class TimeDomain(enum.IntEnum):
 
     PROCESSING = 0
     EVENT = 1
+    PROCESSING_TIME = 0  # PyFlink's names for the same
+    EVENT_TIME = 1
 
 
 class Timer(NamedTuple):

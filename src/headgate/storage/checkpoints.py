@@ -28,7 +28,7 @@ from headgate.storage.layout import (
     resolve_ref,
 )
 from headgate.storage.manifest import Manifest, decode_manifest, encode_manifest, handles_of, map_handles
-from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown
+from headgate.storage.objects import MissingObject, ObjectStore, create
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.sealed import sealed_crc32
 
@@ -79,8 +79,7 @@ def publish(store: ObjectStore, manifest: Manifest, directory: str) -> Snapshot:
     """Make a snapshot exist.
 
     1. Its references become relative, so that its directory can be moved.
-    2. `_metadata` is created; StorageError if there is one already.
-    3. If nobody can tell whether that worked, look; OutcomeUnknown if that does not help: then nothing may be deleted.
+    2. `_metadata` is created; StorageError if there is one already. OutcomeUnknown: then nothing may be deleted.
     """
     # 1.
     stored = map_handles(manifest, lambda handle: _with_path(handle, lambda path: make_ref(path, directory)))
@@ -89,41 +88,12 @@ def publish(store: ObjectStore, manifest: Manifest, directory: str) -> Snapshot:
     data = encode_manifest(stored)
     path = metadata_path(directory)
     # 2.
-    try:
-        created = _create(store, path, data)
-    except OutcomeUnknown:
-        # 3.
-        if _read_or_none(store, path) != data:
-            raise
-        created = True
-    if not created:
+    if not create(store, path, data):
         raise StorageError(
             f"cannot publish checkpoint {manifest.checkpoint_id}: '{path}' already exists; it belongs to another "
             "driver or job, and is never written over: the next checkpoint takes another id"
         )
     return Snapshot(manifest, directory, len(data), sealed_crc32(data))
-
-
-def _create(store: ObjectStore, path: str, data: bytes) -> bool:
-    if store.supports_create_if_absent(path):
-        return store.create_if_absent(path, data)
-    if store.exists(path):
-        return False
-    try:
-        store.put(path, data)
-    except OutcomeUnknown:
-        raise
-    except StorageError:
-        store.delete(path)  # such a store may leave half an object
-        raise
-    return True
-
-
-def _read_or_none(store: ObjectStore, path: str) -> bytes | None:
-    try:
-        return store.read(path)
-    except StorageError:
-        return None
 
 
 def _require_self_contained(manifest: Manifest, directory: str) -> None:

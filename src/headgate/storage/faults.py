@@ -64,7 +64,10 @@ class MemoryStore(ObjectStore):
 
     def create_if_absent(self, path: str, data: bytes) -> bool:
         with self._lock:
-            return self.objects.setdefault(path, data := bytes(data)) is data
+            if path in self.objects:
+                return False
+            self.objects[path] = bytes(data)
+            return True
 
     def delete(self, path: str) -> None:
         with self._lock:

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from headgate.errors import StorageError
+from headgate.handles import CorruptState
 from headgate.storage.checkpoints import RunAll, Snapshot, load
 from headgate.storage.layout import Attempt, JobLayout, ParsedPath, PathKind
 from headgate.storage.log import CompletedRef, LogEntry, read_log
@@ -118,12 +119,9 @@ def _load_all(
             found[parsed.checkpoint_id] = load(store, info.path)
         except MissingObject:
             return None
-        except StorageError as error:
-            if not store.exists(info.path):
-                return None
-            if error.errno is not None:
-                raise  # not damaged, but out of reach: another time
+        except CorruptState:
             found[parsed.checkpoint_id] = None
+        # Any other error, such as a newer format or a store out of reach, ends it here: too little is known.
     return found
 
 
@@ -160,7 +158,7 @@ def _verdict_on_metadata(facts: Facts, checkpoint_id: int) -> Verdict:
         return Verdict.UNCERTAIN if snapshot is None else Verdict.IN_USE
     ref = _retained(facts.log, checkpoint_id)
     if snapshot is None:
-        if ref is not None:
+        if ref is not None or not facts.layout.create_subdir:  # then it may also be another job's
             return Verdict.UNCERTAIN
         return Verdict.IN_FLIGHT if facts.live is not None and checkpoint_id > _newest(facts) else Verdict.ORPHAN
     if snapshot.manifest.job_id != facts.layout.job_id or (ref is not None and ref.crc32 == snapshot.crc32):

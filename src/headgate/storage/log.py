@@ -17,6 +17,7 @@ from __future__ import annotations
 import enum
 import secrets
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Final, NewType, TypeAlias
 
 import msgspec
@@ -29,7 +30,6 @@ from headgate.storage.layout import (
     Attempt,
     JobLayout,
     PathKind,
-    is_inside,
     is_job_id,
     make_ref,
     metadata_path,
@@ -40,10 +40,11 @@ from headgate.storage.objects import (
     ObjectStore,
     OutcomeUnknown,
     check_create_if_absent,
+    create,
     normalise,
     require_create_if_absent,
 )
-from headgate.storage.sealed import seal, sealed_crc32, unseal
+from headgate.storage.sealed import HEADER_SIZE, seal, sealed_crc32, unseal
 
 __all__ = [
     "CheckpointCompleted",
@@ -52,8 +53,10 @@ __all__ = [
     "EpochStarted",
     "JobLog",
     "LogEntry",
+    "LogStatus",
     "Superseded",
     "find_jobs",
+    "load_completed",
     "newest_job",
     "read_log",
 ]
@@ -213,9 +216,7 @@ def newest_job(store: ObjectStore, directory: str, name: str) -> LogEntry:
 
 def load_completed(store: ObjectStore, layout: JobLayout, ref: CompletedRef) -> Snapshot:
     """Load a snapshot that the log names; CorruptState if it is damaged, or not the file the log means."""
-    directory = (
-        resolve_ref(ref.pointer, f"{layout.job}/log").replace("/log/", "/") if False else _directory_of(layout, ref)
-    )
+    directory = resolve_ref(ref.pointer, layout.job)
     snapshot = load(store, directory)
     if snapshot.crc32 != ref.crc32:
         raise CorruptState(
@@ -223,10 +224,6 @@ def load_completed(store: ObjectStore, layout: JobLayout, ref: CompletedRef) -> 
             f"as number {ref.commit} of the job log; restore from an older checkpoint or savepoint"
         )
     return snapshot
-
-
-def _directory_of(layout: JobLayout, ref: CompletedRef) -> str:
-    return resolve_ref(ref.pointer, layout.job)
 
 
 # ---- writing -------------------------------------------------------------------------------------------------------
@@ -298,7 +295,7 @@ class JobLog:
             time_ms=now,
             event=EpochStarted(origin if restored is None else restored.pointer),
             retained=tuple(ref for ref in retained if restored is not None and ref.commit <= restored.commit),
-            origin=origin,
+            origin=before.origin if before is not None and same_job and origin is None else origin,
         )
         log._claim(entry)
         log._tidy()
@@ -338,8 +335,7 @@ class JobLog:
         # 1.
         state = self.state
         seq = CommitNumber(self._next_seq())
-        inside = is_inside(snapshot.directory, self._layout.job)
-        pointer = make_ref(snapshot.directory, self._layout.job) if inside else snapshot.directory
+        pointer = make_ref(snapshot.directory, self._layout.job)
         ref = CompletedRef(snapshot.manifest.checkpoint_id, seq, pointer, snapshot.crc32)
         entry = msgspec.structs.replace(
             state,
@@ -350,7 +346,11 @@ class JobLog:
             retained=(*(old for old in state.retained if old.commit not in subsumed), ref),
         )
         # 2.
-        if not self._claim(entry):
+        adopted = self._claim(entry)
+        if adopted is not None:
+            event = adopted.event
+            if isinstance(event, CheckpointCompleted) and event.checkpoint.crc32 == snapshot.crc32:
+                return event.checkpoint
             return self.complete(snapshot, subsumed)
         # 3.
         self._tidy()
@@ -362,44 +362,48 @@ class JobLog:
     def _previous(self) -> int:
         return 0 if self._newest is None else self._newest.crc32
 
-    def _claim(self, entry: LogEntry) -> bool:
-        """Write the next entry; False if it turns out that an earlier claim of ours, thought lost, got the number."""
+    def check_leading(self) -> None:
+        """Raise Superseded if another driver has taken over since; before deleting what it may need."""
+        if self._status is LogStatus.LEADING:
+            found = self._read(self._layout.log_entry(self._next_seq()))
+            if found is None or found.entry.driver == self._driver:
+                return
+            self._status = LogStatus.SUPERSEDED
+        raise self._superseded(self._next_seq())
+
+    def _claim(self, entry: LogEntry) -> LogEntry | None:
+        """Write the next entry. If an earlier claim of ours, thought lost, has its number: that one, as the newest."""
         if self._status is not LogStatus.LEADING:
             raise self._superseded(entry.seq)
         path, data = self._layout.log_entry(entry.seq), encode_entry(entry)
-        if not self._create(path, data):
-            found = self._read(path)
-            if found is None or found.entry.driver != self._driver:
-                self._status = LogStatus.SUPERSEDED
-                raise self._superseded(entry.seq)
-            self._newest = found
-            return found.entry == entry
-        if not self._built_on_the_newest(entry):
-            self._status = LogStatus.SUPERSEDED
-            self._store.delete(path)
-            raise self._superseded(entry.seq)
-        self._newest = _Read(entry, sealed_crc32(data))
-        return True
-
-    def _create(self, path: str, data: bytes) -> bool:
-        if not self.fenced:
-            if self._store.exists(path):
-                return False
-            self._store.put(path, data)
-            return True
+        created = create(self._store, path, data)
         try:
-            return self._store.create_if_absent(path, data)
-        except OutcomeUnknown:
-            if (found := self._read(path)) is not None and encode_entry(found.entry) == data:
-                return True
-            raise
+            ours = _Read(entry, sealed_crc32(data)) if created else self._read(path)
+            if ours is None or ours.entry.driver != self._driver or not self._built_on_the_newest(ours.entry):
+                self._give_up(path if created else None)
+                raise self._superseded(entry.seq)
+        except StorageError as error:
+            # The entry is there, perhaps even ours: whatever it completes must stay.
+            raise OutcomeUnknown(f"cannot tell whether '{path}' counts: {error}") from error
+        self._newest = ours
+        return None if created else ours.entry
+
+    def _give_up(self, stale: str | None) -> None:
+        self._status = LogStatus.SUPERSEDED
+        if stale is not None:
+            with suppress(StorageError):
+                self._store.delete(stale)
 
     def _built_on_the_newest(self, entry: LogEntry) -> bool:
         """Whether the number was really the next one, and not one that had been used and tidied away."""
         if entry.seq == 1:
             return _numbers(self._store, self._layout) == [1]
-        before = self._read(self._layout.log_entry(entry.seq - 1))
-        return before is not None and before.crc32 == entry.previous
+        try:
+            before = self._store.read(self._layout.log_entry(entry.seq - 1))
+        except MissingObject:
+            return False
+        # Not decoded: damage to an old entry must not stop a driver that does not need it any more.
+        return len(before) >= HEADER_SIZE and sealed_crc32(before) == entry.previous
 
     def _read(self, path: str) -> _Read | None:
         try:

@@ -17,7 +17,7 @@ import secrets
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -34,6 +34,7 @@ __all__ = [
     "OutcomeUnknown",
     "Written",
     "check_create_if_absent",
+    "create",
     "normalise",
     "reported",
     "require_create_if_absent",
@@ -290,6 +291,45 @@ def require_create_if_absent(store: ObjectStore, path: str, purpose: str) -> Non
             f"{purpose} needs an atomic create-if-absent, which Headgate has no tested way to do on '{scheme_of(path)}' "
             f"('{path}'); use a local path or s3 for execution.checkpointing.dir, or sinks that are not exactly-once"
         )
+
+
+def create(store: ObjectStore, path: str, data: bytes) -> bool:
+    """Create an object, by the nearest to create-if-absent that the scheme has: True if it was absent.
+
+    If the reply is lost, the object is read again. Give each call data of its own: then OutcomeUnknown is left only for
+    what nobody can tell.
+
+    >>> from headgate.storage.faults import MemoryStore
+    >>> store = MemoryStore()
+    >>> create(store, "a", b"1"), create(store, "a", b"2")
+    (True, False)
+    """
+    try:
+        return (
+            store.create_if_absent(path, data) if store.supports_create_if_absent(path) else _put_new(store, path, data)
+        )
+    except OutcomeUnknown:
+        with suppress(StorageError):
+            if store.read(path) == data:
+                return True
+        raise
+
+
+def _put_new(store: ObjectStore, path: str, data: bytes) -> bool:
+    if store.exists(path):
+        return False
+    try:
+        store.put(path, data)
+    except OutcomeUnknown:
+        raise
+    except StorageError as error:
+        # Such a store may leave half an object, which must not be taken for a whole one.
+        try:
+            store.delete(path)
+        except StorageError:
+            raise OutcomeUnknown(f"'{path}' may be incomplete, and cannot be deleted: {error}") from error
+        raise
+    return True
 
 
 def check_create_if_absent(store: ObjectStore, directory: str) -> None:

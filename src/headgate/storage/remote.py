@@ -142,8 +142,8 @@ class FsspecStore(ObjectStore):
             try:
                 data: bytes = self._fs.cat_file(path, start=offset, end=None if length is None else offset + length)
             except OSError:
-                # S3 refuses a range that starts behind the end; a file would give nothing.
-                if not offset or offset < self.size(path):
+                # S3 refuses a range that starts at or behind the end, even of an empty object; a file gives nothing.
+                if offset < self.size(path):
                     raise
                 return b""
             return data

@@ -29,7 +29,9 @@ class Job:
     """Drives a coordinator. Instructions listed in `hold` are not answered by themselves."""
 
     def __init__(self, topology=None, *, hold=(), start=True, restored=None, now=1_000, rng=None, **options):
-        coordinator_options = {k: options.pop(k) for k in ("driver_state", "next_full", "recovered", "next_id") if k in options}
+        coordinator_options = {
+            k: options.pop(k) for k in ("driver_state", "next_full", "recovered", "next_id") if k in options
+        }
         options.setdefault("interval_ms", LONG)
         self.coordinator = Coordinator(CheckpointSettings(**options), rng or Random(0), **coordinator_options)
         self.topology = topology or chain(1, 1)
@@ -41,7 +43,9 @@ class Job:
         self.out = []
         self.requests = 0
         self._replies = {
-            ev.PrepareLocation: lambda i: ev.LocationReady(i.checkpoint_id, f"{i.target or 'dir'}/chk-{i.checkpoint_id}"),
+            ev.PrepareLocation: lambda i: ev.LocationReady(
+                i.checkpoint_id, f"{i.target or 'dir'}/chk-{i.checkpoint_id}"
+            ),
             ev.SnapshotDriverState: lambda i: ev.DriverStateReady(i.checkpoint_id, {OperatorId("op0"): b"splits"}),
             ev.WriteMetadata: lambda i: ev.MetadataWritten(i.checkpoint_id, f"{i.content.location}/_metadata", 100),
             ev.ClaimLogEntry: self._claim,

@@ -34,7 +34,12 @@ def test_past_checkpoints_are_ignored():
 
 def test_failures_in_a_row():
     """R5.6, testContinuousFailure: DECLINED 1, 2, a failover that does not count, DECLINED 4."""
-    reports = (R.CHECKPOINT_DECLINED, 1), (R.CHECKPOINT_DECLINED, 2), (R.JOB_FAILOVER_REGION, 3), (R.CHECKPOINT_DECLINED, 4)
+    reports = (
+        (R.CHECKPOINT_DECLINED, 1),
+        (R.CHECKPOINT_DECLINED, 2),
+        (R.JOB_FAILOVER_REGION, 3),
+        (R.CHECKPOINT_DECLINED, 4),
+    )
     assert failures(FailureManager(2), *reports) == 1
 
 
@@ -64,7 +69,12 @@ def test_five_reasons_count():
 
 def test_one_checkpoint_counts_once():
     """R5.6, testIgnoreOneCheckpointRepeatedlyCountMultiTimes."""
-    reports = (R.CHECKPOINT_DECLINED, 1), (R.CHECKPOINT_DECLINED, 2), (R.JOB_FAILOVER_REGION, 3), (R.CHECKPOINT_DECLINED, 2)
+    reports = (
+        (R.CHECKPOINT_DECLINED, 1),
+        (R.CHECKPOINT_DECLINED, 2),
+        (R.JOB_FAILOVER_REGION, 3),
+        (R.CHECKPOINT_DECLINED, 2),
+    )
     assert failures(FailureManager(2), *reports) == 0
 
 

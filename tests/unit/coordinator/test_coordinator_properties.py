@@ -117,7 +117,7 @@ def test_defaults_are_flinks():
     assert (settings.num_retained, settings.retention) == (1, NEVER)
     assert settings.exactly_once
     assert settings.after_tasks_finish
-    assert not (settings.unaligned or settings.unaligned_forced or settings.incremental)
+    assert (settings.unaligned, settings.unaligned_forced, settings.incremental) == (False, False, False)
     assert settings.aligned_timeout_ms == 0
     assert settings.history_size == 10
     assert settings.warnings == ()

@@ -157,6 +157,8 @@ class Aggregate(_RunningOperator):
         return self._receive
 
     def _receive(self, batch: Batch) -> None:
+        if self._columnar:
+            self._check_keys(batch)
         if self._columnar and self._has_nulls(batch):
             schema: pa.Schema = self.type.schema
             column = schema.names[self._position or 0]
@@ -172,6 +174,12 @@ class Aggregate(_RunningOperator):
             self.fold(batch, lambda row: row[at], lambda old, row: combine(old, row[at]), self._every)
         else:
             self.fold(batch, _same, self._combine_rows(), self._every)
+
+    def _check_keys(self, batch: Batch) -> None:
+        assert self._key is not None
+        column = batch.arrow().column(self._key.columns[0])
+        if column.null_count:
+            self.guard(hash_column, column)  # says what is wrong with null keys
 
     def _has_nulls(self, batch: Batch) -> bool:
         return self._position is not None and batch.arrow().column(self._position).null_count > 0
@@ -255,7 +263,11 @@ class Aggregate(_RunningOperator):
     def _emit_columns(self, keys: pa.Array, results: pa.Array) -> None:
         schema: pa.Schema = self.type.schema
         columns = [results, keys] if self._position == 0 else [keys, results]
-        columns = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+        try:
+            columns = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+        except pa.ArrowInvalid as error:
+            too_large = UserCodeError(f"{self._how}() does not fit {self.type} any more: declare a wider type ({error})")
+            raise self.failure(too_large) from None
         self.emit(Batch.of_arrow(pa.RecordBatch.from_arrays(columns, schema=schema), self.type))
 
 

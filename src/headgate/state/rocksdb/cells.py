@@ -6,7 +6,7 @@ handles need not copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headgate.state.addresses import NO_KEY, KeyContext, NoKeySet
@@ -85,10 +85,11 @@ class ReusedValue(RowValue):
             NO_KEY.refuse(f"value state '{self.name}'")
         if stored is None:
             return copied(self._default)
-        if type(stored) in ATOMS or context.address in table:
-            return stored
-        # What lies below belongs to a snapshot or to the cache of what is in the database.
-        table[context.address] = stored = copied(self._rows.codec.open(stored))
+        if type(stored) is Packed:
+            stored = table[context.address] = self._rows.codec.open(stored)
+        elif type(stored) not in ATOMS and context.address not in table:
+            # What lies below belongs to a snapshot, or is known to be what the database holds.
+            stored = table[context.address] = copied(stored)
         return stored
 
     def update(self, value: Any) -> None:
@@ -245,24 +246,24 @@ class RowValueTable(ValueTable):
 
 
 class RowTimerStore(TimerStore):
-    """Timers as rows."""
+    """Timers as rows; these are asked for when the first timer comes."""
 
-    def __init__(self, rows: ValueRows) -> None:
+    def __init__(self, rows: Callable[[], ValueRows]) -> None:
         self._rows = rows
 
     def get(self, group: int, address: Any) -> int | None:
         """The number stored, or None."""
-        found: int | None = self._rows.tables[group][address]
+        found: int | None = self._rows().tables[group][address]
         return found
 
     def put(self, group: int, address: Any, number: int) -> None:
         """Store a registration."""
-        self._rows.tables[group][address] = number
+        self._rows().tables[group][address] = number
 
     def remove(self, group: int, address: Any) -> None:
         """Forget a registration."""
-        self._rows.remove(group, address)
+        self._rows().remove(group, address)
 
     def entries(self) -> Iterator[tuple[int, Any, int]]:
         """Every registration."""
-        return self._rows.items()
+        return self._rows().items()

@@ -7,11 +7,10 @@ about a millisecond if all memtables are empty.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 from rocksdict import (
     AccessType,
@@ -33,6 +32,8 @@ from rocksdict import (
 from headgate.errors import InvalidArgument, StorageError
 
 __all__ = ["Column", "MemoryBudget", "Store", "WriteBatch"]
+
+T = TypeVar("T")
 
 _MIB: Final = 1 << 20
 _DEFAULT_COLUMN: Final = "default"  # RocksDB's own; no state lies in it
@@ -105,6 +106,7 @@ class MemoryBudget:
         options.set_stats_dump_period_sec(0)
         options.set_stats_persist_period_sec(0)
         options.set_manifest_preallocation_size(64 * 1024)
+        options.set_max_manifest_file_size(4 * _MIB)  # every snapshot stores it
         return options
 
     def column_options(self) -> Options:
@@ -163,16 +165,17 @@ class Column:
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """The values of many rows; quickest when the keys are sorted."""
-        found: list[bytes | None] = self._family.get(keys)
-        return found
+        return cast("list[bytes | None]", self._family.get(cast("list[Any]", keys)))
 
     def scan(self, lower: bytes, upper: bytes, *, keep: bool = True) -> Iterator[tuple[bytes, bytes]]:
         """The rows from `lower` on and before `upper`, as they are now; `keep=False` spares the block cache."""
-        return iter(self._family.items(from_key=lower, read_opt=_read_options(upper, keep)))
+        options = _read_options(upper, keep)
+        return _held(cast("Iterator[tuple[bytes, bytes]]", self._family.items(from_key=lower, read_opt=options)), options)
 
     def scan_keys(self, lower: bytes, upper: bytes, *, keep: bool = True) -> Iterator[bytes]:
         """The keys of these rows."""
-        return iter(self._family.keys(from_key=lower, read_opt=_read_options(upper, keep)))
+        options = _read_options(upper, keep)
+        return _held(cast("Iterator[bytes]", self._family.keys(from_key=lower, read_opt=options)), options)
 
     def batch(self) -> WriteBatch:
         """An empty batch of changes to this column."""
@@ -204,16 +207,33 @@ class Column:
             with _storage(self._path, "compacting a range"):
                 self._family.compact_range(lower, upper)
 
-    def ingest(self, files: list[Path]) -> None:
-        """Take over files of rows; they are moved."""
-        options = IngestExternalFileOptions()
-        options.set_move_files(True)
-        with _storage(self._path, "taking over a file"):
-            self._family.ingest_external_file([str(file) for file in files], options)
+    def import_range(self, source: Column, lower: bytes, upper: bytes, scratch: Path, budget: MemoryBudget) -> None:
+        """Copy a range of rows of another database's column; the range must be empty here.
+
+        Sorted files that are taken over cost 60% of what writing the rows does, and need no compaction later.
+        """
+        files: list[Path] = []
+        rows = source.scan(lower, upper, keep=False)
+        with _storage(self._path, "copying rows"):
+            for first in rows:
+                files.append(scratch / f"{len(files)}.sst")
+                _write_file(files[-1], budget.column_options(), first, rows)
+            if files:
+                options = IngestExternalFileOptions()
+                options.set_move_files(True)
+                self._family.ingest_external_file([str(file) for file in files], options)
 
     def close(self) -> None:
-        """Let go of the column."""
-        self._family.close()
+        """Let go of the column: the database stays open, and its memory in use, as long as anybody refers to it."""
+        self.handle = None
+        with suppress(Exception):
+            self._family.close()
+
+
+def _held(rows: Iterator[T], options: ReadOptions) -> Iterator[T]:
+    """The rows; rocksdict reads the bound of the options after they are gone, unless somebody holds them."""
+    yield from rows
+    del options
 
 
 def _write_options() -> WriteOptions:
@@ -271,12 +291,11 @@ class Store:
             with _storage(self.path, "writing"):
                 self._database.write(batch, _WRITE)
 
-    def flush(self, *, wait: bool) -> bool:
-        """Write everything in memory to files; whether that is done."""
-        pending = [column for column in self.columns.values() if column.in_memory()]
-        for column in pending:
-            column.flush(wait=wait)
-        return wait or not pending
+    def flush(self, *, wait: bool) -> None:
+        """Write everything that is in memory to files, or only have it started."""
+        for column in self.columns.values():
+            if column.in_memory():
+                column.flush(wait=wait)
 
     def in_memory(self) -> bool:
         """Whether rows are not yet in files."""
@@ -291,34 +310,22 @@ class Store:
         """Bytes of all live files of rows."""
         return sum(int(file["size"]) for file in self._database.live_files())
 
-    def import_range(self, source: Store, lower: bytes, upper: bytes, scratch: Path) -> None:
-        """Copy a range of rows of every column of another database; the range must be empty here.
-
-        Sorted files that are taken over cost 60% of what writing the rows does, and need no compaction later.
-        """
-        for number, (name, column) in enumerate(source.columns.items()):
-            files: list[Path] = []
-            rows = column.scan(lower, upper, keep=False)
-            with _storage(self.path, "copying rows"):
-                for first in rows:
-                    files.append(scratch / f"{number}-{len(files)}.sst")
-                    _write_file(files[-1], self._budget.column_options(), first, rows)
-            if files:
-                self.column(name).ingest(files)
+    def drop_column(self, name: str) -> None:
+        """Remove a column and its rows."""
+        self.columns.pop(name).close()
+        with _storage(self.path, f"dropping column family '{name}'"):
+            self._database.drop_column_family(name)
 
     def close(self) -> None:
-        """Close the database; files stay."""
-        with suppress(Exception):  # what cannot be closed is of no use either
+        """Close the database; files stay, what was not flushed may be lost."""
+        # Once the background work is cancelled, closing complains that it cannot flush, but closes.
+        with suppress(Exception):
             self._database.cancel_all_background(True)
         for column in self.columns.values():
             column.close()
         self.columns.clear()
-        self._database.close()
-
-    def destroy(self) -> None:
-        """Close the database and remove its directory."""
-        self.close()
-        shutil.rmtree(self.path, ignore_errors=True)
+        with suppress(Exception):
+            self._database.close()
 
 
 def _write_file(

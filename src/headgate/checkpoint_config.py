@@ -1,0 +1,129 @@
+"""The checkpoint settings of a program, in PyFlink's spelling: a face of the configuration's options."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from headgate import options
+from headgate.config import Configuration
+
+__all__ = ["CheckpointConfig", "CheckpointingMode", "ExternalizedCheckpointRetention"]
+
+
+class CheckpointingMode(Enum):
+    """Whether a record counts exactly once in state after a failure, or at least once."""
+
+    EXACTLY_ONCE = "EXACTLY_ONCE"
+    AT_LEAST_ONCE = "AT_LEAST_ONCE"
+
+
+class ExternalizedCheckpointRetention(Enum):
+    """What becomes of the retained checkpoints when the job ends (SPEC R5.2)."""
+
+    NO_EXTERNALIZED_CHECKPOINTS = "NO_EXTERNALIZED_CHECKPOINTS"
+    DELETE_ON_CANCELLATION = "DELETE_ON_CANCELLATION"
+    RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
+
+
+class CheckpointConfig:
+    """Reads and sets the options of `execution.checkpointing.*`.
+
+    >>> settings = CheckpointConfig(Configuration())
+    >>> settings.set_checkpoint_interval(1000)
+    >>> settings.get_checkpoint_interval(), settings.is_checkpointing_enabled()
+    (1000, True)
+    """
+
+    DEFAULT_TIMEOUT = 600_000
+    DEFAULT_MIN_PAUSE_BETWEEN_CHECKPOINTS = 0
+    DEFAULT_MAX_CONCURRENT_CHECKPOINTS = 1
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+
+    def is_checkpointing_enabled(self) -> bool:
+        """Whether there are periodic checkpoints."""
+        return self.get_checkpoint_interval() > 0
+
+    def get_checkpointing_mode(self) -> CheckpointingMode:
+        """EXACTLY_ONCE unless set."""
+        return CheckpointingMode(self._configuration.get(options.CHECKPOINT_MODE))
+
+    def set_checkpointing_mode(self, mode: CheckpointingMode) -> None:
+        """Whether barriers are aligned (exactly once) or only counted (at least once)."""
+        self._configuration.set(options.CHECKPOINT_MODE, mode.value)
+
+    def get_checkpoint_interval(self) -> int:
+        """Milliseconds; -1 if there are no periodic checkpoints."""
+        interval = self._configuration.get(options.CHECKPOINT_INTERVAL)
+        return -1 if interval is None else interval
+
+    def set_checkpoint_interval(self, checkpoint_interval: int) -> None:
+        """Milliseconds between two checkpoints."""
+        self._configuration.set(options.CHECKPOINT_INTERVAL, checkpoint_interval)
+
+    def get_checkpoint_timeout(self) -> int:
+        """Milliseconds."""
+        return self._configuration.get(options.CHECKPOINT_TIMEOUT)
+
+    def set_checkpoint_timeout(self, checkpoint_timeout: int) -> None:
+        """A checkpoint that takes longer is aborted."""
+        self._configuration.set(options.CHECKPOINT_TIMEOUT, checkpoint_timeout)
+
+    def get_min_pause_between_checkpoints(self) -> int:
+        """Milliseconds."""
+        return self._configuration.get(options.CHECKPOINT_MIN_PAUSE)
+
+    def set_min_pause_between_checkpoints(self, min_pause: int) -> None:
+        """Milliseconds between the end of one checkpoint and the start of the next."""
+        self._configuration.set(options.CHECKPOINT_MIN_PAUSE, min_pause)
+
+    def get_max_concurrent_checkpoints(self) -> int:
+        """How many may be under way."""
+        return self._configuration.get(options.CHECKPOINT_MAX_CONCURRENT)
+
+    def set_max_concurrent_checkpoints(self, max_concurrent_checkpoints: int) -> None:
+        """How many may be under way at the same time."""
+        self._configuration.set(options.CHECKPOINT_MAX_CONCURRENT, max_concurrent_checkpoints)
+
+    def get_tolerable_checkpoint_failure_number(self) -> int:
+        """How many may fail in a row."""
+        return self._configuration.get(options.CHECKPOINT_TOLERABLE_FAILURES)
+
+    def set_tolerable_checkpoint_failure_number(self, tolerable_checkpoint_failure_number: int) -> None:
+        """How many checkpoints may fail in a row before the job does."""
+        self._configuration.set(options.CHECKPOINT_TOLERABLE_FAILURES, tolerable_checkpoint_failure_number)
+
+    def set_fail_on_checkpointing_errors(self, fail: bool) -> None:
+        """False tolerates any number of failed checkpoints, True none."""
+        self.set_tolerable_checkpoint_failure_number(0 if fail else 2**31 - 1)
+
+    def enable_externalized_checkpoints(self, retention: ExternalizedCheckpointRetention) -> None:
+        """What becomes of the retained checkpoints when the job ends."""
+        self._configuration.set(options.CHECKPOINT_RETENTION, retention.value)
+
+    set_externalized_checkpoint_retention = enable_externalized_checkpoints
+
+    def is_unaligned_checkpoints_enabled(self) -> bool:
+        """Whether barriers may overtake records."""
+        return self._configuration.get(options.UNALIGNED)
+
+    def enable_unaligned_checkpoints(self, enabled: bool = True) -> None:
+        """Let barriers overtake records; what they overtake becomes part of the checkpoint."""
+        self._configuration.set(options.UNALIGNED, enabled)
+
+    def disable_unaligned_checkpoints(self) -> None:
+        """Barriers wait for the records before them."""
+        self.enable_unaligned_checkpoints(False)
+
+    def set_aligned_checkpoint_timeout(self, timeout_ms: int) -> None:
+        """An alignment that takes longer turns unaligned; 0 starts unaligned."""
+        self._configuration.set(options.ALIGNED_TIMEOUT, timeout_ms)
+
+    def set_checkpoint_storage_dir(self, checkpoint_path: str) -> None:
+        """The directory, or any fsspec URL, for checkpoints."""
+        self._configuration.set(options.CHECKPOINT_DIR, checkpoint_path)
+
+    def get_checkpoint_storage_dir(self) -> str | None:
+        """The directory for checkpoints."""
+        return self._configuration.get(options.CHECKPOINT_DIR)

@@ -1,0 +1,5 @@
+"""`pyflink.common.configuration`."""
+
+from headgate.config import Configuration
+
+__all__ = ["Configuration"]

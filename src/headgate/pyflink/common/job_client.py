@@ -1,0 +1,41 @@
+"""`pyflink.common.job_client`: Headgate's job client, answering with futures as PyFlink's does."""
+
+from __future__ import annotations
+
+from headgate.environment import JobClient as _JobClient
+from headgate.environment import JobExecutionResult
+from headgate.ids import JobId
+from headgate.pyflink.common.completable_future import CompletableFuture
+from headgate.runtime.job import JobStatus
+
+__all__ = ["JobClient"]
+
+
+class JobClient:
+    """A hold on a running job."""
+
+    def __init__(self, client: _JobClient) -> None:
+        self._client = client
+
+    def get_job_id(self) -> JobId:
+        """The job's id, 32 hex digits."""
+        return self._client.get_job_id()
+
+    def get_job_status(self) -> CompletableFuture[JobStatus]:
+        """Where the job is in its life."""
+        return CompletableFuture(self._client.get_job_status)
+
+    def cancel(self) -> CompletableFuture[None]:
+        """Cancel the job; the answer comes when it has ended."""
+        self._client.job.cancel()
+        return CompletableFuture(self._wait_for_end, self._has_ended)
+
+    def get_job_execution_result(self) -> CompletableFuture[JobExecutionResult]:
+        """The result when the job has finished; its error if it failed."""
+        return CompletableFuture(self._client.wait, self._has_ended)
+
+    def _has_ended(self) -> bool:
+        return self._client.get_job_status().is_terminal
+
+    def _wait_for_end(self) -> None:
+        self._client.job.wait()

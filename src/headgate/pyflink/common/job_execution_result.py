@@ -1,0 +1,5 @@
+"""`pyflink.common.job_execution_result`."""
+
+from headgate.environment import JobExecutionResult
+
+__all__ = ["JobExecutionResult"]

@@ -1,0 +1,5 @@
+"""`pyflink.common.types`."""
+
+from headgate.types import Row
+
+__all__ = ["Row"]

@@ -1,0 +1,14 @@
+"""`pyflink.datastream.data_stream`."""
+
+from headgate.stream import BroadcastStream, ConnectedStreams, DataStream, DataStreamSink, KeyedStream
+
+BroadcastConnectedStream = ConnectedStreams
+
+__all__ = [
+    "BroadcastConnectedStream",
+    "BroadcastStream",
+    "ConnectedStreams",
+    "DataStream",
+    "DataStreamSink",
+    "KeyedStream",
+]

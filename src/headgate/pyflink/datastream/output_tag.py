@@ -1,0 +1,5 @@
+"""`pyflink.datastream.output_tag`."""
+
+from headgate.functions import OutputTag
+
+__all__ = ["OutputTag"]

@@ -1,0 +1,5 @@
+"""`pyflink.datastream.timerservice`."""
+
+from headgate.functions import TimerService
+
+__all__ = ["TimerService"]

@@ -1,0 +1,350 @@
+"""The driver's shell around the checkpoint coordinator: carries out its instructions and tells it what came of them.
+
+The coordinator decides (`protocol/coordinator.py`), storage knows files (`storage/`), the job talks to workers
+(`job.py`). Everything here is called in the job's thread, except I/O, which runs in a small pool whose results come back
+as calls in the job's thread.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from random import Random
+from typing import Any
+
+from headgate import config
+from headgate.config import Configuration
+from headgate.errors import IllegalState, StorageError
+from headgate.ids import JobId, VertexId
+from headgate.protocol import coordinator_events as ev
+from headgate.protocol.checkpoint_plan import PlanInput, PlanVertex, TaskId, TaskReport, TaskStatus, Topology
+from headgate.protocol.checkpoint_types import SavepointFormat
+from headgate.protocol.coordinator import Coordinator
+from headgate.protocol.decider import RequestId
+from headgate.protocol.messages import (
+    AcknowledgeCheckpoint,
+    AnnounceCheckpoint,
+    CheckpointAborted,
+    CheckpointComplete,
+    DeclineCheckpoint,
+    FromDriver,
+    TriggerCheckpoint,
+)
+from headgate.protocol.properties import CheckpointSettings, EndStatus
+from headgate.protocol.reasons import FailureReason
+from headgate.protocol.stats import SubtaskMetrics
+from headgate.runtime.plan import JobPlan
+from headgate.runtime.snapshot_files import AckState, VertexRestore, WorkerStorage
+from headgate.runtime.snapshots_of_job import JobSnapshots, restore_plan
+
+__all__ = ["CheckpointService"]
+
+Send = Callable[[TaskId, FromDriver], None]
+
+
+class CheckpointService:
+    """The checkpoints of one job.
+
+    `send` reaches a subtask, `call` runs a function in the job's thread, `fail` fails the attempt, `stand_down` ends
+    this driver because another one has taken the job over.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        job_id: JobId,
+        configuration: Configuration,
+        *,
+        send: Send,
+        call: Callable[[Callable[[], None]], None],
+        fail: Callable[[str], None],
+        stand_down: Callable[[str], None],
+    ) -> None:
+        self.settings = CheckpointSettings.from_configuration(configuration)
+        self._plan, self._send, self._call, self._fail, self._stand_down = plan, send, call, fail, stand_down
+        self._configuration = configuration
+        self._snapshots = JobSnapshots(plan, job_id, configuration, self.settings.num_retained)
+        self.job_id = self._snapshots.job_id
+        recovered, next_id = self._snapshots.recovered()
+        self._coordinator = Coordinator(self.settings, Random(), recovered=recovered, next_id=next_id)
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="headgate-checkpoints")
+        self._claims = ThreadPoolExecutor(1, thread_name_prefix="headgate-log")
+        self._alarm: int | None = None
+        self._attempt = 0
+        self._requests: dict[RequestId, Future[ev.RequestDone]] = {}
+        self._damaged: set[int] = set()
+        self._doers: dict[type[ev.Instruction], Callable[[Any], None]] = {
+            ev.PrepareLocation: self._prepare_location,
+            ev.SnapshotDriverState: self._snapshot_driver_state,
+            ev.TriggerTasks: self._trigger_tasks,
+            ev.Announce: self._announce,
+            ev.RegisterShared: self._register_shared,
+            ev.ReleaseShared: self._release_shared,
+            ev.WriteMetadata: self._write_metadata,
+            ev.ClaimLogEntry: self._claim_log_entry,
+            ev.NotifyComplete: self._notify_complete,
+            ev.NotifyAborted: self._notify_aborted,
+            ev.DiscardFiles: self._discard_files,
+            ev.DiscardCheckpoint: self._discard_checkpoint,
+            ev.CompleteRequest: self._complete_request,
+            ev.FailJob: self._fail_job,
+            ev.ScheduleAt: self._schedule_at,
+            ev.Warn: self._pass_warning,
+            ev.StandDown: self._superseded,
+        }
+        for warning in self.settings.warnings:
+            self._warn(warning)
+        imported = self._snapshots.import_named()
+        if imported is not None:
+            self._tell(imported)
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """Completed checkpoints, pending ones, statistics."""
+        return self._coordinator
+
+    # --- called by the job ------------------------------------------------------------------------------------------
+
+    def start_attempt(self, number: int) -> dict[VertexId, VertexRestore]:
+        """A new attempt begins: what its subtasks start from. Steps back over damaged checkpoints."""
+        self._attempt = number
+        restored, restore = self._choose()
+        self._tell(ev.AttemptStarted(number, _topology(self._plan), restored))
+        return restore
+
+    def worker_storage(self) -> WorkerStorage:
+        """Where the workers of the attempt write."""
+        return self._snapshots.worker_storage(self._attempt, self.settings.incremental)
+
+    def _choose(self) -> tuple[int | None, dict[VertexId, VertexRestore]]:
+        kept = [c for c in reversed(self._coordinator.store.checkpoints) if c.id not in self._damaged]
+        for checkpoint in kept:
+            try:
+                snapshot = self._snapshots.intact(checkpoint)
+            except StorageError as error:
+                self._damaged.add(checkpoint.id)
+                self._warn(f"checkpoint {checkpoint.id} is DAMAGED, stepping back to an older one: {error}")
+                continue
+            return checkpoint.id, restore_plan(
+                self._plan,
+                snapshot.manifest,
+                claim=self.settings.incremental and not checkpoint.properties.unclaimed,
+                ignore_unmatched=self._configuration.get(config.RECOVERY_IGNORE_UNCLAIMED),
+            )
+        if self._damaged:
+            raise StorageError(
+                f"every retained checkpoint is damaged ({', '.join(map(str, sorted(self._damaged)))}): the job cannot go on "
+                "without losing state; start it anew, or from a savepoint (execution.state-recovery.path)"
+            )
+        return None, {}
+
+    def task_running(self, task: TaskId) -> None:
+        """A subtask runs."""
+        self._tell(ev.TaskStatusChanged(self._attempt, task, TaskStatus.RUNNING))
+
+    def task_finished(self, task: TaskId) -> None:
+        """A subtask has ended well."""
+        self._tell(ev.TaskStatusChanged(self._attempt, task, TaskStatus.FINISHED))
+
+    def end_of_data(self, task: TaskId) -> None:
+        """A subtask has seen its last record."""
+        self._tell(ev.EndOfData(self._attempt, task))
+
+    def job_running(self, running: bool) -> None:
+        """All subtasks run, or the attempt is failing."""
+        self._tell(ev.JobStatusChanged(running))
+
+    def job_ended(self, status: EndStatus) -> None:
+        """The job is over: delete what need not be kept, and wait for that."""
+        self._tell(ev.JobEnded(status))
+        self._claims.shutdown(wait=True)
+        self._pool.shutdown(wait=True)
+        for request in self._requests.values():
+            if not request.done():
+                request.set_exception(IllegalState("the job has ended"))
+
+    def acknowledged(self, task: TaskId, message: AcknowledgeCheckpoint) -> None:
+        """A subtask has written its part."""
+        state = AckState.decode(message.state)
+        metrics = SubtaskMetrics(
+            message.checkpointed_size,
+            message.state_size,
+            message.sync_ms,
+            message.async_ms,
+            message.alignment_ms,
+            message.start_delay_ms,
+            message.processed_bytes,
+            message.persisted_bytes,
+            message.unaligned,
+            message.objects_written,
+        )
+        shared = {
+            op: sum(part.shared for piece in pieces for part in piece.parts) for op, pieces in state.operators.items()
+        }
+        report = TaskReport(finished_operators=message.finished)
+        self._tell(
+            ev.Acknowledged(self._attempt, task, message.checkpoint_id, state, metrics, report, shared)  # type: ignore[arg-type]
+        )
+
+    def declined(self, task: TaskId, message: DeclineCheckpoint) -> None:
+        """A subtask has no part in a checkpoint."""
+        reason = FailureReason[message.reason]
+        self._tell(ev.Declined(self._attempt, task, message.checkpoint_id, reason, message.message))
+
+    def tick(self) -> None:
+        """Time has passed."""
+        if self._alarm is not None and _now() >= self._alarm:
+            self._alarm = None
+            self._tell(ev.TimePassed())
+
+    def seconds_to_alarm(self) -> float | None:
+        """How long until `tick` has work."""
+        return None if self._alarm is None else max(0.0, (self._alarm - _now()) / 1000)
+
+    # --- called by users, in the job's thread -----------------------------------------------------------------------
+
+    def request_checkpoint(self, request: str, full: bool, answer: Future[ev.RequestDone]) -> None:
+        """A checkpoint now."""
+        kind = ev.CheckpointKind.FULL if full else ev.CheckpointKind.CONFIGURED
+        self._request(ev.CheckpointRequested(RequestId(request), kind), answer)
+
+    def request_savepoint(
+        self, request: str, target: str | None, format: SavepointFormat, answer: Future[ev.RequestDone]
+    ) -> None:
+        """A savepoint now."""
+        self._request(ev.SavepointRequested(RequestId(request), target, format), answer)
+
+    def _request(self, event: Any, answer: Future[ev.RequestDone]) -> None:
+        self._requests[event.request_id] = answer
+        self._tell(event)
+
+    # --- instructions -----------------------------------------------------------------------------------------------
+
+    def _tell(self, event: ev.Event) -> None:
+        for instruction in self._coordinator.handle(event, _now()):
+            self._carry_out(instruction)
+
+    def _carry_out(self, instruction: ev.Instruction) -> None:
+        self._doers[type(instruction)](instruction)
+
+    def _later(
+        self,
+        work: Callable[[], ev.Event | None],
+        failed: Callable[[Exception], ev.Event | None],
+        pool: ThreadPoolExecutor | None = None,
+    ) -> None:
+        """Do I/O in the pool; its result is an event in the job's thread."""
+
+        def run() -> None:
+            try:
+                event = work()
+            except Exception as error:
+                event = failed(error)
+            if event is not None:
+                self._call(lambda: self._tell(event))
+
+        (pool or self._pool).submit(run)
+
+    def _prepare_location(self, do: ev.PrepareLocation) -> None:
+        self._later(
+            lambda: ev.LocationReady(do.checkpoint_id, self._snapshots.prepare(do.checkpoint_id, do.type, do.target)),
+            lambda error: ev.LocationFailed(do.checkpoint_id, str(error)),
+        )
+
+    def _snapshot_driver_state(self, do: ev.SnapshotDriverState) -> None:
+        self._call(lambda: self._tell(ev.DriverStateReady(do.checkpoint_id)))
+
+    def _trigger_tasks(self, do: ev.TriggerTasks) -> None:
+        for task in do.tasks:
+            self._send(task, TriggerCheckpoint(do.barrier.encode()))
+
+    def _announce(self, do: ev.Announce) -> None:
+        for task in do.tasks:
+            self._send(task, AnnounceCheckpoint(do.barrier.encode()))
+
+    def _register_shared(self, do: ev.RegisterShared) -> None:
+        self._snapshots.register(do.checkpoint_id, do.task, do.state)
+
+    def _release_shared(self, do: ev.ReleaseShared) -> None:
+        paths, in_use = self._snapshots.release(do.lowest)
+        self._later(
+            lambda: ev.SharedReleased(self._snapshots.delete(paths, in_use)), lambda _: ev.SharedReleased(in_use)
+        )
+
+    def _write_metadata(self, do: ev.WriteMetadata) -> None:
+        self._later(
+            lambda: self._snapshots.publish(do.content),
+            lambda error: ev.MetadataFailed(do.checkpoint_id, str(error)),
+        )
+
+    def _claim_log_entry(self, do: ev.ClaimLogEntry) -> None:
+        self._later(
+            lambda: self._snapshots.claim(do.checkpoint_id),
+            lambda error: ev.LogEntryFailed(do.checkpoint_id, str(error)),
+            self._claims,
+        )
+
+    def _notify_complete(self, do: ev.NotifyComplete) -> None:
+        for task in do.tasks:
+            self._send(task, CheckpointComplete(do.checkpoint_id, do.commit_number))
+
+    def _notify_aborted(self, do: ev.NotifyAborted) -> None:
+        for task in do.tasks:
+            self._send(task, CheckpointAborted(do.checkpoint_id, do.latest_completed))
+
+    def _discard_files(self, do: ev.DiscardFiles) -> None:
+        self._later(lambda: self._snapshots.discard_part(do.state), _nothing)
+
+    def _discard_checkpoint(self, do: ev.DiscardCheckpoint) -> None:
+        self._later(
+            lambda: self._snapshots.discard(do.checkpoint_id, do.location), lambda _: ev.Discarded(do.checkpoint_id)
+        )
+
+    def _complete_request(self, do: ev.CompleteRequest) -> None:
+        answer = self._requests.pop(do.request_id, None)
+        if answer is None:
+            return
+        if isinstance(do.result, ev.RequestDone):
+            answer.set_result(do.result)
+        else:
+            answer.set_exception(IllegalState(do.result.message))
+
+    def _fail_job(self, do: ev.FailJob) -> None:
+        self._fail(do.message)
+
+    def _schedule_at(self, do: ev.ScheduleAt) -> None:
+        self._alarm = do.time
+
+    def _pass_warning(self, do: ev.Warn) -> None:
+        self._warn(do.message)
+
+    def _superseded(self, do: ev.StandDown) -> None:
+        self._stand_down(do.message)
+
+    def _warn(self, text: str) -> None:
+        sys.stderr.write(f"headgate: job '{self._plan.name}': {text}\n")
+        sys.stderr.flush()
+
+
+def _nothing(_: Exception) -> None:
+    return None
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _topology(plan: JobPlan) -> Topology:
+    """The job graph as the coordinator sees it."""
+    vertices = []
+    for vertex in plan.graph.vertices:
+        inputs = []
+        for edge in plan.graph.inputs(vertex.id):
+            writers = plan.graph.vertices[edge.source].parallelism
+            channels = [edge.partitioning.writers(r, writers, vertex.parallelism) for r in range(vertex.parallelism)]
+            inputs.append(PlanInput(edge.source, tuple(map(tuple, channels)) if edge.partitioning.pointwise else None))
+        operators = tuple(operator.id for operator in vertex.operators)
+        vertices.append(PlanVertex(vertex.id, vertex.parallelism, tuple(inputs), operators))
+    return Topology(tuple(vertices))

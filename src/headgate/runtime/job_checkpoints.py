@@ -1,0 +1,143 @@
+"""Checkpoints as the job sees them: messages of workers go in, wishes of users are answered."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+
+from headgate.config import Configuration
+from headgate.errors import IllegalState
+from headgate.ids import JobId, VertexId
+from headgate.protocol.checkpoint_plan import TaskId
+from headgate.protocol.checkpoint_types import SavepointFormat
+from headgate.protocol.coordinator_events import RequestDone
+from headgate.protocol.messages import (
+    AcknowledgeCheckpoint,
+    DataFinished,
+    DeclineCheckpoint,
+    Finished,
+    FromDriver,
+    FromWorker,
+    Running,
+)
+from headgate.protocol.properties import EndStatus
+from headgate.protocol.stats import StatsTracker
+from headgate.runtime.checkpointing import CheckpointService
+from headgate.runtime.control import ControlServer, WorkerKey
+from headgate.runtime.plan import JobPlan
+from headgate.runtime.snapshot_files import VertexRestore, WorkerStorage
+
+__all__ = ["JobCheckpoints"]
+
+Ask = Callable[[str, "Future[RequestDone]"], None]
+
+
+class JobCheckpoints:
+    """Joins the job, its workers and the checkpoint service. All but the wishes are called in the job's thread."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        job_id: JobId,
+        configuration: Configuration,
+        server: ControlServer,
+        post: Callable[[Callable[[], None]], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        """`post` runs a function in the job's thread, `fail` fails the attempt."""
+        self._plan, self._server, self._post = plan, server, post
+        self._attempt = 0
+        self._ended = False
+        self._index = {
+            TaskId(slot.vertex, slot.subtask): (level, index)
+            for level, slots in enumerate(plan.layout.levels)
+            for index, slot in enumerate(slots)
+            if not slot.relay
+        }
+        self._service = CheckpointService(
+            plan, job_id, configuration, send=self._send, call=post, fail=fail, stand_down=fail
+        )
+
+    # --- the job ----------------------------------------------------------------------------------------------------
+
+    @property
+    def job_id(self) -> JobId:
+        """The job's id: that of the job which is continued, if one is."""
+        return self._service.job_id
+
+    @property
+    def stats(self) -> StatsTracker:
+        """What is remembered of the job's checkpoints."""
+        return self._service.coordinator.stats
+
+    def start_attempt(self, number: int) -> Mapping[VertexId, VertexRestore]:
+        """What the subtasks of a new attempt start from."""
+        self._attempt = number
+        return self._service.start_attempt(number)
+
+    def worker_storage(self) -> WorkerStorage:
+        """Where the workers of the attempt write."""
+        return self._service.worker_storage()
+
+    def job_running(self, running: bool) -> None:
+        """All subtasks run, or the attempt is failing."""
+        self._service.job_running(running)
+
+    def job_ended(self, status: EndStatus) -> None:
+        """The job is over."""
+        if not self._ended:
+            self._ended = True
+            self._service.job_ended(status)
+
+    def tick(self) -> None:
+        """Time has passed."""
+        self._service.tick()
+
+    def seconds_to_alarm(self) -> float | None:
+        """How long until `tick` has work."""
+        return self._service.seconds_to_alarm()
+
+    def on_message(self, worker: WorkerKey, message: FromWorker) -> None:
+        """A worker said something; what does not concern checkpoints is passed over."""
+        slot = self._plan.layout.levels[worker.level][worker.index]
+        if slot.relay:
+            return
+        service, task = self._service, TaskId(slot.vertex, slot.subtask)
+        if isinstance(message, AcknowledgeCheckpoint):
+            service.acknowledged(task, message)
+        elif isinstance(message, DeclineCheckpoint):
+            service.declined(task, message)
+        elif isinstance(message, Running):
+            service.task_running(task)
+        elif isinstance(message, Finished):
+            service.task_finished(task)
+        elif isinstance(message, DataFinished):
+            service.end_of_data(task)
+
+    def _send(self, task: TaskId, message: FromDriver) -> None:
+        self._server.send(WorkerKey(self._attempt, *self._index[task]), message)
+
+    # --- wishes, from any thread ------------------------------------------------------------------------------------
+
+    def trigger_checkpoint(self, full: bool = False, timeout: float = 600.0) -> RequestDone:
+        """Take a checkpoint now and wait for it; its error if it failed."""
+        return self._ask(lambda name, answer: self._service.request_checkpoint(name, full, answer), timeout)
+
+    def trigger_savepoint(
+        self, target: str | None = None, format: SavepointFormat = SavepointFormat.NATIVE, timeout: float = 600.0
+    ) -> RequestDone:
+        """Take a savepoint now and wait for it; its error if it failed."""
+        return self._ask(lambda name, answer: self._service.request_savepoint(name, target, format, answer), timeout)
+
+    def _ask(self, ask: Ask, timeout: float) -> RequestDone:
+        answer: Future[RequestDone] = Future()
+
+        def run() -> None:
+            if self._ended:
+                answer.set_exception(IllegalState(f"job '{self._plan.name}' has ended"))
+            else:
+                ask(secrets.token_hex(8), answer)
+
+        self._post(run)
+        return answer.result(timeout)

@@ -1,0 +1,282 @@
+"""A subtask's snapshot on its way to storage, and back: the worker's side of a checkpoint.
+
+Writing runs in a thread of its own while records go on; the driver gets an acknowledgement when everything is durable.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from headgate.errors import HeadgateError
+from headgate.handles import KeyedStateHandle, Payload, decode_handle, encode_handle
+from headgate.keygroups import KeyGroupRange, key_group_range
+from headgate.protocol.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from headgate.protocol.reasons import FailureReason
+from headgate.runtime.inputs import CapturedFrame
+from headgate.runtime.operators.base import OperatorSnapshot
+from headgate.runtime.snapshot import OperatorRestore, SnapshotInProgress, SubtaskRestore
+from headgate.state.backend import SnapshotRun
+from headgate.state.operator import OperatorStateSnapshot, rescale
+from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
+from headgate.storage.layout import Attempt
+from headgate.storage.manifest import Part, PieceKind, StatePiece
+from headgate.storage.objects import ObjectStore
+from headgate.storage.reader import SnapshotReader
+from headgate.storage.remote import open_store
+from headgate.storage.writer import PartStream, Scope, SnapshotTarget, StateWriter, open_writer
+
+__all__ = ["AckState", "SnapshotWriter", "VertexRestore", "WorkerStorage", "read_restore"]
+
+
+class AckState(msgspec.Struct, frozen=True):
+    """What one subtask says of its state: for each operator the pieces it wrote."""
+
+    operators: dict[str, tuple[StatePiece, ...]]
+
+    def encode(self) -> bytes:
+        """For the acknowledgement."""
+        return msgspec.msgpack.encode(self)
+
+    @staticmethod
+    def decode(data: bytes) -> AckState:
+        """From the acknowledgement."""
+        return msgspec.msgpack.decode(data, type=AckState)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStorage:
+    """Where a worker writes: plain data that travels with the task."""
+
+    attempt: Attempt
+    in_files: bool  # else state travels in the acknowledgement
+    shared_directory: str | None
+    inline_threshold: int
+
+    def target(self, progress: SnapshotInProgress) -> SnapshotTarget:
+        """Where one checkpoint goes."""
+        options = progress.barrier.options
+        directory = options.location or None
+        shared = None if options.type.is_savepoint else self.shared_directory
+        return SnapshotTarget(progress.barrier.id, self.attempt, directory, shared, self.inline_threshold)
+
+
+class SnapshotWriter:
+    """Writes snapshots in the background, one at a time."""
+
+    def __init__(
+        self,
+        storage: WorkerStorage,
+        owner: str,
+        send: Callable[[AcknowledgeCheckpoint | DeclineCheckpoint], None],
+        store: ObjectStore | None = None,
+    ) -> None:
+        self._storage, self._owner, self._send = storage, owner, send
+        self._store = store or open_store()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="headgate-snapshot")
+        self._captured = threading.Condition()
+
+    def start(self, progress: SnapshotInProgress) -> None:
+        """Write a snapshot whose synchronous part is done."""
+        self._pool.submit(self._write, progress)
+
+    def wake(self) -> None:
+        """The in-flight data of a snapshot may be whole now, or the snapshot is given up."""
+        with self._captured:
+            self._captured.notify_all()
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._pool.shutdown(wait=True)
+
+    def _write(self, progress: SnapshotInProgress) -> None:
+        started = time.monotonic()
+        writer: StateWriter | None = None
+        try:
+            writer = open_writer(self._store, self._storage.target(progress), self._owner)
+            operators = {op.operator_id: self._operator(op, writer, progress) for op in progress.operators}
+            self._channel_state(progress, operators, writer)
+            if progress.cancelled:
+                writer.abort()
+                return
+            written = writer.close()
+            self._send(
+                self._acknowledgement(progress, AckState(operators), written.total_bytes, written.objects, started)
+            )
+        except Exception as error:
+            progress.cancel()
+            if writer is not None:
+                _abort_quietly(writer)
+            reason = FailureReason.CHECKPOINT_ASYNC_EXCEPTION.name
+            self._send(DeclineCheckpoint(progress.barrier.id, reason, f"{type(error).__name__}: {error}"))
+
+    def _operator(
+        self, operator: OperatorSnapshot, writer: StateWriter, progress: SnapshotInProgress
+    ) -> tuple[StatePiece, ...]:
+        pieces = []
+        state = operator.operator_state()
+        if not state.is_empty:
+            part = writer.write(f"{operator.operator_id}-operator", msgspec.msgpack.encode(state))
+            pieces.append(StatePiece(PieceKind.OPERATOR, () if part is None else (part,)))
+        if operator.keyed is not None:
+            savepoint = progress.barrier.options.type.is_savepoint
+            shared = self._storage.shared_directory is not None and not savepoint
+            piece = self._keyed(operator.keyed, writer, Scope.SHARED if shared else Scope.EXCLUSIVE)
+            if piece is not None:
+                pieces.append(piece)
+        return tuple(pieces)
+
+    def _keyed(self, run: SnapshotRun, writer: StateWriter, scope: Scope) -> StatePiece | None:
+        """Write the payloads as they come, one after the other; name those that an earlier checkpoint has written."""
+        parts: dict[str, Part] = {}
+        stream: PartStream | None = None
+        current = ""
+        for name, data in run:
+            if stream is None or name != current:
+                _finish(stream, parts, current)
+                stream, current = writer.open(name, scope), name
+            stream.write(data)
+        _finish(stream, parts, current)
+        handle = run.handle
+        if handle is None:
+            return None
+        for payload in handle.payloads():
+            if payload.id not in parts and payload.size:
+                parts[payload.id] = _stored(payload, writer, scope)
+        bare = encode_handle(_without_bytes(handle))
+        groups = KeyGroupRange(handle.first_group, handle.last_group)
+        return StatePiece(PieceKind.KEYED, tuple(parts.values()), bare, groups)
+
+    def _channel_state(
+        self, progress: SnapshotInProgress, operators: dict[str, tuple[StatePiece, ...]], writer: StateWriter
+    ) -> None:
+        """Wait until the in-flight data is whole, and write it with the head of the chain."""
+        with self._captured:
+            while progress.capturing and not progress.cancelled:
+                self._captured.wait(0.2)
+        if progress.captured and not progress.cancelled:
+            head = progress.operators[0].operator_id
+            part = writer.write(f"{head}-channels", msgspec.msgpack.encode(progress.captured))
+            operators[head] += (StatePiece(PieceKind.CHANNEL, () if part is None else (part,)),)
+
+    def _acknowledgement(
+        self, progress: SnapshotInProgress, state: AckState, written: int, objects: int, started: float
+    ) -> AcknowledgeCheckpoint:
+        metrics = progress.metrics
+        full = sum(_piece_size(piece) for pieces in state.operators.values() for piece in pieces)
+        return AcknowledgeCheckpoint(
+            progress.barrier.id,
+            state.encode(),
+            finished=progress.finished,
+            checkpointed_size=written,
+            state_size=full,
+            sync_ms=progress.sync_ms,
+            async_ms=int((time.monotonic() - started) * 1000),
+            alignment_ms=metrics.alignment,
+            start_delay_ms=metrics.start_delay,
+            processed_bytes=metrics.processed_bytes,
+            persisted_bytes=metrics.persisted_bytes,
+            unaligned=progress.barrier.options.unaligned or bool(progress.captured),
+            objects_written=objects,
+        )
+
+
+def _finish(stream: PartStream | None, parts: dict[str, Part], name: str) -> None:
+    part = stream.finish() if stream is not None else None
+    if part is not None:
+        parts[name] = part
+
+
+def _stored(payload: Payload, writer: StateWriter, scope: Scope) -> Part:
+    """A payload that did not come as a stream: a local file to be copied, or what an earlier checkpoint wrote."""
+    if payload.path is not None:
+        part = writer.write_file(payload.id, Path(payload.path), scope)
+        assert part is not None
+        return part
+    return writer.reuse(payload.id, payload.size)
+
+
+def _without_bytes(handle: KeyedStateHandle) -> KeyedStateHandle:
+    replace = msgspec.structs.replace
+    segments = [replace(s, payload=replace(s.payload, data=None, path=None)) for s in handle.segments]
+    files = [replace(f, payload=replace(f.payload, data=None, path=None)) for f in handle.files]
+    return replace(handle, segments=segments, files=files)
+
+
+def _piece_size(piece: StatePiece) -> int:
+    return sum(len(p.handle.data) if isinstance(p.handle, InlineBytes) else p.handle.length for p in piece.parts)
+
+
+def _abort_quietly(writer: StateWriter) -> None:
+    try:
+        writer.abort()
+    except HeadgateError:
+        return  # the first error is on its way; what is left behind, gc finds
+
+
+# --- restoring ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class VertexRestore:
+    """What the subtasks of a vertex start from: for each operator the pieces that each old subtask left."""
+
+    checkpoint_id: int
+    parallelism: int
+    max_parallelism: int
+    operators: Mapping[str, Sequence[tuple[StatePiece, ...] | None]]
+    claim: bool  # later increments may build on the restored files
+    finished: bool = False  # the vertex had finished: its subtasks only send their ends
+
+
+def read_restore(restore: VertexRestore, subtask: int, store: ObjectStore | None = None) -> SubtaskRestore:
+    """Read one subtask's share from storage; keyed state is read when the backend asks for it."""
+    store = store or open_store()
+    reader = SnapshotReader(store)
+    handles: dict[str, FileSegment | InlineBytes] = {}
+    operators: dict[str, OperatorRestore] = {}
+    own = key_group_range(subtask, restore.max_parallelism, restore.parallelism)
+    unchanged = all(len(old) == restore.parallelism for old in restore.operators.values())
+    frames: list[CapturedFrame] = []
+    for operator_id, old in restore.operators.items():
+        left = [_operator_state(reader, pieces) for pieces in old]
+        keyed = []
+        for index, pieces in enumerate(old):
+            for piece in pieces or ():
+                if (
+                    piece.kind is PieceKind.KEYED
+                    and piece.key_groups is not None
+                    and len(piece.key_groups.intersect(own))
+                ):
+                    handles |= {p.id: p.handle for p in piece.parts if not isinstance(p.handle, Placeholder)}
+                    keyed.append(decode_handle(piece.description))
+                elif piece.kind is PieceKind.CHANNEL and unchanged and index == subtask:
+                    frames += _frames(reader, piece)
+        operators[operator_id] = OperatorRestore(rescale(left, restore.parallelism)[subtask], tuple(keyed))
+
+    def read(payload: Payload, offset: int, length: int) -> bytes:
+        handle = handles[payload.id]
+        if isinstance(handle, InlineBytes):
+            return handle.data[offset : offset + length]
+        return store.read(handle.path, handle.offset + offset, length)
+
+    return SubtaskRestore(restore.checkpoint_id, operators, read, restore.claim and unchanged, tuple(frames))
+
+
+def _operator_state(reader: SnapshotReader, pieces: tuple[StatePiece, ...] | None) -> OperatorStateSnapshot | None:
+    for piece in pieces or ():
+        if piece.kind is PieceKind.OPERATOR and piece.parts:
+            return msgspec.msgpack.decode(reader.read(piece.parts[0].handle), type=OperatorStateSnapshot)
+    return None
+
+
+def _frames(reader: SnapshotReader, piece: StatePiece) -> list[CapturedFrame]:
+    if not piece.parts:
+        return []
+    return msgspec.msgpack.decode(reader.read(piece.parts[0].handle), type=list[CapturedFrame])

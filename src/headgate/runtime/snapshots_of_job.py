@@ -1,0 +1,326 @@
+"""The snapshots of a job on storage, or in the driver's memory: made, published, restored from, deleted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from headgate import config
+from headgate.config import Configuration
+from headgate.errors import IllegalState, StateMigrationError, StorageError
+from headgate.ids import JobId, OperatorId, VertexId
+from headgate.protocol import coordinator_events as ev
+from headgate.protocol.assignment import FinishedState
+from headgate.protocol.checkpoint_plan import TaskId
+from headgate.protocol.checkpoint_store import CompletedCheckpoint
+from headgate.protocol.checkpoint_types import SnapshotType
+from headgate.protocol.properties import CheckpointProperties, CheckpointSettings, ClaimMode
+from headgate.runtime.plan import JobPlan
+from headgate.runtime.snapshot_files import AckState, VertexRestore, WorkerStorage
+from headgate.storage import manifest as mf
+from headgate.storage import shared
+from headgate.storage.checkpoints import (
+    Snapshot,
+    discard_checkpoint,
+    discard_pending,
+    discard_pending_savepoint,
+    load,
+    publish,
+    require_intact,
+)
+from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
+from headgate.storage.layout import Attempt, JobLayout, make_savepoint_directory, savepoint_target
+from headgate.storage.log import CompletedRef, JobLog, Superseded, load_completed, newest_job
+from headgate.storage.objects import OutcomeUnknown
+from headgate.storage.remote import open_store
+from headgate.storage.settings import StorageKind, StorageSettings
+
+__all__ = ["JobSnapshots", "restore_plan"]
+
+_VERIFY_THREADS = 4
+
+
+class JobSnapshots:
+    """Everything a job stores for its checkpoints. I/O methods are called from the service's pool."""
+
+    def __init__(self, plan: JobPlan, job_id: JobId, configuration: Configuration, num_retained: int) -> None:
+        self._plan, self._configuration, self._num_retained = plan, configuration, num_retained
+        self._settings = StorageSettings.of(configuration)
+        self._store = open_store(write_buffer=self._settings.write_buffer)
+        self._registry = shared.SharedStateRegistry()
+        self._lock = threading.Lock()
+        self._restart = 0
+        self._acks: dict[tuple[int, TaskId], AckState] = {}
+        self._published: dict[int, Snapshot] = {}
+        self._commits = 0  # of storage 'jobmanager', which has no log
+        self._recovered: list[CompletedCheckpoint] = []
+        self._resumed_ref: CompletedRef | None = None
+        self.job_id = job_id
+        resumed = self._resume() if configuration.get(config.RESUME) else None
+        self._layout: JobLayout | None = self._settings.layout(self.job_id) if self._in_files else None
+        self._log = self._start_log(resumed)
+
+    @property
+    def _in_files(self) -> bool:
+        return self._settings.kind is StorageKind.FILESYSTEM
+
+    # --- starting ---------------------------------------------------------------------------------------------------
+
+    def _resume(self) -> Snapshot | None:
+        """Continue the newest job of this name: its id, and the newest completed snapshot that is whole."""
+        if self._settings.directory is None:
+            raise IllegalState("--resume needs execution.checkpointing.dir: the directory of the job that is to go on")
+        entry = newest_job(self._store, self._settings.directory, self._plan.name)
+        self.job_id = entry.job_id
+        layout = self._settings.layout(entry.job_id)
+        assert layout is not None
+        problems = []
+        for ref in entry.newest_first():
+            try:
+                snapshot = load_completed(self._store, layout, ref)
+                require_intact(self._store, snapshot)
+            except StorageError as error:
+                problems.append(str(error))
+                continue
+            self._resumed_ref = ref
+            return snapshot
+        if problems:
+            raise StorageError(
+                f"cannot resume job {entry.job_id}: no retained checkpoint is whole: {'; '.join(problems)}"
+            )
+        return None
+
+    def _start_log(self, resumed: Snapshot | None) -> JobLog | None:
+        if self._layout is None:
+            return None
+        ref = self._resumed_ref if resumed is not None else None
+        origin = self._configuration.get(config.RECOVERY_PATH)
+        log = JobLog.start(self._store, self._layout, self._plan.name, clock=_now, restored=ref, origin=origin)
+        if resumed is not None and ref is not None:
+            manifest = resumed.manifest
+            self._published[manifest.checkpoint_id] = resumed
+            self._registry.register_restored(manifest, shared.ClaimMode.CLAIM)
+            retention = CheckpointSettings.from_configuration(self._configuration).retention
+            properties = CheckpointProperties.for_checkpoint(retention)
+            self._recovered.append(
+                CompletedCheckpoint(
+                    manifest.checkpoint_id, _now(), properties, resumed.directory, resumed.directory, ref.commit
+                )
+            )
+        return log
+
+    def recovered(self) -> tuple[Sequence[CompletedCheckpoint], int]:
+        """The checkpoints a resumed job finds, and the next free id."""
+        newest = max((checkpoint.id for checkpoint in self._recovered), default=0)
+        next_id = newest + 1 if self._layout is None else self._layout.next_checkpoint_id(self._store, newest)
+        return self._recovered, next_id
+
+    def import_named(self) -> ev.SnapshotImported | None:
+        """The snapshot that the user names to start from, if any (SPEC R8.4)."""
+        pointer = self._configuration.get(config.RECOVERY_PATH)
+        if pointer is None or self._recovered:
+            return None
+        snapshot = load(self._store, pointer)
+        manifest = snapshot.manifest
+        mode = ClaimMode(self._configuration.get(config.RECOVERY_CLAIM_MODE))
+        self._published[manifest.checkpoint_id] = snapshot
+        self._registry.register_restored(manifest, shared.ClaimMode(mode.value))
+        size = sum(_size(handle) for handle in mf.handles_of(manifest))
+        return ev.SnapshotImported(manifest.checkpoint_id, snapshot.directory, snapshot.directory, mode, size)
+
+    def worker_storage(self, restart: int, incremental: bool) -> WorkerStorage:
+        """Where the workers of an attempt write."""
+        self._restart = restart
+        shared_directory = self._layout.shared if self._layout is not None and incremental else None
+        return WorkerStorage(self._attempt(), self._in_files, shared_directory, self._settings.inline_threshold)
+
+    def _attempt(self) -> Attempt:
+        return Attempt(1, self._restart) if self._log is None else self._log.attempt(self._restart)
+
+    # --- a checkpoint's way -----------------------------------------------------------------------------------------
+
+    def prepare(self, checkpoint_id: int, type: SnapshotType, target: str | None) -> str:
+        """Make the directory; empty for storage 'jobmanager'."""
+        if type.is_savepoint:
+            below = savepoint_target(target, self._settings.savepoint_directory)
+            return make_savepoint_directory(self._store, below, self.job_id)
+        if self._layout is None:
+            return ""
+        self._layout.create_directories(self._store)
+        directory = self._layout.checkpoint(checkpoint_id)
+        self._store.make_directory(directory)
+        return directory
+
+    def register(self, checkpoint_id: int, task: TaskId, state: AckState) -> None:
+        """Note the shared files of a part; its placeholders are replaced by what they stand for."""
+        with self._lock:
+            operators = {
+                op: self._registry.register_pieces(OperatorId(op), pieces, checkpoint_id)
+                for op, pieces in state.operators.items()
+            }
+            self._acks[checkpoint_id, task] = AckState(operators)
+
+    def publish(self, content: ev.Content) -> ev.MetadataWritten:
+        """Write the metadata: from here on the checkpoint can be restored from."""
+        manifest = self._manifest(content)
+        if content.location:
+            snapshot = publish(self._store, manifest, content.location)
+        else:
+            snapshot = Snapshot(manifest, "", 0, 0)
+        with self._lock:
+            self._published[content.checkpoint_id] = snapshot
+        pointer = content.location or f"memory of the driver, checkpoint {content.checkpoint_id}"
+        return ev.MetadataWritten(content.checkpoint_id, pointer, snapshot.size)
+
+    def _manifest(self, content: ev.Content) -> mf.Manifest:
+        operators = []
+        for vertex in self._plan.graph.vertices:
+            outcome = content.vertices.get(vertex.id)
+            done = _finished(outcome, vertex.parallelism)
+            for operator in vertex.operators:
+                subtasks = tuple(
+                    mf.SubtaskState(i, self._pieces(content, TaskId(vertex.id, i), operator.id), finished=i in done)
+                    for i in range(vertex.parallelism)
+                )
+                operators.append(
+                    mf.OperatorState(
+                        operator.id, operator.name, vertex.parallelism, vertex.max_parallelism, subtasks, operator.uid
+                    )
+                )
+        return mf.Manifest(
+            content.checkpoint_id,
+            mf.SnapshotType[content.type.name],
+            self.job_id,
+            self._plan.name,
+            self._attempt(),
+            content.timestamp,
+            tuple(operators),
+        )
+
+    def _pieces(self, content: ev.Content, task: TaskId, operator: str) -> tuple[mf.StatePiece, ...]:
+        state = self._acks.get((content.checkpoint_id, task)) or content.states.get(task)
+        return () if state is None else state.operators.get(operator, ())
+
+    def claim(self, checkpoint_id: int) -> ev.LogEntryClaimed | ev.LogEntryFailed | ev.Superseded:
+        """Make a checkpoint complete: its entry in the job log, whose number is the commit number."""
+        with self._lock:
+            self._acks = {key: ack for key, ack in self._acks.items() if key[0] > checkpoint_id}
+        if self._log is None:
+            self._commits += 1
+            return ev.LogEntryClaimed(checkpoint_id, self._commits)
+        retained = sorted(ref.commit for ref in self._log.state.retained)
+        subsumed = retained[: len(retained) - self._num_retained + 1] if len(retained) >= self._num_retained else []
+        try:
+            return ev.LogEntryClaimed(
+                checkpoint_id, self._log.complete(self._published[checkpoint_id], subsumed).commit
+            )
+        except Superseded as error:
+            return ev.Superseded(checkpoint_id, str(error))
+        except OutcomeUnknown as error:
+            return ev.LogEntryFailed(checkpoint_id, str(error), outcome_unknown=True)
+
+    # --- restoring --------------------------------------------------------------------------------------------------
+
+    def intact(self, checkpoint: CompletedCheckpoint) -> Snapshot:
+        """The snapshot of a completed checkpoint; StorageError if any file of it is damaged."""
+        snapshot = self._published.get(checkpoint.id)
+        if snapshot is None or checkpoint.location:
+            snapshot = load(self._store, checkpoint.pointer)
+        with ThreadPoolExecutor(_VERIFY_THREADS) as pool:
+            require_intact(self._store, snapshot, pool.map)
+        return snapshot
+
+    # --- deleting ---------------------------------------------------------------------------------------------------
+
+    def discard_part(self, state: AckState) -> None:
+        """Delete the private files of one subtask's part."""
+        for pieces in state.operators.values():
+            for piece in pieces:
+                for part in piece.parts:
+                    if isinstance(part.handle, FileSegment) and not part.shared:
+                        self._store.delete(part.handle.path)
+
+    def discard(self, checkpoint_id: int, location: str) -> ev.Discarded:
+        """Delete a checkpoint, completed or not; shared files stay until they are released."""
+        with self._lock:
+            published = self._published.pop(checkpoint_id, None)
+            self._acks = {key: ack for key, ack in self._acks.items() if key[0] != checkpoint_id}
+        if location and self._layout is not None and location == self._layout.checkpoint(checkpoint_id):
+            if published is not None:
+                discard_checkpoint(self._store, self._layout, checkpoint_id)
+            else:
+                discard_pending(self._store, location, self._attempt())
+        elif location:
+            discard_pending_savepoint(self._store, location)
+        return ev.Discarded(checkpoint_id)
+
+    def release(self, lowest: int | None) -> tuple[tuple[str, ...], frozenset[int]]:
+        """What no retained checkpoint needs any more."""
+        with self._lock:
+            freed = self._registry.unregister_unused(1 << 62 if lowest is None else lowest)
+        return freed.delete, freed.in_use
+
+    def delete(self, paths: Sequence[str], in_use: frozenset[int]) -> frozenset[int]:
+        """Delete shared files; gives `in_use` back."""
+        for path in paths:
+            self._store.delete(path)
+        return in_use
+
+
+def _finished(outcome: object, parallelism: int) -> frozenset[int]:
+    state = getattr(outcome, "state", None)
+    if state is FinishedState.FULLY:
+        return frozenset(range(parallelism))
+    return frozenset(getattr(outcome, "finished", ()))
+
+
+def _size(handle: object) -> int:
+    if isinstance(handle, InlineBytes):
+        return len(handle.data)
+    return handle.length if isinstance(handle, FileSegment | Placeholder) else 0
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def restore_plan(
+    plan: JobPlan, manifest: mf.Manifest, *, claim: bool, ignore_unmatched: bool
+) -> dict[VertexId, VertexRestore]:
+    """What each vertex starts from; an error names state that belongs to no operator (SPEC R8.5)."""
+    by_id = {operator.id: operator for operator in manifest.operators}
+    known = {operator.id for vertex in plan.graph.vertices for operator in vertex.operators}
+    lost = [op for op in manifest.operators if op.id not in known and any(s.pieces for s in op.subtasks)]
+    if lost and not ignore_unmatched:
+        names = ", ".join(f"'{op.name}'" + (f" (uid {op.uid})" if op.uid else "") for op in lost)
+        raise StateMigrationError(
+            f"checkpoint {manifest.checkpoint_id} has state of operators that the program does not have any more: {names}; "
+            "give them their uids back, or set execution.state-recovery.ignore-unclaimed-state=true to drop that state"
+        )
+    restore: dict[VertexId, VertexRestore] = {}
+    for vertex in plan.graph.vertices:
+        found = {op.id: by_id[op.id] for op in vertex.operators if op.id in by_id}
+        if not found:
+            continue
+        saved = {op.max_parallelism for op in found.values() if any(s.pieces for s in op.subtasks)}
+        for other in saved - {vertex.max_parallelism}:
+            raise IllegalState(
+                f"max parallelism mismatch for vertex '{vertex.name}': its state was stored with {other} key groups, the job "
+                f"has {vertex.max_parallelism}; it is fixed for the life of the state: set max parallelism to {other}"
+            )
+        operators = {str(op_id): _left(op) for op_id, op in found.items()}
+        finished = all(op.fully_finished for op in found.values()) and len(found) == len(vertex.operators)
+        restore[vertex.id] = VertexRestore(
+            manifest.checkpoint_id, vertex.parallelism, vertex.max_parallelism, operators, claim, finished
+        )
+    return restore
+
+
+def _left(operator: mf.OperatorState) -> list[tuple[mf.StatePiece, ...] | None]:
+    left: list[tuple[mf.StatePiece, ...] | None] = [None] * operator.parallelism
+    for subtask in operator.subtasks:
+        if not subtask.finished:
+            left[subtask.index] = subtask.pieces
+    return left

@@ -1,0 +1,456 @@
+"""One function under a test's control: the same subtask as in a job, fed, timed and snapshotted by hand."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import contextmanager
+from random import Random
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+
+from headgate import functions as f
+from headgate.batch import Batch
+from headgate.config import Configuration
+from headgate.environment import StreamExecutionEnvironment
+from headgate.errors import IllegalState, InvalidArgument, UserCodeError
+from headgate.functions import OutputTag, TaskInfo
+from headgate.graph import Edge
+from headgate.protocol.checkpoint_types import Barrier
+from headgate.protocol.frames import DRAIN, Kind, pack, read_frames
+from headgate.runtime.failures import OperatorFailure, describe
+from headgate.runtime.inputs import DATA, decode
+from headgate.runtime.output import EdgeWriter, Outbox
+from headgate.runtime.plan import JobPlan, OutputEdge, VertexPlan
+from headgate.runtime.snapshot import SubtaskRestore, SubtaskState, assign_state
+from headgate.runtime.status import Status
+from headgate.runtime.subtask import Subtask
+from headgate.stream import DataStream, DataStreamSink
+from headgate.types import TypeInformation, TypeMismatch
+
+__all__ = ["OneInputHarness", "TwoInputHarness"]
+
+_UID = "harness"
+_ONE_INPUT: dict[type, str] = {
+    f.MapFunction: "map",
+    f.FlatMapFunction: "flat_map",
+    f.FilterFunction: "filter",
+    f.ReduceFunction: "reduce",
+    f.ProcessFunction: "process",
+    f.KeyedProcessFunction: "process",
+    f.SinkFunction: "add_sink",
+}
+_TWO_INPUTS: dict[type, str] = {
+    f.CoMapFunction: "map",
+    f.CoFlatMapFunction: "flat_map",
+    f.CoProcessFunction: "process",
+    f.BroadcastProcessFunction: "process",
+}
+
+
+class _Services:
+    """The clock of a harness, and what the function sends to the driver."""
+
+    lockstep = True
+
+    def __init__(self, start_time: int) -> None:
+        self.time = start_time
+        self.printed: list[str] = []
+
+    def now(self) -> int:
+        return self.time
+
+    def to_driver(self, channel: str, payload: bytes, records: int) -> None:
+        self.printed += payload.decode().split("\n")
+
+    def wake(self) -> None:
+        """Nobody sleeps here."""
+
+
+class _Input:
+    """Encodes elements as a writer in front of the subtask would."""
+
+    def __init__(self, out: OutputEdge, place: int) -> None:
+        self.edge, self._place = out.edge, place
+        self._keyed = out.edge.partitioning.kind == "hash"
+        self._first, self._readers = out.first_destination, out.readers
+        self._outbox = Outbox(1 << 30)
+        self._writer = EdgeWriter(out, 0, 1, self._outbox, Random(0))
+
+    def rows(self, values: Sequence[Any], timestamps: Sequence[int] | None) -> list[bytes]:
+        """The rows that carry these elements to the subtask."""
+        batch = Batch.of_rows(list(values), self.edge.type)
+        batch.timestamps = None if timestamps is None else np.array(timestamps, np.int64)
+        self._writer.emit(batch)
+        self._writer.flush()
+        self._outbox.flush()
+        rows = [(target - self._first, b"".join(pieces)) for target, pieces in self._outbox.take()]
+        for target, _ in rows:
+            if self._keyed and target != self._place:
+                raise InvalidArgument(
+                    f"a key of {values!r} belongs to subtask {target}, but the harness runs subtask {self._place}"
+                )
+        broadcast = self.edge.partitioning.kind == "broadcast"
+        return [row for target, row in rows if not broadcast or target == self._place]
+
+    def event(self, kind: Kind, body: bytes = b"", flags: int = 0) -> bytes:
+        return b"".join(pack(kind, self.edge.id, 0, body, flags=flags))
+
+
+class _Output:
+    """Collects what leaves the subtask on one edge."""
+
+    def __init__(self, type: TypeInformation) -> None:
+        self.type = type
+        self.records: list[tuple[Any, int | None]] = []
+
+    def add(self, batch: Batch) -> None:
+        stamps = [None] * len(batch) if batch.timestamps is None else batch.timestamps.tolist()
+        self.records += zip(batch.rows(), stamps, strict=True)
+
+    def take(self) -> list[tuple[Any, int | None]]:
+        taken, self.records = self.records, []
+        return taken
+
+
+class _Harness:
+    """What both harnesses share; `build` makes the program around the function."""
+
+    def __init__(
+        self,
+        build: Callable[[StreamExecutionEnvironment], DataStream | DataStreamSink],
+        side_outputs: Iterable[OutputTag],
+        parallelism: int,
+        subtask: int,
+        start_time: int,
+        configuration: Configuration | None,
+        restore: bytes | Sequence[bytes] | None,
+    ) -> None:
+        if not 0 <= subtask < parallelism:
+            raise InvalidArgument(f"subtask must be from 0 to {parallelism - 1}, got {subtask}")
+        env = StreamExecutionEnvironment.local(configuration)
+        env.set_buffer_timeout(-1)
+        end = build(env)
+        if isinstance(end, DataStream):
+            end.rebalance().add_sink(_nowhere)
+            for tag in side_outputs:
+                end.get_side_output(tag).rebalance().add_sink(_nowhere)
+        plan = env.job_plan(_UID)
+        number = next(v.id for v in plan.graph.vertices if v.head.uid == _UID)
+        self._services = _Services(start_time)
+        self._vertex: VertexPlan = pickle.loads(plan.vertices[number])
+        self._inputs = {edge.input: _input(plan, edge, subtask) for edge in plan.graph.inputs(number)}
+        self._outputs: dict[int, _Output] = {edge.id: _Output(edge.type) for edge in plan.graph.outputs(number)}
+        self._by_tag = {edge.tag: self._outputs[edge.id] for edge in plan.graph.outputs(number)}
+        vertex = self._vertex.vertex
+        job_id = f"{restore is not None:032x}"  # fixed, so that two runs of a test are the same
+        info = TaskInfo(vertex.name, vertex.head.id, subtask, parallelism, vertex.max_parallelism, 0, job_id)
+        numbers = (subtask, len(self._inputs), plan.width(plan.layout.level_of[number] + 1))
+        share = None if restore is None else _share(restore, self._vertex, subtask)
+        self._subtask = Subtask(self._vertex, subtask, plan.settings, self._services, info, numbers, share)
+        self._checkpoint_id = share.checkpoint_id if share is not None else 0
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def open(self) -> Self:
+        """Open the function; `with` does it too."""
+        with _reported():
+            self._subtask.open()
+        self._drain()
+        return self
+
+    def end_input(self) -> None:
+        """The input ends: event-time timers fire, sinks finish."""
+        for entry in self._inputs.values():
+            self._feed(entry.event(Kind.END_OF_DATA, flags=DRAIN))
+
+    def close(self) -> None:
+        """Close the function; the end of `with` does it too."""
+        with _reported():
+            self._subtask.close()
+
+    def __enter__(self) -> Self:
+        return self.open() if self._subtask.status is Status.CREATED else self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def function(self) -> Any:
+        """The function that runs: a copy of yours, made the way workers get it."""
+        return self._vertex.vertex.head.spec.function
+
+    # --- input ------------------------------------------------------------------------------------------------------
+
+    def _process(self, number: int, values: Sequence[Any], timestamps: Sequence[int] | None) -> None:
+        with _reported():
+            rows = self._inputs[number].rows(values, timestamps)
+        for row in rows:
+            self._feed(row)
+
+    def _feed(self, row: bytes) -> None:
+        if self._subtask.status is Status.CREATED:
+            raise IllegalState("open the harness first: `with OneInputHarness(...) as harness:`")
+        with _reported():
+            self._subtask.receive(row)
+            while self._subtask.has_events():
+                self._subtask.step(1 << 16)
+        self._drain()
+
+    def _drain(self) -> None:
+        with _reported():
+            self._subtask.flush()
+        for _, pieces in self._subtask.take():
+            for frame in read_frames(b"".join(pieces)):
+                if frame.kind in DATA:
+                    output = self._outputs[frame.edge]
+                    output.add(decode(frame, output.type))
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    @property
+    def processing_time(self) -> int:
+        """The clock that the function sees, in milliseconds."""
+        return self._services.time
+
+    def set_processing_time(self, timestamp: int) -> None:
+        """Move the clock; timers up to and including `timestamp` fire in order, each at its own time."""
+        services = self._services
+        if timestamp < services.time:
+            raise InvalidArgument(f"time does not run backwards: it is {services.time}, got {timestamp}")
+        while (due := self._subtask.next_deadline()) is not None and due <= timestamp:
+            services.time = max(services.time, due)
+            with _reported():
+                self._subtask.on_time(services.time)
+        services.time = timestamp
+        self._drain()
+
+    # --- output -----------------------------------------------------------------------------------------------------
+
+    def take(self) -> list[Any]:
+        """What the function emitted since the last call."""
+        return [value for value, _ in self._output(None).take()]
+
+    def take_with_timestamps(self) -> list[tuple[Any, int | None]]:
+        """The same, each with its event timestamp."""
+        return self._output(None).take()
+
+    def take_side_output(self, tag: OutputTag) -> list[Any]:
+        """What the function emitted to a side output since the last call; the harness must know the tag."""
+        return [value for value, _ in self._output(tag.name).take()]
+
+    def _output(self, tag: str | None) -> _Output:
+        found = self._by_tag.get(tag)
+        if found is None and tag is not None:
+            raise InvalidArgument(f"unknown side output '{tag}': give the harness side_outputs=[OutputTag('{tag}')]")
+        return found or _Output(self._vertex.vertex.head.type)
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    @property
+    def checkpoint_id(self) -> int:
+        """The number of the last snapshot."""
+        return self._checkpoint_id
+
+    def snapshot(self) -> bytes:
+        """Take a snapshot as a job does, by a barrier on every input; give it to another harness as `restore`."""
+        self._checkpoint_id += 1
+        barrier = Barrier(self._checkpoint_id, self._services.time)
+        for entry in self._inputs.values():
+            self._feed(entry.event(Kind.BARRIER, barrier.encode()))
+        (progress,) = self._subtask.take_snapshots()
+        return msgspec.msgpack.encode(progress.finish())
+
+    def notify_checkpoint_complete(self, checkpoint_id: int | None = None) -> None:
+        """Tell the function that a snapshot (the last one) is complete: sinks commit."""
+        with _reported():
+            self._subtask.notify_complete(checkpoint_id or self._checkpoint_id)
+        self._drain()
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int | None = None) -> None:
+        """Tell the function that a snapshot (the last one) will never be complete."""
+        with _reported():
+            self._subtask.notify_aborted(checkpoint_id or self._checkpoint_id)
+        self._drain()
+
+
+class OneInputHarness(_Harness):
+    """A function of one input: map, flat map, filter, reduce, process, keyed process or sink.
+
+    `key` makes the stream keyed, in any form that `key_by` takes. A plain callable needs `method`, the name of the
+    DataStream method that would take it. `restore` takes a snapshot, or those of all subtasks of a wider run.
+
+    >>> from headgate import KeyedProcessFunction
+    >>> class Alarm(KeyedProcessFunction):
+    ...     def process_element(self, value, ctx):
+    ...         ctx.timer_service().register_processing_time_timer(value)
+    ...
+    ...     def on_timer(self, timestamp, ctx):
+    ...         yield ctx.get_current_key(), timestamp
+    >>> with OneInputHarness(Alarm(), key=lambda n: n % 2) as harness:
+    ...     harness.process_elements([30, 10, 20])
+    ...     harness.set_processing_time(25)
+    ...     harness.take()
+    [(0, 10), (0, 20)]
+
+    >>> with OneInputHarness(str.upper, method="map") as harness:
+    ...     harness.process_element("a", timestamp=7)
+    ...     harness.take_with_timestamps()
+    [('A', 7)]
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        *,
+        key: Any = None,
+        key_type: object = None,
+        input_type: object = None,
+        output_type: object = None,
+        method: str | None = None,
+        side_outputs: Iterable[OutputTag] = (),
+        parallelism: int = 1,
+        max_parallelism: int | None = None,
+        subtask: int = 0,
+        start_time: int = 0,
+        configuration: Configuration | None = None,
+        restore: bytes | Sequence[bytes] | None = None,
+    ) -> None:
+        call = method or _method_of(function, _ONE_INPUT)
+
+        def build(env: StreamExecutionEnvironment) -> DataStream | DataStreamSink:
+            source = env.from_collection([], input_type)
+            stream: DataStream = source.global_() if key is None else source.key_by(key, key_type)
+            takes_type = call not in ("filter", "reduce", "add_sink")
+            end: DataStream | DataStreamSink = (
+                getattr(stream, call)(function, output_type) if takes_type else getattr(stream, call)(function)
+            )
+            return _finish(end, parallelism, max_parallelism)
+
+        super().__init__(build, side_outputs, parallelism, subtask, start_time, configuration, restore)
+
+    def process_element(self, value: Any, timestamp: int | None = None) -> None:
+        """Give the function one element."""
+        self._process(0, [value], None if timestamp is None else [timestamp])
+
+    def process_elements(self, values: Iterable[Any]) -> None:
+        """Give the function several elements, as one batch."""
+        self._process(0, list(values), None)
+
+
+class TwoInputHarness(_Harness):
+    """A function of two inputs: co-map, co-flat-map, co-process, and broadcast process.
+
+    `keys` makes both streams keyed (with a broadcast function: the first one). `broadcast` has the descriptors of the
+    broadcast state; the second input is then the broadcast side.
+
+    >>> from headgate import CoMapFunction
+    >>> class Sides(CoMapFunction):
+    ...     def map1(self, value):
+    ...         return f"first {value}"
+    ...
+    ...     def map2(self, value):
+    ...         return f"second {value}"
+    >>> with TwoInputHarness(Sides()) as harness:
+    ...     harness.process_element2("b")
+    ...     harness.process_element1("a")
+    ...     harness.take()
+    ['second b', 'first a']
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        *,
+        keys: tuple[Any, Any] | None = None,
+        key_type: object = None,
+        input_types: tuple[object, object] = (None, None),
+        output_type: object = None,
+        broadcast: Sequence[Any] = (),
+        method: str | None = None,
+        side_outputs: Iterable[OutputTag] = (),
+        parallelism: int = 1,
+        max_parallelism: int | None = None,
+        subtask: int = 0,
+        start_time: int = 0,
+        configuration: Configuration | None = None,
+        restore: bytes | Sequence[bytes] | None = None,
+    ) -> None:
+        call = method or _method_of(function, _TWO_INPUTS)
+
+        def build(env: StreamExecutionEnvironment) -> DataStream | DataStreamSink:
+            sources = [env.from_collection([], kind) for kind in input_types]
+            first: DataStream = sources[0].global_() if keys is None else sources[0].key_by(keys[0], key_type)
+            if broadcast:
+                second: Any = sources[1].broadcast(*broadcast)
+            else:
+                second = sources[1].global_() if keys is None else sources[1].key_by(keys[1], key_type)
+            end: DataStream = getattr(first.connect(second), call)(function, output_type)
+            return _finish(end, parallelism, max_parallelism)
+
+        super().__init__(build, side_outputs, parallelism, subtask, start_time, configuration, restore)
+
+    def process_element1(self, value: Any, timestamp: int | None = None) -> None:
+        """Give the function one element of the first input."""
+        self._process(0, [value], None if timestamp is None else [timestamp])
+
+    def process_element2(self, value: Any, timestamp: int | None = None) -> None:
+        """Give the function one element of the second input."""
+        self._process(1, [value], None if timestamp is None else [timestamp])
+
+    process_broadcast_element = process_element2
+
+
+def _method_of(function: Any, methods: dict[type, str]) -> str:
+    for kind, method in methods.items():
+        if isinstance(function, kind):
+            return method
+    known = ", ".join(sorted(kind.__name__ for kind in methods))
+    raise InvalidArgument(
+        f"the harness cannot tell what {function!r} is for: make it a subclass of one of {known}, or say "
+        f"method='{next(iter(methods.values()))}'"
+    )
+
+
+def _finish(
+    end: DataStream | DataStreamSink, parallelism: int, max_parallelism: int | None
+) -> DataStream | DataStreamSink:
+    end.uid(_UID).set_parallelism(parallelism)
+    if max_parallelism is not None:
+        end.set_max_parallelism(max_parallelism)
+    return end
+
+
+def _input(plan: JobPlan, edge: Edge, place: int) -> _Input:
+    writer: VertexPlan = pickle.loads(plan.vertices[edge.source])
+    return _Input(next(out for out in writer.outputs if out.edge.id == edge.id), place)
+
+
+def _share(restore: bytes | Sequence[bytes], plan: VertexPlan, subtask: int) -> SubtaskRestore:
+    snapshots = [restore] if isinstance(restore, bytes) else list(restore)
+    states = [msgspec.msgpack.decode(snapshot, type=SubtaskState) for snapshot in snapshots]
+    vertex = plan.vertex
+    mine: list[str] = [operator.id for operator in vertex.operators]
+    old = {
+        operator_id: [next((s for s in state.operators if s.operator_id == operator_id), None) for state in states]
+        for operator_id in mine
+    }
+    limits = dict.fromkeys(mine, vertex.max_parallelism)
+    newest = max(state.checkpoint_id for state in states)
+    return assign_state(old, limits, vertex.parallelism, newest)[subtask]
+
+
+@contextmanager
+def _reported() -> Any:
+    """Errors of the function as a job reports them, with the original one as cause."""
+    try:
+        yield
+    except (OperatorFailure, TypeMismatch) as error:
+        shown = UserCodeError(describe(error, "the harness").message)
+        raise shown from (error.cause if isinstance(error, OperatorFailure) else error)
+
+
+def _nowhere(value: Any) -> None:
+    """A sink that the harness never runs."""

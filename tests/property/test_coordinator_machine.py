@@ -1,0 +1,413 @@
+"""The coordinator under arbitrary events: what must hold whatever comes, and in whatever order (SPEC R5).
+
+Storage answers late, wrongly or never; tasks acknowledge twice, decline, fail and finish; the job restarts, the driver
+is superseded. A model beside it knows only what it has seen go in and come out.
+"""
+
+from random import Random
+
+from hypothesis import Phase
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headgate.ids import OperatorId, VertexId
+from headgate.protocol import coordinator_events as ev
+from headgate.protocol.checkpoint_plan import PlanInput, PlanVertex, TaskId, TaskReport, TaskStatus, Topology
+from headgate.protocol.checkpoint_types import SnapshotType
+from headgate.protocol.coordinator import Coordinator
+from headgate.protocol.decider import RequestId
+from headgate.protocol.properties import (
+    CheckpointSettings,
+    ClaimMode,
+    EndStatus,
+    FullCheckpointPolicy,
+    RetentionPolicy,
+)
+from headgate.protocol.reasons import FailureReason
+from headgate.protocol.stats import SubtaskMetrics
+
+TASKS = [TaskId(VertexId(0), 0), TaskId(VertexId(0), 1), TaskId(VertexId(1), 0)]
+TOPOLOGY = Topology(
+    (PlanVertex(VertexId(0), 2, (), (OperatorId("s"),)), PlanVertex(VertexId(1), 1, (PlanInput(VertexId(0)),)))
+)
+FIVE = {reason for reason in FailureReason if reason.counted}
+DECLINES = [reason for reason in FailureReason if reason is not FailureReason.CHECKPOINT_SUBSUMED]
+ANSWERED = (ev.PrepareLocation, ev.SnapshotDriverState, ev.WriteMetadata, ev.ClaimLogEntry, ev.DiscardCheckpoint)
+TOLD = (ev.NotifyComplete, ev.NotifyAborted, ev.TriggerTasks, ev.Announce)
+TOUCHING = (*TOLD, ev.DiscardCheckpoint, ev.DiscardFiles, ev.ReleaseShared, ev.RegisterShared, *ANSWERED, ev.FailJob)
+
+
+@st.composite
+def all_settings(draw):
+    max_concurrent = draw(st.sampled_from([1, 1, 2, 3]))
+    interval = draw(st.sampled_from([None, 50, 1000]))
+    limits = st.none() | st.integers(1, 3)
+    return CheckpointSettings(
+        interval_ms=interval,
+        interval_during_backlog_ms=draw(st.sampled_from([None, 0, 2000])) if interval else None,
+        timeout_ms=draw(st.sampled_from([100, 5000])),
+        min_pause_ms=draw(st.sampled_from([0, 30])),
+        max_concurrent=max_concurrent,
+        tolerable_failures=draw(st.integers(0, 2)),
+        retention=draw(st.sampled_from(RetentionPolicy)),
+        num_retained=draw(st.integers(1, 3)),
+        unaligned=draw(st.booleans()) and max_concurrent == 1,
+        aligned_timeout_ms=draw(st.sampled_from([0, 40])),
+        after_tasks_finish=draw(st.booleans()),
+        incremental=draw(st.booleans()),
+        full=FullCheckpointPolicy(draw(limits), draw(limits), draw(limits), draw(limits), cooldown_ms=200, retry_ms=20),
+    )
+
+
+class CoordinatorMachine(RuleBasedStateMachine):
+    @initialize(
+        settings=all_settings(),
+        driver_state=st.booleans(),
+        seed=st.integers(0, 9),
+        claim=st.none() | st.sampled_from(ClaimMode),
+    )
+    def start_driver(self, settings, driver_state, seed, claim):
+        self.settings = settings
+        next_full = (lambda now: (now // 400 + 1) * 400) if seed % 2 else None
+        self.coordinator = Coordinator(settings, Random(seed), driver_state=driver_state, next_full=next_full)
+        self.now = 1000
+        self.attempt = 0
+        self.commit_number = 0
+        self.open = []  # instructions without an answer yet
+        self.alarm = None
+        self.requested, self.answered = set(), set()
+        self.ids = []  # in the order in which they were given
+        self.types = {}
+        self.plans = {}  # id -> tasks that must acknowledge
+        self.acked = {}
+        self.written, self.claimed, self.ended_claims = set(), {}, set()
+        self.told_complete, self.told_aborted, self.discarded = set(), set(), set()
+        self.savepoints_done = set()
+        self.not_ours = set()
+        self.statuses = {}
+        self.job_running = False
+        self.end_status = None
+        self.superseded = False
+        if claim:
+            self.send(ev.SnapshotImported(5, "import", "import/_metadata", claim))
+            if claim is not ClaimMode.CLAIM:
+                self.not_ours.add(5)
+        self.restart(restored=5 if claim else None)
+
+    # ---- going in --------------------------------------------------------------------------------------------------
+
+    def send(self, event):
+        pending_before = set(self.coordinator.pending)
+        if isinstance(event, ev.LogEntryClaimed):
+            self.claimed[event.checkpoint_id] = event.commit_number
+        if isinstance(event, ev.MetadataWritten):
+            self.written.add(event.checkpoint_id)
+        instructions = self.coordinator.handle(event, self.now)
+        for instruction in instructions:
+            assert instruction.cause
+            self.check(instruction, pending_before)
+        if self.superseded and not isinstance(event, ev.Superseded):
+            assert not [i for i in instructions if isinstance(i, TOUCHING)], instructions
+        return instructions
+
+    def restart(self, restored):
+        self.attempt += 1
+        self.send(ev.AttemptStarted(self.attempt, TOPOLOGY, restored))
+        self.statuses = dict.fromkeys(TASKS, TaskStatus.STARTING)
+        self.job_running = False
+
+    @property
+    def over(self):
+        return self.superseded or self.end_status is not None
+
+    @rule()
+    def run_all(self):
+        for task in TASKS:
+            if self.statuses[task] is TaskStatus.STARTING:
+                self.set_status(task, TaskStatus.RUNNING)
+        self.job_status(running=True)
+
+    @rule(task=st.sampled_from(TASKS), status=st.sampled_from(TaskStatus))
+    def set_status(self, task, status):
+        self.statuses[task] = status
+        self.send(ev.TaskStatusChanged(self.attempt, task, status))
+
+    @rule(running=st.booleans())
+    def job_status(self, running):
+        self.job_running = running
+        self.send(ev.JobStatusChanged(running))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.coordinator.settled and not self.over)
+    def new_attempt(self, data):
+        kept = [c.id for c in self.coordinator.store.checkpoints]
+        restored = data.draw(st.sampled_from(kept)) if kept else None
+        self.not_ours |= {i for i in kept if restored is not None and i > restored}  # forgotten by a step back
+        self.restart(restored)
+        self.run_all()
+
+    @rule(status=st.sampled_from(EndStatus))
+    @precondition(lambda self: len(self.ids) > 5)
+    def end(self, status):
+        if not self.over:
+            self.end_status = status
+        self.send(ev.JobEnded(status))
+
+    @rule(ms=st.sampled_from([1, 10, 45, 120, 1000]))
+    def time_passes(self, ms):
+        self.now += ms
+        self.send(ev.TimePassed())
+
+    @rule(kind=st.sampled_from(["checkpoint", "full", "savepoint", "stop"]), where=st.sampled_from(["sp", None]))
+    def request(self, kind, where):
+        request_id = RequestId(f"r{len(self.requested)}")
+        self.requested.add(request_id)
+        if kind == "savepoint":
+            self.send(ev.SavepointRequested(request_id, where))
+        elif kind == "stop":
+            self.send(ev.StopRequested(request_id, where))
+        else:
+            full = ev.CheckpointKind.FULL if kind == "full" else ev.CheckpointKind.CONFIGURED
+            self.send(ev.CheckpointRequested(request_id, full))
+
+    @rule(backlog=st.booleans(), held=st.booleans())
+    def pressure(self, backlog, held):
+        self.send(ev.BacklogChanged(OperatorId("s"), backlog))
+        self.send(ev.HoldChanged(held))
+
+    @rule(task=st.sampled_from(TASKS))
+    def end_of_data(self, task):
+        self.send(ev.EndOfData(self.attempt, task))
+
+    def some_id(self, data):
+        return data.draw(st.sampled_from(self.ids[-4:] or [77]))
+
+    @rule(data=st.data(), task=st.sampled_from(TASKS), old=st.booleans(), size=st.integers(0, 5), fin=st.booleans())
+    def acknowledge(self, data, task, old, size, fin):
+        checkpoint_id = self.some_id(data)
+        attempt = self.attempt - (old and size == 0)
+        if attempt == self.attempt:
+            self.acked.setdefault(checkpoint_id, set()).add(task)
+        report = TaskReport(finished_operators=fin)
+        metrics = SubtaskMetrics(state_size=size)
+        files = {OperatorId("s"): size}
+        self.send(ev.Acknowledged(attempt, task, checkpoint_id, f"{task}", metrics, report, files))
+
+    @rule(data=st.data())
+    def acknowledge_all(self, data):
+        checkpoint_id = self.some_id(data)
+        for task in TASKS:
+            if self.statuses[task] is TaskStatus.RUNNING:
+                self.acked.setdefault(checkpoint_id, set()).add(task)
+                self.send(ev.Acknowledged(self.attempt, task, checkpoint_id, f"{task}"))
+
+    @rule(data=st.data(), task=st.sampled_from(TASKS), reason=st.sampled_from(DECLINES))
+    def decline(self, data, task, reason):
+        self.send(ev.Declined(self.attempt, task, self.some_id(data), reason))
+
+    @rule(data=st.data())
+    def trigger_failed(self, data):
+        self.send(ev.TriggerFailed(self.some_id(data), "gone"))
+
+    @rule(data=st.data(), luck=st.integers(0, 9))
+    @precondition(lambda self: self.open)
+    def storage_answers(self, data, luck):
+        self.answer(self.open.pop(data.draw(st.integers(0, len(self.open) - 1))), luck)
+
+    @rule()
+    def storage_answers_all(self):
+        waiting, self.open = self.open, []
+        for instruction in waiting:
+            self.answer(instruction, luck=9)
+
+    @rule(data=st.data())
+    def nonsense(self, data):
+        checkpoint_id = self.some_id(data)
+        if not any(getattr(i, "checkpoint_id", None) == checkpoint_id for i in self.open):
+            for event in (
+                ev.LocationFailed(checkpoint_id, ""),
+                ev.DriverStateFailed(checkpoint_id, ""),
+                ev.MetadataFailed(checkpoint_id, ""),
+            ):
+                self.send(event)
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(isinstance(i, ev.ClaimLogEntry) for i in self.open) and len(self.ids) > 3)
+    def another_driver_takes_over(self, data):
+        claim = next(i for i in self.open if isinstance(i, ev.ClaimLogEntry))
+        self.open.remove(claim)
+        self.send(ev.Superseded(claim.checkpoint_id, "epoch 2"))
+        self.superseded = True
+        assert not self.coordinator.pending
+
+    def answer(self, instruction, luck):
+        well = luck > 1
+        if isinstance(instruction, ev.PrepareLocation):
+            location = f"{instruction.target or 'dir'}/{instruction.checkpoint_id}"
+            self.send(
+                ev.LocationReady(instruction.checkpoint_id, location)
+                if well
+                else ev.LocationFailed(instruction.checkpoint_id, "io")
+            )
+        elif isinstance(instruction, ev.SnapshotDriverState):
+            self.send(
+                ev.DriverStateReady(instruction.checkpoint_id)
+                if well
+                else ev.DriverStateFailed(instruction.checkpoint_id, "x")
+            )
+        elif isinstance(instruction, ev.WriteMetadata):
+            pointer = f"{instruction.content.location}/_metadata"
+            self.send(
+                ev.MetadataWritten(instruction.checkpoint_id, pointer)
+                if well
+                else ev.MetadataFailed(instruction.checkpoint_id, "full")
+            )
+        elif isinstance(instruction, ev.ClaimLogEntry):
+            self.ended_claims.add(instruction.checkpoint_id)
+            if well:
+                self.commit_number += 1
+                self.send(ev.LogEntryClaimed(instruction.checkpoint_id, self.commit_number))
+            else:
+                if luck:
+                    self.not_ours.add(instruction.checkpoint_id)
+                self.send(ev.LogEntryFailed(instruction.checkpoint_id, "lost", outcome_unknown=bool(luck)))
+        elif isinstance(instruction, ev.ReleaseShared):
+            self.send(ev.SharedReleased(frozenset({5}) if luck % 2 else frozenset()))
+        else:
+            self.send(ev.Discarded(instruction.checkpoint_id))
+
+    # ---- coming out ------------------------------------------------------------------------------------------------
+
+    def check(self, instruction, pending_before):
+        if isinstance(instruction, (*ANSWERED, ev.ReleaseShared)):
+            self.open.append(instruction)
+        if isinstance(instruction, ev.ScheduleAt):
+            self.alarm = instruction.time
+        elif isinstance(instruction, ev.PrepareLocation):
+            self.check_begun(instruction, pending_before)
+        elif isinstance(instruction, ev.TriggerTasks):
+            assert set(instruction.tasks) <= set(TASKS)
+        elif isinstance(instruction, ev.WriteMetadata):
+            content = instruction.content
+            assert set(content.states) == self.plans[content.checkpoint_id]
+            assert set(content.states) <= self.acked[content.checkpoint_id]
+        elif isinstance(instruction, ev.ClaimLogEntry):
+            assert instruction.checkpoint_id in self.written
+            assert sum(isinstance(i, ev.ClaimLogEntry) for i in self.open) == 1
+        elif isinstance(instruction, ev.NotifyComplete):
+            self.check_complete(instruction)
+        elif isinstance(instruction, ev.NotifyAborted):
+            assert instruction.checkpoint_id not in self.told_complete | self.told_aborted
+            self.told_aborted.add(instruction.checkpoint_id)
+            assert instruction.latest_completed is None or instruction.latest_completed in self.claimed
+        elif isinstance(instruction, ev.DiscardCheckpoint | ev.DiscardFiles):
+            self.check_discard(instruction)
+        elif isinstance(instruction, ev.ReleaseShared):
+            self.check_release(instruction)
+        elif isinstance(instruction, ev.CompleteRequest):
+            self.check_answer(instruction)
+        elif isinstance(instruction, ev.FailJob):
+            stop = self.types[instruction.checkpoint_id] is SnapshotType.SYNC_SAVEPOINT
+            assert instruction.reason in FIVE or (stop and instruction.task is not None)
+
+    def check_begun(self, instruction, pending_before):
+        checkpoint_id = instruction.checkpoint_id
+        assert not self.ids or checkpoint_id > self.ids[-1], "ids strictly grow"
+        assert self.job_running
+        assert not self.over
+        self.ids.append(checkpoint_id)
+        self.types[checkpoint_id] = instruction.type
+        self.plans[checkpoint_id] = {t for t, s in self.statuses.items() if s is TaskStatus.RUNNING}
+
+    def check_complete(self, instruction):
+        checkpoint_id = instruction.checkpoint_id
+        assert checkpoint_id in self.written, "metadata first"
+        assert self.claimed[checkpoint_id] == instruction.commit_number, "the log first"
+        assert self.types[checkpoint_id] is not SnapshotType.SAVEPOINT
+        assert checkpoint_id not in self.told_aborted | self.told_complete | self.discarded
+        assert instruction.subsumed is None or instruction.subsumed in self.discarded or instruction.subsumed == 5
+        self.told_complete.add(checkpoint_id)
+
+    def check_discard(self, instruction):
+        checkpoint_id = instruction.checkpoint_id
+        kept = {c.id for c in self.coordinator.store.checkpoints}
+        assert checkpoint_id not in kept, "retained"
+        assert checkpoint_id not in self.savepoints_done | self.not_ours, "not ours"
+        claims = {i.checkpoint_id for i in self.open if isinstance(i, ev.ClaimLogEntry)}
+        assert checkpoint_id not in claims - self.ended_claims, "may be claimed"
+        if isinstance(instruction, ev.DiscardCheckpoint):
+            assert checkpoint_id not in self.coordinator.pending, "pending"
+            assert checkpoint_id not in self.discarded, "once"
+            writing = {i.checkpoint_id for i in self.open if isinstance(i, ev.WriteMetadata)}
+            assert checkpoint_id not in writing, "being written"
+            self.discarded.add(checkpoint_id)
+
+    def check_release(self, instruction):
+        kept = [c.id for c in self.coordinator.store.checkpoints]
+        assert instruction.lowest is None or all(i >= instruction.lowest for i in kept)
+        assert instruction.lowest is not None or self.end_status is not None
+
+    def check_answer(self, instruction):
+        assert instruction.request_id in self.requested
+        assert instruction.request_id not in self.answered, "exactly one answer"
+        self.answered.add(instruction.request_id)
+        result = instruction.result
+        if isinstance(result, ev.RequestDone):
+            assert result.checkpoint_id in self.written
+            if self.types[result.checkpoint_id].is_savepoint:
+                self.savepoints_done.add(result.checkpoint_id)
+            if self.types[result.checkpoint_id] is not SnapshotType.SAVEPOINT:
+                assert self.claimed[result.checkpoint_id] == result.commit_number
+
+    # ---- always ----------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def no_more_than_allowed(self):
+        normal = [i for i in self.coordinator.pending if not self.types[i].is_savepoint]
+        assert len(normal) <= self.settings.max_concurrent
+        if self.settings.unaligned:  # savepoints are not forced then
+            assert len(self.coordinator.pending) <= self.settings.max_concurrent
+
+    @invariant()
+    def nothing_is_pending_unless_the_job_runs(self):
+        going = {TaskStatus.RUNNING, TaskStatus.FINISHED}.issuperset(self.statuses.values())
+        if self.over or not (self.job_running and going):
+            assert self.coordinator.pending == ()
+            assert self.coordinator.queued == 0
+
+    @invariant()
+    def kept_checkpoints_are_complete(self):
+        kept = [c.id for c in self.coordinator.store.checkpoints]
+        assert set(kept) <= set(self.claimed) | {5}
+        assert self.end_status is not None or len(kept) <= self.settings.num_retained + 1
+        assert not set(kept) & self.discarded
+
+    @invariant()
+    def time_is_watched(self):
+        if self.coordinator.pending:
+            assert self.alarm is not None
+
+    @invariant()
+    def counts_add_up(self):
+        counts = self.coordinator.stats.snapshot().counts
+        assert counts.total == counts.in_progress + counts.completed + counts.failed
+        if not self.superseded:
+            unsettled = 0 if self.coordinator.settled else 1
+            assert len(self.coordinator.pending) <= counts.in_progress <= len(self.coordinator.pending) + unsettled
+
+    def teardown(self):
+        """In the end everybody has an answer."""
+        if not hasattr(self, "coordinator"):
+            return
+        if not self.over:
+            self.end(EndStatus.CANCELED)
+        while self.open:
+            self.storage_answers_all()
+        assert self.answered == self.requested
+        assert self.coordinator.settled
+        assert not self.coordinator.pending
+
+
+TestCoordinator = CoordinatorMachine.TestCase
+TestCoordinator.settings = hypothesis_settings(max_examples=1500, stateful_step_count=80, deadline=None, phases=[Phase.reuse, Phase.generate])

@@ -1,0 +1,405 @@
+"""Random lives of a job over a store that fails: checkpoints, aborts, subsumption, crashes, zombies, damage.
+
+A small coordinator uses the storage package as the real one does. After every step:
+
+- every checkpoint that the log retains is there, or reports that it is damaged; its bytes are never wrong
+- gc lists exactly what is out of reach, and never anything that may still be needed
+- commit numbers only grow, and none goes to an old driver
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headgate.errors import IllegalState, StorageError
+from headgate.handles import CorruptState
+from headgate.ids import JobId, OperatorId
+from headgate.storage.checkpoints import discard_checkpoint, discard_pending, load, publish, verify
+from headgate.storage.faults import Fault, FaultKind, FaultyStore, Operation
+from headgate.storage.gc import collect, plan_gc
+from headgate.storage.layout import Attempt, JobLayout, PathKind, subtask_owner
+from headgate.storage.log import JobLog, Superseded, load_completed, read_log
+from headgate.storage.manifest import Manifest, OperatorState, PieceKind, SnapshotType, StatePiece, SubtaskState
+from headgate.storage.objects import OutcomeUnknown
+from headgate.storage.reader import SnapshotReader
+from headgate.storage.shared import ClaimMode, SharedStateRegistry
+from headgate.storage.writer import Scope, SnapshotTarget, open_writer
+
+LAYOUT = JobLayout.of("/data", JobId("a" * 32))
+OPERATOR = OperatorId("1" * 32)
+SUBTASKS = 2
+THRESHOLD = 20
+
+sizes = st.sampled_from([0, 5, 20, 21, 60])
+subtask_plan = st.fixed_dictionaries(
+    {
+        "private": st.lists(sizes, max_size=3),
+        "shared": st.lists(sizes, max_size=2),
+        "twin": st.booleans(),  # a second shared part with the content of the first
+        "reused": st.integers(0, 3),
+        "acked": st.sampled_from([True, True, True, True, True, False]),
+    }
+)
+
+
+class Driver:
+    """What one epoch of the job knows."""
+
+    def __init__(self, log, registry, next_id):
+        self.log = log
+        self.registry = registry
+        self.next_id = next_id
+        self.restarts = 0
+        self.base = {}  # (subtask, part id) -> length: what the newest completed checkpoint holds
+
+    @property
+    def attempt(self):
+        return self.log.attempt(self.restarts)
+
+
+class StorageMachine(RuleBasedStateMachine):
+    atomic = True
+
+    def __init__(self):
+        super().__init__()
+        self.store = FaultyStore(atomic_create=self.atomic)
+        self.retained = 1
+        self.driver = None
+        self.zombies = []
+        self.content = {}  # crc32 of the metadata -> [(piece part id, bytes)]: what each published checkpoint must say
+        self.commits = []
+        self.rotten = set()  # paths whose bytes were changed
+        self.bytes_of_part = {}
+        self.counter = 0
+
+    # ---- the job ---------------------------------------------------------------------------------------------------
+
+    @initialize(retained=st.integers(1, 3))
+    def begin(self, retained):
+        self.retained = retained
+        self.take_over()
+
+    def take_over(self):
+        """A new driver: restore the newest checkpoint that is intact, then claim an epoch."""
+        for _ in range(20):
+            try:
+                self.driver = self.new_driver()
+                return
+            except StorageError:
+                continue  # an injected fault; each comes once
+        self.store.heal()
+        self.driver = self.new_driver()
+
+    def new_driver(self):
+        state, restored = read_log(self.store, LAYOUT), None
+        for ref in [] if state is None else state.newest_first():
+            try:
+                snapshot = load_completed(self.store, LAYOUT, ref)
+                if verify(self.store, snapshot):
+                    continue
+            except CorruptState:
+                continue
+            restored = ref
+            break
+        log = JobLog.start(self.store, LAYOUT, "job", clock=lambda: 0, restored=restored)
+        registry = SharedStateRegistry()
+        driver = Driver(log, registry, 0)
+        for ref in sorted(log.state.retained, key=lambda ref: ref.checkpoint_id):
+            try:
+                snapshot = load_completed(self.store, LAYOUT, ref)
+            except CorruptState:
+                continue
+            registry.register_restored(snapshot.manifest, ClaimMode.CLAIM)
+            driver.base = self.shared_parts(snapshot)
+        driver.next_id = LAYOUT.next_checkpoint_id(self.store, 0 if restored is None else restored.checkpoint_id)
+        return driver
+
+    @staticmethod
+    def shared_parts(snapshot):
+        found = {}
+        for subtask in snapshot.manifest.operators[0].subtasks:
+            for piece in subtask.pieces:
+                for part in piece.parts:
+                    if part.shared:
+                        found[subtask.index, part.id] = part.handle
+        return {key: len(getattr(h, "data", b"")) or h.length for key, h in found.items()}
+
+    def write(self, driver, number, subtask, plan, attempt):
+        """A subtask's part of a checkpoint: its pieces, or StorageError."""
+        target = SnapshotTarget(number, attempt, LAYOUT.checkpoint(number), LAYOUT.shared, THRESHOLD)
+        writer = open_writer(self.store, target, subtask_owner(0, subtask))
+        try:
+            private = [self.part(writer, "p", size, Scope.EXCLUSIVE) for size in plan["private"]]
+            shared = [self.part(writer, "s", size, Scope.SHARED) for size in plan["shared"]]
+            if plan["twin"] and shared and shared[0] is not None:
+                self.counter += 1
+                self.bytes_of_part[f"s{self.counter}"] = data = self.bytes_of_part[shared[0].id]
+                shared.append(writer.write(f"s{self.counter}", data, Scope.SHARED))
+            mine = sorted(part for owner, part in driver.base if owner == subtask)
+            shared += (
+                [writer.reuse(part, driver.base[subtask, part]) for part in mine[-plan["reused"] :]]
+                if plan["reused"]
+                else []
+            )
+            writer.close()
+        except StorageError:
+            with suppress(StorageError):
+                writer.abort()
+            raise
+        pieces = (
+            StatePiece(PieceKind.OPERATOR, tuple(filter(None, private))),
+            StatePiece(PieceKind.KEYED, tuple(filter(None, shared))),
+        )
+        return tuple(pieces)
+
+    def part(self, writer, prefix, size, scope):
+        self.counter += 1
+        name = f"{prefix}{self.counter}"
+        self.bytes_of_part[name] = data = bytes((self.counter * 31 + i) % 256 for i in range(size))
+        return writer.write(name, data, scope)
+
+    def take(self, driver, plans):
+        """Run one checkpoint through; the commit number if it completes."""
+        number, attempt = driver.next_id, driver.attempt
+        driver.next_id += 1
+        acked = []
+        try:
+            for subtask, plan in enumerate(plans):
+                pieces = self.write(driver, number, subtask, plan, attempt)
+                acked.append(driver.registry.register_pieces(OPERATOR, pieces, number))
+            if not all(plan["acked"] for plan in plans):
+                raise StorageError("a task failed")  # noqa: TRY301
+            manifest = self.manifest(number, acked, attempt)
+            snapshot = publish(self.store, manifest, LAYOUT.checkpoint(number))
+        except OutcomeUnknown:
+            self.expect(number)
+            return None
+        except StorageError:
+            with suppress(StorageError):
+                discard_pending(self.store, LAYOUT.checkpoint(number), attempt)
+            return None
+        self.content[snapshot.crc32] = self.expected(manifest)
+        return self.complete(driver, snapshot, attempt)
+
+    def complete(self, driver, snapshot, attempt):
+        before = driver.log.state.retained
+        drop = sorted(before, key=lambda ref: ref.commit)[: max(0, len(before) - self.retained + 1)]
+        try:
+            ref = driver.log.complete(snapshot, [old.commit for old in drop])
+        except OutcomeUnknown:
+            return None
+        except (StorageError, Superseded):
+            with suppress(StorageError):
+                discard_pending(self.store, snapshot.directory, attempt, snapshot)
+            return None
+        assert driver is self.driver, "an old driver completed a checkpoint"
+        self.commits.append(ref.commit)
+        driver.base = self.shared_parts(snapshot)
+        self.subsume(driver, before)
+        return ref.commit
+
+    def subsume(self, driver, before):
+        kept = driver.log.state.retained
+        for ref in set(before) - set(kept):
+            with suppress(StorageError):
+                discard_checkpoint(self.store, LAYOUT, ref.checkpoint_id)
+        for path in driver.registry.unregister_unused(min(ref.checkpoint_id for ref in kept)).delete:
+            with suppress(StorageError):
+                self.store.delete(path)
+
+    @staticmethod
+    def manifest(number, acked, attempt):
+        subtasks = tuple(SubtaskState(index, pieces) for index, pieces in enumerate(acked))
+        operator = OperatorState(OPERATOR, "op", SUBTASKS, 128, subtasks)
+        return Manifest(number, SnapshotType.CHECKPOINT, LAYOUT.job_id, "job", attempt, 0, (operator,))
+
+    def expected(self, manifest):
+        parts = [p for s in manifest.operators[0].subtasks for piece in s.pieces for p in piece.parts]
+        return {part.id: self.bytes_of_part[part.id] for part in parts}
+
+    def expect(self, number):
+        """The metadata of a checkpoint may have been written: note what it must say, if it was."""
+        with suppress(StorageError, IllegalState):
+            data = self.store.objects.get(LAYOUT.metadata(number))
+            if data is not None:
+                copy = FaultyStore()
+                copy.objects[LAYOUT.metadata(number)] = data
+                snapshot = load(copy, LAYOUT.checkpoint(number))
+                self.content[snapshot.crc32] = self.expected(snapshot.manifest)
+
+    # ---- what happens ----------------------------------------------------------------------------------------------
+
+    @rule(plans=st.lists(subtask_plan, min_size=SUBTASKS, max_size=SUBTASKS))
+    def checkpoint(self, plans):
+        self.take(self.driver, plans)
+
+    @rule()
+    def restart_tasks(self):
+        self.driver.restarts += 1
+
+    @rule()
+    def crash_and_resume(self):
+        self.zombies = [*self.zombies, self.driver][-3:]
+        self.take_over()
+
+    @precondition(lambda self: self.zombies)
+    @rule(index=st.integers(0, 2), plans=st.lists(subtask_plan, min_size=SUBTASKS, max_size=SUBTASKS))
+    def old_driver_goes_on(self, index, plans):
+        zombie = self.zombies[index % len(self.zombies)]
+        with suppress(StorageError):
+            assert self.take(zombie, plans) is None
+
+    @precondition(lambda self: self.zombies)
+    @rule(index=st.integers(0, 2), plan=subtask_plan)
+    def old_task_goes_on(self, index, plan):
+        zombie = self.zombies[index % len(self.zombies)]
+        with suppress(StorageError):
+            self.write(zombie, self.driver.next_id, 0, plan, zombie.attempt)
+
+    @rule(
+        kind=st.sampled_from([FaultKind.FAIL, FaultKind.TORN, FaultKind.LOST_REPLY, FaultKind.SLOW]),
+        operation=st.sampled_from(Operation),
+        nth=st.integers(1, 8),
+        within=st.sampled_from(["/chk-", "/shared/", "/log/", "_metadata"]),
+    )
+    def something_will_fail(self, kind, operation, nth, within):
+        if kind is FaultKind.TORN and within == "/log/":
+            return  # only a store without atomic create could tear an entry, and there nothing is promised
+        amount = errno.ENOSPC if kind is FaultKind.FAIL else 7
+        self.store.inject(Fault(kind, nth, operation, within, amount))
+
+    @rule()
+    def all_is_well_again(self):
+        self.store.heal()
+
+    @rule(choice=st.integers(0), position=st.integers(0))
+    def a_bit_flips(self, choice, position):
+        # Metadata is rarer, as it is smaller: else every run would end with no readable checkpoint.
+        paths = sorted(path for path in self.store.objects if "/log/" not in path)
+        if choice % 3 == 0:
+            paths = [path for path in paths if not path.endswith("_metadata")]
+        if paths:
+            path = paths[choice % len(paths)]
+            self.store.flip(path, position)
+            self.rotten.add(path)
+
+    @rule()
+    def collect_garbage(self):
+        self.check_plan(self.driver.attempt)
+        self.store.heal()
+        collect(self.store, LAYOUT, plan_gc(self.store, LAYOUT, live=self.driver.attempt))
+
+    # ---- what must hold --------------------------------------------------------------------------------------------
+
+    def in_reach(self):
+        """What completed checkpoints need, from a look at the store behind its faults; None if metadata is damaged."""
+        needed, readable = set(), True
+        for ref in read_log(self.behind(), LAYOUT).retained:
+            needed.add(LAYOUT.metadata(ref.checkpoint_id))
+            try:
+                needed |= load(self.behind(), LAYOUT.checkpoint(ref.checkpoint_id)).files().keys()
+            except CorruptState:
+                readable = False
+        return needed, readable
+
+    def behind(self):
+        copy = FaultyStore()
+        copy.objects = self.store.objects
+        return copy
+
+    def check_plan(self, live):
+        needed, readable = self.in_reach()
+        plan = plan_gc(self.behind(), LAYOUT, live=live)
+        orphans = {finding.path for finding in plan.orphans}
+        assert not orphans & needed
+        out_of_reach = {p for p in self.store.objects if p not in needed and LAYOUT.parse(p).kind is not PathKind.LOG}
+        if readable and live is None:
+            assert orphans == out_of_reach
+        assert orphans <= out_of_reach
+
+    @invariant()
+    def completed_checkpoints_are_there_and_never_wrong(self):
+        if self.driver is None:
+            return
+        store = self.behind()
+        reader = SnapshotReader(store)
+        for ref in read_log(store, LAYOUT).retained:
+            metadata = LAYOUT.metadata(ref.checkpoint_id)
+            assert metadata in self.store.objects, "the metadata of a completed checkpoint is gone"
+            try:
+                snapshot = load_completed(store, LAYOUT, ref)
+            except CorruptState:
+                assert metadata in self.rotten
+                continue
+            for part in (p for s in snapshot.manifest.operators[0].subtasks for piece in s.pieces for p in piece.parts):
+                path = getattr(part.handle, "path", None)
+                assert path is None or path in self.store.objects, "a file of a completed checkpoint is gone"
+                try:
+                    data = reader.read(part.handle)
+                except CorruptState:
+                    assert path in self.rotten
+                    continue
+                assert data == self.content[ref.crc32][part.id]
+
+    @invariant()
+    def commit_numbers_only_grow(self):
+        assert self.commits == sorted(set(self.commits))
+
+    def teardown(self):
+        if self.driver is None:
+            return
+        self.store.heal()
+        self.check_plan(self.driver.attempt)
+        self.check_plan(None)
+        needed, readable = self.in_reach()
+        result = collect(self.store, LAYOUT, plan_gc(self.store, LAYOUT, live=None))
+        assert result.failed == ()
+        left = {path for path in self.store.objects if LAYOUT.parse(path).kind is not PathKind.LOG}
+        assert left >= needed
+        if readable:
+            assert left == needed, "after cleaning up, what is left is what is needed"
+        assert plan_gc(self.store, LAYOUT, live=None).orphans == []
+
+
+class UnfencedStorageMachine(StorageMachine):
+    """The same on a scheme without create-if-absent, as long as drivers do not write at the same instant."""
+
+    atomic = False
+
+
+QUICK = settings(max_examples=80, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
+TestStorage = StorageMachine.TestCase
+TestStorage.settings = QUICK
+TestUnfencedStorage = UnfencedStorageMachine.TestCase
+TestUnfencedStorage.settings = QUICK
+
+
+def test_planted_faults_are_caught():
+    """The machine has teeth: each of these breaks a rule that the package keeps."""
+    with pytest.raises(AssertionError, match="a file of a completed checkpoint is gone"):
+        run_with_early_deletion()
+
+
+def run_with_early_deletion():
+    machine = StorageMachine()
+    machine.begin(1)
+    plan = {"private": [], "shared": [60], "twin": False, "reused": 0, "acked": True}
+    machine.checkpoint([plan, plan])
+    machine.driver.registry = SharedStateRegistry()  # forgets the last use: as if placeholders were not registered
+    registry = machine.driver.registry
+    for key_part, path in [(k, p) for k, p in enumerate(machine.store.objects) if "/shared/" in p]:
+        registry.register(str(key_part), machine_segment(path), 0)
+    machine.checkpoint([{**plan, "reused": 0}, plan])
+    machine.completed_checkpoints_are_there_and_never_wrong()
+
+
+def machine_segment(path):
+    from headgate.storage.handles import FileSegment
+
+    return FileSegment(path, 0, 60, 0)

@@ -1,0 +1,100 @@
+"""The style of the code, held by tests: layering is held by import-linter (`make check`)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "headgate"
+MODULES = sorted(SOURCE.rglob("*.py"))
+MIRROR = SOURCE / "pyflink"  # PyFlink's module paths, not our choice
+LONGEST_MODULE = 600
+LONGEST_FUNCTION = 70
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def test_there_is_something_to_look_at():
+    assert len(MODULES) > 40
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def test_no_type_checking_guards():
+    """A guard means that the layering is wrong."""
+    guard = re.compile(r"^\s*if (typing\.)?TYPE_CHECKING")
+    assert [name_of(path) for path in MODULES if any(map(guard.match, lines_of(path)))] == []
+
+
+def test_no_modules_that_are_named_after_nothing():
+    vague = {"utils", "util", "helpers", "helper", "common", "misc", "tools"}
+    ours = [path for path in MODULES if MIRROR not in path.parents]
+    assert [name_of(p) for p in ours if vague & set(p.relative_to(SOURCE).with_suffix("").parts)] == []
+
+
+def test_no_names_that_say_nothing():
+    vague = re.compile(r"^_?(Abstract|Default|Base)[A-Z]|Impl$")
+    assert [
+        f"{name_of(path)}: {node.name}"
+        for path in MODULES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef) and vague.search(node.name)
+    ] == []
+
+
+def test_modules_are_short():
+    """Past this, split by concept."""
+    lengths = {name_of(path): len(lines_of(path)) for path in MODULES}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_MODULE} == {}
+
+
+def test_functions_are_short():
+    lengths = {
+        f"{name_of(path)}:{f.lineno} {f.name}": (f.end_lineno or 0) - f.lineno + 1
+        for path in MODULES
+        for f in functions_of(path)
+    }
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION} == {}
+
+
+def test_every_module_says_what_it_is():
+    assert [name_of(path) for path in MODULES if not ast.get_docstring(tree_of(path))] == []
+
+
+def test_no_paths_of_a_machine():
+    machine = re.compile(r"(/home/|/Users/|/root/|/work/|/mnt/|[A-Z]:\\\\)")
+    files = [*MODULES, ROOT / "pyproject.toml", ROOT / "Makefile"]
+    for folder in ("examples", "scripts", "benchmarks"):
+        files += [
+            p for p in sorted((ROOT / folder).rglob("*")) if p.suffix in (".py", ".sh") and "peers" not in p.parts
+        ]
+    found = [f"{name_of(path)}: {line.strip()}" for path in files for line in lines_of(path) if machine.search(line)]
+    assert found == []
+
+
+def test_only_one_module_sees_sparks_jvm():
+    inside = re.compile(r"\._(jvm|jsc|jdf|jsparkSession)\b|(import|from) py4j\b")
+    seen = [name_of(path) for path in MODULES if any(map(inside.search, lines_of(path)))]
+    assert seen == ["src/headgate/runtime/spark.py"]
+
+
+def test_the_test_kit_and_the_mirror_are_not_used_inside():
+    """They stand on top: a runtime that imports its test kit ships it."""
+    inner = [path for path in MODULES if not {SOURCE / "testing", MIRROR} & set(path.parents)]
+    used = re.compile(r"\s*(from|import) headgate\.(testing|pyflink)\b")
+    assert [name_of(path) for path in inner if any(map(used.match, lines_of(path)))] == []

@@ -1,0 +1,81 @@
+"""What `import headgate` promises: these names, importable and documented. A change here is a change of the interface."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+
+import pytest
+
+import headgate
+import headgate.testing
+
+_TEXT = """
+    AggregateFunction AggregatingState AggregatingStateDescriptor BroadcastProcessFunction CheckpointedFunction
+    CoFlatMapFunction CoMapFunction CoProcessFunction ConfigError Configuration ConnectedStreams DataStream
+    FilterFunction FlatMapFunction Function GraphError HeadgateError IllegalState InvalidArgument JobCancelled JobClient
+    JobExecutionResult JobFailed JobStatus KeySelector KeyedBroadcastProcessFunction KeyedCoProcessFunction
+    KeyedProcessFunction KeyedStream ListState ListStateDescriptor MapFunction MapState MapStateDescriptor
+    NotEnoughSlots OutputTag Partitioner ProcessFunction ReduceFunction ReducingState ReducingStateDescriptor
+    RestartStrategies Row RuntimeContext SinkFunction SourceFunction StateMigrationError StateTtlConfig StorageError
+    StreamExecutionEnvironment Time TimeDomain TypeInformation Types UserCodeError ValueState ValueStateDescriptor
+    WorkerLost spark_conf
+"""
+NAMES = _TEXT.split()
+
+TESTING = ["OneInputHarness", "RunResult", "TwoInputHarness", "local_runtime", "run"]
+
+
+def test_the_public_names():
+    assert set(headgate.__all__) == set(NAMES)
+    assert headgate.testing.__all__ == TESTING
+
+
+@pytest.mark.parametrize("module", [headgate, headgate.testing], ids=lambda m: m.__name__)
+def test_the_names_are_sorted_and_unique(module):
+    assert module.__all__ == sorted(set(module.__all__))
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [("headgate", n) for n in NAMES] + [("headgate.testing", n) for n in TESTING]
+)
+def test_every_name_is_there_and_documented(module, name):
+    found = getattr(importlib.import_module(module), name)
+    assert inspect.getdoc(found)
+    assert (found.__doc__ or "").strip(), f"{name} has no docstring of its own"
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if inspect.isclass(getattr(headgate, n))])
+def test_every_public_method_is_documented(name):
+    """Methods a user may call or override; Types.STRING() and the like say all by their names."""
+    if name == "Types":
+        pytest.skip("the names of types are their documentation")
+    cls = getattr(headgate, name)
+    silent = [
+        attribute
+        for attribute, value in vars(cls).items()
+        if not attribute.startswith("_")
+        and (inspect.isfunction(value) or isinstance(value, classmethod | staticmethod | property))
+        and not inspect.getdoc(getattr(cls, attribute, value))
+    ]
+    assert silent == []
+
+
+def test_all_errors_have_one_base():
+    errors = [v for n in NAMES if inspect.isclass(v := getattr(headgate, n)) and issubclass(v, Exception)]
+    assert len(errors) >= 12
+    assert all(issubclass(error, headgate.HeadgateError) for error in errors)
+    assert issubclass(headgate.InvalidArgument, ValueError)
+    assert issubclass(headgate.IllegalState, RuntimeError)
+    assert issubclass(headgate.StorageError, OSError)
+
+
+def test_the_version():
+    assert headgate.__version__ == "0.1.0"
+
+
+def test_importing_starts_no_jvm():
+    """A unit test of a user's function must not pay for one."""
+    from pyspark import SparkContext
+
+    assert SparkContext._gateway is None or SparkContext._active_spark_context is not None

@@ -1,0 +1,436 @@
+"""PyFlink's paths: the names are PyFlink's, and PyFlink's own examples run with another import root."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+
+import headgate.pyflink
+from headgate.errors import InvalidArgument, UserCodeError
+from headgate.testing import local_runtime
+
+# From flink-python/pyflink at c9be954 (2026-08): __all__ of each module, or its classes where it has none.
+PYFLINK = {
+    "common": """Configuration ConfigOption ConfigOptions ExecutionConfig TypeInformation TypeSerializer Types
+        SerializationSchema DeserializationSchema SimpleStringSchema ByteArraySchema Encoder CompletableFuture
+        InputDependencyConstraint JobClient JobExecutionResult JobID JobStatus RestartStrategies
+        RestartStrategyConfiguration Row RowKind WatermarkStrategy Duration Instant Time
+        AssignerWithPeriodicWatermarksWrapper""",
+    "common.completable_future": "CompletableFuture",
+    "common.configuration": "Configuration",
+    "common.job_client": "JobClient",
+    "common.job_execution_result": "JobExecutionResult",
+    "common.job_id": "JobID",
+    "common.job_status": "JobStatus",
+    "common.restart_strategy": "RestartStrategies RestartStrategyConfiguration",
+    "common.time": "Duration Instant Time",
+    "common.typeinfo": "TypeInformation Types",
+    "common.types": "Row RowKind",
+    "datastream": """StreamExecutionEnvironment DataStream KeyedStream WindowedStream ConnectedStreams BroadcastStream
+        BroadcastConnectedStream AsyncDataStream DataStreamSink MapFunction CoMapFunction FlatMapFunction
+        CoFlatMapFunction ReduceFunction FilterFunction ProcessFunction KeyedProcessFunction CoProcessFunction
+        KeyedCoProcessFunction WindowFunction ProcessWindowFunction AggregateFunction BroadcastProcessFunction
+        KeyedBroadcastProcessFunction AsyncFunction RuntimeContext TimerService CheckpointingMode CheckpointConfig
+        ExternalizedCheckpointRetention StateBackend HashMapStateBackend EmbeddedRocksDBStateBackend CustomStateBackend
+        PredefinedOptions CheckpointStorage JobManagerCheckpointStorage FileSystemCheckpointStorage
+        CustomCheckpointStorage RuntimeExecutionMode Window TimeWindow CountWindow GlobalWindow WindowAssigner
+        MergingWindowAssigner TriggerResult Trigger TimeDomain KeySelector Partitioner SourceFunction SinkFunction
+        SlotSharingGroup MemorySize OutputTag AsyncRetryPredicate AsyncRetryStrategy""",
+    "datastream.data_stream": """CloseableIterator DataStream KeyedStream ConnectedStreams WindowedStream DataStreamSink
+        BroadcastStream BroadcastConnectedStream""",
+    "datastream.execution_mode": "RuntimeExecutionMode",
+    "datastream.functions": """RuntimeContext MapFunction CoMapFunction FlatMapFunction CoFlatMapFunction ReduceFunction
+        AggregateFunction KeySelector FilterFunction Partitioner SourceFunction SinkFunction ProcessFunction
+        CoProcessFunction KeyedProcessFunction KeyedCoProcessFunction TimerService WindowFunction AllWindowFunction
+        ProcessWindowFunction ProcessAllWindowFunction BaseBroadcastProcessFunction BroadcastProcessFunction
+        KeyedBroadcastProcessFunction AsyncFunction AsyncFunctionDescriptor AsyncRetryPredicate AsyncRetryStrategy""",
+    "datastream.output_tag": "OutputTag",
+    "datastream.state": """ValueStateDescriptor ValueState ListStateDescriptor ListState MapStateDescriptor MapState
+        ReducingStateDescriptor ReducingState AggregatingStateDescriptor AggregatingState ReadOnlyBroadcastState
+        BroadcastState StateTtlConfig OperatorStateStore State StateDescriptor""",
+    "datastream.stream_execution_environment": "StreamExecutionEnvironment",
+    "datastream.time_domain": "TimeDomain",
+    "datastream.timerservice": "TimerService",
+}
+MODULES = [
+    m.name.removeprefix("headgate.pyflink.")
+    for m in pkgutil.walk_packages(headgate.pyflink.__path__, "headgate.pyflink.")
+]
+
+
+def test_no_module_that_pyflink_does_not_have():
+    assert set(MODULES) == set(PYFLINK)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_name_is_pyflinks(name):
+    module = importlib.import_module(f"headgate.pyflink.{name}")
+    assert set(module.__all__) <= set(PYFLINK[name].split())
+    assert all(hasattr(module, public) for public in module.__all__)
+
+
+@pytest.mark.parametrize("name", ["StreamExecutionEnvironment", "JobClient"])
+def test_what_is_not_a_plain_re_export_is_a_thin_class(name):
+    package = headgate.pyflink.datastream if name != "JobClient" else headgate.pyflink.common
+    assert getattr(package, name) is not getattr(headgate, name)
+
+
+@pytest.mark.parametrize("package", ["common", "datastream", "datastream.state", "datastream.functions"])
+def test_the_rest_are_the_same_objects(package):
+    module = importlib.import_module(f"headgate.pyflink.{package}")
+    for name in set(module.__all__) & set(headgate.__all__) - {"StreamExecutionEnvironment", "JobClient"}:
+        assert getattr(module, name) is getattr(headgate, name)
+
+
+def test_contexts_can_be_named_in_annotations():
+    from headgate.pyflink.datastream import functions as f
+
+    for owner, names in {
+        f.ProcessFunction: ["Context"],
+        f.KeyedProcessFunction: ["Context", "OnTimerContext"],
+        f.CoProcessFunction: ["Context"],
+        f.KeyedCoProcessFunction: ["Context", "OnTimerContext"],
+        f.BroadcastProcessFunction: ["Context", "ReadOnlyContext"],
+        f.KeyedBroadcastProcessFunction: ["Context", "ReadOnlyContext", "OnTimerContext"],
+    }.items():
+        assert all(hasattr(owner, name) for name in names)
+
+
+# --- PyFlink's own examples, with `pyflink` replaced by `headgate.pyflink` ------------------------------------------
+
+WORD_COUNT = """
+from pyflink.common import Types
+from pyflink.datastream import StreamExecutionEnvironment
+
+word_count_data = ["To be, or not to be,--that is the question:--",
+                   "Whether 'tis nobler in the mind to suffer"]
+
+
+def word_count():
+    env = StreamExecutionEnvironment.get_execution_environment()
+    # write all the data to one file
+    env.set_parallelism(1)
+    ds = env.from_collection(word_count_data)
+
+    def split(line):
+        yield from line.split()
+
+    # compute word count
+    ds = ds.flat_map(split) \\
+           .map(lambda i: (i, 1), output_type=Types.TUPLE([Types.STRING(), Types.INT()])) \\
+           .key_by(lambda i: i[0]) \\
+           .reduce(lambda i, j: (i[0], i[1] + j[1]))
+    ds.print()
+
+    # submit for execution
+    env.execute()
+
+
+word_count()
+"""
+
+BASIC_OPERATIONS = """
+import json
+
+from pyflink.common import Types
+from pyflink.datastream import StreamExecutionEnvironment
+
+
+def show(ds, env):
+    ds.print()
+    env.execute()
+
+
+def basic_operations():
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.set_parallelism(1)
+
+    # define the source
+    ds = env.from_collection(
+        collection=[
+            (1, '{"name": "Flink", "tel": 123, "addr": {"country": "Germany", "city": "Berlin"}}'),
+            (2, '{"name": "hello", "tel": 135, "addr": {"country": "China", "city": "Shanghai"}}'),
+            (3, '{"name": "world", "tel": 124, "addr": {"country": "USA", "city": "NewYork"}}'),
+            (4, '{"name": "PyFlink", "tel": 32, "addr": {"country": "China", "city": "Hangzhou"}}')
+        ],
+        type_info=Types.ROW_NAMED(["id", "info"], [Types.INT(), Types.STRING()])
+    )
+
+    # map
+    def update_tel(data):
+        # parse the json
+        json_data = json.loads(data.info)
+        json_data['tel'] += 1
+        return data.id, json.dumps(json_data)
+
+    show(ds.map(update_tel), env)
+
+    # filter
+    show(ds.filter(lambda data: data.id == 1).map(update_tel), env)
+
+    # key by
+    show(ds.map(lambda data: (json.loads(data.info)['addr']['country'],
+                              json.loads(data.info)['tel']))
+           .key_by(lambda data: data[0]).sum(1), env)
+
+
+basic_operations()
+"""
+
+STATE_ACCESS = """
+from pyflink.common import Time
+from pyflink.common.typeinfo import Types
+from pyflink.datastream import StreamExecutionEnvironment
+from pyflink.datastream.functions import KeyedProcessFunction, RuntimeContext
+from pyflink.datastream.state import ValueStateDescriptor, StateTtlConfig
+
+
+class Sum(KeyedProcessFunction):
+
+    def __init__(self):
+        self.state = None
+
+    def open(self, runtime_context: RuntimeContext):
+        state_descriptor = ValueStateDescriptor("state", Types.FLOAT())
+        state_ttl_config = StateTtlConfig \\
+            .new_builder(Time.seconds(1)) \\
+            .set_update_type(StateTtlConfig.UpdateType.OnReadAndWrite) \\
+            .disable_cleanup_in_background() \\
+            .build()
+        state_descriptor.enable_time_to_live(state_ttl_config)
+        self.state = runtime_context.get_state(state_descriptor)
+
+    def process_element(self, value, ctx: 'KeyedProcessFunction.Context'):
+        # retrieve the current count
+        current = self.state.value()
+        if current is None:
+            current = 0
+
+        # update the state's count
+        current += value[1]
+        self.state.update(current)
+
+        yield value[0], current
+
+
+def state_access_demo():
+    env = StreamExecutionEnvironment.get_execution_environment()
+
+    ds = env.from_collection(
+        collection=[
+            ('Alice', 110.5),
+            ('Bob', 30.25),
+            ('Alice', 20.0),
+            ('Bob', 53.5),
+            ('Alice', 13.25),
+        ],
+        type_info=Types.TUPLE([Types.STRING(), Types.FLOAT()]))
+
+    # apply the process function onto a keyed stream
+    ds.key_by(lambda value: value[0]) \\
+      .process(Sum()) \\
+      .print()
+
+    # submit for execution
+    env.execute()
+
+
+state_access_demo()
+"""
+
+SIDE_OUTPUT = """
+from pyflink.common import Types
+from pyflink.datastream import OutputTag, ProcessFunction, StreamExecutionEnvironment
+
+output_tag = OutputTag("side-output", Types.STRING())
+
+
+class MyProcessFunction(ProcessFunction):
+
+    def process_element(self, value: int, ctx: ProcessFunction.Context):
+        # emit data to regular output
+        yield value
+
+        # emit data to side output
+        yield output_tag, "sideout-" + str(value)
+
+
+env = StreamExecutionEnvironment.get_execution_environment()
+main_data_stream = env.from_collection([1, 2], type_info=Types.INT()).process(MyProcessFunction(), Types.INT())
+main_data_stream.print()
+main_data_stream.get_side_output(output_tag).print()
+env.execute()
+"""
+
+KEYED_PROCESS_WITH_TIMER = """
+from pyflink.common import Row, Types
+from pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment, TimeDomain
+from pyflink.datastream.state import MapStateDescriptor, ValueStateDescriptor
+
+
+class CountWithTimeoutFunction(KeyedProcessFunction):
+
+    def __init__(self):
+        self.state = None
+
+    def open(self, runtime_context: RuntimeContext):
+        self.state = runtime_context.get_state(ValueStateDescriptor(
+            "my_state", Types.PICKLED_BYTE_ARRAY()))
+        self.seen = runtime_context.get_map_state(MapStateDescriptor("seen", Types.STRING(), Types.INT()))
+
+    def process_element(self, value, ctx: KeyedProcessFunction.Context):
+        # retrieve the current count
+        current = self.state.value()
+        if current is None:
+            current = Row(value.f1, 0, 0)
+
+        # update the state's count
+        current = Row(current[0], current[1] + 1, ctx.timer_service().current_processing_time())
+        self.seen.put(value.f1, current[1])
+        self.state.update(current)
+
+        # schedule the next timer 60 seconds from the current event time
+        ctx.timer_service().register_event_time_timer(current[2] + 60000)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext):
+        # get the state for the key that scheduled the timer
+        result = self.state.value()
+
+        # check if this is an outdated timer or the latest timer
+        if timestamp == result[2] + 60000 and ctx.time_domain() == TimeDomain.EVENT_TIME:
+            # emit the state on timeout
+            yield result[0], result[1], dict(self.seen.items())
+
+
+env = StreamExecutionEnvironment.get_execution_environment()
+ds = env.from_collection(
+    [("hello", "a"), ("hello", "b"), ("world", "c")], Types.ROW([Types.STRING(), Types.STRING()]))
+ds.key_by(lambda value: value[0]).process(CountWithTimeoutFunction()).print()
+env.execute()
+"""
+
+BROADCAST = """
+from pyflink.common import Types
+from pyflink.datastream import BroadcastProcessFunction, StreamExecutionEnvironment
+from pyflink.datastream.state import MapStateDescriptor
+
+rules = MapStateDescriptor("rules", Types.STRING(), Types.INT())
+
+
+class Match(BroadcastProcessFunction):
+    def process_element(self, value, ctx: BroadcastProcessFunction.ReadOnlyContext):
+        if ctx.get_broadcast_state(rules).contains("n"):
+            yield value
+
+    def process_broadcast_element(self, value, ctx: BroadcastProcessFunction.Context):
+        ctx.get_broadcast_state(rules).put("n", value)
+        yield "rule", value
+
+
+env = StreamExecutionEnvironment.get_execution_environment()
+broadcast = env.from_collection([5]).broadcast(rules)
+env.from_collection([]).connect(broadcast).process(Match()).print()
+env.execute()
+"""
+
+JOB_CLIENT = """
+from pyflink.common import Configuration, JobStatus, RestartStrategies
+from pyflink.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
+
+config = Configuration()
+config.set_integer("parallelism.default", 2)
+env = StreamExecutionEnvironment.get_execution_environment(config)
+env.set_runtime_mode(RuntimeExecutionMode.STREAMING)
+env.set_restart_strategy(RestartStrategies.fixed_delay_restart(3, 1000))
+env.from_collection(["x"]).print()
+client = env.execute_async("my job")
+assert client.get_job_execution_result().result().get_job_id() == client.get_job_id()
+assert client.get_job_execution_result().done()
+assert client.get_job_execution_result().exception() is None
+status = client.get_job_status().result()
+assert status == JobStatus.FINISHED
+assert status.is_terminal_state() and status.is_globally_terminal_state()
+client.cancel().result()
+with env.from_collection(range(10)).execute_and_collect() as results:
+    for result in results:
+        assert result < 10
+assert len(env.from_collection([1, 2, 3]).execute_and_collect(limit=2)) == 2
+print(env.get_parallelism())
+"""
+
+
+def run_program(source, capsys):
+    program = source.replace("pyflink", "headgate.pyflink")
+    with local_runtime():
+        exec(compile(program, "<program>", "exec"), {"__name__": "__main__"})
+    return capsys.readouterr().out.splitlines()
+
+
+def test_word_count(capsys):
+    lines = run_program(WORD_COUNT, capsys)
+    assert lines[0] == "('To', 1)"
+    assert "('the', 2)" in lines
+    assert len(lines) == 17
+
+
+def test_basic_operations(capsys):
+    """The expected lines are those in the comments of PyFlink's example."""
+    assert run_program(BASIC_OPERATIONS, capsys) == [
+        """(1, '{"name": "Flink", "tel": 124, "addr": {"country": "Germany", "city": "Berlin"}}')""",
+        """(2, '{"name": "hello", "tel": 136, "addr": {"country": "China", "city": "Shanghai"}}')""",
+        """(3, '{"name": "world", "tel": 125, "addr": {"country": "USA", "city": "NewYork"}}')""",
+        """(4, '{"name": "PyFlink", "tel": 33, "addr": {"country": "China", "city": "Hangzhou"}}')""",
+        """(1, '{"name": "Flink", "tel": 124, "addr": {"country": "Germany", "city": "Berlin"}}')""",
+        "('Germany', 123)",
+        "('China', 135)",
+        "('USA', 124)",
+        "('China', 167)",
+    ]
+
+
+def test_state_access(capsys):
+    assert run_program(STATE_ACCESS, capsys) == [
+        "('Alice', 110.5)",
+        "('Bob', 30.25)",
+        "('Alice', 130.5)",
+        "('Bob', 83.75)",
+        "('Alice', 143.75)",
+    ]
+
+
+def test_side_output(capsys):
+    assert sorted(run_program(SIDE_OUTPUT, capsys)) == ["1", "2", "sideout-1", "sideout-2"]
+
+
+def test_keyed_process_with_timers(capsys):
+    lines = sorted(run_program(KEYED_PROCESS_WITH_TIMER, capsys))
+    assert lines == ["('a', 2, {'a': 1, 'b': 2})", "('c', 1, {'c': 1})"]
+
+
+def test_broadcast_state(capsys):
+    assert run_program(BROADCAST, capsys) == ["('rule', 5)"]
+
+
+def test_job_client_and_configuration(capsys):
+    lines = run_program(JOB_CLIENT, capsys)
+    assert lines[0].endswith("> x")
+    assert lines[-1] == "2"
+
+
+def test_batch_mode_is_refused(capsys):
+    with pytest.raises(InvalidArgument, match=r"RuntimeExecutionMode.BATCH: Headgate always streams"):
+        run_program(JOB_CLIENT.replace("RuntimeExecutionMode.STREAMING", "RuntimeExecutionMode.BATCH"), capsys)
+
+
+def test_a_failed_job_through_the_client():
+    from headgate.pyflink.datastream import StreamExecutionEnvironment
+
+    with local_runtime():
+        env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_collection([0]).map(lambda n: 1 // n).print()
+    future = env.execute_async().get_job_execution_result()
+    assert isinstance(future.exception(), UserCodeError)
+    with pytest.raises(UserCodeError, match="ZeroDivisionError"):
+        future.result()
