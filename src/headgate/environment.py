@@ -79,8 +79,10 @@ class JobExecutionResult:
 class JobClient:
     """A hold on a running job."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, at_end: Callable[[], None] | None = None) -> None:
+        """`at_end` is called whenever somebody has waited for the end."""
         self._job = job
+        self._at_end = at_end
         self._started = time.monotonic()
 
     def get_job_id(self) -> JobId:
@@ -100,6 +102,8 @@ class JobClient:
         """Until the job has finished; its error if it failed, TimeoutError if the time is over before."""
         if not self._job.wait(timeout).is_terminal:
             raise TimeoutError(f"the job still runs after {timeout} s")
+        if self._at_end is not None:
+            self._at_end()
         self._job.raise_if_failed()
         return JobExecutionResult(self._job.job_id, time.monotonic() - self._started)
 
@@ -293,7 +297,8 @@ class StreamExecutionEnvironment:
         return self._client(job_name)
 
     def _client(self, job_name: str | None) -> JobClient:
-        return JobClient(self._start(job_name, _Printer(self._configuration).take))
+        printer = _Printer(self._configuration)
+        return JobClient(self._start(job_name, printer.take), printer.report_dropped)
 
     def collect(self, stream: DataStream, job_name: str | None) -> Records:
         """Run the program and iterate over the records of one of its streams (see DataStream.execute_and_collect)."""
@@ -373,11 +378,8 @@ class _Printer:
         lines = payload.decode("utf-8", "replace").split("\n")
         now = time.monotonic()
         if now - self._second >= 1:
-            if self._dropped:
-                sys.stdout.write(
-                    f"... {self._dropped} lines not shown (headgate.print.max-lines-per-second = {self._limit})\n"
-                )
-            self._second, self._printed, self._dropped = now, 0, 0
+            self.report_dropped()
+            self._second, self._printed = now, 0
         room = max(0, self._limit - self._printed)
         shown = lines[:room]
         self._printed += len(shown)
@@ -386,6 +388,14 @@ class _Printer:
             sys.stdout.write("\n".join(shown) + "\n")
             sys.stdout.flush()
         confirm()
+
+    def report_dropped(self) -> None:
+        """Say how many lines were not shown: after each second, and when the job has ended."""
+        if self._dropped:
+            sys.stdout.write(
+                f"... {self._dropped} lines not shown (headgate.print.max-lines-per-second = {self._limit})\n"
+            )
+            self._dropped = 0
 
 
 class _Results:

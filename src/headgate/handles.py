@@ -108,12 +108,23 @@ class StateSlice(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """What one snapshot wrote: everything, or what changed since the snapshots before it in the chain."""
+    """What one snapshot wrote: everything, or what changed since the snapshots before it in the chain.
+
+    Only the key groups from `first_group` to `last_group` count: after a rescale the payload of an older snapshot also
+    holds groups that belong to others by now, in a state that is out of date.
+    """
 
     checkpoint_id: int
     increment: bool
+    first_group: int
+    last_group: int
     payload: Payload
     states: list[StateSlice]
+
+    def clip(self, first_group: int, last_group: int) -> Segment | None:
+        """The same for fewer key groups; None if none is left."""
+        first, last = max(self.first_group, first_group), min(self.last_group, last_group)
+        return msgspec.structs.replace(self, first_group=first, last_group=last) if first <= last else None
 
 
 class FileRef(msgspec.Struct, frozen=True):
@@ -147,15 +158,15 @@ class KeyedStateHandle(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int = 1
 
     def payloads(self) -> list[Payload]:
-        """Every payload that is needed to restore."""
-        return [segment.payload for segment in self.segments] + [file.payload for file in self.files]
+        """Every payload that is needed to restore, once each."""
+        found = [segment.payload for segment in self.segments] + [file.payload for file in self.files]
+        return list({payload.id: payload for payload in found}.values())
 
     def written_size(self) -> int:
         """Bytes that this checkpoint wrote itself (R10.2 checkpointed size)."""
-        own = [s.payload.size for s in self.segments if s.checkpoint_id == self.checkpoint_id]
-        return sum(own) + sum(
-            f.payload.size for f in self.files if f.payload.path is not None or f.payload.data is not None
-        )
+        own = {s.payload.id: s.payload.size for s in self.segments if s.checkpoint_id == self.checkpoint_id}
+        new = [f.payload for f in self.files if f.created_by == self.checkpoint_id]
+        return sum(own.values()) + sum(payload.size for payload in new)
 
     def full_size(self) -> int:
         """Bytes including what earlier checkpoints wrote (R10.2 state size)."""

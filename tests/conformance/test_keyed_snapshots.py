@@ -326,6 +326,29 @@ def test_rescaled_chains_can_be_claimed_and_rescaled_again(backend_name, tmp_pat
     assert content(lab, handles) == model
 
 
+def test_an_old_segment_does_not_speak_for_groups_that_moved_on(backend_name, tmp_path):
+    # One half writes a new base, the other builds on the old one, which still holds the first half's groups
+    lab = Lab(backend_name, tmp_path, "incremental")
+    for key in range(200):
+        put(lab, key, "base")
+    handles = lab.snapshot()
+    lab.backend.notify_complete(lab.checkpoint)
+    halves = distribute(lab, 2, 128, handles, claim=True)
+    lab.checkpoint += 1
+    handles = []
+    for backend, kind in zip(halves, (SnapshotKind.FULL, SnapshotKind.CHECKPOINT), strict=True):
+        for key in backend.state(V) and backend.keys("v"):
+            if key % 3 == 0:
+                backend.set_current_key(key)
+                backend.state(V).update("half")
+        handles += lab.keep(backend.snapshot(lab.checkpoint, kind).finish())
+    for order in (handles, handles[::-1]):
+        lab.backend = lab.open(order, claim=True)
+        put(lab, 1, "whole")
+        expected = {key: "half" if key % 3 == 0 else "base" for key in range(200)} | {1: "whole"}
+        assert content(lab, lab.snapshot()) == expected
+
+
 def test_max_parallelism_must_be_the_same(lab):
     # SPEC R3.3
     put(lab, 1, 1)

@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if HERE in item.path.parents:
+        if HERE in item.path.parents and not getattr(item.module, "WITHOUT_JVM", False):
             item.add_marker(pytest.mark.spark)
 
 

@@ -12,6 +12,7 @@ from headgate.functions import TaskInfo
 from headgate.graph import Vertex
 from headgate.keygroups import key_group_range
 from headgate.runtime.failures import OperatorFailure
+from headgate.runtime.local_state import local_directory, open_backend
 from headgate.runtime.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
 from headgate.runtime.operators.ends import SourceOperator
 from headgate.runtime.operators.registry import make_operator
@@ -19,7 +20,6 @@ from headgate.runtime.plan import Settings
 from headgate.runtime.services import SubtaskServices
 from headgate.runtime.snapshot import SubtaskRestore
 from headgate.state.backend import BackendSetup, KeyedStateBackend, SnapshotKind
-from headgate.state.hashmap import HashMapBackend
 from headgate.state.operator import OperatorStateBackend
 from headgate.types import TypeInformation
 
@@ -88,8 +88,9 @@ class OperatorChain:
             migrate_ttl=self._settings.migrate_ttl,
             instance=f"{info.job_id[:8]}-{info.attempt}-{info.operator_id[:8]}-{info.subtask}",
             group_of=group_of,
+            directory=local_directory(self._settings.tmp_dir, info),
         )
-        backend = HashMapBackend(setup)
+        backend = open_backend(self._settings, setup)
         restored = self._restore.operators.get(info.operator_id) if self._restore else None
         if restored is not None and restored.keyed:
             assert self._restore is not None

@@ -45,6 +45,7 @@ from headgate.protocol.messages import (
 )
 from headgate.runtime.control import ControlAddress, ControlClient
 from headgate.runtime.failures import describe
+from headgate.runtime.local_state import remove_dead_attempts
 from headgate.runtime.output import Piece
 from headgate.runtime.plan import Settings, VertexPlan
 from headgate.runtime.snapshot_files import SnapshotWriter, VertexRestore, WorkerStorage, read_restore
@@ -463,6 +464,7 @@ class LevelTask:
             sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
 
     def _task(self, part: dict[str, Any], index: int, shell: Shell, settings: Settings) -> Subtask | Relay:
+        remove_dead_attempts(settings.tmp_dir, self.job_id, self.attempt)
         slot = part["slots"][index]
         numbers = (index, part["previous_width"], part["next_width"])
         if slot.relay:

@@ -337,7 +337,9 @@ class HashMapBackend(KeyedStateBackend):
         live_entries = sum(store.table.base_size() for store in stores)
         states = [self._freeze(store) for store in stores]
         if history.tracking:
-            layers = {id(store): store.table.changes_in(state.frozen) for store, state in zip(stores, states, strict=True)}
+            layers = {
+                id(store): store.table.changes_in(state.frozen) for store, state in zip(stores, states, strict=True)
+            }
             history.generations.append(Generation(history.sequence, layers))
         base = self._base_for(kind, live_entries)
         if base is not None:
@@ -430,10 +432,11 @@ class HashMapBackend(KeyedStateBackend):
     def _restore_handle(self, handle: KeyedStateHandle, read: ReadPayload) -> None:
         wanted = KeyGroupRange(handle.first_group, handle.last_group).intersect(self.setup.key_groups)
         for segment in handle.segments:
+            groups = KeyGroupRange(segment.first_group, segment.last_group).intersect(wanted)
             for part in segment.states:
                 meta = part.meta
                 for group, offset, length, crc32 in part.table:
-                    if group in wanted:
+                    if group in groups:
                         what = f"state '{meta.name}', key group {group} of checkpoint {segment.checkpoint_id}"
                         data = checked_read(read, segment.payload, offset, length, crc32, what)
                         self._restore_section(RestoredSection(meta, group, data, crc32))
@@ -455,7 +458,7 @@ class HashMapBackend(KeyedStateBackend):
             raise InvalidArgument(
                 f"operator '{self.setup.operator}': cannot claim several checkpoints {sorted(ids)} at once"
             )
-        self._history.adopt(ids.pop(), handles)
+        self._history.adopt(handles, self.setup.key_groups)
         for store in self._all_stores():
             store.table.track()
 

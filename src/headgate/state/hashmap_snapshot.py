@@ -206,7 +206,8 @@ class HashMapSnapshot(SnapshotRun):
         segments = [] if base is None or base.segments is None else list(base.segments)
         if writer.offset or (base is None and writer.slices):
             payload = Payload(writer.payload, writer.offset, writer.crc32)
-            segments.append(Segment(self.checkpoint_id, base is not None, payload, writer.slices))
+            first, last = self._describe.first_group, self._describe.last_group
+            segments.append(Segment(self.checkpoint_id, base is not None, first, last, payload, writer.slices))
         if self._taken is not None:
             self._taken.segments = segments
         return replace_segments(self._describe, segments) if segments else None

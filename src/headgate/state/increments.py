@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.handles import KeyedStateHandle, Segment
+from headgate.keygroups import KeyGroupRange
 from headgate.state.tables import Table
 
 __all__ = ["Generation", "History", "Taken"]
@@ -67,8 +68,9 @@ class History:
             return None
         if any(not base.payloads <= taken.payloads for taken in self.undecided.values()):
             return None
-        full = sum(segment.payload.size for segment in base.segments if not segment.increment)
-        deltas = sum(segment.payload.size for segment in base.segments if segment.increment)
+        sizes = {segment.payload.id: (segment.increment, segment.payload.size) for segment in base.segments}
+        full = sum(size for increment, size in sizes.values() if not increment)
+        deltas = sum(size for increment, size in sizes.values() if increment)
         return None if deltas > full or self.outgrown(live_entries) else base
 
     def changes_since(self, base: Taken) -> list[Generation]:
@@ -93,10 +95,15 @@ class History:
         """A checkpoint will not be complete."""
         self.undecided.pop(checkpoint_id, None)
 
-    def adopt(self, checkpoint_id: int, handles: list[KeyedStateHandle]) -> None:
-        """Take a restored checkpoint for a confirmed one."""
-        segments = {segment.payload.id: segment for handle in handles for segment in handle.segments}
-        self.confirmed = Taken(checkpoint_id, self.sequence, frozenset(segments), list(segments.values()))
+    def adopt(self, handles: list[KeyedStateHandle], groups: KeyGroupRange) -> None:
+        """Take a restored checkpoint for a confirmed one: of every old chain the part that lies in our groups."""
+        chain = []
+        for handle in handles:
+            first, last = max(handle.first_group, groups.start), min(handle.last_group, groups.end)
+            parts = [segment.clip(first, last) for segment in handle.segments] if first <= last else []
+            chain += [part for part in parts if part is not None]
+        payloads = frozenset(segment.payload.id for segment in chain)
+        self.confirmed = Taken(handles[0].checkpoint_id, self.sequence, payloads, chain)
 
     def forget(self) -> None:
         """Give up every base: the next checkpoint is full."""

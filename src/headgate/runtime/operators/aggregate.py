@@ -266,7 +266,9 @@ class Aggregate(_RunningOperator):
         try:
             columns = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
         except pa.ArrowInvalid as error:
-            too_large = UserCodeError(f"{self._how}() does not fit {self.type} any more: declare a wider type ({error})")
+            too_large = UserCodeError(
+                f"{self._how}() does not fit {self.type} any more: declare a wider type ({error})"
+            )
             raise self.failure(too_large) from None
         self.emit(Batch.of_arrow(pa.RecordBatch.from_arrays(columns, schema=schema), self.type))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from headgate.errors import IllegalState, InvalidArgument
@@ -52,7 +53,7 @@ from headgate.state.rocksdb.restoring import (
 )
 from headgate.state.rocksdb.rows import StateRows, ValueRows
 from headgate.state.rocksdb.snapshots import RocksDBSnapshot, Uploads
-from headgate.state.rocksdb.store import MemoryBudget, Store
+from headgate.state.rocksdb.store import Column, MemoryBudget, Store
 from headgate.state.rocksdb.values import StoredCodec, codec_for
 from headgate.state.rocksdb.writeback import BATCH_ROWS, WriteBack
 from headgate.state.schema import Verdict, check_key_type, check_state
@@ -65,6 +66,7 @@ _RAW = "_raw"
 _UPKEEP_SELECTIONS = 1024  # keys selected one by one, as timers do, between looks at the memory
 _WIDE_RANGE = 1024  # key groups from which on counting changes takes too long for each batch
 _WIDE_BATCHES = 16
+_PROBED_ROWS = 100
 _SWEEP_CHANGES = 20_000  # changes that a sweep may write at once before it begins: about 30 ms
 
 
@@ -179,12 +181,22 @@ class RocksDBBackend(KeyedStateBackend):
         for one, verdict in zip(found, verdicts, strict=True):
             if verdict is not Verdict.AS_IS or one.column != main:
                 self._writeback.finish_all()  # a snapshot on its way holds the old form
-                bounds = self._keys.prefix(self.setup.key_groups.start), self._keys.prefix(self.setup.key_groups.end + 1)
                 source, target = self._store.column(one.column), self._store.column(main)
-                rewrite(self._store, source, target, self._codec(one.meta), codec, bounds, self.setup.clock())
+                rewrite(self._store, source, target, self._codec(one.meta), codec, self._bounds(), self.setup.clock())
                 if source is not target:
                     self._store.drop_column(one.column)
+            else:
+                self._probe(self._store.column(main), codec)
         self._restored = [one for one in self._restored if one not in found]
+
+    def _probe(self, column: Column, codec: StoredCodec) -> None:
+        """Read a few rows, so that a class that is gone is found now and not in the middle of the stream."""
+        for _, data in islice(column.scan(*self._bounds(), keep=False), _PROBED_ROWS):
+            codec.open(codec.load(data))
+
+    def _bounds(self) -> tuple[bytes, bytes]:
+        groups = self.setup.key_groups
+        return self._keys.prefix(groups.start), self._keys.prefix(groups.end + 1)
 
     def make_handle(self, descriptor: StateDescriptor, spec: StateSpec, cell: Cell) -> State:
         """The handle of a state; value state without time to live skips the cell."""
@@ -278,11 +290,11 @@ class RocksDBBackend(KeyedStateBackend):
         """Sweep rows of states with background cleanup, without any access."""
         now = self.setup.clock()
         active = [sweeper for sweeper in self._sweepers if sweeper.enabled]
-        if not active or self._writeback.held:
-            return 0  # what is removed now must not be missing in a snapshot of before
         written = False
         if any(sweeper.begins(now) for sweeper in active):
             written = self._write_for_sweep()
+        if self._writeback.held:
+            return 0  # what is removed now must not be missing in a snapshot of before
         changed = 0
         for sweeper in active:
             checked, found = sweeper.step(self._store, budget_entries, now, written=written)
@@ -295,9 +307,10 @@ class RocksDBBackend(KeyedStateBackend):
     def _write_for_sweep(self) -> bool:
         """Bring changes into the database before a sweep begins; whether all are there."""
         states = list(self._states.values())
+        self._writeback.finish_all()
         if sum(rows.weight() for rows in states) <= _SWEEP_CHANGES:
             self._writeback.cut(self._store, states)
-        self._writeback.step(_SWEEP_CHANGES)
+            self._writeback.step(2 * _SWEEP_CHANGES)
         return not self._writeback.pending and not any(rows.weight() for rows in states)
 
     def maintain(self, budget_entries: int) -> bool:
@@ -310,7 +323,7 @@ class RocksDBBackend(KeyedStateBackend):
         """Freeze all changes; what is written from now on is not in the snapshot."""
         self._started = True
         self._snapshots += 1
-        columns = [*self._restored, *(StoredColumn(name, rows.meta) for name, rows in self._states.items())]
+        columns = self._stored_columns()
         setup = self.setup
         groups = setup.key_groups
         describe = KeyedStateHandle(
@@ -330,6 +343,16 @@ class RocksDBBackend(KeyedStateBackend):
             run.start(self._store, self._writeback, cut, directory, lambda: pack_extra(columns, self._sequencer.next))
         self._runs = [one for one in self._runs if one.status == "running"] + [run]
         return run
+
+    def _stored_columns(self) -> list[StoredColumn]:
+        """What a snapshot holds: states that were asked for, those that were restored only, and timers if there are any."""
+        columns = list(self._restored)
+        for name, rows in self._states.items():
+            if rows.meta.kind not in INTERNAL or next(rows.addresses(), None) is not None:
+                expiry = self._expiries.get(rows.meta.name) if rows.meta.ttl else None
+                leave_out = expiry is not None and expiry.config.cleanup.full_snapshot
+                columns.append(StoredColumn(name, rows.meta, expiry.clock() - expiry.ttl if leave_out and expiry else None))
+        return columns
 
     def notify_complete(self, checkpoint_id: int) -> None:
         """A checkpoint is confirmed: its files may be referred to."""

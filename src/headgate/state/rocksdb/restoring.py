@@ -21,21 +21,26 @@ from headgate.keygroups import KeyGroupRange
 from headgate.state.backend import BackendSetup
 from headgate.state.rocksdb.keys import RowKeys
 from headgate.state.rocksdb.store import Column, MemoryBudget, Store
-from headgate.state.rocksdb.values import StoredCodec
+from headgate.state.rocksdb.values import STAMP_BYTES, StoredCodec, pack_stamp
 from headgate.state.schema import migrate_batch
 
 __all__ = ["INTERNAL", "Restored", "StoredColumn", "column_name", "pack_extra", "restore_store", "rewrite"]
 
 _READ_BYTES: Final = 4 << 20
 _REWRITE_ROWS: Final = 2048
+_SEQUENCE_BYTES: Final = 8
 _WORTH_CUTTING: Final = 1 / 3
 
 
 class StoredColumn(msgspec.Struct, frozen=True):
-    """A column family of a snapshot, and the form its rows have."""
+    """A column family of a snapshot, and the form its rows have.
+
+    Rows with a stamp up to `dead_until` were expired when the snapshot was taken, and are not part of it (SPEC R2.5 b).
+    """
 
     column: str
     meta: StateMeta
+    dead_until: int | None = None
 
 
 INTERNAL: Final = frozenset(["timers", "raw"])
@@ -94,6 +99,8 @@ def restore_store(
         _download(base, read, directory / "db")
         restored = _open(base, Store(directory / "db", budget))
         _cut_off(restored.store, keys, _range(base), groups)
+        _leave_out(restored, restored.columns, keys, _range(base).intersect(groups))
+        restored.columns = [StoredColumn(one.column, one.meta) for one in restored.columns]
         restored.files = {file.name: file for file in base.files if file.shared}
         overlapping = [handle for handle in overlapping if handle is not base]
     else:
@@ -149,6 +156,28 @@ def _copy(
         )
     source.close()
     shutil.rmtree(scratch)
+    _leave_out(restored, extra.columns, keys, common)
+
+
+def _leave_out(restored: Restored, columns: list[StoredColumn], keys: RowKeys, groups: KeyGroupRange) -> None:
+    """Remove what was expired in a snapshot; of a list only the dead head."""
+    for one in columns:
+        if one.dead_until is None:
+            continue
+        column = restored.store.columns[restored.target(one.meta)]
+        last_dead = pack_stamp(max(one.dead_until, -(1 << 63)))
+        batch = column.batch()
+        alive = b""  # the list whose first live element was seen
+        for key, data in column.scan(keys.prefix(groups.start), keys.prefix(groups.end + 1), keep=False):
+            is_list = one.meta.kind == "list"
+            if data[:STAMP_BYTES] > last_dead:
+                alive = key[:-_SEQUENCE_BYTES] if is_list else b""
+            elif not is_list or key[:-_SEQUENCE_BYTES] != alive:
+                batch.delete(key)
+            if len(batch) >= _REWRITE_ROWS:
+                restored.store.write(batch)
+                batch = column.batch()
+        restored.store.write(batch)
 
 
 def _download(handle: KeyedStateHandle, read: ReadPayload, target: Path) -> None:

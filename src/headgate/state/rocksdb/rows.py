@@ -114,6 +114,9 @@ class StateRows(ABC):
             self.frozen.insert(0, layer)
         return layer
 
+    def drop_replaced(self, layer: Layer) -> None:
+        """Forget changes of a layer that newer ones replace as a whole."""
+
     def thaw(self, layer: Layer) -> None:
         """A layer is written and settled."""
         self.frozen = [one for one in self.frozen if one is not layer]
@@ -247,6 +250,13 @@ class ValueRows(StateRows):
 
     def weight(self) -> int:
         return sum(map(len, self.own_tables()))
+
+    def drop_replaced(self, layer: Layer) -> None:
+        newer = self.frozen[: next(i for i, one in enumerate(self.frozen) if one is layer)] if self.frozen else []
+        for group, table in layer.items():
+            above = [self.tables[group], *(one[group] for one in newer if group in one)]
+            for address in [address for address in table if any(address in other for other in above)]:
+                del table[address]
 
     def remove(self, group: int, address: Any) -> None:
         """Remove an entry; no tombstone where it is known that there is no row."""

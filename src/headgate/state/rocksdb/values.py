@@ -15,12 +15,14 @@ import pickle
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from headgate.errors import InvalidArgument
 from headgate.state.copying import ATOMS, is_immutable
 from headgate.state.pickling import dump_values, load_values
 from headgate.types import TypeInformation, TypeMismatch
@@ -59,7 +61,8 @@ class ValueCodec(ABC):
     """How values of one type are kept in the cache and in the database.
 
     `plain` are the types whose values can lie in the cache as they are; `keep` brings any other value into a form that
-    can. `encode` takes what `keep` gives, `load` gives it back, `decode` gives what the user sees.
+    can. `encode` takes what `keep` gives, `load` gives it back, `decode` gives what the user sees. A value that does not
+    fit is kept as it is, and refused with its key when it is written, as the hashmap backend does it.
     """
 
     plain: frozenset[type] = frozenset()
@@ -70,11 +73,11 @@ class ValueCodec(ABC):
 
     @abstractmethod
     def keep(self, value: Any) -> Any:
-        """A value in a form that nobody can change; TypeMismatch if the type cannot hold it."""
+        """A value in a form that nobody can change."""
 
     @abstractmethod
     def encode(self, kept: Any) -> bytes:
-        """The bytes of a kept value."""
+        """The bytes of a kept value; TypeMismatch or InvalidArgument if it cannot be stored."""
 
     @abstractmethod
     def decode(self, data: bytes) -> Any:
@@ -92,11 +95,15 @@ class ValueCodec(ABC):
         """Raise TypeMismatch if one of these kept values does not fit the type; `encode` need not look then."""
 
     def _through_arrow(self, value: Any) -> Any:
-        """The value as it would come out of Arrow columns: converted, or refused by name."""
+        """The value as it would come out of Arrow columns: converted, or refused."""
+        return self.type.to_rows(self.type.to_batch([value]))[0]
+
+    def _converted(self, value: Any) -> Any:
+        """The same, but a value that does not fit stays as it is."""
         try:
-            return self.type.to_rows(self.type.to_batch([value]))[0]
-        except TypeMismatch as error:
-            raise TypeMismatch(f"{self.where}: {error}") from None
+            return self._through_arrow(value)
+        except TypeMismatch:
+            return value
 
 
 class _Scalars(ValueCodec):
@@ -113,11 +120,11 @@ class _Scalars(ValueCodec):
             value = value.item()
         if type(value) is int and self._kind is float:
             value = float(value)
-        return value if type(value) is self._kind else self._through_arrow(value)
+        return value if type(value) is self._kind else self._converted(value)
 
     def encode(self, kept: Any) -> bytes:
-        if self._limit is not None and not -self._limit <= kept < self._limit:
-            self._through_arrow(kept)
+        if type(kept) is not self._kind or (self._limit is not None and not -self._limit <= kept < self._limit):
+            kept = self._through_arrow(kept)
         return _encode(kept)
 
     def decode(self, data: bytes) -> Any:
@@ -130,9 +137,8 @@ class _Texts(_Scalars):
     def encode(self, kept: Any) -> bytes:
         try:
             return bytes(kept.encode())
-        except UnicodeEncodeError:
-            self._through_arrow(kept)
-            raise
+        except (AttributeError, UnicodeEncodeError):
+            return bytes(self._through_arrow(kept).encode())
 
     def decode(self, data: bytes) -> Any:
         return data.decode()
@@ -151,7 +157,7 @@ class _Rows(ValueCodec):
     def keep(self, value: Any) -> Any:
         if isinstance(value, tuple | list) and len(value) == self._width:
             return tuple(value) if self._row is None else tuple.__new__(self._row, value)
-        return self._through_arrow(value)
+        return value
 
     def check(self, values: Sequence[Any]) -> None:
         self.type.to_batch(values)
@@ -171,11 +177,15 @@ class _Nested(ValueCodec):
     """Typed values with lists, maps, dates or decimals in them."""
 
     def keep(self, value: Any) -> Any:
-        return Packed(pickle.dumps(self._through_arrow(value), protocol=5))
+        try:
+            return Packed(self.encode(value))
+        except TypeMismatch:
+            return value
 
     def encode(self, kept: Any) -> bytes:
-        data: bytes = kept.data if type(kept) is Packed else self.keep(kept).data
-        return data
+        if type(kept) is Packed:
+            return kept.data
+        return pickle.dumps(self._through_arrow(kept), protocol=5)
 
     def decode(self, data: bytes) -> Any:
         return pickle.loads(data)
@@ -191,16 +201,20 @@ _PACKED_KINDS: Final = frozenset([int, float, str, bytes, bool])
 class _Untyped(ValueCodec):
     """Any Python object."""
 
-    plain = ATOMS - {type(None)}
+    plain = frozenset(kind for kind in ATOMS if kind is not type(None))
 
     def keep(self, value: Any) -> Any:
-        return value if isinstance(value, tuple) and is_immutable(value) else Packed(self._dump(value))
+        if isinstance(value, tuple) and is_immutable(value):
+            return value
+        try:
+            return Packed(self._dump(value))
+        except InvalidArgument:
+            return value
 
     def encode(self, kept: Any) -> bytes:
+        if isinstance(kept, Packed):
+            return kept.data
         kind = type(kept)
-        if kind is Packed:
-            data: bytes = kept.data
-            return data
         if kind in _PACKED_KINDS:
             try:
                 return _PACK + _encode(kept)
@@ -215,10 +229,8 @@ class _Untyped(ValueCodec):
         if data[:1] == _PACK:
             return _decode(data[1:])
         if b"__main__" not in data:
-            try:
+            with suppress(Exception):  # what fails here is tried again, for an error that names the class
                 return pickle.loads(data[1:])[0]
-            except Exception:
-                pass  # asked again below, for an error that names the class
         return load_values(data[1:], self.where)[0]
 
     def load(self, data: bytes) -> Any:

@@ -30,17 +30,37 @@ class Cut:
     def __init__(self, store: Store, parts: list[tuple[StateRows, Layer]], resolve: Callable[[], None] | None) -> None:
         self.resolve = resolve
         self.written = False
+        self._store = store
+        self._parts = parts
         self._slices = _write(store, parts)
+        self._failed = False
 
     def write(self, rows: int) -> int:
-        """Write about that many rows; what is left of them when all is written, else 0."""
+        """Write about that many rows; what is left of them when all is written, else 0.
+
+        It may fail, for example if a value does not fit its type. What was not written is tried again at the next call,
+        unless it was replaced meanwhile.
+        """
+        if self._failed:
+            self._retry()
         while rows > 0 and not self.written:
-            done = next(self._slices, None)
+            try:
+                done = next(self._slices, None)
+            except BaseException:
+                self._failed = True
+                raise
             if done is None:
                 self.written = True
             else:
                 rows -= done
         return max(0, rows) if self.written else 0
+
+    def _retry(self) -> None:
+        if self.resolve is None:
+            for state, layer in self._parts:
+                state.drop_replaced(layer)
+        self._slices = _write(self._store, self._parts)
+        self._failed = False
 
 
 def _write(store: Store, parts: list[tuple[StateRows, Layer]]) -> Iterator[int]:
