@@ -38,26 +38,30 @@ TOLD = (ev.NotifyComplete, ev.NotifyAborted, ev.TriggerTasks, ev.Announce)
 TOUCHING = (*TOLD, ev.DiscardCheckpoint, ev.DiscardFiles, ev.ReleaseShared, ev.RegisterShared, *ANSWERED, ev.FailJob)
 
 
-@st.composite
-def all_settings(draw):
-    max_concurrent = draw(st.sampled_from([1, 1, 2, 3]))
-    interval = draw(st.sampled_from([None, 50, 1000]))
-    limits = st.none() | st.integers(1, 3)
+def make_settings(choose):
+    """`choose` takes one of several values."""
+    max_concurrent = choose([1, 1, 2, 3])
+    interval = choose([None, 50, 1000])
+    limits = [None, None, 1, 3]
     return CheckpointSettings(
         interval_ms=interval,
-        interval_during_backlog_ms=draw(st.sampled_from([None, 0, 2000])) if interval else None,
-        timeout_ms=draw(st.sampled_from([100, 5000])),
-        min_pause_ms=draw(st.sampled_from([0, 30])),
+        interval_during_backlog_ms=choose([None, 0, 2000]) if interval else None,
+        timeout_ms=choose([100, 5000]),
+        min_pause_ms=choose([0, 30]),
         max_concurrent=max_concurrent,
-        tolerable_failures=draw(st.integers(0, 2)),
-        retention=draw(st.sampled_from(RetentionPolicy)),
-        num_retained=draw(st.integers(1, 3)),
-        unaligned=draw(st.booleans()) and max_concurrent == 1,
-        aligned_timeout_ms=draw(st.sampled_from([0, 40])),
-        after_tasks_finish=draw(st.booleans()),
-        incremental=draw(st.booleans()),
-        full=FullCheckpointPolicy(draw(limits), draw(limits), draw(limits), draw(limits), cooldown_ms=200, retry_ms=20),
+        tolerable_failures=choose([0, 1, 2]),
+        retention=choose(list(RetentionPolicy)),
+        num_retained=choose([1, 2, 3]),
+        unaligned=choose([True, False]) and max_concurrent == 1,
+        aligned_timeout_ms=choose([0, 40]),
+        after_tasks_finish=choose([True, False]),
+        incremental=choose([True, False]),
+        full=FullCheckpointPolicy(*(choose(limits) for _ in range(4)), cooldown_ms=200, retry_ms=20),
     )
+
+
+all_settings = st.composite(lambda draw: make_settings(lambda values: draw(st.sampled_from(values))))
+PICK = st.integers(0, 999)
 
 
 class CoordinatorMachine(RuleBasedStateMachine):
@@ -88,7 +92,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.statuses = {}
         self.job_running = False
         self.end_status = None
-        self.superseded = False
+        self.superseded = self.stale = False
         if claim:
             self.send(ev.SnapshotImported(5, "import", "import/_metadata", claim))
             if claim is not ClaimMode.CLAIM:
@@ -155,9 +159,23 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def job_trouble(self, running):
         self.job_status(running)
 
-    @rule(rounds=st.integers(1, 6))
+    def going_on(self):
+        return any(status is not TaskStatus.FINISHED for status in self.statuses.values())
+
+    @rule()
+    @precondition(lambda self: self.trouble)
+    def finish_all(self):
+        for task in TASKS:
+            self.set_status(task, TaskStatus.FINISHED)
+
+    @rule(rounds=st.integers(3, 9))
     def all_goes_well(self, rounds):
-        """Storage answers, tasks acknowledge what they were told of, time passes a little."""
+        """Storage answers, tasks acknowledge what they were told of, time passes a little; a failed job is restarted."""
+        if TaskStatus.FAILED in self.statuses.values() or not self.going_on():
+            self.storage_answers_all()
+            latest = self.coordinator.store.latest
+            if not self.over:
+                self.restart(None if latest is None else latest.id)
         self.run_all()
         for _ in range(rounds):
             self.storage_answers_all()
@@ -169,11 +187,11 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.now += 5
             self.send(ev.TimePassed())
 
-    @rule(data=st.data())
+    @rule(pick=PICK)
     @precondition(lambda self: self.trouble and self.coordinator.settled and not self.over)
-    def new_attempt(self, data):
+    def new_attempt(self, pick):
         kept = [c.id for c in self.coordinator.store.checkpoints]
-        restored = data.draw(st.sampled_from(kept)) if kept else None
+        restored = kept[pick % len(kept)] if kept else None
         self.not_ours |= {i for i in kept if restored is not None and i > restored}  # forgotten by a step back
         self.restart(restored)
         self.run_all()
@@ -191,7 +209,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.send(ev.TimePassed())
 
     @rule(
-        kind=st.sampled_from(["checkpoint"] * 4 + ["full", "savepoint", "savepoint", "stop"]),
+        kind=st.sampled_from(["checkpoint"] * 7 + ["full"] * 2 + ["savepoint"] * 2 + ["stop"]),
         where=st.sampled_from(["sp", None]),
     )
     def request(self, kind, where):
@@ -214,42 +232,45 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def end_of_data(self, task):
         self.send(ev.EndOfData(self.attempt, task))
 
-    def some_id(self, data):
-        return data.draw(st.sampled_from(self.ids[-4:] or [77]))
+    def some_id(self, pick):
+        recent = self.ids[-4:] or [77]
+        return recent[pick % len(recent)]
 
-    @rule(data=st.data(), task=st.sampled_from(TASKS), old=st.booleans(), size=st.integers(0, 5), fin=st.booleans())
-    def acknowledge(self, data, task, old, size, fin):
-        checkpoint_id = self.some_id(data)
+    @rule(pick=PICK, task=st.sampled_from(TASKS), old=st.booleans(), size=st.integers(0, 5), fin=st.booleans())
+    def acknowledge(self, pick, task, old, size, fin):
+        checkpoint_id = self.some_id(pick)
         attempt = self.attempt - (old and size == 0)
         if attempt == self.attempt:
             self.acked.setdefault(checkpoint_id, set()).add(task)
         report = TaskReport(finished_operators=fin)
         metrics = SubtaskMetrics(state_size=size)
         files = {OperatorId("s"): size}
+        self.stale = attempt != self.attempt
         self.send(ev.Acknowledged(attempt, task, checkpoint_id, f"{task}", metrics, report, files))
+        self.stale = False
 
-    @rule(data=st.data())
-    def acknowledge_all(self, data):
-        checkpoint_id = self.some_id(data)
+    @rule(pick=PICK)
+    def acknowledge_all(self, pick):
+        checkpoint_id = self.some_id(pick)
         for task in TASKS:
             if self.statuses[task] is TaskStatus.RUNNING:
                 self.acked.setdefault(checkpoint_id, set()).add(task)
                 self.send(ev.Acknowledged(self.attempt, task, checkpoint_id, f"{task}"))
 
-    @rule(data=st.data(), task=st.sampled_from(TASKS), reason=st.sampled_from(DECLINES))
+    @rule(pick=PICK, task=st.sampled_from(TASKS), reason=st.sampled_from(DECLINES))
     @precondition(lambda self: self.trouble)
-    def decline(self, data, task, reason):
-        self.send(ev.Declined(self.attempt, task, self.some_id(data), reason))
+    def decline(self, pick, task, reason):
+        self.send(ev.Declined(self.attempt, task, self.some_id(pick), reason))
 
-    @rule(data=st.data())
+    @rule(pick=PICK)
     @precondition(lambda self: self.trouble)
-    def trigger_failed(self, data):
-        self.send(ev.TriggerFailed(self.some_id(data), "gone"))
+    def trigger_failed(self, pick):
+        self.send(ev.TriggerFailed(self.some_id(pick), "gone"))
 
-    @rule(data=st.data(), luck=st.integers(0, 9))
+    @rule(pick=PICK, luck=st.integers(0, 9))
     @precondition(lambda self: self.open)
-    def storage_answers(self, data, luck):
-        self.answer(self.open.pop(data.draw(st.integers(0, len(self.open) - 1))), luck)
+    def storage_answers(self, pick, luck):
+        self.answer(self.open.pop(pick % len(self.open)), luck)
 
     @rule()
     def storage_answers_all(self):
@@ -257,9 +278,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         for instruction in waiting:
             self.answer(instruction, luck=9)
 
-    @rule(data=st.data())
-    def nonsense(self, data):
-        checkpoint_id = self.some_id(data)
+    @rule(pick=PICK)
+    def nonsense(self, pick):
+        checkpoint_id = self.some_id(pick)
         if not any(getattr(i, "checkpoint_id", None) == checkpoint_id for i in self.open):
             for event in (
                 ev.LocationFailed(checkpoint_id, ""),
@@ -268,9 +289,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
             ):
                 self.send(event)
 
-    @rule(data=st.data())
+    @rule()
     @precondition(lambda self: any(isinstance(i, ev.ClaimLogEntry) for i in self.open) and len(self.ids) > 9)
-    def another_driver_takes_over(self, data):
+    def another_driver_takes_over(self):
         claim = next(i for i in self.open if isinstance(i, ev.ClaimLogEntry))
         self.open.remove(claim)
         self.send(ev.Superseded(claim.checkpoint_id, "epoch 2"))
@@ -372,9 +393,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
         assert checkpoint_id not in kept, "retained"
         assert checkpoint_id not in self.savepoints_done | self.not_ours, "not ours"
         claims = {i.checkpoint_id for i in self.open if isinstance(i, ev.ClaimLogEntry)}
-        assert checkpoint_id not in claims - self.ended_claims, "may be claimed"
-        if isinstance(instruction, ev.DiscardCheckpoint):
-            assert checkpoint_id not in self.coordinator.pending, "pending"
+        needed = checkpoint_id in self.coordinator.pending or checkpoint_id in claims - self.ended_claims
+        if isinstance(instruction, ev.DiscardFiles):
+            # Of a checkpoint that may be completed only parts that do not belong to it.
+            assert not needed or self.stale or instruction.task not in self.plans[checkpoint_id]
+        else:
+            assert not needed, "pending, or perhaps claimed"
             assert checkpoint_id not in self.discarded, "once"
             writing = {i.checkpoint_id for i in self.open if isinstance(i, ev.WriteMetadata)}
             assert checkpoint_id not in writing, "being written"
@@ -433,6 +457,13 @@ class CoordinatorMachine(RuleBasedStateMachine):
             unsettled = 0 if self.coordinator.settled else 1
             assert len(self.coordinator.pending) <= counts.in_progress <= len(self.coordinator.pending) + unsettled
 
+    def check_always(self):
+        self.no_more_than_allowed()
+        self.nothing_is_pending_unless_the_job_runs()
+        self.kept_checkpoints_are_complete()
+        self.time_is_watched()
+        self.counts_add_up()
+
     def teardown(self):
         """In the end everybody has an answer."""
         if not hasattr(self, "coordinator"):
@@ -448,5 +479,57 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
 TestCoordinator = CoordinatorMachine.TestCase
 TestCoordinator.settings = hypothesis_settings(
-    max_examples=150, stateful_step_count=60, deadline=None, phases=[Phase.reuse, Phase.generate]
+    max_examples=150, stateful_step_count=60, deadline=None, phases=[Phase.generate]
 )
+
+
+# The same machine on long walks in which most things go well, so that old checkpoints, chains and retries come up.
+
+
+def walk(seed, steps=150):
+    rng = Random(seed)
+    machine = CoordinatorMachine()
+    claim = rng.choice([None, None, *ClaimMode])
+    machine.start_driver(make_settings(rng.choice), rng.random() < 0.3, seed % 10, claim)
+
+    def pick():
+        return rng.randrange(1000)
+
+    kinds = ["checkpoint"] * 8 + ["full"] * 2 + ["savepoint"] * 2 + ["stop"] * (rng.random() < 0.2)
+    usual = [
+        lambda: machine.all_goes_well(rng.randint(1, 6)),
+        machine.storage_answers_all,
+        lambda: machine.open and machine.storage_answers(pick(), rng.choice([0, 1, 9, 9, 9, 9, 9])),
+        lambda: machine.acknowledge_all(pick()),
+        lambda: machine.acknowledge(pick(), rng.choice(TASKS), rng.random() < 0.1, rng.randint(0, 5), False),
+        lambda: machine.time_passes(rng.choice([1, 10, 45])),
+        lambda: machine.request(rng.choice(kinds), "sp"),
+        lambda: machine.request(rng.choice(kinds), "sp"),
+    ]
+    unusual = [
+        lambda: machine.decline(pick(), rng.choice(TASKS), rng.choice(DECLINES)),
+        lambda: machine.set_status(rng.choice(TASKS), rng.choice(list(TaskStatus))),
+        lambda: machine.job_status(rng.random() < 0.5),
+        lambda: machine.coordinator.settled and not machine.over and machine.new_attempt(pick()),
+        lambda: machine.pressure(rng.random() < 0.5, rng.random() < 0.2),
+        lambda: machine.end_of_data(rng.choice(TASKS)),
+        lambda: machine.trigger_failed(pick()),
+        lambda: machine.nonsense(pick()),
+        lambda: machine.time_passes(rng.choice([120, 1000])),
+        machine.finish_all,
+    ]
+    rare = [
+        lambda: machine.end(rng.choice(list(EndStatus))),
+        lambda: any(isinstance(i, ev.ClaimLogEntry) for i in machine.open) and machine.another_driver_takes_over(),
+    ]
+    for _ in range(steps):
+        dice = rng.random()
+        rng.choice(rare if dice < 0.003 else unusual if dice < 0.12 else usual)()
+        machine.check_always()
+    machine.teardown()
+    return machine
+
+
+def test_long_walks():
+    completed = sum(len(walk(seed).told_complete) for seed in range(60))
+    assert completed > 600  # else the walks do not lead anywhere

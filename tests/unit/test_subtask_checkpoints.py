@@ -158,7 +158,7 @@ class MidFlight(local.LocalRun):
     def run_with_checkpoint(self, at_round):
         rounds = 0
         waiting: dict[int, Subtask] = {}
-        left: dict[str, list[object]] = {}
+        states: dict[int, dict[str, object]] = {}
 
         def stop():
             nonlocal rounds
@@ -175,9 +175,7 @@ class MidFlight(local.LocalRun):
             for key, task in list(waiting.items()):
                 snapshots = task.take_snapshots()
                 if snapshots or task.status is Status.FINISHED:
-                    states = {s.operator_id: s for p in snapshots for s in p.finish().operators}
-                    for operator_id in task.operator_ids:
-                        left.setdefault(operator_id, []).append(states.get(operator_id))
+                    states[key] = {s.operator_id: s for p in snapshots for s in p.finish().operators}
                     del waiting[key]
             return rounds >= at_round and not waiting
 
@@ -186,6 +184,10 @@ class MidFlight(local.LocalRun):
             stop()  # the last subtasks finished in the last round
         assert not waiting
         if rounds >= at_round:
+            left: dict[str, list[object]] = {}
+            for task in (t for level in self._tasks for t in level if isinstance(t, Subtask)):
+                for operator_id in task.operator_ids:
+                    left.setdefault(operator_id, []).append(states[id(task)].get(operator_id))
             self.state = msgspec.msgpack.encode(local._Snapshot(1, left))
 
 

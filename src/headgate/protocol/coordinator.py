@@ -237,6 +237,7 @@ class Coordinator:
     def _on_attempt(self, event: ev.AttemptStarted) -> None:
         self._job_running = False
         self._update_active()
+        self._stop = None  # it was answered
         self._at_end.clear()
         self._final_at = None
         self._schedule.clear_backlog()

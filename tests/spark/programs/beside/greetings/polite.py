@@ -1,0 +1,6 @@
+from headgate import MapFunction
+
+
+class Greeter(MapFunction):
+    def map(self, value):
+        return f"hello {value}"

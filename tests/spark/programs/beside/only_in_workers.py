@@ -1,0 +1,2 @@
+def decorate(text):
+    return f"*{text}*"

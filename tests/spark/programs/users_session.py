@@ -1,0 +1,77 @@
+"""Sessions that the user made: without the settings, with too few slots, and with no more than what is required."""
+
+import json
+import os
+import sys
+import time
+
+from pyspark.sql import SparkSession
+
+from headgate import SourceFunction, StreamExecutionEnvironment
+from headgate.errors import ConfigError, NotEnoughSlots
+from headgate.runtime.session import REQUIRED, spark_conf
+
+
+class Silent(SourceFunction):
+    def __init__(self):
+        self.over = False
+
+    def run(self, ctx):
+        ctx.collect("here")
+        while not self.over:
+            time.sleep(0.05)
+
+    def cancel(self):
+        self.over = True
+
+
+def session(master, settings):
+    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false").config("spark.log.level", "OFF")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def main():
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    found = {}
+
+    spark = session("local[2]", {"spark.speculation": "true"})
+    env = StreamExecutionEnvironment.get_execution_environment(spark)
+    try:
+        list(env.from_collection([1]).execute_and_collect())
+    except ConfigError as error:
+        found["missing"] = str(error)
+    spark.stop()
+
+    spark = session("local[2]", spark_conf())
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+    try:
+        list(env.from_sequence(1, 10).rebalance().map(lambda x: x).execute_and_collect())
+    except NotEnoughSlots as error:
+        found["slots"] = str(error)
+    spark.stop()
+
+    # Workers are kept and used again in such a session: the second job gets those of the first.
+    spark = session("local[8]", REQUIRED | {"spark.python.daemon.module": "pyspark.daemon"})
+    found["results"] = []
+    for _ in range(2):
+        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+        rows = env.from_sequence(1, 10).key_by(lambda x: x).map(lambda x: (os.getpid(), x)).execute_and_collect()
+        found["results"].append(sorted(rows, key=lambda r: r[1]))
+    env = StreamExecutionEnvironment.get_execution_environment(spark)
+    with env.add_source(Silent()).key_by(lambda x: x).map(lambda x: x).execute_and_collect() as rows:
+        found["silent"] = next(rows)
+    found["cancelled"] = rows.job.status.value
+    # The session is stopped below a running job: it fails at once and says why.
+    env.add_source(Silent()).print()
+    client = env.execute_async()
+    client.job.wait_running(60)
+    started = time.monotonic()
+    spark.stop()
+    client.job.wait(30)
+    found["stopped"] = [str(client.job.error), time.monotonic() - started]
+    print(json.dumps(found))
+
+
+main()

@@ -1,0 +1,210 @@
+"""Sessions and programs: what a job needs of Spark, and that every lack is one clear message."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pyspark
+import pytest
+from spark_kit import ORPHAN_SECONDS, PROGRAMS, run_program, wait_until
+
+from headgate import Configuration, SourceFunction, StreamExecutionEnvironment
+from headgate.errors import ConfigError, GraphError, NotEnoughSlots
+from headgate.runtime.job import JobStatus
+from headgate.runtime.session import REQUIRED, get_session
+from headgate.runtime.spark import check_version
+
+HEADGATE = Path(sys.executable).with_name("headgate")
+
+
+# --- errors before anything runs --------------------------------------------------------------------------------------
+
+
+def test_a_connect_session_is_refused():
+    connect_session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    env = StreamExecutionEnvironment.get_execution_environment(connect_session)
+    with pytest.raises(ConfigError, match="this is a Spark Connect session.*spark.api.mode=classic"):
+        env.from_collection([1]).execute_and_collect()
+
+
+def test_spark_remote_is_refused(monkeypatch):
+    monkeypatch.setenv("SPARK_REMOTE", "sc://localhost")
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    with pytest.raises(ConfigError, match="unset SPARK_REMOTE"):
+        get_session(None, Configuration())
+
+
+def test_another_pyspark_is_refused(monkeypatch):
+    monkeypatch.setattr(pyspark, "__version__", "4.2.1")
+    with pytest.raises(ConfigError, match=r"Headgate runs on Spark 4.3, but pyspark is 4.2.1: .*Install pyspark==4.3.\*"):
+        check_version()
+
+
+def test_another_spark_is_refused():
+    class Session:
+        version = "4.4.0"
+
+    with pytest.raises(ConfigError, match="but Spark is 4.4.0"):
+        check_version(Session())
+
+
+def test_too_few_slots(make_env):
+    env = make_env(40)
+    env.from_sequence(1, 10).rebalance().map(lambda x: x).print()
+    with pytest.raises(NotEnoughSlots) as caught:
+        env.execute("wide")
+    text = str(caught.value)
+    assert text.startswith("the job needs 80 task slots, but Spark has 64 on local[64]: use master local[80] or more")
+    assert "level 1 (40 slots)" in text  # and why it needs them
+
+
+def test_reserved_slots_count(make_env):
+    env = make_env(30, {"headgate.spark.reserved-slots": 6})
+    env.from_sequence(1, 10).rebalance().map(lambda x: x).print()
+    with pytest.raises(NotEnoughSlots, match=r"needs 60 task slots and 6 reserved \(headgate.spark.reserved-slots\)"):
+        env.execute()
+
+
+class Waits(SourceFunction):
+    def __init__(self):
+        self.over = False
+
+    def run(self, ctx):
+        while not self.over:
+            time.sleep(0.05)
+
+    def cancel(self):
+        self.over = True
+
+
+def wide_job(make_env, options=None):
+    env = make_env(35, options)
+    env.add_source(Waits()).rebalance().map(lambda x: x).print()
+    return env.execute_async("wide")
+
+
+def test_slots_that_another_job_holds(make_env, workers):
+    first = wide_job(make_env)
+    assert first.job.wait_running(90)
+    second = wide_job(make_env, {"headgate.slots.timeout": "1 s"})
+    with pytest.raises(NotEnoughSlots, match=r"but Spark has 28 free \(36 are used by other jobs of the session\)"):
+        second.wait(60)
+    third = wide_job(make_env)  # waits for its slots until the first job is gone
+    time.sleep(2)
+    assert third.get_job_status() is JobStatus.CREATED
+    first.cancel()
+    assert third.job.wait_running(60)
+    third.cancel()
+
+
+def test_a_closure_that_cannot_be_pickled(make_env):
+    lock = threading.Lock()
+
+    def locked(x):
+        with lock:
+            return x
+
+    env = make_env()
+    env.from_collection([1]).map(locked).name("locked").print()
+    with pytest.raises(GraphError) as caught:
+        env.execute()
+    text = str(caught.value)
+    assert text.startswith(f"the function of operator 'locked', defined at {__file__}:")
+    assert "cannot be sent to the workers" in text
+    assert "make that in open() instead" in text
+
+
+def test_an_unknown_column(make_env):
+    words = make_env().from_collection([("a", 1)], type_info="word string, n bigint")
+    with pytest.raises(GraphError, match=rf"key_by\(\) at {__file__}:\d+: unknown column 'wrod'; the stream has word, n"):
+        words.key_by("wrod")
+
+
+def test_a_duplicate_uid(make_env):
+    env = make_env()
+    env.from_collection([1]).map(lambda x: x).uid("same").map(lambda x: x).uid("same").print()
+    with pytest.raises(GraphError, match="uid 'same' is used twice: by 'Map' "):
+        env.execute()
+
+
+def test_more_subtasks_than_key_groups(make_env):
+    env = make_env(4)
+    env.set_max_parallelism(2)
+    env.from_sequence(1, 4).key_by(lambda x: x).map(lambda x: x).print()
+    with pytest.raises(GraphError, match="max parallelism") as caught:
+        env.execute()
+    assert __file__ in str(caught.value)
+
+
+# --- sessions of other kinds, each in a process of its own ------------------------------------------------------------
+
+
+def test_a_session_of_the_users_own():
+    found = run_program("users_session.py")
+    for key, value in REQUIRED.items():
+        if key in ("spark.python.udf.pipelined.enabled", "spark.speculation"):
+            assert f"  {key} = {value}   (now {'true' if 'speculation' in key else 'unset'})" in found["missing"]
+        else:
+            assert key not in found["missing"]  # right by default
+    assert "headgate.spark_conf()" in found["missing"]
+    assert found["slots"].startswith("the job needs 4 task slots, but Spark has 2 on local[2]: use master local[4]")
+    assert [[x for _, x in rows] for rows in found["results"]] == [list(range(1, 11))] * 2
+    assert found["silent"] == "here"
+    assert found["cancelled"] == "CANCELED"
+    message, seconds = found["stopped"]
+    assert "the Spark session was stopped while the job ran" in message
+    assert seconds < 10
+
+
+def test_run_finds_modules_beside_the_program_and_is_quiet(tmp_path):
+    program = PROGRAMS / "beside" / "main.py"
+    done = subprocess.run(
+        [HEADGATE, "run", program], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["*hello [a]*", "*hello [b]*"]
+    noise = [line for line in done.stderr.splitlines() if "incubator modules" not in line]  # Java's own, before any log
+    assert noise == []
+
+
+def idle_driver(how):
+    process = subprocess.Popen(
+        [sys.executable, PROGRAMS / "idle_driver.py", how], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    pids = json.loads(process.stdout.readline())
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert {p.pid for p in family} >= set(pids)
+    return process, pids, family
+
+
+def alive(processes):
+    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_workers_die_with_their_driver():
+    process, pids, family = idle_driver("wait")
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    wait_until(lambda: not alive(p for p in family if p.pid in pids), 3 + 2, "the end of the workers")
+    wait_until(lambda: not alive(family), ORPHAN_SECONDS, "the end of all processes")
+
+
+def test_nothing_is_left_when_the_program_ends_below_a_running_job():
+    process, _, family = idle_driver("leave")
+    assert process.wait(timeout=20) == 0
+    wait_until(lambda: not alive(family), ORPHAN_SECONDS, "the end of all processes")
+
+
+def test_interrupting_the_driver_cancels_the_job():
+    process, pids, family = idle_driver("wait")
+    os.kill(process.pid, signal.SIGINT)
+    assert process.stdout.readline() == "CANCELED\n"
+    wait_until(lambda: not alive(p for p in family if p.pid in pids), 5, "the end of the workers")
+    process.wait(timeout=20)
+    wait_until(lambda: not alive(family), ORPHAN_SECONDS, "the end of all processes")
