@@ -11,9 +11,9 @@ import headgate
 import headgate.testing
 
 _TEXT = """
-    AggregateFunction AggregatingState AggregatingStateDescriptor BroadcastProcessFunction CheckpointedFunction
-    CoFlatMapFunction CoMapFunction CoProcessFunction ConfigError Configuration ConnectedStreams DataStream
-    FilterFunction FlatMapFunction Function GraphError HeadgateError IllegalState InvalidArgument JobCancelled JobClient
+    AggregateFunction AggregatingState AggregatingStateDescriptor BroadcastProcessFunction CheckpointConfig
+    CheckpointedFunction CheckpointingMode CoFlatMapFunction CoMapFunction CoProcessFunction ConfigError Configuration
+    ConnectedStreams DataStream ExternalizedCheckpointRetention FilterFunction FlatMapFunction Function GraphError HeadgateError IllegalState InvalidArgument JobCancelled JobClient
     JobExecutionResult JobFailed JobStatus KeySelector KeyedBroadcastProcessFunction KeyedCoProcessFunction
     KeyedProcessFunction KeyedStream ListState ListStateDescriptor MapFunction MapState MapStateDescriptor
     NotEnoughSlots OutputTag Partitioner ProcessFunction ReduceFunction ReducingState ReducingStateDescriptor

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import Enum
+from typing import Self
 
 from headgate import options
 from headgate.config import Configuration
@@ -28,8 +30,7 @@ class ExternalizedCheckpointRetention(Enum):
 class CheckpointConfig:
     """Reads and sets the options of `execution.checkpointing.*`.
 
-    >>> settings = CheckpointConfig(Configuration())
-    >>> settings.set_checkpoint_interval(1000)
+    >>> settings = CheckpointConfig(Configuration()).set_checkpoint_interval(1000)
     >>> settings.get_checkpoint_interval(), settings.is_checkpointing_enabled()
     (1000, True)
     """
@@ -49,58 +50,65 @@ class CheckpointConfig:
         """EXACTLY_ONCE unless set."""
         return CheckpointingMode(self._configuration.get(options.CHECKPOINT_MODE))
 
-    def set_checkpointing_mode(self, mode: CheckpointingMode) -> None:
+    def set_checkpointing_mode(self, mode: CheckpointingMode) -> Self:
         """Whether barriers are aligned (exactly once) or only counted (at least once)."""
         self._configuration.set(options.CHECKPOINT_MODE, mode.value)
+        return self
 
     def get_checkpoint_interval(self) -> int:
         """Milliseconds; -1 if there are no periodic checkpoints."""
         interval = self._configuration.get(options.CHECKPOINT_INTERVAL)
         return -1 if interval is None else interval
 
-    def set_checkpoint_interval(self, checkpoint_interval: int) -> None:
+    def set_checkpoint_interval(self, checkpoint_interval: int) -> Self:
         """Milliseconds between two checkpoints."""
         self._configuration.set(options.CHECKPOINT_INTERVAL, checkpoint_interval)
+        return self
 
     def get_checkpoint_timeout(self) -> int:
         """Milliseconds."""
         return self._configuration.get(options.CHECKPOINT_TIMEOUT)
 
-    def set_checkpoint_timeout(self, checkpoint_timeout: int) -> None:
+    def set_checkpoint_timeout(self, checkpoint_timeout: int) -> Self:
         """A checkpoint that takes longer is aborted."""
         self._configuration.set(options.CHECKPOINT_TIMEOUT, checkpoint_timeout)
+        return self
 
     def get_min_pause_between_checkpoints(self) -> int:
         """Milliseconds."""
         return self._configuration.get(options.CHECKPOINT_MIN_PAUSE)
 
-    def set_min_pause_between_checkpoints(self, min_pause: int) -> None:
+    def set_min_pause_between_checkpoints(self, min_pause: int) -> Self:
         """Milliseconds between the end of one checkpoint and the start of the next."""
         self._configuration.set(options.CHECKPOINT_MIN_PAUSE, min_pause)
+        return self
 
     def get_max_concurrent_checkpoints(self) -> int:
         """How many may be under way."""
         return self._configuration.get(options.CHECKPOINT_MAX_CONCURRENT)
 
-    def set_max_concurrent_checkpoints(self, max_concurrent_checkpoints: int) -> None:
+    def set_max_concurrent_checkpoints(self, max_concurrent_checkpoints: int) -> Self:
         """How many may be under way at the same time."""
         self._configuration.set(options.CHECKPOINT_MAX_CONCURRENT, max_concurrent_checkpoints)
+        return self
 
     def get_tolerable_checkpoint_failure_number(self) -> int:
         """How many may fail in a row."""
         return self._configuration.get(options.CHECKPOINT_TOLERABLE_FAILURES)
 
-    def set_tolerable_checkpoint_failure_number(self, tolerable_checkpoint_failure_number: int) -> None:
+    def set_tolerable_checkpoint_failure_number(self, tolerable_checkpoint_failure_number: int) -> Self:
         """How many checkpoints may fail in a row before the job does."""
         self._configuration.set(options.CHECKPOINT_TOLERABLE_FAILURES, tolerable_checkpoint_failure_number)
+        return self
 
-    def set_fail_on_checkpointing_errors(self, fail: bool) -> None:
+    def set_fail_on_checkpointing_errors(self, fail: bool) -> Self:
         """False tolerates any number of failed checkpoints, True none."""
-        self.set_tolerable_checkpoint_failure_number(0 if fail else 2**31 - 1)
+        return self.set_tolerable_checkpoint_failure_number(0 if fail else 2**31 - 1)
 
-    def enable_externalized_checkpoints(self, retention: ExternalizedCheckpointRetention) -> None:
+    def enable_externalized_checkpoints(self, retention: ExternalizedCheckpointRetention) -> Self:
         """What becomes of the retained checkpoints when the job ends."""
         self._configuration.set(options.CHECKPOINT_RETENTION, retention.value)
+        return self
 
     set_externalized_checkpoint_retention = enable_externalized_checkpoints
 
@@ -108,21 +116,25 @@ class CheckpointConfig:
         """Whether barriers may overtake records."""
         return self._configuration.get(options.UNALIGNED)
 
-    def enable_unaligned_checkpoints(self, enabled: bool = True) -> None:
+    def enable_unaligned_checkpoints(self, enabled: bool = True) -> Self:
         """Let barriers overtake records; what they overtake becomes part of the checkpoint."""
         self._configuration.set(options.UNALIGNED, enabled)
+        return self
 
-    def disable_unaligned_checkpoints(self) -> None:
+    def disable_unaligned_checkpoints(self) -> Self:
         """Barriers wait for the records before them."""
-        self.enable_unaligned_checkpoints(False)
+        return self.enable_unaligned_checkpoints(False)
 
-    def set_aligned_checkpoint_timeout(self, timeout_ms: int) -> None:
-        """An alignment that takes longer turns unaligned; 0 starts unaligned."""
+    def set_aligned_checkpoint_timeout(self, timeout: int | timedelta) -> Self:
+        """An alignment that takes longer (milliseconds, or a timedelta) turns unaligned; 0 starts unaligned."""
+        timeout_ms = timeout // timedelta(milliseconds=1) if isinstance(timeout, timedelta) else timeout
         self._configuration.set(options.ALIGNED_TIMEOUT, timeout_ms)
+        return self
 
-    def set_checkpoint_storage_dir(self, checkpoint_path: str) -> None:
+    def set_checkpoint_storage_dir(self, checkpoint_path: str) -> Self:
         """The directory, or any fsspec URL, for checkpoints."""
         self._configuration.set(options.CHECKPOINT_DIR, checkpoint_path)
+        return self
 
     def get_checkpoint_storage_dir(self) -> str | None:
         """The directory for checkpoints."""

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
@@ -29,6 +30,11 @@ from rich.text import Text
 from headgate import config
 from headgate.config import Configuration
 from headgate.errors import ConfigError, HeadgateError
+from headgate.storage.gc import collect, plan_gc
+from headgate.storage.layout import Attempt, JobLayout
+from headgate.storage.log import find_jobs
+from headgate.storage.objects import ObjectStore
+from headgate.storage.remote import open_store
 
 app = typer.Typer(
     help="Headgate: stateful stream processing in Python on Spark.",
@@ -43,6 +49,9 @@ Assignments = Annotated[
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Options file; ./headgate.yaml is used if it is there.")
 ]
+
+
+_EXECUTORS_SECONDS = 20.0
 
 
 def main() -> None:
@@ -82,6 +91,9 @@ def run(
     args: Annotated[list[str] | None, typer.Argument(help="Arguments of the program.")] = None,
     assignments: Assignments = None,
     config_file: ConfigFile = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the newest job of this name in the checkpoint directory.")
+    ] = False,
     show_traceback: Annotated[
         bool, typer.Option("--traceback", help="Show the Python traceback of Headgate's errors.")
     ] = False,
@@ -90,7 +102,10 @@ def run(
     try:
         if not file.is_file():
             raise ConfigError(f"there is no file {str(file)!r}")
-        config.set_process_defaults(load_configuration(assignments or [], config_file))
+        given = load_configuration(assignments or [], config_file)
+        if resume:
+            given.set(config.RESUME, True, config.Origin.COMMAND_LINE)
+        config.set_process_defaults(given)
         _run_as_main(file, args or [])
     except HeadgateError as error:
         raise _fail(error, show_traceback) from None
@@ -112,6 +127,43 @@ def _run_as_main(file: Path, args: list[str]) -> None:
         # A syntax error has no frame of the file: then the whole trace is short, and names the line itself.
         traceback.print_exception(type(error), error, trace)
         raise typer.Exit(1) from None
+
+
+# --- gc ---------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def gc(
+    directory: Annotated[str, typer.Argument(help="The checkpoint directory (execution.checkpointing.dir).")],
+    job: Annotated[str, typer.Option("--job", help="The job's id; without it, every job there.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would go, and delete nothing.")] = False,
+    stopped: Annotated[
+        bool, typer.Option("--stopped", help="No driver runs the job: unfinished work of its last one may go too.")
+    ] = False,
+) -> None:
+    """Delete files that no checkpoint needs any more, such as what a killed driver left behind."""
+    try:
+        store = open_store()
+        jobs = [entry for entry in find_jobs(store, directory) if entry.job_id.startswith(job)]
+        if not jobs:
+            raise ConfigError(f"there is no job{f' {job}' if job else ''} in '{directory}'")
+        for entry in jobs:
+            live = None if stopped else Attempt(entry.epoch)
+            _gc_job(store, JobLayout.of(directory, entry.job_id), live, dry_run)
+    except HeadgateError as error:
+        raise _fail(error) from None
+
+
+def _gc_job(store: ObjectStore, layout: JobLayout, live: Attempt | None, dry_run: bool) -> None:
+    plan = plan_gc(store, layout, live=live)
+    for finding in plan.orphans:
+        typer.echo(f"{finding.path}  {finding.size} bytes  {finding.reason}")
+    size = sum(finding.size for finding in plan.orphans)
+    if dry_run:
+        typer.echo(f"job {layout.job_id}: {len(plan.orphans)} files, {size} bytes would be deleted")
+        return
+    done = collect(store, layout, plan)
+    typer.echo(f"job {layout.job_id}: {done.deleted} files, {done.bytes} bytes deleted, {len(done.failed)} failed")
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -321,12 +373,15 @@ def check_slots(master: str, count_slots: Callable[[str], int]) -> Check:
 
 def spark_slots(master: str) -> int:
     """Start a session on `master`, count its slots and stop it."""
-    from pyspark.sql import SparkSession
+    from headgate.runtime.session import get_session
+    from headgate.runtime.spark import slots
 
-    builder = SparkSession.builder.master(master).appName("headgate doctor")
-    session = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR").getOrCreate()
+    session = get_session(None, Configuration({config.SPARK_MASTER.key: master}))
     try:
-        return session.sparkContext.defaultParallelism
+        deadline = time.monotonic() + _EXECUTORS_SECONDS
+        while slots(session) == 0 and time.monotonic() < deadline:  # executors of a cluster come one by one
+            time.sleep(0.2)
+        return slots(session)
     finally:
         session.stop()
 

@@ -201,13 +201,11 @@ class StreamExecutionEnvironment:
         strategy.apply_to(self._configuration)
         return self
 
-    def enable_checkpointing(
-        self, interval: int, mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
-    ) -> StreamExecutionEnvironment:
+    def enable_checkpointing(self, interval: int, mode: CheckpointingMode | None = None) -> StreamExecutionEnvironment:
         """Take a checkpoint every so many milliseconds; a failed job then goes on from the newest one."""
-        settings = self.get_checkpoint_config()
-        settings.set_checkpoint_interval(interval)
-        settings.set_checkpointing_mode(mode)
+        settings = self.get_checkpoint_config().set_checkpoint_interval(interval)
+        if mode is not None:
+            settings.set_checkpointing_mode(mode)
         return self
 
     def get_checkpoint_config(self) -> CheckpointConfig:

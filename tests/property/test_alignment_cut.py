@@ -262,18 +262,25 @@ class Play:
         for choice in self.data.draw(st.lists(st.integers(0, 99), max_size=80)):
             if not moves:
                 break
-            if choice >= 90 and self.messages:
-                message = self.messages.pop(choice % len(self.messages))
-                if self.triggered(message[1]):
-                    self.do(*message)
-            elif choice >= 86:
-                self.do("limit" if choice == 89 and not self.tidy else "time", choice - 85)
+            if choice >= 80 and self.messages:
+                self.deliver(choice)
+            elif choice >= 76:
+                self.do("limit" if choice == 79 and not self.tidy else "time", choice - 75)
             else:
                 self.do(*moves[choice % len(moves)])
             moves = self.moves()
+        last_words = self.data.draw(st.booleans(), label="last words")
         while moves:
-            self.do(*moves[0])
+            if last_words and self.messages and moves[0][0] == "process":
+                self.deliver(0)  # all is read, and much of it is in the queues: the checkpoint must see it
+            else:
+                self.do(*moves[0])
             moves = self.moves()
+
+    def deliver(self, number):
+        message = self.messages.pop(number % len(self.messages))
+        if self.triggered(message[1]):
+            self.do(*message)
 
     def do(self, what, argument):
         subtask = self.subtask

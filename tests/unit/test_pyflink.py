@@ -38,6 +38,9 @@ PYFLINK = {
         CustomCheckpointStorage RuntimeExecutionMode Window TimeWindow CountWindow GlobalWindow WindowAssigner
         MergingWindowAssigner TriggerResult Trigger TimeDomain KeySelector Partitioner SourceFunction SinkFunction
         SlotSharingGroup MemorySize OutputTag AsyncRetryPredicate AsyncRetryStrategy""",
+    "datastream.checkpoint_config": "CheckpointConfig",
+    "datastream.checkpointing_mode": "CheckpointingMode",
+    "datastream.externalized_checkpoint_retention": "ExternalizedCheckpointRetention",
     "datastream.data_stream": """CloseableIterator DataStream KeyedStream ConnectedStreams WindowedStream DataStreamSink
         BroadcastStream BroadcastConnectedStream""",
     "datastream.execution_mode": "RuntimeExecutionMode",
@@ -336,8 +339,9 @@ env.execute()
 """
 
 JOB_CLIENT = """
-from pyflink.common import Configuration, JobStatus, RestartStrategies
-from pyflink.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
+from pyflink.common import Configuration, Duration, JobStatus, RestartStrategies
+from pyflink.datastream import (CheckpointingMode, ExternalizedCheckpointRetention, RuntimeExecutionMode,
+                                StreamExecutionEnvironment)
 
 config = Configuration()
 config.set_integer("parallelism.default", 2)
@@ -345,6 +349,17 @@ env = StreamExecutionEnvironment.get_execution_environment(config)
 env.set_runtime_mode(RuntimeExecutionMode.STREAMING)
 env.set_restart_strategy(RestartStrategies.fixed_delay_restart(3, 1000))
 env.from_collection(["x"]).print()
+env.enable_checkpointing(1000)
+env.get_checkpoint_config() \
+    .set_checkpointing_mode(CheckpointingMode.EXACTLY_ONCE) \
+    .set_min_pause_between_checkpoints(500) \
+    .set_checkpoint_timeout(60000) \
+    .set_max_concurrent_checkpoints(1) \
+    .set_tolerable_checkpoint_failure_number(2) \
+    .set_externalized_checkpoint_retention(ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION) \
+    .enable_unaligned_checkpoints() \
+    .set_aligned_checkpoint_timeout(Duration.of_seconds(30))
+assert env.get_checkpoint_interval() == 1000
 client = env.execute_async("my job")
 assert client.get_job_execution_result().result().get_job_id() == client.get_job_id()
 assert client.get_job_execution_result().done()

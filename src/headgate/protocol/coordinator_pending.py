@@ -168,7 +168,7 @@ class Outbox:
     >>> outbox.open(7, "a test")
     >>> outbox.emit(ev.Warn("look"))
     >>> outbox.close()
-    [Warn(message='look', cause='a test')]
+    [Warn(cause='a test', message='look')]
     """
 
     def __init__(self) -> None:

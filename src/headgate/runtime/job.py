@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 
 from pyspark import InheritableThread
@@ -35,6 +34,7 @@ from headgate.runtime.plan import JobPlan, task_part
 from headgate.runtime.session import dataflow_session
 from headgate.runtime.shipping import search_path, write_archive
 from headgate.runtime.snapshot_files import VertexRestore
+from headgate.runtime.status import JobStatus
 from headgate.runtime.worker import LevelTask, process_mark
 
 __all__ = ["JobStatus", "SparkJob"]
@@ -46,30 +46,6 @@ _RETRY_SECONDS = 0.5
 
 
 _POLL_SECONDS = 0.2
-
-
-class JobStatus(Enum):
-    """Flink's names."""
-
-    CREATED = "CREATED"
-    RUNNING = "RUNNING"
-    FAILING = "FAILING"
-    RESTARTING = "RESTARTING"
-    CANCELLING = "CANCELLING"
-    CANCELED = "CANCELED"
-    FAILED = "FAILED"
-    FINISHED = "FINISHED"
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether the job has ended."""
-        return self in (JobStatus.CANCELED, JobStatus.FAILED, JobStatus.FINISHED)
-
-    def is_terminal_state(self) -> bool:
-        """PyFlink's name for it."""
-        return self.is_terminal
-
-    is_globally_terminal_state = is_terminal_state
 
 
 @dataclass(frozen=True, slots=True)

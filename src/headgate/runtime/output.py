@@ -232,8 +232,11 @@ class EdgeWriter:
                 f"a record cannot be sent to the next operator: {_unpicklable(rows)} cannot be pickled ({error}); "
                 "emit plain values, or give the operator an output_type"
             )
+            if origin is None:
+                raise reason from error
             # Records wait in buffers: only the batch still knows which operator made them.
-            raise (reason if origin is None else OperatorFailure(*origin, reason)) from error
+            operator, call_site = origin
+            raise OperatorFailure(operator, call_site, reason) from error
 
     def flush(self) -> None:
         """Turn all waiting records into frames; the outbox decides when rows leave."""

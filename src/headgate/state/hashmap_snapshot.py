@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from headgate.errors import IllegalState
 from headgate.handles import GroupTable, KeyedStateHandle, Payload, Segment, StateMeta, StateSlice
@@ -21,7 +21,9 @@ from headgate.state.tables import Cursor, StateTable, Table, view
 
 __all__ = ["FrozenState", "HashMapSnapshot", "RestoredSection"]
 
-_MAX_ROWS = 8192
+_Rows: TypeAlias = tuple[list[Any], list[Any], list[Any]]  # addresses, what they store, removed addresses
+
+_MAX_ROWS = 4096
 _MIN_ROWS = 16
 _SMALL_CHUNK, _LARGE_CHUNK = 128 * 1024, 512 * 1024
 _ROWS_PER_GROUP = 4  # even an empty group is work
@@ -50,15 +52,31 @@ class FrozenState:
     changes: list[list[Table]] | None = None
     left: Callable[[Any], Any] | None = None  # what of a stored value is written; None: it is expired
 
-    def entries(self, group: int) -> Iterator[tuple[Any, Any]]:
-        """The entries to write for a group; None stands for a removed one."""
-        if self.changes is None:
-            return view(self.frozen[group])
-        return changed_entries([tables[group] for tables in self.changes])
+    def chunks(self, group: int, rows: Callable[[], int]) -> Iterator[_Rows]:
+        """What to write for a group, in chunks of about as many rows as `rows()` says."""
+        if self.changes is not None:
+            return self._mixed_chunks(changed_entries([tables[group] for tables in self.changes]), rows)
+        table = self.frozen[group]
+        if self.left is None and type(table) is dict and not self._is_nested:
+            return _plain_chunks(table, rows)
+        return self._mixed_chunks(view(table), rows)
 
-    def take(self, entries: Iterator[tuple[Any, Any]], rows: int) -> list[tuple[Any, Any]]:
-        """The next entries, as many as make about that many rows of a column."""
-        if self.meta.kind not in {"list", "map"}:
+    @property
+    def _is_nested(self) -> bool:
+        return self.meta.kind in {"list", "map"}
+
+    def _mixed_chunks(self, entries: Iterator[tuple[Any, Any]], rows: Callable[[], int]) -> Iterator[_Rows]:
+        while taken := self._take(entries, rows()):
+            if self.left is not None:
+                left = self.left
+                taken = [(address, None if stored is None else left(stored)) for address, stored in taken]
+            live = [entry for entry in taken if entry[1] is not None]
+            removed = [] if self.changes is None else [address for address, stored in taken if stored is None]
+            yield [address for address, _ in live], [stored for _, stored in live], removed
+
+    def _take(self, entries: Iterator[tuple[Any, Any]], rows: int) -> list[tuple[Any, Any]]:
+        """The next entries; a list or map makes as many rows as it has elements."""
+        if not self._is_nested:
             return list(islice(entries, rows))
         taken = []
         for entry in entries:
@@ -67,6 +85,13 @@ class FrozenState:
             if rows <= 0:
                 break
         return taken
+
+
+def _plain_chunks(table: Table, rows: Callable[[], int]) -> Iterator[_Rows]:
+    """The quick way for most state: no object is made for an entry."""
+    addresses, stored = iter(table), iter(table.values())
+    while taken := list(islice(addresses, rows())):
+        yield taken, list(islice(stored, len(taken))), []
 
 
 @dataclass(slots=True)
@@ -109,7 +134,7 @@ class HashMapSnapshot(SnapshotRun):
         self._base = base
         self._taken = taken
         self._writer = _Writer(payload)
-        self._rows = _MAX_ROWS // 2
+        self._rows = _MAX_ROWS // 4
         self._steps = self._work()
         self._handle: KeyedStateHandle | None = None
         self.status = "running"
@@ -154,34 +179,27 @@ class HashMapSnapshot(SnapshotRun):
         work = 0
         for group in state.groups:
             start, crc32 = writer.offset, 0
-            entries = state.entries(group)
-            while rows := state.take(entries, self._rows):
-                frame = self._encode(state, rows)
-                crc32 = zlib.crc32(frame, crc32)
-                writer.write(frame)
-                work += len(rows)
+            for addresses, stored, removed in state.chunks(group, lambda: self._rows):
+                if addresses or removed:
+                    frame = self._encode(state, addresses, stored, removed)
+                    crc32 = zlib.crc32(frame, crc32)
+                    writer.write(frame)
+                work += len(addresses) + len(removed)
                 if work >= self._rows:
                     work = 0
                     yield writer.take()
-            if work >= self._rows:
-                work = 0
-                yield writer.take()
             if writer.offset > start:
                 _add_row(table, group, start, writer.offset - start, crc32)
             state.cursor.at = group + 1
             work += _ROWS_PER_GROUP
+            if work >= self._rows:
+                work = 0
+                yield writer.take()
         if table.groups or state.meta.kind not in {"timers", "raw"}:
             writer.slices.append(StateSlice(state.meta, table))
 
-    def _encode(self, state: FrozenState, rows: list[tuple[Any, Any]]) -> bytes:
-        left = state.left
-        if left is not None:
-            rows = [(address, None if stored is None else left(stored)) for address, stored in rows]
-        live = [row for row in rows if row[1] is not None]
-        removed = [address for address, stored in rows if stored is None] if state.changes is not None else []
-        if not live and not removed:
-            return b""
-        frame = state.codec.encode([address for address, _ in live], [stored for _, stored in live], removed)
+    def _encode(self, state: FrozenState, addresses: list[Any], stored: list[Any], removed: list[Any]) -> bytes:
+        frame = state.codec.encode(addresses, stored, removed)
         if len(frame) > _LARGE_CHUNK:
             self._rows = max(_MIN_ROWS, self._rows // 2)
         elif len(frame) < _SMALL_CHUNK:

@@ -91,14 +91,25 @@ class StateTable:
     `tables` is indexed by key group. Handles keep that list for good, so it is only ever changed in place.
     """
 
-    __slots__ = ("_folding", "_groups", "_merging", "_position", "cursors", "tables", "tracking")
+    __slots__ = (
+        "_folding",
+        "_groups",
+        "_merging",
+        "_position",
+        "_settled",
+        "_waiting",
+        "cursors",
+        "tables",
+        "tracking",
+    )
 
     def __init__(self, groups: KeyGroupRange, max_parallelism: int) -> None:
         self._groups = groups
         self.tables: list[Table] = [{} if group in groups else _FOREIGN for group in range(max_parallelism)]
         self.tracking = False
         self.cursors: list[Cursor] = []
-        self._merging = False
+        self._merging = self._waiting = False
+        self._settled = 0
         self._position = groups.start
         self._folding: dict[int, Iterator[tuple[Any, Any]]] = {}
 
@@ -115,14 +126,14 @@ class StateTable:
             self.tables[group] = Overlay(frozen[group])
         cursor = Cursor(self._groups.start)
         self.cursors.append(cursor)
-        self._merging = True
+        self._merge_again()
         return frozen, cursor
 
     def release(self, cursor: Cursor) -> None:
         """A snapshot is done with this state."""
         if cursor in self.cursors:
             self.cursors.remove(cursor)
-            self._merging = True
+            self._merge_again()
 
     def changes_in(self, frozen: Any) -> Any:
         """By group, what changed between the freeze that gave `frozen` and the one before."""
@@ -150,7 +161,7 @@ class StateTable:
     def stop_tracking(self) -> None:
         """Changes need not be kept apart any more."""
         self.tracking = False
-        self._merging = True
+        self._merge_again()
 
     # --- merging back ---
 
@@ -158,20 +169,24 @@ class StateTable:
         """Fold overlays back, at most about `budget` entries; what is left of the budget (0: more to do)."""
         if not self._merging:
             return budget
-        waiting = False
-        for _ in range(len(self._groups)):
-            group = self._position
+        # A round may take several calls; what a snapshot still holds is left for a later round.
+        while self._settled < len(self._groups):
             if budget <= 0:
                 return 0
+            group = self._position
             if any(cursor.at <= group for cursor in self.cursors):
-                waiting = True
+                self._waiting = True
             else:
                 budget = self._merge_group(group, budget - 1)
                 if budget <= 0:
                     return 0
+            self._settled += 1
             self._position = group + 1 if group < self._groups.end else self._groups.start
-        self._merging = waiting
+        self._merging, self._settled, self._waiting = self._waiting, 0, False
         return budget
+
+    def _merge_again(self) -> None:
+        self._merging, self._settled = True, 0
 
     def _merge_group(self, group: int, budget: int) -> int:
         top = self.tables[group]

@@ -24,9 +24,9 @@ env.set_parallelism(2)
 env.add_source(Silent()).key_by(lambda x: x).map(lambda x: x).print()
 client = env.execute_async()
 assert client.job.wait_running(90)
-print(json.dumps([w.pid for w in client.job.workers().values()]), flush=True)
-if sys.argv[1] == "wait":
-    try:
+try:
+    print(json.dumps([w.pid for w in client.job.workers().values()]), flush=True)
+    if sys.argv[1] == "wait":
         client.wait()
-    except KeyboardInterrupt:
-        print(client.cancel().value, flush=True)
+except KeyboardInterrupt:
+    print(client.cancel().value, flush=True)

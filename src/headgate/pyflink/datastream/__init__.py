@@ -1,5 +1,7 @@
 """`pyflink.datastream`."""
 
+from headgate.pyflink.datastream.checkpoint_config import CheckpointConfig
+from headgate.pyflink.datastream.checkpointing_mode import CheckpointingMode
 from headgate.pyflink.datastream.data_stream import (
     BroadcastConnectedStream,
     BroadcastStream,
@@ -9,6 +11,7 @@ from headgate.pyflink.datastream.data_stream import (
     KeyedStream,
 )
 from headgate.pyflink.datastream.execution_mode import RuntimeExecutionMode
+from headgate.pyflink.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
 from headgate.pyflink.datastream.functions import (
     AggregateFunction,
     BroadcastProcessFunction,
@@ -39,12 +42,15 @@ __all__ = [
     "BroadcastConnectedStream",
     "BroadcastProcessFunction",
     "BroadcastStream",
+    "CheckpointConfig",
+    "CheckpointingMode",
     "CoFlatMapFunction",
     "CoMapFunction",
     "CoProcessFunction",
     "ConnectedStreams",
     "DataStream",
     "DataStreamSink",
+    "ExternalizedCheckpointRetention",
     "FilterFunction",
     "FlatMapFunction",
     "KeySelector",

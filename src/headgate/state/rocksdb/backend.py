@@ -52,7 +52,7 @@ from headgate.state.rocksdb.restoring import (
     rewrite,
 )
 from headgate.state.rocksdb.rows import StateRows, ValueRows
-from headgate.state.rocksdb.snapshots import RocksDBSnapshot, Uploads
+from headgate.state.rocksdb.snapshots import FIRST_STAMP, RocksDBSnapshot, Span, Taken, Uploads
 from headgate.state.rocksdb.store import Column, MemoryBudget, Store
 from headgate.state.rocksdb.values import StoredCodec, codec_for
 from headgate.state.rocksdb.writeback import BATCH_ROWS, WriteBack
@@ -79,8 +79,8 @@ class RocksDBBackend(KeyedStateBackend):
     >>> backend.set_current_key("a")
     >>> count.update(1)
     >>> handle = backend.snapshot(1).finish()
-    >>> sorted(file.name[:8] for file in handle.files)
-    ['000009.s', 'CURRENT', 'MANIFEST']
+    >>> sorted(file.name.rpartition(".")[2][:8] for file in handle.files)
+    ['CURRENT', 'MANIFEST', 'sst']
     >>> backend.dispose()
     """
 
@@ -323,35 +323,42 @@ class RocksDBBackend(KeyedStateBackend):
         """Freeze all changes; what is written from now on is not in the snapshot."""
         self._started = True
         self._snapshots += 1
-        columns = self._stored_columns()
-        setup = self.setup
-        groups = setup.key_groups
+        setup, groups = self.setup, self.setup.key_groups
+        shared = setup.incremental and kind is not SnapshotKind.SAVEPOINT
+        base = self._uploads.base() if shared and kind is SnapshotKind.CHECKPOINT else None
+        time = setup.clock()
+        columns = self._stored_columns(time, base)
+        dead = {one.column: one.dead for one in columns if one.dead}
         describe = KeyedStateHandle(
             self.name, checkpoint_id, setup.max_parallelism, groups.start, groups.end, TypeMeta.of(setup.key_type)
         )
-        shared = setup.incremental and kind is not SnapshotKind.SAVEPOINT
         run = RocksDBSnapshot(
             describe if columns else None,
             checkpoint_id,
             f"{setup.instance}-{checkpoint_id}-{groups.start}-{groups.end}",
-            self._uploads.base() if shared and kind is SnapshotKind.CHECKPOINT else {},
-            self._uploads.add if shared else None,
+            {} if base is None else base.files,
+            (lambda files: self._uploads.add(checkpoint_id, Taken(time, files, dead))) if shared else None,
         )
         if columns:
             cut = self._writeback.cut(self._store, list(self._states.values()), run.materialise)
             directory = self._directory.path / f"snapshot-{self._snapshots}"
-            run.start(self._store, self._writeback, cut, directory, lambda: pack_extra(columns, self._sequencer.next))
+            extra = lambda: pack_extra(columns, self._sequencer.next, time)  # noqa: E731
+            run.start(self._store, self._writeback, cut, directory, extra)
         self._runs = [one for one in self._runs if one.status == "running"] + [run]
         return run
 
-    def _stored_columns(self) -> list[StoredColumn]:
-        """What a snapshot holds: states that were asked for, those that were restored only, and timers if there are any."""
+    def _stored_columns(self, time: int, base: Taken | None) -> list[StoredColumn]:
+        """What a snapshot holds: states that were asked for, those that were only restored, and timers if there are any."""
         columns = list(self._restored)
         for name, rows in self._states.items():
-            if rows.meta.kind not in INTERNAL or next(rows.addresses(), None) is not None:
-                expiry = self._expiries.get(rows.meta.name) if rows.meta.ttl else None
-                leave_out = expiry is not None and expiry.config.cleanup.full_snapshot
-                columns.append(StoredColumn(name, rows.meta, expiry.clock() - expiry.ttl if leave_out and expiry else None))
+            if rows.meta.kind in INTERNAL and next(rows.addresses(), None) is None:
+                continue
+            expiry = self._expiries.get(rows.meta.name) if rows.meta.ttl else None
+            dead: list[Span] = []
+            if expiry is not None and expiry.config.cleanup.full_snapshot:
+                cutoff = max(FIRST_STAMP, time - expiry.ttl)
+                dead = [(FIRST_STAMP, cutoff)] if base is None else base.spans(name, cutoff)
+            columns.append(StoredColumn(name, rows.meta, dead))
         return columns
 
     def notify_complete(self, checkpoint_id: int) -> None:
@@ -390,7 +397,7 @@ class RocksDBBackend(KeyedStateBackend):
         self._restored = restored.columns
         self._sequencer.next = restored.sequence
         if claim and self.setup.incremental:
-            self._uploads.add(handles[0].checkpoint_id, restored.files)
+            self._uploads.add(handles[0].checkpoint_id, Taken(restored.time, restored.files))
             self._uploads.complete(handles[0].checkpoint_id)
         if any(one.meta.kind in INTERNAL and one.meta.name == TIMERS for one in self._restored):
             self._timers.reload()

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, Final
 
 from headgate.state.rocksdb.rows import StateRows
+from headgate.state.rocksdb.snapshots import FIRST_STAMP
 from headgate.state.rocksdb.store import Store
 from headgate.state.rocksdb.values import STAMP_BYTES, pack_stamp, unpack_stamp
 from headgate.state.ttl import Expiry
@@ -19,7 +20,6 @@ __all__ = ["Sweeper"]
 
 _PASSES_PER_TTL: Final = 8
 _FLUSH_ROWS: Final = 10_000
-_FIRST_STAMP: Final = -(1 << 63)
 _NEVER: Final = b"\xff" * STAMP_BYTES
 
 
@@ -73,7 +73,7 @@ class Sweeper:
 
     def _remove_dead(self, store: Store, rows: list[tuple[bytes, bytes]], now: int) -> int:
         cutoff = now - self._expiry.ttl
-        last_dead = pack_stamp(cutoff) if cutoff >= _FIRST_STAMP else b""
+        last_dead = pack_stamp(cutoff) if cutoff >= FIRST_STAMP else b""
         dead = [key for key, data in rows if data[:STAMP_BYTES] <= last_dead]
         oldest = min((data[:STAMP_BYTES] for _, data in rows if data[:STAMP_BYTES] > last_dead), default=_NEVER)
         self._oldest = min(self._oldest, oldest)

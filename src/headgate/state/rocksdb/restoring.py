@@ -16,10 +16,11 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate.handles import CorruptState, FileRef, KeyedStateHandle, ReadPayload, StateMeta
+from headgate.handles import CorruptState, KeyedStateHandle, ReadPayload, StateMeta
 from headgate.keygroups import KeyGroupRange
 from headgate.state.backend import BackendSetup
 from headgate.state.rocksdb.keys import RowKeys
+from headgate.state.rocksdb.snapshots import FIRST_STAMP, Files, Span
 from headgate.state.rocksdb.store import Column, MemoryBudget, Store
 from headgate.state.rocksdb.values import STAMP_BYTES, StoredCodec, pack_stamp
 from headgate.state.schema import migrate_batch
@@ -35,12 +36,12 @@ _WORTH_CUTTING: Final = 1 / 3
 class StoredColumn(msgspec.Struct, frozen=True):
     """A column family of a snapshot, and the form its rows have.
 
-    Rows with a stamp up to `dead_until` were expired when the snapshot was taken, and are not part of it (SPEC R2.5 b).
+    Rows whose stamp lies in a span of `dead` were expired when the snapshot was taken, and are not part of it (R2.5 b).
     """
 
     column: str
     meta: StateMeta
-    dead_until: int | None = None
+    dead: list[Span] = []
 
 
 INTERNAL: Final = frozenset(["timers", "raw"])
@@ -55,11 +56,12 @@ def column_name(meta: StateMeta) -> str:
 class _Extra(msgspec.Struct, frozen=True):
     columns: list[StoredColumn]
     sequence: int
+    time: int
 
 
-def pack_extra(columns: list[StoredColumn], sequence: int) -> dict[str, Any]:
-    """What a handle remembers besides the files: what the columns hold, and the next number of a list element."""
-    built: dict[str, Any] = msgspec.to_builtins(_Extra(columns, sequence), builtin_types=(bytes,))
+def pack_extra(columns: list[StoredColumn], sequence: int, time: int) -> dict[str, Any]:
+    """What a handle remembers: what the columns hold, the next number of a list element, the time of the snapshot."""
+    built: dict[str, Any] = msgspec.to_builtins(_Extra(columns, sequence, time), builtin_types=(bytes,))
     return built
 
 
@@ -70,7 +72,8 @@ class Restored:
     store: Store
     columns: list[StoredColumn] = field(default_factory=list)
     sequence: int = 0
-    files: dict[str, FileRef] = field(default_factory=dict)  # those of a snapshot that are in use as they are
+    time: int = FIRST_STAMP
+    files: Files = field(default_factory=dict)  # those of a snapshot that are in use as they are
 
     def target(self, meta: StateMeta) -> str:
         """The column for rows of a state in one form; states may come in several, until they are asked for."""
@@ -123,7 +126,7 @@ def _open(handle: KeyedStateHandle, store: Store) -> Restored:
     known = {one.column for one in extra.columns}
     for name in [name for name in store.columns if name not in known]:
         store.drop_column(name)  # made between the barrier and the checkpoint, and empty
-    return Restored(store, list(extra.columns), extra.sequence)
+    return Restored(store, list(extra.columns), extra.sequence, extra.time)
 
 
 def _cut_off(store: Store, keys: RowKeys, old: KeyGroupRange, new: KeyGroupRange) -> None:
@@ -149,6 +152,7 @@ def _copy(
     source = Store(scratch / "db", budget, read_only=True)
     extra = msgspec.convert(handle.extra, _Extra)
     restored.sequence = max(restored.sequence, extra.sequence)
+    restored.time = max(restored.time, extra.time)
     for one in extra.columns:
         target = restored.store.column(restored.target(one.meta))
         target.import_range(
@@ -162,17 +166,17 @@ def _copy(
 def _leave_out(restored: Restored, columns: list[StoredColumn], keys: RowKeys, groups: KeyGroupRange) -> None:
     """Remove what was expired in a snapshot; of a list only the dead head."""
     for one in columns:
-        if one.dead_until is None:
+        if not one.dead:
             continue
         column = restored.store.columns[restored.target(one.meta)]
-        last_dead = pack_stamp(max(one.dead_until, -(1 << 63)))
+        spans = [(pack_stamp(after), pack_stamp(last)) for after, last in one.dead]
         batch = column.batch()
-        alive = b""  # the list whose first live element was seen
+        live = b""  # the list whose first live element was seen
         for key, data in column.scan(keys.prefix(groups.start), keys.prefix(groups.end + 1), keep=False):
-            is_list = one.meta.kind == "list"
-            if data[:STAMP_BYTES] > last_dead:
-                alive = key[:-_SEQUENCE_BYTES] if is_list else b""
-            elif not is_list or key[:-_SEQUENCE_BYTES] != alive:
+            base = key[:-_SEQUENCE_BYTES] if one.meta.kind == "list" else key
+            if not any(after < data[:STAMP_BYTES] <= last for after, last in spans):
+                live = base
+            elif base != live:
                 batch.delete(key)
             if len(batch) >= _REWRITE_ROWS:
                 restored.store.write(batch)

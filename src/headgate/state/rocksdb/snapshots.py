@@ -13,6 +13,7 @@ from __future__ import annotations
 import shutil
 import zlib
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,47 +23,64 @@ from headgate.state.backend import SnapshotRun
 from headgate.state.rocksdb.store import Store
 from headgate.state.rocksdb.writeback import BATCH_ROWS, Cut, WriteBack
 
-__all__ = ["CHUNK", "RocksDBSnapshot", "Uploads"]
+__all__ = ["CHUNK", "FIRST_STAMP", "RocksDBSnapshot", "Span", "Taken", "Uploads"]
 
 CHUNK: Final = 1 << 20
 """Bytes that a step hands out at most."""
 _FLUSH_POLLS: Final = 20  # then it is waited for, without the GIL
 
 Files = dict[str, FileRef]
+Span = tuple[int, int]
+"""Stamps that count as expired: after the first, up to the second."""
+FIRST_STAMP: Final = -(1 << 63)
+
+
+@dataclass(slots=True)
+class Taken:
+    """A checkpoint that later ones may build on: its files, its time, and by column what it leaves out (R2.5 b)."""
+
+    time: int
+    files: Files = field(default_factory=dict)
+    dead: dict[str, list[Span]] = field(default_factory=dict)
+
+    def spans(self, column: str, cutoff: int) -> list[Span]:
+        """What a checkpoint on this one leaves out: the same, and what is dead of that which came since."""
+        known = self.dead.get(column, [])
+        return [*known, (self.time, cutoff)] if cutoff > self.time else known
 
 
 class Uploads:
     """Which checkpoint has which files, and what the next one may refer to."""
 
     def __init__(self) -> None:
-        self._files: dict[int, Files] = {}
+        self._taken: dict[int, Taken] = {}
         self._completed: int | None = None
 
-    def base(self) -> Files:
-        """The files of the last confirmed checkpoint that later ones have not stored anew."""
+    def base(self) -> Taken | None:
+        """The last confirmed checkpoint, with those of its files that later ones have not stored anew."""
         if self._completed is None:
-            return {}
-        later = [files for checkpoint, files in self._files.items() if checkpoint > self._completed]
-        return {
-            name: file
-            for name, file in self._files[self._completed].items()
-            if all(files.get(name, file) == file for files in later)
+            return None
+        base = self._taken[self._completed]
+        later = [taken.files for checkpoint, taken in self._taken.items() if checkpoint > self._completed]
+        files = {
+            name: file for name, file in base.files.items() if all(files.get(name, file) == file for files in later)
         }
+        return Taken(base.time, files, base.dead) if files else None
 
-    def add(self, checkpoint_id: int, files: Files) -> None:
+    def add(self, checkpoint_id: int, taken: Taken) -> None:
         """A checkpoint is stored, but not confirmed."""
-        self._files[checkpoint_id] = files
+        self._taken[checkpoint_id] = taken
 
     def complete(self, checkpoint_id: int) -> None:
         """A checkpoint is confirmed; ids that are not ours, savepoints among them, are ignored."""
-        if checkpoint_id in self._files and checkpoint_id > (self._completed or -1):
+        if checkpoint_id in self._taken and checkpoint_id > (self._completed or -1):
             self._completed = checkpoint_id
-            self._files = {one: files for one, files in self._files.items() if one >= checkpoint_id}
+            self._taken = {one: taken for one, taken in self._taken.items() if one >= checkpoint_id}
 
     def abort(self, checkpoint_id: int) -> None:
         """A checkpoint will not be confirmed."""
         if checkpoint_id != self._completed:
-            self._files.pop(checkpoint_id, None)
+            self._taken.pop(checkpoint_id, None)
 
 
 class RocksDBSnapshot(SnapshotRun):
@@ -78,7 +96,7 @@ class RocksDBSnapshot(SnapshotRun):
         checkpoint_id: int,
         prefix: str,
         base: Files,
-        done: Callable[[int, Files], None] | None,
+        done: Callable[[Files], None] | None,
     ) -> None:
         self.checkpoint_id = checkpoint_id
         self.status = "running"
@@ -216,7 +234,7 @@ class RocksDBSnapshot(SnapshotRun):
             extra=self._extra,
         )
         if self._done is not None:
-            self._done(self.checkpoint_id, files)
+            self._done(files)
         self.status = "done"
 
 

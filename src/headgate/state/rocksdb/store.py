@@ -127,11 +127,14 @@ class MemoryBudget:
         options.set_compression_type(DBCompressionType.lz4())
         options.set_write_buffer_size(max(_MIB, min(16 * _MIB, self.size // 8)))
         options.set_arena_block_size(256 * 1024)
+        # Each checkpoint makes a file, and merging files leaves fewer that the next one can refer to.
+        options.set_level_zero_file_num_compaction_trigger(8)
         # Smaller files than usual: a file is what an incremental checkpoint can use again.
         options.set_target_file_size_base(32 * _MIB)
         options.set_max_bytes_for_level_base(128 * _MIB)
-        # A file that is a third tombstones is compacted soon, whatever its level: this is what frees expired state.
-        options.add_compact_on_deletion_collector_factory(4096, 2048, 0.33)
+        # A file with a stretch that is half tombstones is compacted soon: this is what frees expired state. No rule for
+        # whole files: it would fire for tiny ones too, and then no file is left for incremental checkpoints to refer to.
+        options.add_compact_on_deletion_collector_factory(4096, 2048, 0.0)
         return options
 
 

@@ -1,0 +1,201 @@
+"""Keyed state backends without Spark: throughput, memory and disk.
+
+    python benchmarks/state_backends.py                 hashmap and rocksdb side by side, one minute
+    python benchmarks/state_backends.py memory          rocksdb, 64 MiB budget, 2 GiB of state: resident memory
+    python benchmarks/state_backends.py ttl             rocksdb: cost of a time to live, and what a sweep frees
+    python benchmarks/state_backends.py index           what an expiry index would cost instead of the sweep
+
+Prints one JSON line per figure. The loop is what a keyed operator does for each record: select the key, read its value,
+store a new one.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from headgate.keygroups import KeyGroupRange, KeyHasher
+from headgate.state.api import StateTtlConfig, ValueStateDescriptor
+from headgate.state.backend import BackendSetup, KeyedStateBackend
+from headgate.state.hashmap import HashMapBackend
+from headgate.state.rocksdb import MemoryBudget, RocksDBBackend
+
+MAX_PARALLELISM = 128
+BACKENDS: dict[str, type[KeyedStateBackend]] = {"hashmap": HashMapBackend, "rocksdb": RocksDBBackend}
+
+
+def report(**figure: Any) -> None:
+    """One line of the result."""
+    print(json.dumps(figure), flush=True)
+
+
+class Bench:
+    """A backend in a directory of its own, and batches of keys for it."""
+
+    def __init__(self, kind: type[KeyedStateBackend], clock: Callable[[], int] = lambda: 0) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="headgate-bench-"))
+        groups = KeyGroupRange(0, MAX_PARALLELISM - 1)
+        self.backend = kind(
+            BackendSetup(
+                "bench", groups, MAX_PARALLELISM, clock, incremental=True, directory=self.directory / "state"
+            )
+        )
+        self.checkpoint = 0
+
+    def close(self) -> None:
+        self.backend.dispose()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def snapshot(self) -> tuple[float, float, int]:
+        """A confirmed checkpoint: seconds of its synchronous part, of its longest step, and bytes."""
+        self.checkpoint += 1
+        start = time.perf_counter()
+        run = self.backend.snapshot(self.checkpoint)
+        sync = time.perf_counter() - start
+        longest, size = 0.0, 0
+        start = time.perf_counter()
+        for _, data in run:
+            longest = max(longest, time.perf_counter() - start)
+            size += len(data)
+            start = time.perf_counter()
+        self.backend.notify_complete(self.checkpoint)
+        return sync, longest, size
+
+    def batches(self, keys: list[Any], size: int, count: int, seed: int) -> list[tuple[list[Any], list[int]]]:
+        """Random keys and their groups."""
+        chance = random.Random(seed)
+        group_of = dict(zip(keys, KeyHasher(MAX_PARALLELISM).groups(keys), strict=True))
+        chosen = [chance.choices(keys, k=size) for _ in range(count)]
+        return [(self.backend.prepare_keys(batch), [group_of[key] for key in batch]) for batch in chosen]
+
+
+def count_records(backend: KeyedStateBackend, state: Any, batches: list[tuple[list[Any], list[int]]]) -> float:
+    """The hot loop over all batches; seconds."""
+    context = backend.context
+    start = time.perf_counter()
+    for addresses, groups in batches:
+        backend.begin_batch(addresses, groups)
+        for context.address, context.group in zip(addresses, groups, strict=True):
+            state.update((state.value() or 0) + 1)
+        backend.end_batch()
+    return time.perf_counter() - start
+
+
+def throughput(keys: int, batch: int, records: int, rounds: int, *, kind: str) -> None:
+    """Both backends in turn, with a checkpoint in the middle of each round."""
+    names = [f"user-{i}" for i in range(keys)] if kind == "str" else list(range(keys))
+    benches = {name: Bench(backend) for name, backend in BACKENDS.items()}
+    rates: dict[str, list[float]] = {name: [] for name in benches}
+    pauses: dict[str, tuple[float, float, int]] = {}
+    states = {
+        name: bench.backend.state(ValueStateDescriptor("n", "bigint")) for name, bench in benches.items()
+    }
+    batches = next(iter(benches.values())).batches(names, batch, records // batch, 1)
+    half = len(batches) // 2
+    for bench, state in zip(benches.values(), states.values(), strict=True):
+        count_records(bench.backend, state, batches)  # every key is there
+    for _ in range(rounds):
+        for name, bench in benches.items():
+            seconds = count_records(bench.backend, states[name], batches[:half])
+            start = time.perf_counter()
+            pauses[name] = bench.snapshot()
+            seconds += time.perf_counter() - start
+            seconds += count_records(bench.backend, states[name], batches[half:])
+            rates[name].append(len(batches) * batch / seconds)
+    for name, found in rates.items():
+        sync, longest, size = pauses[name]
+        report(
+            figure="throughput",
+            backend=name,
+            keys=keys,
+            key=kind,
+            batch=batch,
+            records_per_second=round(statistics.median(found)),
+            checkpoint_sync_ms=round(sync * 1e3, 1),
+            checkpoint_longest_step_ms=round(longest * 1e3, 1),
+            checkpoint_bytes=size,
+        )
+    ratios = [rocks / heap for rocks, heap in zip(rates["rocksdb"], rates["hashmap"], strict=True)]
+    report(figure="rocksdb / hashmap", keys=keys, key=kind, batch=batch, ratio=round(statistics.median(ratios), 2))
+    for bench in benches.values():
+        bench.close()
+
+
+def memory() -> None:
+    """2 GiB of state under a budget of 64 MiB."""
+    MemoryBudget.configure(64 << 20)
+    process = psutil.Process()
+    before = process.memory_info().rss
+    bench = Bench(RocksDBBackend)
+    backend = bench.backend
+    state = backend.state(ValueStateDescriptor("blob", "binary"))
+    context = backend.context
+    hasher = KeyHasher(MAX_PARALLELISM)
+    chance = random.Random(1)
+    peak = 0
+    keys, size = 2_100_000, 1000
+    start = time.perf_counter()
+    for first in range(0, keys, 4096):
+        addresses = list(range(first, min(first + 4096, keys)))
+        groups = hasher.groups(addresses)
+        backend.begin_batch(addresses, groups)
+        for context.address, context.group in zip(addresses, groups, strict=True):
+            state.update(chance.randbytes(size))
+        backend.end_batch()
+        peak = max(peak, process.memory_info().rss)
+    written = time.perf_counter() - start
+    bench.snapshot()
+    start = time.perf_counter()
+    reads = 100_000
+    for _ in range(reads // 4096):
+        addresses = [chance.randrange(keys) for _ in range(4096)]
+        groups = hasher.groups(addresses)
+        backend.begin_batch(addresses, groups)
+        for context.address, context.group in zip(addresses, groups, strict=True):
+            assert len(state.value()) == size
+        backend.end_batch()
+        peak = max(peak, process.memory_info().rss)
+    read = time.perf_counter() - start
+    blocks, buffers = MemoryBudget.shared().usage()
+    disk = sum(file.stat().st_size for file in (bench.directory / "state").rglob("*.sst"))
+    report(
+        figure="memory",
+        budget_mib=64,
+        state_gib=round(keys * size / 2**30, 2),
+        disk_gib=round(disk / 2**30, 2),
+        rss_before_mib=before >> 20,
+        rss_peak_mib=peak >> 20,
+        rss_end_mib=process.memory_info().rss >> 20,
+        block_cache_mib=blocks >> 20,
+        memtables_mib=buffers >> 20,
+        writes_per_second=round(keys / written),
+        reads_per_second=round(reads / read),
+    )
+    bench.close()
+
+
+def main() -> None:
+    """Run what the command line names."""
+    what = sys.argv[1] if len(sys.argv) > 1 else "throughput"
+    if what == "throughput":
+        for keys, batch in ((100_000, 4096), (100_000, 16384), (1_000_000, 16384)):
+            throughput(keys, batch, 1_000_000, 3, kind="str")
+        throughput(100_000, 4096, 1_000_000, 3, kind="int")
+    elif what == "memory":
+        memory()
+    else:
+        sys.exit(f"unknown: {what}; see the top of the file")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""A dataflow on several executors: it works, an executor is killed, it starts again, and nothing is left behind.
+
+cluster.py MASTER KEY=VALUE...   prints one JSON line.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pyspark
+from spark_cluster_helper import mark_word  # beside this file: not on any worker's path
+
+from headgate import Configuration, JobFailed, RestartStrategies, SourceFunction, StreamExecutionEnvironment
+
+LINES = ["to be or not to be", "that is the question"] * 10
+
+
+class Endless(SourceFunction):
+    def __init__(self):
+        self.over = False
+
+    def run(self, ctx):
+        n = 0
+        while not self.over:
+            ctx.collect(n)
+            n += 1
+            time.sleep(0.02)
+
+    def cancel(self):
+        self.over = True
+
+
+def executors(app):
+    """The executors' JVMs of an application, wherever they hang in the tree of processes."""
+    return [
+        p
+        for p in psutil.process_iter(["cmdline"])
+        if "CoarseGrainedExecutorBackend" in " ".join(p.info["cmdline"] or ()) and app in p.info["cmdline"]
+    ]
+
+
+def marked(job_id):
+    """Workers that run a task of this job."""
+    found = []
+    for p in psutil.process_iter():
+        try:
+            if Path(f"/proc/{p.pid}/comm").read_text().startswith(f"hg-{job_id[:8]}"):
+                found.append(p.pid)
+        except OSError:
+            continue
+    return found
+
+
+def poll(condition, seconds):
+    """Seconds until the condition is true; None if it never was."""
+    started = time.monotonic()
+    while time.monotonic() - started < seconds:
+        if condition():
+            return time.monotonic() - started
+        time.sleep(0.05)
+    return None
+
+
+def start(configuration, restart=None):
+    env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(2)
+    if restart:
+        env.set_restart_strategy(restart)
+    env.add_source(Endless()).key_by(lambda x: x).map(lambda x: x).name("victim").add_sink(lambda x: None)
+    client = env.execute_async("endless")
+    assert client.job.wait_running(90), client.job.error
+    return client
+
+
+def kill_executor(app):
+    """kill -9 of one executor; its process id."""
+    victim = executors(app)[0]
+    os.kill(victim.pid, signal.SIGKILL)
+    return victim.pid
+
+
+def main():
+    configuration = Configuration({"headgate.spark.master": sys.argv[1], "headgate.slots.timeout": "60 s"})
+    for pair in sys.argv[2:]:
+        configuration.set(*pair.split("=", 1))
+    found = {}
+
+    env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(2)
+    words = env.from_collection(LINES, type_info="string").flat_map(str.split, output_type="string")
+    counts = words.map(mark_word, "word string, n bigint").key_by("word").sum("n").execute_and_collect()
+    found["counts"] = dict(sorted(Counter(row.word for row in counts).items()))
+    spark = env._session()
+    app = spark.sparkContext.applicationId
+    found["executors"] = len(executors(app))
+
+    client = start(configuration)
+    hosts = {psutil.Process(r.pid).parent().parent().pid for r in client.job.workers().values()}
+    found["executors_used"] = len(hosts)
+    started = time.monotonic()
+    kill_executor(app)
+    try:
+        client.wait(60)
+    except JobFailed as error:
+        found["failure"] = [str(error), time.monotonic() - started]
+    found["left_after_failure"] = poll(lambda: not marked(client.get_job_id()), 10)
+
+    client = start(configuration, RestartStrategies.fixed_delay_restart(3, 100))
+    started = time.monotonic()
+    kill_executor(app)
+    found["restart"] = poll(lambda: client.job.restarts >= 1 and client.job.wait_running(0), 90)
+    found["log"] = client.job.failure_log
+    attempts = {Path(f"/proc/{pid}/comm").read_text().strip().rsplit("-", 1)[1] for pid in marked(client.get_job_id())}
+    found["attempts_alive"] = sorted(attempts)
+    found["cancelled"] = client.cancel().value
+    found["left_after_cancel"] = poll(lambda: not marked(client.get_job_id()), 10)
+
+    family = [p for p in psutil.process_iter() if _belongs(p, app)]
+    spark.stop()
+    found["left_after_stop"] = poll(lambda: not any(p.is_running() for p in family), 10)
+    shutil.rmtree(Path(pyspark.__file__).parent / "work" / app, ignore_errors=True)
+    print(json.dumps(found))
+
+
+def _belongs(process, app):
+    """An executor of the application, or something below one."""
+    try:
+        chain = [process, *process.parents()]
+        return any(app in p.cmdline() and "CoarseGrainedExecutorBackend" in " ".join(p.cmdline()) for p in chain)
+    except psutil.Error:
+        return False
+
+
+if __name__ == "__main__":
+    main()

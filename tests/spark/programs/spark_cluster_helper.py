@@ -1,0 +1,2 @@
+def mark_word(word):
+    return (word.upper(), 1)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import datetime as dt
+from collections import namedtuple
+from decimal import Decimal
+
+import pytest
+
+from headgate.state.copying import copied, copier, is_immutable
+from headgate.types import Row, as_type
+
+Pair = namedtuple("Pair", "a b")
+
+
+class Thing:
+    def __init__(self):
+        self.items = [1]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [1, "a", 1.5, True, b"x", None, (1, "a"), (1, (2, None)), frozenset([1]), Row(a=1), Pair(1, 2), dt.date(2020, 1, 1), Decimal(1)],
+)
+def test_immutable_values_are_handed_out_as_they_are(value):
+    assert is_immutable(value)
+    assert copied(value) is value
+
+
+@pytest.mark.parametrize("value", [[1], [[1]], {"a": 1}, {"a": [1]}, {1}, (1, [2]), Row(a=[1]), Pair([1], 2), bytearray(b"x")])
+def test_mutable_values_are_copied(value):
+    found = copied(value)
+    assert found == value
+    assert type(found) is type(value)
+    assert found is not value
+
+
+def test_nothing_mutable_is_shared():
+    value = {"a": [1, [2]], "b": ([3],)}
+    found = copied(value)
+    found["a"][1].append(9)
+    found["b"][0].append(9)
+    assert value == {"a": [1, [2]], "b": ([3],)}
+    thing = Thing()
+    copied(thing).items.append(2)
+    assert thing.items == [1]
+
+
+def test_typed_values_need_no_look():
+    assert copier(as_type("bigint"), object_reuse=False) is None
+    assert copier(as_type("a string, b double"), object_reuse=False) is None
+    assert copier(as_type("a array<string>"), object_reuse=False) is copied
+    assert copier(as_type("map<string,int>"), object_reuse=False) is copied
+    assert copier(as_type(None), object_reuse=False) is copied
+    assert copier(as_type(None), object_reuse=True) is None
