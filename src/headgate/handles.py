@@ -160,7 +160,12 @@ class KeyedStateHandle(msgspec.Struct, frozen=True, omit_defaults=True):
     def payloads(self) -> list[Payload]:
         """Every payload that is needed to restore, once each."""
         found = [segment.payload for segment in self.segments] + [file.payload for file in self.files]
-        return list({payload.id: payload for payload in found}.values())
+        by_id: dict[str, Payload] = {}
+        for payload in found:
+            # Of several references to one payload the one that brings the bytes counts.
+            if payload.id not in by_id or by_id[payload.id].data is None:
+                by_id[payload.id] = payload
+        return list(by_id.values())
 
     def written_size(self) -> int:
         """Bytes that this checkpoint wrote itself (R10.2 checkpointed size)."""

@@ -59,7 +59,9 @@ class Lab:
         )
         return replace(setup, **{**self.options, **changes})
 
-    def open(self, handles: list[KeyedStateHandle] | None = None, claim: bool = False, **changes: Any) -> KeyedStateBackend:
+    def open(
+        self, handles: list[KeyedStateHandle] | None = None, claim: bool = False, **changes: Any
+    ) -> KeyedStateBackend:
         """A fresh backend, with what the handles hold."""
         backend = self.kind(self.setup(**changes))
         if handles:
@@ -77,7 +79,9 @@ class Lab:
         self.payloads.update(payloads)
         return [decode_handle(encode_handle(described))]
 
-    def snapshot(self, backend: KeyedStateBackend | None = None, kind: SnapshotKind = SnapshotKind.CHECKPOINT) -> list[KeyedStateHandle]:
+    def snapshot(
+        self, backend: KeyedStateBackend | None = None, kind: SnapshotKind = SnapshotKind.CHECKPOINT
+    ) -> list[KeyedStateHandle]:
         """A whole snapshot of a backend, not yet confirmed; its id is `self.checkpoint`."""
         self.checkpoint += 1
         return self.keep((backend or self.backend).snapshot(self.checkpoint, kind).finish())

@@ -256,7 +256,9 @@ def test_a_reused_value_is_the_stored_one_and_counts_as_changed(lab):
         assert lab.state(value()).value() == expected
 
 
-@pytest.mark.parametrize("stored", [1, "a", 1.5, b"x", True, (1, ("a", None)), [1, [2]], {"k": (1, 2)}, {1, 2}, Row(a=1)])
+@pytest.mark.parametrize(
+    "stored", [1, "a", 1.5, b"x", True, (1, ("a", None)), [1, [2]], {"k": (1, 2)}, {1, 2}, Row(a=1)]
+)
 def test_untyped_values_come_back_as_they_were(any_lab, stored):
     any_lab.key("k")
     any_lab.state(value()).update(stored)
@@ -323,7 +325,7 @@ def test_list_state_refuses_null(any_lab, call):
     # SPEC R1.4
     any_lab.key(1)
     state = any_lab.state(ListStateDescriptor("l"))
-    with pytest.raises(InvalidArgument, match="list state 'l'.*None"):
+    with pytest.raises(InvalidArgument, match=r"list state 'l'.*None"):
         call(state)
     assert state.get() == []
 
@@ -523,7 +525,7 @@ def test_a_map_may_change_while_it_is_iterated(any_lab):
     any_lab.key(1)
     state = any_lab.state(MapStateDescriptor("m"))
     state.put_all({i: i for i in range(10)})
-    for key in state.keys():
+    for key in state:
         state.remove(key)
         state.put(key + 100, 0)
     assert sorted(state.keys()) == list(range(100, 110))
@@ -590,7 +592,9 @@ def test_clear_removes_only_the_current_key(any_lab):
     any_lab.key(2)
     for descriptor in descriptors:
         state = any_lab.state(descriptor)
-        found = state.value() if descriptor.kind == "value" else state.get(2) if descriptor.kind == "map" else state.get()
+        found = (
+            state.value() if descriptor.kind == "value" else state.get(2) if descriptor.kind == "map" else state.get()
+        )
         assert found in (2, [2], 2.0)
         state.clear()
         assert any_lab.count(descriptor.name) == 0
@@ -599,7 +603,24 @@ def test_clear_removes_only_the_current_key(any_lab):
 # --- keys
 
 
-KEYS = [1, 1.0, True, 0, False, 0.0, "1", b"1", (1, "a"), (1.0, "a"), (True, "a"), (1, (2, 2.0)), -1, 2**62, "ü€😀", math.inf]
+KEYS = [
+    1,
+    1.0,
+    True,
+    0,
+    False,
+    0.0,
+    "1",
+    b"1",
+    (1, "a"),
+    (1.0, "a"),
+    (True, "a"),
+    (1, (2, 2.0)),
+    -1,
+    2**62,
+    "ü€😀",
+    math.inf,
+]
 
 
 def test_keys_of_different_types_stay_apart(any_lab):

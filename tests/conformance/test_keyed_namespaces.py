@@ -71,8 +71,8 @@ def test_selecting_a_key_ends_the_namespace(still_lab):
     state.update(1)
     still_lab.key("a")
     assert state.value() is None
+    still_lab.backend.clear_current_key()
     with pytest.raises(NoKeySet):
-        still_lab.backend.clear_current_key()
         still_lab.backend.set_namespace(W1)
 
 

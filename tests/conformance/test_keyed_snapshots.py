@@ -211,7 +211,7 @@ def test_damaged_bytes_are_refused(lab):
         broken = bytearray(data)
         broken[len(broken) // 2] ^= 1
         lab.payloads[name] = bytes(broken)
-    with pytest.raises(CorruptState, match="is damaged: .* restore from an older checkpoint"):
+    with pytest.raises(CorruptState, match=r"is damaged: .* restore from an older checkpoint"):
         lab.open(handles)
 
 
@@ -362,7 +362,7 @@ def test_max_parallelism_must_be_the_same(lab):
 def test_state_of_another_backend_is_refused(lab):
     put(lab, 1, 1)
     handles = [msgspec.structs.replace(handle, backend="forst") for handle in lab.snapshot()]
-    with pytest.raises(IllegalState, match="checkpoint 1 holds forst state.*start from a canonical savepoint"):
+    with pytest.raises(IllegalState, match=r"checkpoint 1 holds forst state.*start from a canonical savepoint"):
         lab.open(handles)
 
 
@@ -498,7 +498,9 @@ def test_concurrent_checkpoints_never_lose_their_base(backend_name, tmp_path):
     lab.backend.notify_complete(2)
     put(lab, 5, "fourth")
     (fourth,) = lab.snapshot()
-    only_second = {p.id for p in second.payloads()} - {p.id for p in first.payloads()} - {p.id for p in third.payloads()}
+    only_second = (
+        {p.id for p in second.payloads()} - {p.id for p in first.payloads()} - {p.id for p in third.payloads()}
+    )
     assert not only_second & {p.id for p in fourth.payloads()}
     expected = {**dict.fromkeys(range(1000), "base"), 3: "second", 4: "third"}
     assert content(lab, [third]) == expected
@@ -569,14 +571,22 @@ def test_compatible_schemas(lab, old, new, stored, expected):
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("a bigint", "a string", "field 'a' changed from int64 to string; stored as row<a bigint>, declared as row<a string>"),
+        (
+            "a bigint",
+            "a string",
+            "field 'a' changed from int64 to string; stored as row<a bigint>, declared as row<a string>",
+        ),
         ("bigint", "int", "field 'value' changed from int64 to int32"),
         ("a bigint", "a bigint, b string not null", "field 'b' is new and NOT NULL"),
         ("a double", "a float", "field 'a' changed from double to float"),
         ("a bigint", None, "pickled and typed state cannot be read as each other"),
         (None, "a bigint", "pickled and typed state cannot be read as each other"),
         ("a bigint", "bigint", "a row cannot become a scalar"),
-        (Types.TUPLE([Types.LONG()]), Types.TUPLE([Types.LONG(), Types.LONG()]), "a tuple of 1 fields cannot become one of 2"),
+        (
+            Types.TUPLE([Types.LONG()]),
+            Types.TUPLE([Types.LONG(), Types.LONG()]),
+            "a tuple of 1 fields cannot become one of 2",
+        ),
     ],
 )
 def test_incompatible_schemas(lab, old, new, reason):
@@ -634,7 +644,7 @@ def test_pickled_class_that_is_gone_is_named(lab):
     handles = lab.snapshot()
     del sys.modules["vanishing"]
     lab.backend = lab.open(handles)
-    with pytest.raises(StateMigrationError, match="state 'v': stored values need class 'vanishing.Thing'"):
+    with pytest.raises(StateMigrationError, match=r"state 'v': stored values need class 'vanishing\.Thing'"):
         lab.state(V)
     assert get(lab, 2, ValueStateDescriptor("other")) == Point(3)
 

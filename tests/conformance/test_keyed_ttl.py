@@ -53,9 +53,13 @@ def map_read(state):
 KINDS = [
     Kind("value", lambda: ValueStateDescriptor("s", "string"), lambda s, v: s.update(v), lambda s: s.value(), None),
     Kind("untyped", lambda: ValueStateDescriptor("s"), lambda s, v: s.update(v), lambda s: s.value(), None),
-    Kind("list", lambda: ListStateDescriptor("s", "string"), lambda s, v: s.update([v]), lambda s: "".join(s.get()), ""),
+    Kind(
+        "list", lambda: ListStateDescriptor("s", "string"), lambda s, v: s.update([v]), lambda s: "".join(s.get()), ""
+    ),
     Kind("map", lambda: MapStateDescriptor("s", "string", "string"), lambda s, v: s.put("k", v), map_read, None),
-    Kind("entries", lambda: MapStateDescriptor("s"), lambda s, v: s.put("k", v), lambda s: next(s.values(), None), None),
+    Kind(
+        "entries", lambda: MapStateDescriptor("s"), lambda s, v: s.put("k", v), lambda s: next(s.values(), None), None
+    ),
     Kind(
         "reducing",
         lambda: ReducingStateDescriptor("s", lambda a, b: b, "string"),
@@ -63,7 +67,13 @@ KINDS = [
         lambda s: s.get(),
         None,
     ),
-    Kind("aggregating", lambda: AggregatingStateDescriptor("s", Last(), "string"), lambda s, v: s.add(v), lambda s: s.get(), None),
+    Kind(
+        "aggregating",
+        lambda: AggregatingStateDescriptor("s", Last(), "string"),
+        lambda s, v: s.add(v),
+        lambda s: s.get(),
+        None,
+    ),
 ]
 
 
@@ -132,7 +142,9 @@ def test_config_rules():
     assert built.get_state_visibility() is StateTtlConfig.StateVisibility.NeverReturnExpired
     assert built.cleanup.incremental_size() == (5, False)  # SPEC R2.5 c
     assert config().disable_cleanup_in_background().build().cleanup.incremental_size() is None
-    assert config().disable_cleanup_in_background().cleanup_incrementally(3, True).build().cleanup.incremental_size() == (3, True)
+    assert config().disable_cleanup_in_background().cleanup_incrementally(
+        3, True
+    ).build().cleanup.incremental_size() == (3, True)
     assert StateTtlConfig.new_builder(timedelta(seconds=2)).build().get_ttl() == Time.seconds(2)
 
 
@@ -354,7 +366,11 @@ def test_expired_map_entries_may_be_seen_once(lab):
 
 @pytest.mark.parametrize("expired", [False, True])
 @pytest.mark.parametrize(
-    "make", [lambda: ReducingStateDescriptor("r", lambda a, b: a + b, "bigint"), lambda: AggregatingStateDescriptor("r", Sum(), "bigint")]
+    "make",
+    [
+        lambda: ReducingStateDescriptor("r", lambda a, b: a + b, "bigint"),
+        lambda: AggregatingStateDescriptor("r", Sum(), "bigint"),
+    ],
 )
 def test_adding_to_an_expired_aggregate(lab, make, expired):
     # SPEC R2.4
@@ -620,7 +636,9 @@ def test_ttl_toggled_at_restore_is_refused(lab, kind, was_on):
     changed = kind.make()
     if not was_on:
         changed.enable_time_to_live(config().build())
-    with pytest.raises(StateMigrationError, match="state 's': was stored with(out)? a time to live and is now declared with"):
+    with pytest.raises(
+        StateMigrationError, match=r"state 's': was stored with(out)? a time to live and is now declared with"
+    ):
         lab.backend.state(changed)
 
 

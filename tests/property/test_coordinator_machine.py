@@ -46,6 +46,7 @@ def make_settings(choose):
     return CheckpointSettings(
         interval_ms=interval,
         interval_during_backlog_ms=choose([None, 0, 2000]) if interval else None,
+        history_size=10_000,
         timeout_ms=choose([100, 5000]),
         min_pause_ms=choose([0, 30]),
         max_concurrent=max_concurrent,
@@ -83,6 +84,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.requested, self.answered = set(), set()
         self.ids = []  # in the order in which they were given
         self.types = {}
+        self.bases, self.located = {}, set()
         self.plans = {}  # id -> tasks that must acknowledge
         self.acked = {}
         self.written, self.claimed, self.ended_claims = set(), {}, set()
@@ -109,6 +111,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.claimed[event.checkpoint_id] = event.commit_number
         if isinstance(event, ev.MetadataWritten):
             self.written.add(event.checkpoint_id)
+        if isinstance(event, ev.LocationReady):
+            self.located.add(event.checkpoint_id)
         instructions = self.coordinator.handle(event, self.now)
         for instruction in instructions:
             assert instruction.cause
@@ -376,6 +380,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         assert not self.over
         self.ids.append(checkpoint_id)
         self.types[checkpoint_id] = instruction.type
+        self.bases[checkpoint_id] = max((c.id for c in self.coordinator.store.checkpoints), default=None)
         self.plans[checkpoint_id] = {t for t, s in self.statuses.items() if s is TaskStatus.RUNNING}
 
     def check_complete(self, instruction):
@@ -408,6 +413,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         kept = [c.id for c in self.coordinator.store.checkpoints]
         assert instruction.lowest is None or all(i >= instruction.lowest for i in kept)
         assert instruction.lowest is not None or self.end_status is not None
+        for checkpoint_id in self.coordinator.pending:
+            base = self.bases[checkpoint_id]
+            assert self.types[checkpoint_id].is_savepoint or base is None or instruction.lowest <= base, "may be used"
 
     def check_answer(self, instruction):
         assert instruction.request_id in self.requested
@@ -465,7 +473,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.counts_add_up()
 
     def teardown(self):
-        """In the end everybody has an answer."""
+        """In the end everybody has an answer, and no file is left behind."""
         if not hasattr(self, "coordinator"):
             return
         if not self.over:
@@ -475,6 +483,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         assert self.answered == self.requested
         assert self.coordinator.settled
         assert not self.coordinator.pending
+        if not self.superseded:
+            completed = {s.id for s in self.coordinator.stats.snapshot().history if s.commit_number or s.external_path}
+            assert self.located <= self.discarded | self.not_ours | set(self.claimed) | completed | self.savepoints_done
 
 
 TestCoordinator = CoordinatorMachine.TestCase

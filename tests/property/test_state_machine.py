@@ -307,7 +307,9 @@ class StateMachine(RuleBasedStateMachine):
             backend.dispose()
         self.model = copy.deepcopy(snapshot.model)
         self.completed = self.checkpoint
-        self.backends = self.open(parallelism, snapshot.handles, claim=claim and snapshot.kind is not SnapshotKind.SAVEPOINT)
+        self.backends = self.open(
+            parallelism, snapshot.handles, claim=claim and snapshot.kind is not SnapshotKind.SAVEPOINT
+        )
 
     # --- what must hold
 

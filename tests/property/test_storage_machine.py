@@ -236,7 +236,9 @@ class StorageMachine(RuleBasedStateMachine):
         try:
             ref = driver.log.complete(snapshot, [old.commit for old in drop])
         except OutcomeUnknown:
-            return False
+            ref = self.settle(driver)
+            if ref is None:
+                return False
         except (StorageError, Superseded):
             self.discard(snapshot.manifest.checkpoint_id, attempt, snapshot)
             return False
@@ -245,6 +247,17 @@ class StorageMachine(RuleBasedStateMachine):
         driver.base = self.shared_parts(snapshot)
         self.subsume(driver, before)
         return True
+
+    def settle(self, driver):
+        """Ask until there is an answer, as the coordinator must before it goes on."""
+        for _ in range(20):
+            with suppress(StorageError):
+                try:
+                    return driver.log.settle()
+                except Superseded:
+                    return None
+        self.store.heal()
+        return driver.log.settle()
 
     def subsume(self, driver, before):
         kept = driver.log.state.retained
@@ -503,6 +516,23 @@ def an_unknown_outcome_counts_as_a_failure(patch):
     patch.setattr(JobLog, "_claim", claim)
 
 
+def an_unknown_outcome_is_not_settled(patch):
+    def go_on(self):
+        self._status = log_module.LogStatus.LEADING
+
+    real = JobLog._claim
+    patch.setattr(JobLog, "settle", go_on)
+    patch.setattr(
+        JobLog, "_claim", lambda self, entry: entry if real(self, entry) == entry else self._claim_next(entry)
+    )
+
+    def claim_next(self, entry):
+        retained = (*self.state.retained, *entry.retained[-1:])
+        return self._claim(self._following(entry.event, retained))
+
+    patch.setattr(JobLog, "_claim_next", claim_next, raising=False)
+
+
 def gc_forgets_what_is_under_way(patch):
     patch.setattr(gc, "_under_way", lambda facts, attempt, checkpoint_id: False)
 
@@ -539,6 +569,7 @@ def ids_are_taken_again(patch):
         checksums_are_not_verified,
         numbers_tidied_away_are_free_again,
         an_unknown_outcome_counts_as_a_failure,
+        an_unknown_outcome_is_not_settled,
         gc_forgets_what_is_under_way,
         gc_takes_damaged_metadata_for_none,
         metadata_is_written_over,

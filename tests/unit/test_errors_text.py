@@ -25,8 +25,10 @@ from headgate import (
     StreamExecutionEnvironment,
     Types,
     ValueStateDescriptor,
+    spark_conf,
 )
 from headgate.errors import ConfigError, GraphError, HeadgateError, InvalidArgument, UserCodeError
+from headgate.runtime.session import get_session
 
 HERE = r".*test_errors_text\.py:\d+"
 
@@ -394,3 +396,60 @@ def test_while_the_program_runs(build, text):
         records(build())
     assert "test_errors_text.py:" in str(caught.value).split("\n")[0]
     assert "in operator '" in str(caught.value)
+
+
+# --- the Spark session, without one ---------------------------------------------------------------------------------
+
+
+class Connected:
+    """Looks like a Spark Connect session."""
+
+    __module__ = "pyspark.sql.connect.session"
+
+
+class Context:
+    def __init__(self, conf):
+        self._conf = conf
+
+    def getConf(self):  # noqa: N802 - Spark's name
+        return self._conf
+
+
+class Classic:
+    """Looks like a classic session."""
+
+    def __init__(self, version, conf):
+        self.version, self.sparkContext = version, Context(conf)
+
+
+def test_a_spark_connect_session():
+    with pytest.raises(ConfigError, match=r"this is a Spark Connect session: .* set spark.api.mode=classic"):
+        get_session(Connected(), Configuration())
+
+
+def test_another_version_of_spark():
+    with pytest.raises(ConfigError, match=r"Headgate runs on Spark 4\.3, but Spark is 3\.5\.1: .* pyspark==4\.3"):
+        get_session(Classic("3.5.1", {}), Configuration())
+
+
+def test_a_session_that_lacks_settings_is_told_all_of_them():
+    """One error for all, with the line that mends it."""
+    with pytest.raises(ConfigError) as caught:
+        get_session(Classic("4.3.0", {"spark.speculation": "true"}), Configuration())
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "the SparkSession lacks settings that must be there when the application starts:"
+    assert "  spark.python.udf.pipelined.enabled = true   (now unset)" in lines
+    assert "  spark.speculation = false   (now true)" in lines
+    assert lines[-1].startswith("add them to the builder: for k, v in headgate.spark_conf().items()")
+
+
+def test_a_session_with_all_settings_is_taken():
+    session = Classic("4.3.0", spark_conf())
+    assert get_session(session, Configuration()) is session
+
+
+def test_spark_remote_in_the_environment(monkeypatch):
+    monkeypatch.setenv("SPARK_REMOTE", "sc://localhost")
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    with pytest.raises(ConfigError, match=r"SPARK_REMOTE is set, .* unset SPARK_REMOTE"):
+        get_session(None, Configuration())

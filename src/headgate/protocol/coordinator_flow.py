@@ -106,8 +106,9 @@ class CheckpointFlow:
         self._kept |= {newer.id for newer in self.store.step_back(event.restored)}
         restored = self.store.latest
         assert restored is not None
-        # Files of the user that the job must not depend on: its first own checkpoint writes everything (SPEC R7.6).
-        self._force_full = restored.properties.unclaimed
+        # Files of the user that the job must not depend on: its first own checkpoint writes everything (SPEC R7.6). The
+        # savepoint of a stop that did not end is such a case too.
+        self._force_full = restored.properties.unclaimed or restored.properties.is_synchronous
         savepoint = restored.properties.is_savepoint
         self.stats.restored(
             RestoredStats(restored.id, self._outbox.now, savepoint, restored.pointer, restored.state_size)
@@ -159,7 +160,7 @@ class CheckpointFlow:
         checkpoint_id, self._next_id = self._next_id, self._next_id + 1
         properties, full_reason = request.properties, request.full_reason
         if self._force_full and not properties.is_savepoint:
-            properties, full_reason = properties.as_full(), "first checkpoint after a restore in NO_CLAIM mode"
+            properties, full_reason = properties.as_full(), "first checkpoint after a start from files of the user"
         base = self.store.latest
         from_scratch = not self._settings.incremental or properties.type is not SnapshotType.CHECKPOINT
         stats = self._new_stats(checkpoint_id, request, properties, plan)

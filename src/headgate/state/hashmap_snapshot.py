@@ -65,6 +65,10 @@ class FrozenState:
     def _is_nested(self) -> bool:
         return self.meta.kind in {"list", "map"}
 
+    def weight(self, stored: list[Any]) -> int:
+        """How many rows of a column these make."""
+        return sum(map(len, stored)) if self._is_nested else len(stored)
+
     def _mixed_chunks(self, entries: Iterator[tuple[Any, Any]], rows: Callable[[], int]) -> Iterator[_Rows]:
         while taken := self._take(entries, rows()):
             if self.left is not None:
@@ -100,6 +104,7 @@ class _Writer:
 
     payload: str
     offset: int = 0
+    taken: int = 0
     crc32: int = 0
     slices: list[StateSlice] = field(default_factory=list)
     pending: list[bytes] = field(default_factory=list)
@@ -109,9 +114,13 @@ class _Writer:
         self.offset += len(data)
         self.crc32 = zlib.crc32(data, self.crc32)
 
+    def is_large(self) -> bool:
+        return self.offset - self.taken >= _LARGE_CHUNK
+
     def take(self) -> tuple[str, bytes]:
         data = b"".join(self.pending)
         self.pending.clear()
+        self.taken = self.offset
         return self.payload, data
 
 
@@ -162,11 +171,13 @@ class HashMapSnapshot(SnapshotRun):
             self._steps.close()
             for state in self._states:
                 state.table.release(state.cursor)
+            self._states = []
 
     def _work(self) -> Generator[tuple[str, bytes], None, None]:
         for state in self._states:
             yield from self._write_state(state)
             state.table.release(state.cursor)
+        self._states = []  # a run that is done keeps no state alive
         yield from self._write_restored()
         if self._writer.pending:
             yield self._writer.take()
@@ -184,8 +195,8 @@ class HashMapSnapshot(SnapshotRun):
                     frame = self._encode(state, addresses, stored, removed)
                     crc32 = zlib.crc32(frame, crc32)
                     writer.write(frame)
-                work += len(addresses) + len(removed)
-                if work >= self._rows:
+                work += state.weight(stored) + len(removed)
+                if work >= self._rows or writer.is_large():
                     work = 0
                     yield writer.take()
             if writer.offset > start:
@@ -216,7 +227,7 @@ class HashMapSnapshot(SnapshotRun):
                 writer.slices.append(StateSlice(section.meta, tables[id(section.meta)]))
             _add_row(tables[id(section.meta)], section.group, writer.offset, len(section.data), section.crc32)
             writer.write(section.data)
-            if sum(map(len, writer.pending)) >= _LARGE_CHUNK:
+            if writer.is_large():
                 yield writer.take()
 
     def _make_handle(self) -> KeyedStateHandle | None:

@@ -177,9 +177,10 @@ class StateTable:
             if any(cursor.at <= group for cursor in self.cursors):
                 self._waiting = True
             else:
-                budget = self._merge_group(group, budget - 1)
+                budget = self._merge_group(group, budget)
                 if budget <= 0:
                     return 0
+            budget -= 1  # a look is work too
             self._settled += 1
             self._position = group + 1 if group < self._groups.end else self._groups.start
         self._merging, self._settled, self._waiting = self._waiting, 0, False

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import enum
 import secrets
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, NewType, TypeAlias
 
 import msgspec
@@ -237,6 +237,7 @@ class LogStatus(enum.Enum):
     """
 
     LEADING = "leading"
+    UNCERTAIN = "uncertain"  # a claim got no answer: settle() before anything else
     SUPERSEDED = "superseded"
 
 
@@ -329,32 +330,47 @@ class JobLog:
         """Complete a published checkpoint, or a savepoint the job is stopped with; its `commit` is the commit number.
 
         1. Build the entry on the newest one: the snapshot is retained, those it subsumes are not any more.
-        2. Claim the entry. Superseded: stop. OutcomeUnknown: keep all files, it may be complete.
+        2. Claim the entry. Superseded: stop. OutcomeUnknown: keep all files, then `settle` until it answers.
         3. Now the checkpoint is complete. Delete entries that are too old.
         """
+        if self._status is LogStatus.UNCERTAIN:
+            raise IllegalState("the outcome of the last completion is not known: call settle() first")
         # 1.
         state = self.state
         seq = CommitNumber(self._next_seq())
         pointer = make_ref(snapshot.directory, self._layout.job)
         ref = CompletedRef(snapshot.manifest.checkpoint_id, seq, pointer, snapshot.crc32)
-        entry = msgspec.structs.replace(
-            state,
-            seq=seq,
-            previous=self._previous(),
-            time_ms=self._clock(),
-            event=CheckpointCompleted(ref),
-            retained=(*(old for old in state.retained if old.commit not in subsumed), ref),
-        )
+        retained = (*(old for old in state.retained if old.commit not in subsumed), ref)
         # 2.
-        adopted = self._claim(entry)
-        if adopted is not None:
-            event = adopted.event
-            if isinstance(event, CheckpointCompleted) and event.checkpoint.crc32 == snapshot.crc32:
-                return event.checkpoint
-            return self.complete(snapshot, subsumed)
+        claimed = self._claim(self._following(CheckpointCompleted(ref), retained))
+        assert claimed.event == CheckpointCompleted(ref)
         # 3.
         self._tidy()
         return ref
+
+    def settle(self) -> CompletedRef | None:
+        """After OutcomeUnknown: the snapshot if it is complete after all, None if it never will be.
+
+        The number in question is claimed with an entry that changes nothing: either it was free, and the lost claim can
+        not be made any more, or the entry there is the lost one. Until this has answered no checkpoint may be triggered:
+        tasks would build on an older one, whose files are not needed if the lost claim counts.
+        """
+        if self._status is not LogStatus.UNCERTAIN:
+            return None
+        newest = self.state.newest_first()
+        restored = newest[0].pointer if newest else self.state.origin
+        claimed = self._claim(self._following(EpochStarted(restored), self.state.retained))
+        return claimed.event.checkpoint if isinstance(claimed.event, CheckpointCompleted) else None
+
+    def _following(self, event: Event, retained: tuple[CompletedRef, ...]) -> LogEntry:
+        return msgspec.structs.replace(
+            self.state,
+            seq=self._next_seq(),
+            previous=self._previous(),
+            time_ms=self._clock(),
+            event=event,
+            retained=retained,
+        )
 
     def _next_seq(self) -> int:
         return 1 if self._newest is None else self._newest.entry.seq + 1
@@ -371,22 +387,29 @@ class JobLog:
             self._status = LogStatus.SUPERSEDED
         raise self._superseded(self._next_seq())
 
-    def _claim(self, entry: LogEntry) -> LogEntry | None:
-        """Write the next entry. If an earlier claim of ours, thought lost, has its number: that one, as the newest."""
-        if self._status is not LogStatus.LEADING:
+    def _claim(self, entry: LogEntry) -> LogEntry:
+        """Write the next entry, and give the one that has its number: another of ours if an earlier claim was made."""
+        if self._status is LogStatus.SUPERSEDED:
             raise self._superseded(entry.seq)
         path, data = self._layout.log_entry(entry.seq), encode_entry(entry)
-        created = create(self._store, path, data)
         try:
-            ours = _Read(entry, sealed_crc32(data)) if created else self._read(path)
-            if ours is None or ours.entry.driver != self._driver or not self._built_on_the_newest(ours.entry):
+            created = create(self._store, path, data)
+            ours = _Read(entry, sealed_crc32(data)) if created else self._lost_claim(path)
+            if ours is None or not self._built_on_the_newest(ours.entry):
                 self._give_up(path if created else None)
                 raise self._superseded(entry.seq)
-        except StorageError as error:
-            # The entry is there, perhaps even ours: whatever it completes must stay.
-            raise OutcomeUnknown(f"cannot tell whether '{path}' counts: {error}") from error
+        except OutcomeUnknown:
+            self._status = LogStatus.UNCERTAIN
+            raise
         self._newest = ours
-        return None if created else ours.entry
+        self._status = LogStatus.LEADING
+        return ours.entry
+
+    def _lost_claim(self, path: str) -> _Read | None:
+        """The entry that has our number, if it is ours."""
+        with _unknown_if_it_fails(path):
+            found = self._read(path)
+        return found if found is not None and found.entry.driver == self._driver else None
 
     def _give_up(self, stale: str | None) -> None:
         self._status = LogStatus.SUPERSEDED
@@ -396,14 +419,16 @@ class JobLog:
 
     def _built_on_the_newest(self, entry: LogEntry) -> bool:
         """Whether the number was really the next one, and not one that had been used and tidied away."""
-        if entry.seq == 1:
-            return _numbers(self._store, self._layout) == [1]
-        try:
-            before = self._store.read(self._layout.log_entry(entry.seq - 1))
-        except MissingObject:
-            return False
+        before = self._layout.log_entry(entry.seq - 1)
+        with _unknown_if_it_fails(self._layout.log_entry(entry.seq)):
+            if entry.seq == 1:
+                return _numbers(self._store, self._layout) == [1]
+            try:
+                data = self._store.read(before)
+            except MissingObject:
+                return False
         # Not decoded: damage to an old entry must not stop a driver that does not need it any more.
-        return len(before) >= HEADER_SIZE and sealed_crc32(before) == entry.previous
+        return len(data) >= HEADER_SIZE and sealed_crc32(data) == entry.previous
 
     def _read(self, path: str) -> _Read | None:
         try:
@@ -431,3 +456,12 @@ class JobLog:
                 self._oldest += 1
         except StorageError:
             return  # the next completion tries again
+
+
+@contextmanager
+def _unknown_if_it_fails(path: str) -> Iterator[None]:
+    """An entry is there, perhaps ours, but it cannot be judged: whatever it completes must stay."""
+    try:
+        yield
+    except StorageError as error:
+        raise OutcomeUnknown(f"cannot tell whether '{path}' counts: {error}") from error

@@ -206,7 +206,19 @@ def test_stop_with_tasks_that_do_not_finish():
     assert result.pointer == "sp/chk-1/_metadata"
     assert result.message == "savepoint 1 was taken, but the job did not finish; it is at sp/chk-1/_metadata"
     job.start(restored=1)
-    assert job.pending == [2]
+    assert (
+        job.barrier(2).options.type is SnapshotType.FULL_CHECKPOINT
+    )  # the savepoint is the user's: do not build on it
+
+
+def test_a_stop_does_not_satisfy_the_need_for_a_full_checkpoint():
+    """R7.6: if the job goes on after all."""
+    job = imported(ClaimMode.NO_CLAIM)
+    job.stop()
+    job.ack(8)
+    job.fail()
+    job.start(restored=8)
+    assert job.barrier(9).options.type is SnapshotType.FULL_CHECKPOINT
 
 
 def test_stop_whose_job_was_cancelled_meanwhile():

@@ -22,7 +22,9 @@ from headgate.state.addresses import (
     split_address,
 )
 
-PRIMITIVES = st.one_of(st.integers(-(2**63), 2**63 - 1), st.text(), st.binary(), st.booleans(), st.floats(allow_nan=False))
+PRIMITIVES = st.one_of(
+    st.integers(-(2**63), 2**63 - 1), st.text(), st.binary(), st.booleans(), st.floats(allow_nan=False)
+)
 KEYS = st.recursive(PRIMITIVES, lambda inner: st.lists(inner, min_size=1, max_size=3).map(tuple), max_leaves=6)
 
 
@@ -64,7 +66,13 @@ class Colour(enum.IntEnum):
 
 def test_what_hashes_alike_is_addressed_alike():
     # As keygroups does: subclasses and numpy scalars are their plain value
-    for key, plain in ((np.int64(5), 5), (np.float64(1.5), 1.5), (np.str_("a"), "a"), (Colour.RED, 1), (np.bool_(1), True)):
+    for key, plain in (
+        (np.int64(5), 5),
+        (np.float64(1.5), 1.5),
+        (np.str_("a"), "a"),
+        (Colour.RED, 1),
+        (np.bool_(1), True),
+    ):
         assert address_of(key) == address_of(plain)
         assert key_group(key, 128) == key_group(plain, 128)
 
@@ -84,7 +92,7 @@ def test_refused_keys():
 
 
 def test_no_key_refuses_every_table():
-    for use in (lambda: {}.get(NO_KEY), lambda: {NO_KEY: 1}, lambda: NO_KEY in {}):
+    for use in (lambda: {}.get(NO_KEY), lambda: {NO_KEY: 1}, lambda: {1: 1}.pop(NO_KEY)):
         with pytest.raises(NoKeySet, match=r"No key set: .*apply_to_keyed_state"):
             use()
 

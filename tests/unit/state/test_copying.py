@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import namedtuple
 from decimal import Decimal
+from typing import NamedTuple
 
 import pytest
 
 from headgate.state.copying import copied, copier, is_immutable
 from headgate.types import Row, as_type
 
-Pair = namedtuple("Pair", "a b")
+
+class Pair(NamedTuple):
+    a: object
+    b: object
 
 
 class Thing:
@@ -19,14 +22,30 @@ class Thing:
 
 @pytest.mark.parametrize(
     "value",
-    [1, "a", 1.5, True, b"x", None, (1, "a"), (1, (2, None)), frozenset([1]), Row(a=1), Pair(1, 2), dt.date(2020, 1, 1), Decimal(1)],
+    [
+        1,
+        "a",
+        1.5,
+        True,
+        b"x",
+        None,
+        (1, "a"),
+        (1, (2, None)),
+        frozenset([1]),
+        Row(a=1),
+        Pair(1, 2),
+        dt.date(2020, 1, 1),
+        Decimal(1),
+    ],
 )
 def test_immutable_values_are_handed_out_as_they_are(value):
     assert is_immutable(value)
     assert copied(value) is value
 
 
-@pytest.mark.parametrize("value", [[1], [[1]], {"a": 1}, {"a": [1]}, {1}, (1, [2]), Row(a=[1]), Pair([1], 2), bytearray(b"x")])
+@pytest.mark.parametrize(
+    "value", [[1], [[1]], {"a": 1}, {"a": [1]}, {1}, (1, [2]), Row(a=[1]), Pair([1], 2), bytearray(b"x")]
+)
 def test_mutable_values_are_copied(value):
     found = copied(value)
     assert found == value

@@ -40,9 +40,9 @@ def test_a_group_that_is_not_ours_refuses_everything():
 
 
 def test_merging_is_bounded_and_never_shows_a_difference():
-    table = table_of({key: "old" for key in range(1000)})
+    table = table_of(dict.fromkeys(range(1000), "old"))
     _, cursor = table.freeze()
-    model = {key: "old" for key in range(1000)}
+    model = dict.fromkeys(range(1000), "old")
     for key in range(0, 1200, 2):
         table.tables[key % 4][key] = "new"
         model[key] = "new"
@@ -64,7 +64,7 @@ def test_merging_is_bounded_and_never_shows_a_difference():
 
 
 def test_groups_are_merged_as_the_snapshot_leaves_them():
-    table = table_of({key: 0 for key in range(40)})
+    table = table_of(dict.fromkeys(range(40), 0))
     _, cursor = table.freeze()
     for key in range(40):
         table.tables[key % 4][key] = 1
@@ -74,7 +74,7 @@ def test_groups_are_merged_as_the_snapshot_leaves_them():
 
 
 def test_tracking_keeps_the_topmost_overlay():
-    table = table_of({key: 0 for key in range(40)})
+    table = table_of(dict.fromkeys(range(40), 0))
     table.track()
     table.tables[1][1] = 5
     frozen, cursor = table.freeze()
@@ -142,3 +142,19 @@ def test_frozen_tables_never_change(operations, tracking):
         for frozen, cursor, then in held:
             seen = {a: s for group in range(cursor.at, 4) for a, s in view(frozen[group])}
             assert seen == {key: stored for key, stored in then.items() if key % 4 >= cursor.at}
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3, 5])
+def test_any_budget_comes_to_an_end(budget):
+    table = table_of(dict.fromkeys(range(40), 0))
+    _, cursor = table.freeze()
+    for key in range(40):
+        table.tables[key % 4][key] = 1
+    for _ in range(200):
+        table.merge(budget)
+    table.release(cursor)
+    calls = 0
+    while table.merge(budget) == 0:
+        calls += 1
+        assert calls < 200
+    assert not table.layered

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from storage_jobs import JOB, LAYOUT, take, take_savepoint
 
-from headgate.errors import StorageError
+from headgate.errors import IllegalState, StorageError
 from headgate.handles import CorruptState
 from headgate.ids import JobId
 from headgate.storage.checkpoints import discard_checkpoint
@@ -269,23 +269,65 @@ def test_a_lost_reply_is_looked_up():
     assert numbers(store) == [1, 2]
 
 
-@pytest.mark.parametrize("same", [True, False])
-def test_a_claim_thought_lost_that_was_made(same):
-    # Whoever cannot tell keeps the files; the next claim finds out.
+def lose_an_answer(store, log, number=1):
+    """Complete a checkpoint so that nobody can tell whether it worked."""
+    store.inject(Fault(FaultKind.LOST_REPLY, within="/log/"))
+    store.inject(Fault(FaultKind.FAIL, None, Operation.READ, within="/log/"))
+    with pytest.raises(OutcomeUnknown):
+        log.complete(take(store, number))
+    assert log.status is LogStatus.UNCERTAIN
+
+
+def test_a_claim_thought_lost_that_was_made():
+    # Whoever cannot tell keeps the files, and finds out before anything else.
     store = FaultyStore()
     log = start(store)
-    store.inject(Fault(FaultKind.LOST_REPLY, within="/log/"))
-    store.inject(Fault(FaultKind.FAIL, None, Operation.READ))
-    one = take(store, 1)
+    lose_an_answer(store, log)
+    with pytest.raises(IllegalState, match=r"call settle\(\) first"):
+        log.complete(take(store, 2))
     with pytest.raises(OutcomeUnknown):
-        log.complete(one)
+        log.settle()
     store.heal()
-    if same:
-        assert log.complete(one).commit == 2
-        assert numbers(store) == [1, 2]
-    else:
-        assert log.complete(take(store, 2)).commit == 3
-        assert [ref.checkpoint_id for ref in log.state.retained] == [1, 2], "1 was complete after all"
+    assert log.settle() == read_log(store, LAYOUT).retained[0]
+    assert (log.status, log.settle(), numbers(store)) == (LogStatus.LEADING, None, [1, 2])
+    assert log.complete(take(store, 3)).commit == 3
+
+
+def test_a_claim_thought_lost_that_was_not_made():
+    store = FaultyStore()
+    log = start(store)
+    lose_an_answer(store, log)
+    store.heal()
+    late = store.objects.pop(LAYOUT.log_entry(2))  # the request is still on its way
+    assert log.settle() is None
+    assert not store.create_if_absent(LAYOUT.log_entry(2), late), "and comes to nothing"
+    assert read_log(store, LAYOUT).retained == ()
+    assert log.complete(take(store, 2)).commit == 3
+
+
+def test_settling_can_itself_get_no_answer():
+    store = FaultyStore()
+    log = start(store)
+    lose_an_answer(store, log)
+    store.heal()
+    del store.objects[LAYOUT.log_entry(2)]
+    store.inject(Fault(FaultKind.LOST_REPLY, within="/log/"))
+    store.inject(Fault(FaultKind.FAIL, 1, Operation.READ, within="/log/"))
+    with pytest.raises(OutcomeUnknown):
+        log.settle()
+    assert log.settle() is None
+    assert log.complete(take(store, 2)).commit == 3
+
+
+def test_settling_finds_that_another_driver_was_faster():
+    store = FaultyStore()
+    log = start(store)
+    lose_an_answer(store, log)
+    store.heal()
+    del store.objects[LAYOUT.log_entry(2)]
+    resume(store)
+    with pytest.raises(Superseded):
+        log.settle()
 
 
 def test_a_claim_that_cannot_be_checked_is_unknown_not_failed():
@@ -295,7 +337,7 @@ def test_a_claim_that_cannot_be_checked_is_unknown_not_failed():
     store.inject(Fault(FaultKind.FAIL, 1, Operation.READ, within="/log/"))
     with pytest.raises(OutcomeUnknown, match=r"cannot tell whether .* counts"):
         log.complete(snapshot)
-    assert log.complete(snapshot).commit == 2
+    assert log.settle().commit == 2
 
 
 def test_damage_to_the_newest_entry_is_reported():

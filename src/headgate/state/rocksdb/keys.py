@@ -14,7 +14,8 @@ import io
 import pickle
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from decimal import Context, Decimal
 from typing import Any, Final
 
@@ -33,6 +34,8 @@ _SHORT: Final = 256
 _STR_HEADS: Final = [bytes([_STR, size]) for size in range(_SHORT)]
 _BYTES_HEADS: Final = [bytes([_BYTES, size]) for size in range(_SHORT)]
 _TUPLE_HEADS: Final = [bytes([_TUPLE, size]) for size in range(_SHORT)]
+_STRINGS: Final = {str}
+_INTS: Final = {int}
 _HALF: Final = 1 << 63  # added to a number, so that bytes sort as numbers do
 _pack_int: Final = struct.Struct(">BQ").pack
 _pack_float: Final = struct.Struct(">Bd").pack
@@ -259,6 +262,20 @@ class RowKeys:
             return self._prefixes[group] + _int(address) + _NO_NAMESPACE
         key, namespace = split_address(address)
         return self._prefixes[group] + encode_address(key) + _plain(namespace)
+
+    def bases(self, group: int, addresses: Sequence[Any]) -> list[bytes]:
+        """The same for many addresses of a group."""
+        kinds = set(map(type, addresses))
+        prefix = self._prefixes[group]
+        if kinds == _STRINGS:
+            with suppress(UnicodeEncodeError, IndexError):  # a lone surrogate, or a long text
+                heads = _STR_HEADS
+                return [prefix + heads[len(data)] + data + _NO_NAMESPACE for data in map(str.encode, addresses)]
+        if kinds == _INTS:
+            with suppress(struct.error):  # a large one
+                return [prefix + _pack_int(_INT, number + _HALF) + _NO_NAMESPACE for number in addresses]
+        base = self.base
+        return [base(group, address) for address in addresses]
 
     def split(self, row: bytes) -> tuple[int, Any, int]:
         """Key group and address of a row, and where the base ends."""

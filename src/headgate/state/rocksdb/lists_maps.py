@@ -176,8 +176,8 @@ class ListRows(_CollectionRows):
             found.extend((base + _number(first + index), data) for index, data in enumerate(rows))
         return found
 
-    def settle(self, entries: Sequence[tuple[Any, Any]]) -> None:
-        for address, edit in entries:
+    def settle(self, changes: dict[Any, Any]) -> None:
+        for address, edit in changes.items():
             known = [] if edit.whole else self._clean.get(address)
             if known is None:
                 continue
@@ -335,8 +335,8 @@ class MapRows(_CollectionRows):
             found.extend((key, data) for (key, _), data in zip(kept, rows, strict=True))
         return found
 
-    def settle(self, entries: Sequence[tuple[Any, Any]]) -> None:
-        for address, edit in entries:
+    def settle(self, changes: dict[Any, Any]) -> None:
+        for address, edit in changes.items():
             if edit.whole:
                 self._clean.pop(address, None)
             self._keep(address, edit.entries)

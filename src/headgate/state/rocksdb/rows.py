@@ -141,15 +141,13 @@ class StateRows(ABC):
         """The rows that changed entries of the oldest layer make; what is clean tells what the database holds."""
 
     @abstractmethod
-    def settle(self, entries: Sequence[tuple[Any, Any]]) -> None:
-        """Changes are in the database: what is known of them is clean now."""
+    def settle(self, changes: dict[Any, Any]) -> None:
+        """Changes, by address, are in the database: what is known of them is clean now."""
 
     def encode_all(self, addresses: Iterable[Any], stored: Sequence[Any]) -> list[bytes]:
         """The rows of what is stored; TypeMismatch names the key of what does not fit."""
-        encode = self.codec.encode
         try:
-            self.codec.check(stored)
-            return [encode(one) for one in stored]
+            return self.codec.encode_many(stored) if stored else []
         except TypeMismatch:
             for address, one in zip(addresses, stored, strict=True):
                 self._check_one(address, one)
@@ -157,7 +155,6 @@ class StateRows(ABC):
 
     def _check_one(self, address: Any, stored: Any) -> None:
         try:
-            self.codec.check([stored])
             self.codec.encode(stored)
         except TypeMismatch as error:
             key = key_of(split_address(address)[0])
@@ -287,10 +284,10 @@ class ValueRows(StateRows):
             self.reads += 1
             data = self.column.get(self.keys.base(group, address))
             stored = None if data is None else self.codec.load(data)
-        self._keep([(address, stored)])
+        self._keep({address: stored})
         return stored
 
-    def _keep(self, entries: Sequence[tuple[Any, Any]]) -> None:
+    def _keep(self, entries: dict[Any, Any]) -> None:
         self._clean.update(entries)
         if len(self._clean) > self.limit:
             self._older, self._clean = self._clean, {}
@@ -313,10 +310,7 @@ class ValueRows(StateRows):
         found = self.column.get_many([key for key, _ in rows])
         load = self.codec.load
         self._keep(
-            [
-                (address, None if data is None else load(data))
-                for (_, address), data in zip(rows, found, strict=True)
-            ]
+            {address: None if data is None else load(data) for (_, address), data in zip(rows, found, strict=True)}
         )
 
     def has(self, group: int, address: Any) -> bool:
@@ -340,15 +334,16 @@ class ValueRows(StateRows):
                 yield group, address, self.codec.load(data)
 
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
-        base = self.keys.base
-        removed: list[Change] = [(base(group, address), None) for address, stored in entries if stored is None]
+        removed = [address for address, stored in entries if stored is None]
         kept = [entry for entry in entries if entry[1] is not None] if removed else entries
-        rows = self.encode_all((address for address, _ in kept), [stored for _, stored in kept])
-        removed.extend((base(group, address), data) for (address, _), data in zip(kept, rows, strict=True))
-        return removed
+        addresses = [address for address, _ in kept]
+        rows = self.encode_all(addresses, [stored for _, stored in kept])
+        changes: list[Change] = list(zip(self.keys.bases(group, addresses), rows, strict=True))
+        changes.extend((key, None) for key in self.keys.bases(group, removed))
+        return changes
 
-    def settle(self, entries: Sequence[tuple[Any, Any]]) -> None:
-        self._keep(entries)
+    def settle(self, changes: dict[Any, Any]) -> None:
+        self._keep(changes)
 
 
 def _size(value: Any) -> int:

@@ -79,6 +79,11 @@ class ValueCodec(ABC):
     def encode(self, kept: Any) -> bytes:
         """The bytes of a kept value; TypeMismatch or InvalidArgument if it cannot be stored."""
 
+    def encode_many(self, kept: Sequence[Any]) -> list[bytes]:
+        """The same for many values."""
+        encode = self.encode
+        return [encode(value) for value in kept]
+
     @abstractmethod
     def decode(self, data: bytes) -> Any:
         """The value, as an object of its own."""
@@ -90,9 +95,6 @@ class ValueCodec(ABC):
     def open(self, kept: Any) -> Any:
         """What the user may see of a kept value."""
         return self.decode(kept.data) if type(kept) is Packed else kept
-
-    def check(self, values: Sequence[Any]) -> None:
-        """Raise TypeMismatch if one of these kept values does not fit the type; `encode` need not look then."""
 
     def _through_arrow(self, value: Any) -> Any:
         """The value as it would come out of Arrow columns: converted, or refused."""
@@ -127,6 +129,12 @@ class _Scalars(ValueCodec):
             kept = self._through_arrow(kept)
         return _encode(kept)
 
+    def encode_many(self, kept: Sequence[Any]) -> list[bytes]:
+        limit = self._limit
+        if set(map(type, kept)) == self.plain and (limit is None or (-limit <= min(kept) and max(kept) < limit)):
+            return list(map(_encode, kept))
+        return super().encode_many(kept)
+
     def decode(self, data: bytes) -> Any:
         return _decode(data)
 
@@ -139,6 +147,9 @@ class _Texts(_Scalars):
             return bytes(kept.encode())
         except (AttributeError, UnicodeEncodeError):
             return bytes(self._through_arrow(kept).encode())
+
+    def encode_many(self, kept: Sequence[Any]) -> list[bytes]:
+        return [self.encode(value) for value in kept]
 
     def decode(self, data: bytes) -> Any:
         return data.decode()
@@ -159,14 +170,15 @@ class _Rows(ValueCodec):
             return tuple(value) if self._row is None else tuple.__new__(self._row, value)
         return value
 
-    def check(self, values: Sequence[Any]) -> None:
-        self.type.to_batch(values)
-
     def encode(self, kept: Any) -> bytes:
+        return self.encode_many([kept])[0]
+
+    def encode_many(self, kept: Sequence[Any]) -> list[bytes]:
+        batch = self.type.to_batch(kept)  # which checks every field
         try:
-            return _encode(kept)
+            return list(map(_encode, kept))
         except (TypeError, OverflowError):  # a number of numpy's
-            return _encode(self._through_arrow(kept))
+            return list(map(_encode, self.type.to_rows(batch)))
 
     def decode(self, data: bytes) -> Any:
         fields = _decode_tuple(data)
@@ -322,7 +334,13 @@ class StoredCodec:
             value = self.values.load(data[start + 1 :])
         return (value, unpack_stamp(data)) if self.stamped else value
 
-    def check(self, kept: Sequence[Any]) -> None:
-        """Raise TypeMismatch if one of these does not fit the type."""
-        values = [one[0] for one in kept] if self.stamped else kept
-        self.values.check([value for value in values if value is not None])
+    def encode_many(self, kept: Sequence[Any]) -> list[bytes]:
+        """The bytes of many rows."""
+        if self.stamped or self._nullable:
+            present = [one[0] if self.stamped else one for one in kept]
+            data = iter(self.values.encode_many([value for value in present if value is not None]))
+            rows = [_NULL if value is None else next(data) for value in present]
+            if self._nullable:
+                rows = [row if value is None else _PRESENT + row for row, value in zip(rows, present, strict=True)]
+            return [pack_stamp(one[1]) + row for one, row in zip(kept, rows, strict=True)] if self.stamped else rows
+        return self.values.encode_many(kept)

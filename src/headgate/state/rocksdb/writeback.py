@@ -84,7 +84,8 @@ class _LayerBatch:
         self._state = rows
         self._layer = layer
         self._batch = rows.column.batch()
-        self._entries: list[tuple[int, list[tuple[Any, Any]]]] = []
+        self._whole: list[int] = []  # groups of which all changes are in the batch
+        self._parts: list[tuple[int, list[tuple[Any, Any]]]] = []
         self.rows = 0
 
     def add(self, group: int) -> bool:
@@ -92,23 +93,29 @@ class _LayerBatch:
         table = self._layer[group]
         entries = self._state.portion(table, BATCH_ROWS)
         self.rows += self._state.write(self._batch, group, entries)
-        self._entries.append((group, entries))
-        return len(entries) == len(table) and all(table[address] is change for address, change in entries[-1:])
+        address, change = entries[-1]
+        # A change that was too large for one batch is here in part, and the rest of it in the table.
+        whole = len(entries) == len(table) and table[address] is change
+        if whole:
+            self._whole.append(group)
+        else:
+            self._parts.append((group, entries))
+        return whole
 
     def commit(self) -> int:
         """Write the rows; the changes they came from are clean now."""
         self._store.write(self._batch)
-        for group, entries in self._entries:
+        for group, entries in self._parts:
             table = self._layer[group]
             for address, change in entries:
-                if table[address] is change:  # else it is the rest of a change that was too large for one batch
+                if table[address] is change:
                     del table[address]
-            self._state.settle(entries)
-            if not table:
-                del self._layer[group]
+            self._state.settle(dict(entries))
+        for group in self._whole:
+            self._state.settle(self._layer.pop(group))
         count, self.rows = self.rows, 0
         self._batch = self._state.column.batch()
-        self._entries = []
+        self._whole, self._parts = [], []
         return count
 
 
