@@ -309,8 +309,9 @@ def play(data, kinds, make_gate, *, tidy=False):
         room=data.draw(st.sampled_from([None, 2, 5]), label="room"),
     )
     Play(data, subtask, barriers, tidy=tidy).run()
-    assert all(hangs(rows, checkpoint) for checkpoint in gate.pending)
-    if not gate.pending:
+    tracker = isinstance(gate, BarrierTracker)  # it may wait in vain, for it holds up nobody
+    assert tracker or all(hangs(rows, checkpoint) for checkpoint in gate.pending)
+    if tracker or not gate.pending:
         assert not any(subtask.wires.values()), "all is read"
         assert not any(subtask.queues.values()), "no channel stays blocked for ever"
         assert (subtask.blocked, subtask.capturing) == (set(), set())

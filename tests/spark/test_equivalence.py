@@ -186,16 +186,16 @@ PARTITIONERS = {
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 4])
-@pytest.mark.parametrize("typed", [True, False], ids=["typed", "untyped"])
 @pytest.mark.parametrize("name", PARTITIONERS)
-def test_partitioner(make_env, name, typed, parallelism):
+def test_partitioner(make_env, name, parallelism):
     spread, exact = PARTITIONERS[name]
-    kind = "bigint" if typed else None
 
     def program(env):
-        numbers = env.from_sequence(1, 500).map(lambda x: x, output_type=kind)
-        seen = spread(numbers).map(Where()).start_new_chain()
-        return seen if exact else seen.map(lambda pair: pair[1])
+        typed = env.from_sequence(1, 500).map(lambda x: x, output_type="bigint")
+        untyped = env.from_sequence(1, 500).map(lambda x: x)
+        seen = [spread(numbers).map(Where()).start_new_chain() for numbers in (typed, untyped)]
+        both = seen[0].map(lambda pair: ("typed", *pair)).union(seen[1].map(lambda pair: ("untyped", *pair)))
+        return both if exact else both.map(lambda found: (found[0], found[2]))
 
     compare(make_env, parallelism, program)
 

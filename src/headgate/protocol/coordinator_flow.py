@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from headgate import config
+from headgate.errors import IllegalState
 from headgate.protocol import coordinator_events as ev
 from headgate.protocol.checkpoint_plan import (
     CheckpointPlan,
@@ -83,6 +84,8 @@ class CheckpointFlow:
 
     def import_snapshot(self, event: ev.SnapshotImported) -> None:
         """The job starts from a snapshot of somebody else; its ids go on from there (SPEC R8.4)."""
+        if self.attempt is not None or self.store.checkpoints:
+            raise IllegalState("a job starts from a snapshot of the user before anything else, or not at all")
         imported = CompletedCheckpoint(
             event.checkpoint_id,
             self._outbox.now,
@@ -99,11 +102,12 @@ class CheckpointFlow:
     def start_attempt(self, event: ev.AttemptStarted) -> None:
         """The job starts, from a checkpoint or from nothing; nothing is pending."""
         assert not self.pending, self.pending
+        forgotten = [] if event.restored is None else self.store.step_back(event.restored)
         self.attempt, self.topology = event.attempt, event.topology
         self.tasks = dict.fromkeys(event.topology.tasks(), TaskStatus.STARTING)
         if event.restored is None:
             return
-        self._kept |= {newer.id for newer in self.store.step_back(event.restored)}
+        self._kept |= {newer.id for newer in forgotten}
         restored = self.store.latest
         assert restored is not None
         # Files of the user that the job must not depend on: its first own checkpoint writes everything (SPEC R7.6). The
@@ -297,8 +301,10 @@ class CheckpointFlow:
         """A task cannot take part."""
         pending = self.pending.get(event.checkpoint_id)
         if pending is not None and pending.stage <= Stage.RUNNING and event.attempt == self.attempt:
-            message = f"task {event.task}: {event.message or event.reason.text}"
-            self.abort(pending, event.reason, message, task=event.task)
+            reason = event.reason
+            if reason is FailureReason.CHECKPOINT_SUBSUMED:  # that is for us to say
+                reason = FailureReason.CHECKPOINT_DECLINED_SUBSUMED
+            self.abort(pending, reason, f"task {event.task}: {event.message or reason.text}", task=event.task)
 
     def on_task_finished(self, task: TaskId) -> None:
         """A task has ended. Its acknowledgement would have come before: what still waits for it waits in vain."""

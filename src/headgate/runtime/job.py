@@ -21,13 +21,14 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from headgate.config import Configuration
-from headgate.errors import HeadgateError, JobCancelled, JobFailed, NotEnoughSlots, UserCodeError, WorkerLost
+from headgate.errors import HeadgateError, JobCancelled, JobFailed, NotEnoughSlots
 from headgate.ids import JobId, VertexId
 from headgate.levels import describe as describe_layout
 from headgate.protocol.messages import Cancel, Confirm, Failed, Finished, FromWorker, Metrics, Output, Register, Running
 from headgate.protocol.properties import EndStatus
 from headgate.restart import RestartStrategy
 from headgate.runtime import spark as spark_internals
+from headgate.runtime.causes import choose_cause
 from headgate.runtime.control import ControlServer, WorkerKey
 from headgate.runtime.job_checkpoints import JobCheckpoints
 from headgate.runtime.plan import JobPlan, task_part
@@ -94,6 +95,7 @@ class _Attempt:
     failures: list[Failed] = field(default_factory=list)
     failing_since: float | None = None
     stopped_at: float | None = None  # when we last told Spark and the workers to stop
+    over_at: float = 0.0  # when Spark's job ended
     ended_by_us: bool = False  # Spark ended the job because we told it to
     checked_at: float = 0.0
     spark_error: BaseException | None = None
@@ -226,21 +228,21 @@ class SparkJob:
             error = self._run_attempt(server, attempt)
             if isinstance(error, NotEnoughSlots) and number == 0:
                 raise error  # it never ran: to try again would not help
-            if error is None:
-                self._set(JobStatus.FINISHED)
-                return
-            if self._cancel_requested.is_set() or isinstance(error, JobCancelled):
-                self._cancelled(error)
+            if error is None or self._cancel_requested.is_set() or isinstance(error, JobCancelled):
+                self._wait_for_old_tasks(server, attempt, _OLD_TASKS_SECONDS)
+                self._end(error)
                 return
             self.failure_log.append(str(error))
             delay = self._restart.on_failure(time.time_ns() // 1_000_000)
             if delay is None or spark_internals.is_stopped(self._spark):
-                self._fail(self._final(error), error)
+                self._fail(self._final(error), error)  # the user need not wait until the last worker is gone
+                self._wait_for_old_tasks(server, attempt, _OLD_TASKS_SECONDS)
                 return
             self._set(JobStatus.RESTARTING)
             self._warn(f"attempt {number + 1} failed, restarting in {delay:.1f} s: {error}")
+            self._wait_for_old_tasks(server, attempt, _OLD_TASKS_SECONDS)
             if self._cancel_requested.wait(delay):
-                self._cancelled(None)
+                self._end(JobCancelled(f"job '{self.plan.name}' was cancelled"))
                 return
             number += 1
             self.restarts = number
@@ -250,7 +252,10 @@ class SparkJob:
         return JobFailed(f"job '{self.plan.name}' failed{tries}: {error}")
 
     def _run_attempt(self, server: ControlServer, attempt: _Attempt) -> HeadgateError | None:
-        """One attempt from its start until none of its tasks runs any more; what it failed of, if it did."""
+        """One attempt from its start to the end of Spark's job; what it failed of, if it did.
+
+        Workers of a failed attempt may still be on their way out.
+        """
         timeout = self._configuration.get("headgate.slots.timeout") / 1000
         reserved = self._configuration.get("headgate.spark.reserved-slots")
         try:
@@ -272,9 +277,13 @@ class SparkJob:
             self._stop(server, attempt, "the driver failed")
             raise
         action.join()
-        self._wait_for_old_tasks(server, attempt)
-        failed = attempt.spark_error is not None or bool(attempt.failures)
-        return self._cause(attempt) if failed else None
+        attempt.over_at = time.monotonic()
+        if attempt.spark_error is None and not attempt.failures:
+            return None
+        self._wait_for_old_tasks(server, attempt, _BETTER_CAUSE_SECONDS)
+        return choose_cause(
+            self.plan, self._spark, attempt.group, attempt.failures, attempt.spark_error, attempt.ended_by_us
+        )
 
     def _explain(self) -> str:
         return describe_layout(self.plan.graph, self.plan.layout)
@@ -452,24 +461,27 @@ class SparkJob:
         with contextlib.suppress(Exception):
             spark_internals.cancel_group(self._spark, attempt.group)
 
-    def _wait_for_old_tasks(self, server: ControlServer, attempt: _Attempt) -> None:
+    def _wait_for_old_tasks(self, server: ControlServer, attempt: _Attempt, seconds: float) -> None:
         """The next attempt starts when no task of this one is active on any executor, and no worker is connected."""
-        started = time.monotonic()
-        over = attempt.spark_error is not None or self._cancel_requested.is_set()
-        while (elapsed := time.monotonic() - started) < _OLD_TASKS_SECONDS:
+        deadline = time.monotonic() + seconds
+        stopping = attempt.spark_error is not None or bool(attempt.failures) or self._cancel_requested.is_set()
+        while True:
             self._drain(server, attempt)
             connected = server.connected()
             if not connected and self._active_tasks(attempt) == 0:
                 self._drain(server, attempt)
                 return
-            if over:
+            if time.monotonic() > deadline:
+                break
+            if stopping:
                 attempt.stopped_at = time.monotonic()
                 server.broadcast(Cancel("the attempt is over"))
-                if elapsed > _KILL_SECONDS:
+                if attempt.stopped_at - attempt.over_at > _KILL_SECONDS:
                     for worker in connected:
                         self._kill(attempt, worker)
             time.sleep(0.05)
-        self._warn(f"attempt {attempt.number + 1} is over, but some of its tasks still run; they can do no harm")
+        if seconds >= _OLD_TASKS_SECONDS:
+            self._warn(f"attempt {attempt.number + 1} is over, but some of its tasks still run; nobody listens to them")
 
     def _active_tasks(self, attempt: _Attempt) -> int:
         if spark_internals.is_stopped(self._spark):
@@ -500,38 +512,6 @@ class SparkJob:
             elif isinstance(event, _Lost) and event.worker.attempt == attempt.number:
                 self._on_lost(attempt, event.worker)
 
-    # --- causes -----------------------------------------------------------------------------------------------------
-
-    def _cause(self, attempt: _Attempt) -> HeadgateError:
-        """One message: the user's own error before ours, ours before a lost worker, that before Spark's words."""
-        error, failures = attempt.spark_error, attempt.failures
-        if isinstance(error, HeadgateError):
-            return error
-        for kind in ("user", "runtime"):
-            for failure in failures:
-                if failure.kind == kind:
-                    return _as_error(failure)
-        if spark_internals.is_stopped(self._spark):
-            return JobFailed("the Spark session was stopped while the job ran")
-        if spark_internals.was_cancelled(error) and not attempt.ended_by_us:
-            return JobCancelled(f"job '{self.plan.name}' was cancelled in Spark: {spark_internals.reason(error)}")
-        if spark_internals.executor_lost(error):
-            return WorkerLost(f"an executor died: {spark_internals.reason(error)}")
-        for kind in ("lost", "victim"):
-            for failure in failures:
-                if failure.kind == kind:
-                    return _as_error(failure)
-        return WorkerLost(self._spark_words(attempt))
-
-    def _spark_words(self, attempt: _Attempt) -> str:
-        reason = spark_internals.reason(attempt.spark_error)
-        task = None
-        with contextlib.suppress(Exception):
-            task = spark_internals.failed_task(self._spark, attempt.group, attempt.spark_error)
-        if task is None:
-            return f"Spark ended the job: {reason}"
-        return f"Spark ended the job because of {self.plan.task_name(*task)}: {reason}"
-
     # --- status -----------------------------------------------------------------------------------------------------
 
     def _set(self, status: JobStatus) -> None:
@@ -547,10 +527,11 @@ class SparkJob:
         self._error = error
         self._set(JobStatus.FAILED)
 
-    def _cancelled(self, error: HeadgateError | None) -> None:
+    def _end(self, error: HeadgateError | None) -> None:
+        """The job has finished, or was cancelled; a cancel that comes too late changes nothing."""
         if isinstance(error, JobCancelled):
             self._error = error  # says who did it, if it was not the user of this job
-        self._set(JobStatus.CANCELED)
+        self._set(JobStatus.FINISHED if error is None else JobStatus.CANCELED)
 
     def raise_if_failed(self) -> None:
         """The job's error, or JobCancelled, for whoever waits for its result."""
@@ -562,16 +543,3 @@ class SparkJob:
     def _warn(self, text: str) -> None:
         sys.stderr.write(f"headgate: job '{self.plan.name}': {text}\n")
         sys.stderr.flush()
-
-
-def _as_error(failure: Failed) -> HeadgateError:
-    error: HeadgateError
-    if failure.kind == "user":
-        error = UserCodeError(failure.message)
-    elif failure.kind in ("lost", "victim"):
-        error = WorkerLost(failure.message)
-    else:
-        error = JobFailed(failure.message)
-    if failure.traceback:
-        error.add_note(failure.traceback)
-    return error

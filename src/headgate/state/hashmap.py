@@ -50,7 +50,7 @@ from headgate.state.hashmap_cells import (
 from headgate.state.hashmap_snapshot import FrozenState, HashMapSnapshot, RestoredSection
 from headgate.state.increments import Generation, History, Taken
 from headgate.state.schema import Verdict, check_key_type, check_state
-from headgate.state.tables import Overlay, StateTable, remove_from
+from headgate.state.tables import StateTable
 from headgate.state.timers import TIMERS, Timers
 from headgate.state.ttl import Expiry, Pruning
 from headgate.types import PICKLED, TypeInformation, as_type
@@ -105,18 +105,18 @@ class _Cleaner:
         checked = changed = 0
         rounds = len(self._groups) + 1
         while checked < budget and rounds:
-            table = self._table.tables[self._group]
+            table, group = self._table, self._group
             for address in self._addresses:
-                stored = table[address] if type(table) is Overlay else table.get(address)
+                stored = table.get(group, address)
                 if stored is not None:
                     checked += 1
                     left = self._pruning.left(stored, now)
                     if left is not stored:
                         changed += 1
                         if left is None:
-                            remove_from(table, address)
+                            table.remove(group, address)
                         else:
-                            table[address] = left
+                            table.put(group, address, left)
                     if checked >= budget:
                         return checked, changed
             rounds -= 1
@@ -251,17 +251,15 @@ class HashMapBackend(KeyedStateBackend):
         """Store opaque bytes for a key group."""
         self.check_group(group, "(raw state)")
         self._started = True
-        table = self._raw_store.table.tables[group]
         if data:
-            table[_RAW] = bytes(data)
+            self._raw_store.table.put(group, _RAW, bytes(data))
         else:
-            remove_from(table, _RAW)
+            self._raw_store.table.remove(group, _RAW)
 
     def raw(self, group: int) -> bytes | None:
         """The opaque bytes of a key group."""
         self.check_group(group, "(raw state)")
-        table = self._raw_store.table.tables[group]
-        data: bytes | None = table[_RAW] if type(table) is Overlay else table.get(_RAW)
+        data: bytes | None = self._raw_store.table.get(group, _RAW)
         return data
 
     def raw_groups(self) -> list[int]:

@@ -1,7 +1,7 @@
 """Cells and handles of the hashmap backend: state of the current key in dict tables.
 
-A value that a snapshot may see is never changed in place: what lies below the topmost overlay is copied before its
-first change, and the copy lies in the overlay.
+A value that a snapshot may see is never changed in place: what lies in a frozen layer is copied before its first change,
+and the copy lies on top.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headgate.state.api import ValueState
 from headgate.state.backend import ValueTable
 from headgate.state.cells import MISSING, ListCell, MapCell, ValueCell
 from headgate.state.copying import ATOMS, copied
-from headgate.state.tables import Overlay, StateTable, Table, remove_from
+from headgate.state.tables import StateTable
 from headgate.state.timers import TimerStore
 from headgate.state.ttl import Expiry
 
@@ -35,10 +35,11 @@ _VALUES = ATOMS - {type(None)}
 class TableValue(ValueState[Any]):
     """A value state without time to live, the hot path: no calls between the user and the dict."""
 
-    __slots__ = ("_context", "_default", "_reuse", "_tables", "name")
+    __slots__ = ("_context", "_default", "_reuse", "_table", "_tables", "name")
 
     def __init__(self, name: str, table: StateTable, context: KeyContext, default: Any, *, reuse: bool) -> None:
         self.name = name
+        self._table = table
         self._tables = table.tables
         self._context = context
         self._default = default
@@ -50,7 +51,7 @@ class TableValue(ValueState[Any]):
         try:
             stored = self._tables[context.group][context.address]
         except KeyError:
-            return copied(self._default)
+            stored = self._table.get(context.group, context.address)
         except NoKeySet:
             NO_KEY.refuse(f"value state '{self.name}'")
         if type(stored) in _VALUES:
@@ -61,9 +62,10 @@ class TableValue(ValueState[Any]):
 
     def _reused(self, stored: Any) -> Any:
         """The stored object itself; it may be changed in place, so it must not lie where a snapshot sees it."""
-        table = self._tables[self._context.group]
-        if type(table) is Overlay and self._context.address not in table:
-            stored = table[self._context.address] = copied(stored)
+        context = self._context
+        if not self._table.is_own(context.group, context.address):
+            stored = copied(stored)
+            self._tables[context.group][context.address] = stored
         return stored
 
     def update(self, value: Any) -> None:
@@ -82,7 +84,7 @@ class TableValue(ValueState[Any]):
         context = self._context
         if context.address is NO_KEY:
             NO_KEY.refuse(f"value state '{self.name}'")
-        remove_from(self._tables[context.group], context.address)
+        self._table.remove(context.group, context.address)
 
 
 class TypedTableValue(TableValue):
@@ -96,7 +98,7 @@ class TypedTableValue(TableValue):
         try:
             stored = self._tables[context.group][context.address]
         except KeyError:
-            return copied(self._default)
+            stored = self._table.get(context.group, context.address)
         except NoKeySet:
             NO_KEY.refuse(f"value state '{self.name}'")
         if stored is not None:
@@ -105,34 +107,37 @@ class TypedTableValue(TableValue):
 
 
 class _TableCell:
-    """What the cells share: finding the table of the current key."""
+    """What the cells share: reaching the entry of the current key."""
 
-    __slots__ = ("_context", "_tables", "name")
+    __slots__ = ("_context", "_table", "name")
 
     def __init__(self, name: str, table: StateTable, context: KeyContext) -> None:
         self.name = name
-        self._tables = table.tables
+        self._table = table
         self._context = context
 
-    def _table(self) -> Table:
+    def _stored(self) -> Any:
+        """What is stored at the current address, or None."""
         context = self._context
         if context.address is NO_KEY:
             NO_KEY.refuse(f"state '{self.name}'")
-        return self._tables[context.group]
+        return self._table.get(context.group, context.address)
+
+    def _store(self, stored: Any) -> None:
+        context = self._context
+        if context.address is NO_KEY:
+            NO_KEY.refuse(f"state '{self.name}'")
+        self._table.tables[context.group][context.address] = stored
+
+    def _is_own(self) -> bool:
+        return self._table.is_own(self._context.group, self._context.address)
 
     def remove(self) -> None:
         """Forget everything stored for the current key."""
-        remove_from(self._table(), self._context.address)
-
-
-def _seen(table: Table, address: Any) -> Any:
-    """What the table shows at an address, through all layers; None if nothing."""
-    return table[address] if type(table) is Overlay else table.get(address)
-
-
-def _is_own(table: Table, address: Any) -> bool:
-    """Whether what is stored lies in the topmost layer, so that no snapshot can see it."""
-    return type(table) is not Overlay or address in table
+        context = self._context
+        if context.address is NO_KEY:
+            NO_KEY.refuse(f"state '{self.name}'")
+        self._table.remove(context.group, context.address)
 
 
 class TableValueCell(_TableCell, ValueCell):
@@ -142,17 +147,16 @@ class TableValueCell(_TableCell, ValueCell):
 
     def get(self) -> Any:
         """What is stored, or None."""
-        return _seen(self._table(), self._context.address)
+        return self._stored()
 
     def get_owned(self) -> Any:
         """What is stored, safe to change in place."""
-        table, address = self._table(), self._context.address
-        stored = _seen(table, address)
-        return stored if _is_own(table, address) else copied(stored)
+        stored = self._stored()
+        return stored if self._is_own() else copied(stored)
 
     def put(self, stored: Any) -> None:
         """Store."""
-        self._table()[self._context.address] = stored
+        self._store(stored)
 
 
 class TableListCell(_TableCell, ListCell):
@@ -162,23 +166,22 @@ class TableListCell(_TableCell, ListCell):
 
     def get(self) -> Sequence[Any] | None:
         """The stored elements, or None."""
-        found: Sequence[Any] | None = _seen(self._table(), self._context.address)
+        found: Sequence[Any] | None = self._stored()
         return found
 
     def extend(self, stored: Sequence[Any]) -> None:
         """Append elements; in place if no snapshot can see the list."""
-        table, address = self._table(), self._context.address
-        found = _seen(table, address)
+        found = self._stored()
         if found is None:
-            table[address] = list(stored)
-        elif _is_own(table, address):
+            self._store(list(stored))
+        elif self._is_own():
             found.extend(stored)
         else:
-            table[address] = [*found, *stored]
+            self._store([*found, *stored])
 
     def replace(self, stored: Sequence[Any]) -> None:
         """Store other elements."""
-        self._table()[self._context.address] = list(stored)
+        self._store(list(stored))
 
 
 class TableMapCell(_TableCell, MapCell):
@@ -188,50 +191,48 @@ class TableMapCell(_TableCell, MapCell):
 
     def get(self, map_key: Any) -> Any:
         """What is stored for a map key, or MISSING."""
-        found = _seen(self._table(), self._context.address)
+        found = self._stored()
         return MISSING if found is None else found.get(map_key, MISSING)
 
     def put_all(self, stored: Mapping[Any, Any]) -> None:
         """Add or replace entries; in place if no snapshot can see the map."""
-        table, address = self._table(), self._context.address
-        found = _seen(table, address)
+        found = self._stored()
         if found is None:
-            table[address] = dict(stored)
-        elif _is_own(table, address):
+            self._store(dict(stored))
+        elif self._is_own():
             found.update(stored)
         else:
-            table[address] = {**found, **stored}
+            self._store({**found, **stored})
 
     def put(self, map_key: Any, stored: Any) -> None:
         """Add or replace one entry."""
-        table, address = self._table(), self._context.address
-        found = _seen(table, address)
-        if found is not None and _is_own(table, address):
+        found = self._stored()
+        if found is not None and self._is_own():
             found[map_key] = stored
         else:
             self.put_all({map_key: stored})
 
     def delete(self, map_key: Any) -> None:
         """Remove one entry; the last one takes the map with it."""
-        table, address = self._table(), self._context.address
-        found = _seen(table, address)
+        found = self._stored()
         if found is None or map_key not in found:
             return
         if len(found) == 1:
-            remove_from(table, address)
+            self.remove()
             return
-        if not _is_own(table, address):
-            found = table[address] = found.copy()
+        if not self._is_own():
+            found = found.copy()
+            self._store(found)
         del found[map_key]
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
         """All entries, as they are now."""
-        found = _seen(self._table(), self._context.address)
+        found = self._stored()
         return iter(()) if found is None else iter(list(found.items()))
 
     def is_empty(self) -> bool:
         """Whether there are no entries."""
-        return _seen(self._table(), self._context.address) is None
+        return self._stored() is None
 
 
 class TableValueTable(ValueTable):
@@ -239,22 +240,21 @@ class TableValueTable(ValueTable):
 
     def __init__(self, table: StateTable) -> None:
         self._table = table
-        self._tables = table.tables
 
     def get_many(self, addresses: Sequence[Any], groups: Sequence[int]) -> list[Any]:
         """The value of each key."""
-        tables = self._tables
+        table, tables = self._table, self._table.tables
         pairs = zip(addresses, groups, strict=True)
-        if self._table.layered:
-            return [_seen(tables[group], address) for address, group in pairs]
+        if table.layered:
+            return [table.get(group, address) for address, group in pairs]
         return [tables[group].get(address) for address, group in pairs]
 
     def put_many(self, addresses: Sequence[Any], groups: Sequence[int], values: Sequence[Any]) -> None:
         """Store a value for each key; None removes."""
-        tables = self._tables
+        tables = self._table.tables
         for address, group, value in zip(addresses, groups, values, strict=True):
             if value is None:
-                remove_from(tables[group], address)
+                self._table.remove(group, address)
             else:
                 tables[group][address] = value
 
@@ -297,22 +297,22 @@ class TableTimerStore(TimerStore):
     """Timers in the tables of the backend."""
 
     def __init__(self, table: StateTable, addresses: Callable[[], Iterator[tuple[int, Any]]]) -> None:
-        self._tables = table.tables
+        self._table = table
         self._addresses = addresses
 
     def get(self, group: int, address: Any) -> int | None:
         """The number stored, or None."""
-        found: int | None = _seen(self._tables[group], address)
+        found: int | None = self._table.get(group, address)
         return found
 
     def put(self, group: int, address: Any, number: int) -> None:
         """Store a registration."""
-        self._tables[group][address] = number
+        self._table.put(group, address, number)
 
     def remove(self, group: int, address: Any) -> None:
         """Forget a registration."""
-        remove_from(self._tables[group], address)
+        self._table.remove(group, address)
 
     def entries(self) -> Iterator[tuple[int, Any, int]]:
         """Every registration."""
-        return ((group, address, _seen(self._tables[group], address)) for group, address in self._addresses())
+        return ((group, address, self._table.get(group, address)) for group, address in self._addresses())

@@ -1,6 +1,6 @@
 """Which checkpoint the next one may build on, and what changed since (SPEC R7.4, for tables instead of files).
 
-Each snapshot freezes the tables, so the overlay that is frozen holds exactly what changed since the snapshot before: a
+Each snapshot freezes the tables, so the layer that is frozen holds exactly what changed since the snapshot before: a
 *generation*. An increment on checkpoint c is all generations after c, newest first. Confirming a checkpoint drops the
 generations up to it; aborting one drops nothing, so its changes are simply part of the next increment.
 
@@ -33,7 +33,7 @@ class Taken:
 
 @dataclass(slots=True)
 class Generation:
-    """What changed between two freezes: by state, the frozen overlay of each key group."""
+    """What changed between two freezes: by state, the frozen dict of each key group."""
 
     sequence: int
     layers: dict[Any, list[Table]] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class History:
 
 
 def changed_entries(layers: list[Table]) -> Iterator[tuple[Any, Any]]:
-    """The entries of a group's overlays, newest first; the newest of each address counts, None is a removal."""
+    """The entries of a group's layers, newest first; the newest of each address counts, None is a removal."""
     if len(layers) == 1:
         return iter(layers[0].items())
     return _newest(layers)

@@ -3,6 +3,7 @@
 import pytest
 from coordinator_harness import Job, chain, task
 
+from headgate.errors import IllegalState, InvalidArgument
 from headgate.protocol import coordinator_events as ev
 from headgate.protocol.checkpoint_plan import TaskStatus
 from headgate.protocol.checkpoint_store import CompletedCheckpoint
@@ -377,3 +378,16 @@ def test_step_back_forgets_newer_checkpoints_and_leaves_their_files():
     job.ack(3, task(0))  # a straggler must not delete what somebody may want to repair
     assert job.ids(ev.DiscardCheckpoint) + job.ids(ev.DiscardFiles) == []
     assert job.pending == [4]
+
+
+def test_only_a_kept_checkpoint_can_be_restored():
+    job = Job()
+    job.complete()
+    job.fail()
+    with pytest.raises(InvalidArgument, match="checkpoint 9 is not kept any more; kept are: 1"):
+        job.send(ev.AttemptStarted(2, job.topology, restored=9))
+
+
+def test_a_snapshot_is_imported_before_anything_else():
+    with pytest.raises(IllegalState, match="before anything else"):
+        Job().send(ev.SnapshotImported(7, "x", "x/_metadata", ClaimMode.CLAIM))

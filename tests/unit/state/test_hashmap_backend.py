@@ -72,15 +72,15 @@ def test_the_tables_are_plain_again_after_a_snapshot():
     assert backend.entry_count("v") == 1500
 
 
-def test_snapshots_of_an_idle_job_do_not_pile_up_overlays():
+def test_snapshots_of_an_idle_job_do_not_pile_up_layers():
     backend = make(incremental=True)
     write(backend, range(1000))
     for checkpoint in range(1, 50):
         backend.snapshot(checkpoint).finish()
         backend.notify_complete(checkpoint)
-    table, depth = backend._stores["v"].table.tables[0], 0
-    while hasattr(table, "below"):
-        table, depth = table.below, depth + 1
+    layer, depth = backend._stores["v"].table.below[0], 0
+    while layer is not None:
+        layer, depth = layer.below, depth + 1
     assert depth <= 3
 
 
@@ -152,6 +152,16 @@ def test_plain_entries_are_no_work_for_the_garbage_collector():
     write(backend, range(10_000))
     gc.collect()
     assert len(gc.get_objects()) - before < 2000
+
+
+def test_nor_while_changes_are_tracked():
+    backend = make(incremental=True)
+    write(backend, range(10_000))
+    backend.snapshot(1).finish()
+    backend.notify_complete(1)
+    write(backend, range(10_000))
+    gc.collect()
+    assert not any(gc.is_tracked(one) for one in backend._stores["v"].table.tables if len(one))
 
 
 def test_dispose_frees_the_entries():

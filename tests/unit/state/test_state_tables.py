@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import IllegalState
 from headgate.keygroups import KeyGroupRange
-from headgate.state.tables import Overlay, StateTable, remove_from, view
+from headgate.state.tables import Layer, StateTable, view
 
 
 def table_of(entries, groups=4):
@@ -17,7 +17,12 @@ def table_of(entries, groups=4):
 
 
 def content(table):
-    return {address: stored for one in table.tables for address, stored in view(one)}
+    tops = [Layer(top, below) for top, below in zip(table.tables, table.below, strict=True)]
+    return {address: stored for one in tops for address, stored in view(one)}
+
+
+def is_plain(table):
+    return [below is None for below in table.below]
 
 
 def test_freezing_copies_nothing():
@@ -25,7 +30,7 @@ def test_freezing_copies_nothing():
     before = list(table.tables)
     frozen, _ = table.freeze()
     assert all(a is b for a, b in zip(frozen, before, strict=True))
-    assert all(type(one) is Overlay for one in table.tables)
+    assert not any(is_plain(table))
 
 
 def test_a_group_that_is_not_ours_refuses_everything():
@@ -47,10 +52,10 @@ def test_merging_is_bounded_and_never_shows_a_difference():
         table.tables[key % 4][key] = "new"
         model[key] = "new"
     for key in range(0, 1000, 10):
-        remove_from(table.tables[key % 4], key)
+        table.remove(key % 4, key)
         model.pop(key, None)
     assert table.merge(10**6) > 0  # a snapshot holds every group
-    assert all(type(one) is Overlay for one in table.tables)
+    assert not any(is_plain(table))
     table.release(cursor)
     steps = 0
     while table.merge(7) == 0:
@@ -59,7 +64,7 @@ def test_merging_is_bounded_and_never_shows_a_difference():
         steps += 1
     assert steps > 50
     assert not table.layered
-    assert all(type(one) is dict for one in table.tables)
+    assert all(is_plain(table))
     assert content(table) == model
 
 
@@ -70,10 +75,10 @@ def test_groups_are_merged_as_the_snapshot_leaves_them():
         table.tables[key % 4][key] = 1
     cursor.at = 2
     table.merge(1000)
-    assert [type(one) is dict for one in table.tables] == [True, True, False, False]
+    assert is_plain(table) == [True, True, False, False]
 
 
-def test_tracking_keeps_the_topmost_overlay():
+def test_tracking_keeps_the_top_apart():
     table = table_of(dict.fromkeys(range(40), 0))
     table.track()
     table.tables[1][1] = 5
@@ -82,24 +87,23 @@ def test_tracking_keeps_the_topmost_overlay():
     table.release(cursor)
     while table.merge(3) == 0:
         pass
-    assert all(type(one) is Overlay and type(one.below) is dict for one in table.tables)
-    assert dict(frozen[1]) == {1: 5}  # what changed, still there for the next increment
-    assert (table.tables[1][1], table.tables[1][5]) == (5, 6)
+    assert all(below is not None and below.below is None for below in table.below)
+    assert table.changes_in(frozen)[1] == {1: 5}  # what changed, still there for the next increment
+    assert (table.get(1, 1), table.get(1, 5)) == (5, 6)
     table.stop_tracking()
     table.merge(1000)
-    assert all(type(one) is dict for one in table.tables)
+    assert all(is_plain(table))
 
 
 def test_a_removed_entry_is_marked_only_where_it_would_show():
     table = table_of({0: "x"})
     table.freeze()
-    top = table.tables[0]
-    remove_from(top, 0)
-    assert dict(top) == {0: None}
-    top[4] = "y"
-    remove_from(top, 4)
-    assert dict(top) == {0: None}
-    assert top[0] is None
+    table.remove(0, 0)
+    assert table.tables[0] == {0: None}
+    table.put(0, 4, "y")
+    table.remove(0, 4)
+    assert table.tables[0] == {0: None}
+    assert table.get(0, 0) is None
     assert len(table) == 0
 
 
@@ -126,7 +130,7 @@ def test_frozen_tables_never_change(operations, tracking):
             key, stored = arguments
             table.tables[key % 4][key] = model[key] = stored
         elif operation == "remove":
-            remove_from(table.tables[arguments[0] % 4], arguments[0])
+            table.remove(arguments[0] % 4, arguments[0])
             model.pop(arguments[0], None)
         elif operation == "freeze":
             held.append((*table.freeze(), dict(model)))

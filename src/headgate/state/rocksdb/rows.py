@@ -279,7 +279,7 @@ class ValueRows(StateRows):
         if address in clean:
             return clean[address]
         if address in self._older:
-            stored = self._older[address]
+            stored = self._older.pop(address)
         else:
             self.reads += 1
             data = self.column.get(self.keys.base(group, address))
@@ -289,7 +289,8 @@ class ValueRows(StateRows):
 
     def _keep(self, entries: dict[Any, Any]) -> None:
         self._clean.update(entries)
-        if len(self._clean) > self.limit:
+        # What is used moves from the older generation to the newer; what is left in the older one is dropped together.
+        if len(self._clean) > self.limit and len(self._clean) + len(self._older) > 2 * self.limit:
             self._older, self._clean = self._clean, {}
 
     def prefetch(self, addresses: Sequence[Any], groups: Sequence[int]) -> None:

@@ -1,0 +1,178 @@
+"""Checkpoints on Spark: a job goes on from the newest one, and nothing is lost or counted twice."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from spark_kit import wait_until
+
+from headgate import KeyedProcessFunction, RestartStrategies, ValueStateDescriptor
+from headgate.errors import IllegalState, JobFailed
+from headgate.runtime.job import JobStatus
+from headgate.sinks import FileSink
+
+COUNT, KEYS = 12_000, 10
+INPUT = "k bigint, v bigint"
+OUTPUT = "k bigint, v bigint, n bigint"
+
+
+class Number(KeyedProcessFunction):
+    """Numbers the records of each key: a record that is lost or repeated leaves a gap or a double."""
+
+    def open(self, runtime_context):
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint"))
+
+    def process_element(self, value, ctx):
+        number = (self.count.value() or 0) + 1
+        self.count.update(number)
+        yield value.k, value.v, number
+
+
+def checkpointed(env, directory, interval=200):
+    env.enable_checkpointing(interval)
+    env.get_checkpoint_config().set_checkpoint_storage_dir(f"file://{directory}/checkpoints")
+    env.set_restart_strategy(RestartStrategies.fixed_delay_restart(20, 100))
+    return env
+
+
+def build(env, directory, count=COUNT, rate=3000):
+    source = env.from_datagen(lambda n: (n % KEYS, n), count=count, rate=rate, type_info=INPUT)
+    numbered = source.key_by("k").process(Number(), output_type=OUTPUT)
+    numbered.rebalance().add_sink(FileSink(f"{directory}/out", "json"))
+
+
+def written(directory):
+    files = [p for p in Path(directory, "out").iterdir() if not p.name.startswith(".")]
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+def assert_exactly_once(directory, count=COUNT):
+    rows = written(directory)
+    assert Counter(row["v"] for row in rows) == Counter(range(count))
+    for key in range(KEYS):
+        assert sorted(row["n"] for row in rows if row["k"] == key) == list(range(1, count // KEYS + 1))
+    assert [p.name for p in Path(directory, "out").iterdir() if p.name.startswith(".")] == []
+
+
+def completed(job):
+    return job.checkpoints.stats.snapshot().counts.completed
+
+
+def kill_after_checkpoints(job, victims):
+    """Kill one worker after another, each when a new checkpoint is complete."""
+    for victim in victims:
+        assert job.wait_running(60)
+        before = completed(job)
+        wait_until(lambda before=before: completed(job) > before or job.status.is_terminal, 30, "a checkpoint")
+        worker = job.workers().get(victim)
+        if worker is None or job.status.is_terminal:
+            return
+        os.kill(worker.pid, signal.SIGKILL)
+        attempt = job.restarts
+        wait_until(lambda attempt=attempt: job.restarts > attempt or job.status.is_terminal, 30, "the restart")
+
+
+MODES = {
+    "aligned": {},
+    "unaligned": {"execution.checkpointing.unaligned.enabled": "true"},
+    "rocksdb-incremental": {"state.backend.type": "rocksdb", "execution.checkpointing.incremental": "true"},
+    "hashmap-incremental": {"execution.checkpointing.incremental": "true"},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_killed_workers_cost_no_record(make_env, workers, tmp_path, mode):  # SPEC R6.0, R9.2
+    env = checkpointed(make_env(2, MODES[mode]), tmp_path)
+    build(env, tmp_path)
+    client = env.execute_async(f"kills {mode}")
+    job = client.job
+    killer = threading.Thread(target=kill_after_checkpoints, args=(job, [(1, 0), (0, 1), (2, 1)]), daemon=True)
+    killer.start()
+    client.wait(120)
+    killer.join(30)
+    assert job.restarts >= 2, job.failure_log
+    assert_exactly_once(tmp_path)
+
+
+def test_a_bounded_job_commits_its_last_records(make_env, workers, tmp_path):  # SPEC R4.5
+    env = checkpointed(make_env(2), tmp_path, interval=60_000)
+    build(env, tmp_path, count=2000, rate=None)
+    env.execute_async("final checkpoint").wait(60)  # long before the first periodic checkpoint
+    assert_exactly_once(tmp_path, 2000)
+
+
+def test_checkpoints_that_are_not_retained_are_deleted(make_env, workers, tmp_path):  # SPEC R5.2
+    env = checkpointed(make_env(1), tmp_path)
+    build(env, tmp_path, count=3000)
+    client = env.execute_async("cleanup")
+    client.wait(60)
+    assert list(Path(tmp_path, "checkpoints").glob("*/chk-*")) == []
+    assert list(Path(tmp_path, "checkpoints").glob("*/shared/*")) == []
+
+
+def test_a_cancelled_job_keeps_its_checkpoint_and_another_goes_on_from_it(
+    make_env, workers, tmp_path
+):  # SPEC R5.2, R8.4
+    options = {"execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION"}
+    env = checkpointed(make_env(2, options), tmp_path)
+    build(env, tmp_path)
+    client = env.execute_async("first")
+    assert client.job.wait_running(60)
+    wait_until(lambda: completed(client.job) >= 3, 30, "three checkpoints")
+    assert client.cancel() is JobStatus.CANCELED
+    (pointer,) = Path(tmp_path, "checkpoints").glob("*/chk-*")
+    again = checkpointed(make_env(2, {"execution.state-recovery.path": str(pointer)}), tmp_path)
+    build(again, tmp_path)
+    again.execute_async("second").wait(120)
+    assert_exactly_once(tmp_path)
+
+
+def test_a_damaged_checkpoint_is_stepped_over(make_env, workers, tmp_path, capfd):  # SPEC S7: our extension
+    env = checkpointed(make_env(1, {"execution.checkpointing.num-retained": "3"}), tmp_path)
+    env.get_configuration().set("execution.checkpointing.data-inline-threshold", "0 kb")
+    build(env, tmp_path)
+    client = env.execute_async("damage")
+    job = client.job
+    assert job.wait_running(60)
+    wait_until(lambda: completed(job) >= 3, 30, "three checkpoints")
+    newest = max(Path(tmp_path, "checkpoints").glob("*/chk-*/_metadata"), key=lambda p: int(p.parent.name[4:]))
+    worker = job.workers()[1, 0]
+    os.kill(worker.pid, signal.SIGSTOP)  # no newer checkpoint while we damage this one
+    newest = max(Path(tmp_path, "checkpoints").glob("*/chk-*/_metadata"), key=lambda p: int(p.parent.name[4:]))
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    newest.write_bytes(bytes(data))
+    os.kill(worker.pid, signal.SIGKILL)
+    client.wait(120)
+    assert job.restarts >= 1
+    assert "DAMAGED, stepping back to an older one" in capfd.readouterr().err
+
+
+def test_a_savepoint_is_taken_and_a_job_starts_from_it(make_env, workers, tmp_path):  # SPEC R8.1
+    env = checkpointed(make_env(1), tmp_path)
+    build(env, tmp_path, count=4 * COUNT)
+    client = env.execute_async("savepoint")
+    assert client.job.wait_running(60)
+    time.sleep(1)
+    done = client.job.checkpoints.trigger_savepoint(f"file://{tmp_path}/savepoints")
+    client.cancel()
+    assert Path(done.pointer.removeprefix("file://"), "_metadata").exists()
+    with pytest.raises(IllegalState, match="has ended"):
+        client.job.checkpoints.trigger_checkpoint()
+
+
+def test_a_checkpoint_directory_that_cannot_be_written_fails_the_job(make_env, workers, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    env = make_env(1)
+    env.enable_checkpointing(200)
+    env.get_checkpoint_config().set_checkpoint_storage_dir(f"file://{blocked}/checkpoints")
+    env.from_sequence(1, 10).print()
+    with pytest.raises(JobFailed, match="Not a directory") as caught:
+        env.execute_async("blocked").wait(60)
+    assert str(blocked) in str(caught.value)
