@@ -1,7 +1,7 @@
 """Keyed state backends without Spark: throughput, memory and disk.
 
     python benchmarks/state_backends.py                 hashmap and rocksdb side by side, one minute
-    python benchmarks/state_backends.py memory          rocksdb, 64 MiB budget, 2 GiB of state: resident memory
+    python benchmarks/state_backends.py memory [KEYS BYTES]  rocksdb, 64 MiB budget, 2 GiB of state: resident memory
     python benchmarks/state_backends.py ttl             rocksdb: cost of a time to live, and what a sweep frees
     python benchmarks/state_backends.py index           what an expiry index would cost instead of the sweep
 
@@ -46,9 +46,7 @@ class Bench:
         self.directory = Path(tempfile.mkdtemp(prefix="headgate-bench-"))
         groups = KeyGroupRange(0, MAX_PARALLELISM - 1)
         self.backend = kind(
-            BackendSetup(
-                "bench", groups, MAX_PARALLELISM, clock, incremental=True, directory=self.directory / "state"
-            )
+            BackendSetup("bench", groups, MAX_PARALLELISM, clock, incremental=True, directory=self.directory / "state")
         )
         self.checkpoint = 0
 
@@ -97,9 +95,7 @@ def throughput(keys: int, batch: int, records: int, rounds: int, *, kind: str) -
     benches = {name: Bench(backend) for name, backend in BACKENDS.items()}
     rates: dict[str, list[float]] = {name: [] for name in benches}
     pauses: dict[str, tuple[float, float, int]] = {}
-    states = {
-        name: bench.backend.state(ValueStateDescriptor("n", "bigint")) for name, bench in benches.items()
-    }
+    states = {name: bench.backend.state(ValueStateDescriptor("n", "bigint")) for name, bench in benches.items()}
     batches = next(iter(benches.values())).batches(names, batch, records // batch, 1)
     half = len(batches) // 2
     for bench, state in zip(benches.values(), states.values(), strict=True):
@@ -131,8 +127,8 @@ def throughput(keys: int, batch: int, records: int, rounds: int, *, kind: str) -
         bench.close()
 
 
-def memory() -> None:
-    """2 GiB of state under a budget of 64 MiB."""
+def memory(keys: int, size: int) -> None:
+    """More state than fits into a budget of 64 MiB."""
     MemoryBudget.configure(64 << 20)
     process = psutil.Process()
     before = process.memory_info().rss
@@ -143,7 +139,6 @@ def memory() -> None:
     hasher = KeyHasher(MAX_PARALLELISM)
     chance = random.Random(1)
     peak = 0
-    keys, size = 2_100_000, 1000
     start = time.perf_counter()
     for first in range(0, keys, 4096):
         addresses = list(range(first, min(first + 4096, keys)))
@@ -171,6 +166,7 @@ def memory() -> None:
     report(
         figure="memory",
         budget_mib=64,
+        keys=keys,
         state_gib=round(keys * size / 2**30, 2),
         disk_gib=round(disk / 2**30, 2),
         rss_before_mib=before >> 20,
@@ -192,7 +188,7 @@ def main() -> None:
             throughput(keys, batch, 1_000_000, 3, kind="str")
         throughput(100_000, 4096, 1_000_000, 3, kind="int")
     elif what == "memory":
-        memory()
+        memory(int(sys.argv[2]) if len(sys.argv) > 2 else 2_100_000, int(sys.argv[3]) if len(sys.argv) > 3 else 1000)
     else:
         sys.exit(f"unknown: {what}; see the top of the file")
 

@@ -84,7 +84,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.requested, self.answered = set(), set()
         self.ids = []  # in the order in which they were given
         self.types = {}
-        self.bases, self.located = {}, set()
+        self.bases, self.located, self.claimed_subsumed, self.log = {}, set(), {}, set()
         self.plans = {}  # id -> tasks that must acknowledge
         self.acked = {}
         self.written, self.claimed, self.ended_claims = set(), {}, set()
@@ -109,6 +109,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         pending_before = set(self.coordinator.pending)
         if isinstance(event, ev.LogEntryClaimed):
             self.claimed[event.checkpoint_id] = event.commit_number
+            self.log = (self.log - self.claimed_subsumed[event.checkpoint_id]) | {event.commit_number}
         if isinstance(event, ev.MetadataWritten):
             self.written.add(event.checkpoint_id)
         if isinstance(event, ev.LocationReady):
@@ -176,7 +177,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def all_goes_well(self, rounds):
         """Storage answers, tasks acknowledge what they were told of, time passes a little; a failed job is restarted."""
         if TaskStatus.FAILED in self.statuses.values() or not self.going_on():
-            self.storage_answers_all()
+            if not self.over:
+                self.job_status(running=False)
+            while not self.coordinator.settled:
+                self.storage_answers_all()
             latest = self.coordinator.store.latest
             if not self.over:
                 self.restart(None if latest is None else latest.id)
@@ -357,6 +361,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         elif isinstance(instruction, ev.ClaimLogEntry):
             assert instruction.checkpoint_id in self.written
             assert sum(isinstance(i, ev.ClaimLogEntry) for i in self.open) == 1
+            self.claimed_subsumed[instruction.checkpoint_id] = set(instruction.subsumed)
         elif isinstance(instruction, ev.NotifyComplete):
             self.check_complete(instruction)
         elif isinstance(instruction, ev.NotifyAborted):
@@ -454,6 +459,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
         assert not set(kept) & self.discarded
 
     @invariant()
+    def the_log_retains_what_the_store_keeps(self):
+        kept = {c.commit_number for c in self.coordinator.store.checkpoints} - {None}
+        forgotten = {self.claimed.get(i) for i in self.not_ours}
+        assert self.end_status is not None or self.log - forgotten == kept - forgotten
+
+    @invariant()
     def time_is_watched(self):
         if self.coordinator.pending:
             assert self.alarm is not None
@@ -472,6 +483,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.no_more_than_allowed()
         self.nothing_is_pending_unless_the_job_runs()
         self.kept_checkpoints_are_complete()
+        self.the_log_retains_what_the_store_keeps()
         self.time_is_watched()
         self.counts_add_up()
 

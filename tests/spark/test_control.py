@@ -143,7 +143,7 @@ def test_a_failure_arrives_before_the_connection_ends(driver):
 
 
 def test_no_driver_at_all():
-    with pytest.raises(WorkerLost, match="127.0.0.1:1"):
+    with pytest.raises(WorkerLost, match=r"127\.0\.0\.1:1"):
         connect(ControlAddress("127.0.0.1", 1, "s"), timeout=1)
 
 
@@ -210,7 +210,11 @@ def test_a_worker_ends_when_it_hears_nothing():
 
 
 def test_a_web_proxy_is_not_asked(driver):
-    proxy = {"http_proxy": "http://127.0.0.1:1", "https_proxy": "http://127.0.0.1:1", "grpc_proxy": "http://127.0.0.1:1"}
+    proxy = {
+        "http_proxy": "http://127.0.0.1:1",
+        "https_proxy": "http://127.0.0.1:1",
+        "grpc_proxy": "http://127.0.0.1:1",
+    }
     process = start_worker(driver.server.address, 60, env=proxy | {"PATH": "/usr/bin"})
     process.kill()
     process.wait()

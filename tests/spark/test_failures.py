@@ -69,7 +69,9 @@ def test_an_exception_leads_with_the_users_line(make_env, workers):
     env.from_collection([1, 2, 3, 4]).rebalance().map(bad_map).name("divide").print()
     error = failure_of(env, "bad one")
     where = line_of(bad_map, "1 // (x - 3)")
-    assert str(error).startswith(f"job 'bad one' failed: {where}: ZeroDivisionError: integer division or modulo by zero")
+    assert str(error).startswith(
+        f"job 'bad one' failed: {where}: ZeroDivisionError: integer division or modulo by zero"
+    )
     assert "operator 'divide', record 3, defined at " in str(error)
     assert "org.apache.spark" not in str(error)
     assert isinstance(error.__cause__, UserCodeError)

@@ -46,7 +46,9 @@ def first_record(stream):
 
 def test_a_lone_record_is_not_stuck(make_env, workers):
     """Spark hands row k over when row k+1 is there; without the filler this test waits for ever."""
-    stream = make_env(2).add_source(OneThenSilence("lone")).key_by(lambda s: s).map(str.upper).rebalance().map(str.title)
+    stream = (
+        make_env(2).add_source(OneThenSilence("lone")).key_by(lambda s: s).map(str.upper).rebalance().map(str.title)
+    )
     record, seconds = first_record(stream)
     assert record == "Lone"
     assert seconds < PROMPT

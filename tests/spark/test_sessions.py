@@ -29,7 +29,7 @@ HEADGATE = Path(sys.executable).with_name("headgate")
 def test_a_connect_session_is_refused():
     connect_session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     env = StreamExecutionEnvironment.get_execution_environment(connect_session)
-    with pytest.raises(ConfigError, match="this is a Spark Connect session.*spark.api.mode=classic"):
+    with pytest.raises(ConfigError, match=r"this is a Spark Connect session.*spark\.api\.mode=classic"):
         env.from_collection([1]).execute_and_collect()
 
 
@@ -42,7 +42,9 @@ def test_spark_remote_is_refused(monkeypatch):
 
 def test_another_pyspark_is_refused(monkeypatch):
     monkeypatch.setattr(pyspark, "__version__", "4.2.1")
-    with pytest.raises(ConfigError, match=r"Headgate runs on Spark 4.3, but pyspark is 4.2.1: .*Install pyspark==4.3.\*"):
+    with pytest.raises(
+        ConfigError, match=r"Headgate runs on Spark 4.3, but pyspark is 4.2.1: .*Install pyspark==4.3.\*"
+    ):
         check_version()
 
 
@@ -50,7 +52,7 @@ def test_another_spark_is_refused():
     class Session:
         version = "4.4.0"
 
-    with pytest.raises(ConfigError, match="but Spark is 4.4.0"):
+    with pytest.raises(ConfigError, match=r"but Spark is 4\.4\.0"):
         check_version(Session())
 
 
@@ -122,7 +124,9 @@ def test_a_closure_that_cannot_be_pickled(make_env):
 
 def test_an_unknown_column(make_env):
     words = make_env().from_collection([("a", 1)], type_info="word string, n bigint")
-    with pytest.raises(GraphError, match=rf"key_by\(\) at {__file__}:\d+: unknown column 'wrod'; the stream has word, n"):
+    with pytest.raises(
+        GraphError, match=rf"key_by\(\) at {__file__}:\d+: unknown column 'wrod'; the stream has word, n"
+    ):
         words.key_by("wrod")
 
 

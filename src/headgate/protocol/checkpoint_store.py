@@ -5,6 +5,7 @@ Decisions only: what is said to go is deleted by somebody else, later, and share
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -84,23 +85,25 @@ class CheckpointStore:
         """The checkpoint of this id, if it is kept."""
         return next((c for c in self._checkpoints if c.id == checkpoint_id), None)
 
-    def add(self, checkpoint: CompletedCheckpoint) -> list[CompletedCheckpoint]:
-        """Keep a checkpoint; gives those that are subsumed by it, oldest first.
+    def subsumed_by(self, properties: CheckpointProperties) -> list[CompletedCheckpoint]:
+        """What a checkpoint with these properties would subsume if it were added now, oldest first.
 
-        Whether the files of a subsumed one go is said by its properties. The newest always stays, and so does the
-        newest that is no savepoint, because the next increment builds on it; unless the job has just stopped.
+        The newest always stays, and so does the newest that is no savepoint, because the next increment builds on it;
+        unless the job stops with the new one.
         """
+        all_properties = [*(checkpoint.properties for checkpoint in self._checkpoints), properties]
+        base = max((place for place, p in enumerate(all_properties) if not p.is_savepoint), default=None)
+        excess = max(0, len(all_properties) - self._num_retained)
+        superfluous = (c for place, c in enumerate(self._checkpoints) if place != base or properties.is_synchronous)
+        return list(itertools.islice(superfluous, excess))
+
+    def add(self, checkpoint: CompletedCheckpoint) -> list[CompletedCheckpoint]:
+        """Keep a checkpoint; gives those that it subsumes. Whether their files go is said by their properties."""
         if self._ended:
             raise IllegalState("the checkpoint store is closed: the job has ended")
-        self._checkpoints.append(checkpoint)
-        base = next((c for c in reversed(self._checkpoints) if not c.properties.is_savepoint), None)
-        excess = len(self._checkpoints) - self._num_retained
-        subsumed: list[CompletedCheckpoint] = []
-        for candidate in self._checkpoints[:-1]:
-            needed = candidate is base and not checkpoint.properties.is_synchronous
-            if len(subsumed) < excess and not needed:
-                subsumed.append(candidate)
+        subsumed = self.subsumed_by(checkpoint.properties)
         self._checkpoints = [c for c in self._checkpoints if c not in subsumed]
+        self._checkpoints.append(checkpoint)
         return subsumed
 
     def step_back(self, checkpoint_id: int) -> list[CompletedCheckpoint]:

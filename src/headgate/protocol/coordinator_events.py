@@ -103,7 +103,7 @@ class SnapshotImported:
 
 @dataclass(frozen=True, slots=True)
 class AttemptStarted:
-    """The job starts, or starts again, perhaps with other parallelism; no task runs yet.
+    """The job starts, or starts again, perhaps with other parallelism; no task runs yet, and no claim is under way.
 
     `restored` is the completed checkpoint it starts from, normally the latest. An older one is a step back: newer ones
     are forgotten, their files stay.
@@ -273,12 +273,16 @@ class DriverStateFailed:
 
 @dataclass(frozen=True, slots=True)
 class MetadataWritten:
-    """The metadata is on storage; `pointer` is the path to restore from."""
+    """The metadata is on storage; `pointer` is the path to restore from.
+
+    `snapshot` is whatever the storage wants to be given with the claim, or when the metadata must be deleted again.
+    """
 
     checkpoint_id: int
     pointer: str
     size: int = 0
     objects: int = 1
+    snapshot: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,11 +449,16 @@ class WriteMetadata(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class ClaimLogEntry(Instruction):
-    """Claim the next entry of the job log for "this checkpoint is completed"; at most one claim is under way."""
+    """Claim the next entry of the job log for "this checkpoint is completed"; at most one claim is under way.
+
+    With it the checkpoints of the commit numbers in `subsumed` are not retained any more.
+    """
 
     checkpoint_id: int
     pointer: str
     type: SnapshotType
+    subsumed: tuple[int, ...] = ()
+    snapshot: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,10 +501,18 @@ class DiscardFiles(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class DiscardCheckpoint(Instruction):
-    """Delete the directory of a checkpoint with its metadata and private files; shared ones stay."""
+    """Delete the directory of a checkpoint with its metadata and private files; shared ones stay.
+
+    One that is not `completed` was given up: only what this attempt wrote is ours, and the metadata only if there is a
+    `snapshot`.
+    """
 
     checkpoint_id: int
     location: str
+    type: SnapshotType
+    completed: bool
+    attempt: int | None = None
+    snapshot: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,8 @@ class CheckpointFlow:
         self._end_status: EndStatus | None = None
         self._next_id = max([next_id, *(checkpoint.id + 1 for checkpoint in recovered)])
         self._force_full = False
-        self._late_locations: set[int] = set()  # aborted while the directory was being made
-        self._late_writes: dict[int, str] = {}  # aborted while the metadata was being written
+        self._late_locations: dict[int, PendingCheckpoint] = {}  # aborted while the directory was being made
+        self._late_writes: dict[int, PendingCheckpoint] = {}  # aborted while the metadata was being written
         self._kept: set[int] = set()  # not ours to delete any more: savepoints above all
         self._folders: dict[int, CompletedCheckpoint] = {}  # imported and subsumed, perhaps with files still in use
         self._released: int | None = None
@@ -102,6 +102,8 @@ class CheckpointFlow:
     def start_attempt(self, event: ev.AttemptStarted) -> None:
         """The job starts, from a checkpoint or from nothing; nothing is pending."""
         assert not self.pending, self.pending
+        if self.claiming is not None:
+            raise IllegalState(f"the claim of checkpoint {self.claiming.id} is not answered: wait until it is settled")
         forgotten = [] if event.restored is None else self.store.step_back(event.restored)
         self.attempt, self.topology = event.attempt, event.topology
         self.tasks = dict.fromkeys(event.topology.tasks(), TaskStatus.STARTING)
@@ -177,6 +179,7 @@ class CheckpointFlow:
             timestamp=self._outbox.now,
             deadline=self._outbox.now + self._settings.timeout_ms,
             stats=stats,
+            attempt=self.attempt,
             base=None if base is None or properties.is_savepoint else base.id,
             chain_length=1 if base is None or from_scratch else base.chain_length + 1,
         )
@@ -202,9 +205,10 @@ class CheckpointFlow:
 
     def on_location(self, event: ev.LocationReady) -> None:
         """Step 4, or 5 if there are no parts on the driver."""
-        if event.checkpoint_id in self._late_locations:
-            self._late_locations.remove(event.checkpoint_id)
-            self._discard(event.checkpoint_id, event.location)
+        late = self._late_locations.pop(event.checkpoint_id, None)
+        if late is not None:
+            late.location = event.location
+            self._discard_aborted(late)
         pending = self._in_stage(event.checkpoint_id, Stage.PREPARING)
         if pending is None:
             return
@@ -220,7 +224,7 @@ class CheckpointFlow:
         pending = self._in_stage(event.checkpoint_id, Stage.PREPARING)
         if pending is not None:
             self.abort(pending, FailureReason.IO_EXCEPTION, event.message)
-        self._late_locations.discard(event.checkpoint_id)
+        self._late_locations.pop(event.checkpoint_id, None)
 
     def on_driver_state(self, event: ev.DriverStateReady) -> None:
         """Step 5."""
@@ -347,8 +351,10 @@ class CheckpointFlow:
 
     def on_metadata(self, event: ev.MetadataWritten) -> None:
         """Step 8; a plain savepoint is complete."""
-        if event.checkpoint_id in self._late_writes:
-            self._discard(event.checkpoint_id, self._late_writes.pop(event.checkpoint_id))
+        late = self._late_writes.pop(event.checkpoint_id, None)
+        if late is not None:
+            late.metadata = event
+            self._discard_aborted(late)
         pending = self._in_stage(event.checkpoint_id, Stage.WRITING)
         if pending is None:
             return
@@ -361,8 +367,9 @@ class CheckpointFlow:
 
     def on_metadata_failed(self, event: ev.MetadataFailed) -> None:
         """Step 7 failed."""
-        if event.checkpoint_id in self._late_writes:
-            self._discard(event.checkpoint_id, self._late_writes.pop(event.checkpoint_id))
+        late = self._late_writes.pop(event.checkpoint_id, None)
+        if late is not None:
+            self._discard_aborted(late)
         pending = self._in_stage(event.checkpoint_id, Stage.WRITING)
         if pending is not None:
             pending.stage = Stage.WRITTEN  # the write is over: nothing to wait for before the files are deleted
@@ -374,9 +381,13 @@ class CheckpointFlow:
         if self.claiming is not None or not written:
             return
         pending = min(written, key=lambda p: p.id)
-        assert pending.metadata is not None
+        metadata, properties = pending.metadata, pending.properties
+        assert metadata is not None
         pending.stage, self.claiming = Stage.CLAIMING, pending
-        self._outbox.emit(ev.ClaimLogEntry(pending.id, pending.metadata.pointer, pending.properties.type))
+        # Nothing enters or leaves the store before the answer, so that the log and the store agree.
+        numbers = (old.commit_number for old in self.store.subsumed_by(properties))
+        subsumed = tuple(number for number in numbers if number is not None)
+        self._outbox.emit(ev.ClaimLogEntry(pending.id, metadata.pointer, properties.type, subsumed, metadata.snapshot))
 
     def on_claimed(self, event: ev.LogEntryClaimed) -> None:
         """Step 9."""
@@ -477,11 +488,11 @@ class CheckpointFlow:
         if keep_files:
             self._kept.add(pending.id)
         elif pending.location is None:
-            self._late_locations.add(pending.id)
+            self._late_locations[pending.id] = pending
         elif pending.stage is Stage.WRITING:
-            self._late_writes[pending.id] = pending.location  # deleting now would race with the write
+            self._late_writes[pending.id] = pending  # deleting now would race with the write
         else:
-            self._discard(pending.id, pending.location)
+            self._discard_aborted(pending)
         if reason is FailureReason.CHECKPOINT_EXPIRED:
             self._expired.append(pending.id)
         self.stats.failed(pending.stats, self._outbox.now, reason.name, message)
@@ -529,8 +540,7 @@ class CheckpointFlow:
     def on_shared_released(self, event: ev.SharedReleased) -> None:
         """The folder of an imported snapshot goes when none of its files is used any more."""
         for checkpoint_id in [i for i in self._folders if i not in event.still_in_use]:
-            checkpoint = self._folders.pop(checkpoint_id)
-            self._discard(checkpoint.id, checkpoint.location)
+            self._discard(_discard_of(self._folders.pop(checkpoint_id)))
 
     def _release_shared(self) -> None:
         # A pending checkpoint may use files of the one it builds on, which its acknowledgements have yet to name.
@@ -545,12 +555,18 @@ class CheckpointFlow:
         if checkpoint.imported:
             self._folders[checkpoint.id] = checkpoint
         else:
-            self._discard(checkpoint.id, checkpoint.location)
+            self._discard(_discard_of(checkpoint))
 
-    def _discard(self, checkpoint_id: int, location: str) -> None:
-        assert not self._is_protected(checkpoint_id), checkpoint_id
-        self.cleaning.add(checkpoint_id)
-        self._outbox.emit(ev.DiscardCheckpoint(checkpoint_id, location))
+    def _discard_aborted(self, pending: PendingCheckpoint) -> None:
+        assert pending.location is not None
+        snapshot = None if pending.metadata is None else pending.metadata.snapshot
+        type = pending.properties.type
+        self._discard(ev.DiscardCheckpoint(pending.id, pending.location, type, False, pending.attempt, snapshot))
+
+    def _discard(self, instruction: ev.DiscardCheckpoint) -> None:
+        assert not self._is_protected(instruction.checkpoint_id), instruction
+        self.cleaning.add(instruction.checkpoint_id)
+        self._outbox.emit(instruction)
 
     def _is_protected(self, checkpoint_id: int) -> bool:
         """Whether files of this checkpoint may be needed, by us or by somebody else."""
@@ -560,3 +576,7 @@ class CheckpointFlow:
     def _in_stage(self, checkpoint_id: int, stage: Stage) -> PendingCheckpoint | None:
         pending = self.pending.get(checkpoint_id)
         return pending if pending is not None and pending.stage is stage else None
+
+
+def _discard_of(checkpoint: CompletedCheckpoint) -> ev.DiscardCheckpoint:
+    return ev.DiscardCheckpoint(checkpoint.id, checkpoint.location, checkpoint.properties.type, completed=True)

@@ -60,6 +60,7 @@ class PendingCheckpoint:
     timestamp: int
     deadline: int
     stats: CheckpointStats
+    attempt: int | None
     base: int | None  # the completed checkpoint whose files it may build on
     chain_length: int
     stage: Stage = Stage.PREPARING

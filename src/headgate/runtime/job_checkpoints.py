@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
@@ -49,6 +50,8 @@ class JobCheckpoints:
         self._plan, self._server, self._post = plan, server, post
         self._attempt = 0
         self._ended = False
+        self._lock = threading.Lock()
+        self._unanswered: set[Future[RequestDone]] = set()
         self._index = {
             TaskId(slot.vertex, slot.subtask): (level, index)
             for level, slots in enumerate(plan.layout.levels)
@@ -86,9 +89,14 @@ class JobCheckpoints:
 
     def job_ended(self, status: EndStatus) -> None:
         """The job is over."""
-        if not self._ended:
+        with self._lock:
+            if self._ended:
+                return
             self._ended = True
-            self._service.job_ended(status)
+        self._service.job_ended(status)
+        for answer in list(self._unanswered):
+            if not answer.done():
+                answer.set_exception(self._over())
 
     def tick(self) -> None:
         """Time has passed."""
@@ -132,12 +140,15 @@ class JobCheckpoints:
 
     def _ask(self, ask: Ask, timeout: float) -> RequestDone:
         answer: Future[RequestDone] = Future()
-
-        def run() -> None:
+        with self._lock:  # either it is among the unanswered when the job ends, or it is refused
             if self._ended:
-                answer.set_exception(IllegalState(f"job '{self._plan.name}' has ended"))
-            else:
-                ask(secrets.token_hex(8), answer)
+                raise self._over()
+            self._unanswered.add(answer)
+        self._post(lambda: None if self._ended else ask(secrets.token_hex(8), answer))
+        try:
+            return answer.result(timeout)
+        finally:
+            self._unanswered.discard(answer)
 
-        self._post(run)
-        return answer.result(timeout)
+    def _over(self) -> IllegalState:
+        return IllegalState(f"job '{self._plan.name}' has ended")

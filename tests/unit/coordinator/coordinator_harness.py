@@ -47,7 +47,9 @@ class Job:
                 i.checkpoint_id, f"{i.target or 'dir'}/chk-{i.checkpoint_id}"
             ),
             ev.SnapshotDriverState: lambda i: ev.DriverStateReady(i.checkpoint_id, {OperatorId("op0"): b"splits"}),
-            ev.WriteMetadata: lambda i: ev.MetadataWritten(i.checkpoint_id, f"{i.content.location}/_metadata", 100),
+            ev.WriteMetadata: lambda i: ev.MetadataWritten(
+                i.checkpoint_id, f"{i.content.location}/_metadata", 100, snapshot=f"snapshot {i.checkpoint_id}"
+            ),
             ev.ClaimLogEntry: self._claim,
             ev.DiscardCheckpoint: lambda i: ev.Discarded(i.checkpoint_id),
             ev.ReleaseShared: lambda _: ev.SharedReleased(),

@@ -3,6 +3,7 @@
 import pytest
 from coordinator_harness import LONG, Job, chain, task
 
+from headgate.errors import IllegalState
 from headgate.ids import OperatorId
 from headgate.protocol import coordinator_events as ev
 from headgate.protocol.assignment import FinishedState, Mode, StateShape
@@ -381,6 +382,50 @@ def test_storing_fails(unknown, discarded):
     assert len(job.all(ev.FailJob)) == 1
     job.ack(1, task(0))
     assert bool(job.all(ev.DiscardFiles)) is not unknown
+
+
+def test_the_claim_says_what_is_not_retained_any_more():
+    """DESIGN 6: an entry of the log names the checkpoints to restore from, so it must agree with the store."""
+    job = Job(num_retained=2)
+    for _ in range(4):
+        job.complete()
+    claims = job.all(ev.ClaimLogEntry)
+    assert [claim.subsumed for claim in claims] == [(), (), (1,), (2,)]
+    assert claims[0].snapshot == "snapshot 1"
+    assert job.kept == [3, 4]
+
+
+def test_what_is_deleted_says_whether_it_was_complete():
+    job = Job(tolerable_failures=9, hold={ev.ClaimLogEntry})
+    job.trigger()
+    job.decline(1)
+    job.savepoint()
+    job.decline(2)
+    job.trigger()
+    job.ack(3)
+    job.send(ev.LogEntryFailed(3, "no"))
+    job.hold.clear()
+    job.complete()
+    job.complete()
+    told = [(i.checkpoint_id, i.type.name, i.completed, i.attempt, i.snapshot) for i in job.all(ev.DiscardCheckpoint)]
+    assert told == [
+        (1, "CHECKPOINT", False, 1, None),
+        (2, "SAVEPOINT", False, 1, None),
+        (3, "CHECKPOINT", False, 1, "snapshot 3"),
+        (4, "CHECKPOINT", True, None, None),
+    ]
+
+
+def test_no_attempt_while_a_claim_is_under_way():
+    job = Job(hold={ev.ClaimLogEntry})
+    job.trigger()
+    job.ack(1)
+    job.fail()
+    with pytest.raises(IllegalState, match="claim of checkpoint 1 is not answered: wait until it is settled"):
+        job.start()
+    job.send(ev.LogEntryClaimed(1, 1))
+    job.start(restored=1)
+    assert job.pending == [2]
 
 
 def test_failed_storing_keeps_the_old_checkpoint():

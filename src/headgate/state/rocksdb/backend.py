@@ -1,11 +1,11 @@
 """The rocksdb backend: keyed state in a local RocksDB, larger than memory (SPEC R7.2 - R7.4, DESIGN 5).
 
-    keys.py, values.py           bytes of rows
-    store.py                     the database; one memory budget for all of a process
-    rows.py, lists_maps.py       a state: rows, and changes that are not written yet
-    writeback.py                 when and how changes become rows
-    snapshots.py, restoring.py   files out and in
-    cleanup.py                   expired rows leave the disk
+keys.py, values.py           bytes of rows
+store.py                     the database; one memory budget for all of a process
+rows.py, lists_maps.py       a state: rows, and changes that are not written yet
+writeback.py                 when and how changes become rows
+snapshots.py, restoring.py   files out and in
+cleanup.py                   expired rows leave the disk
 """
 
 from __future__ import annotations

@@ -60,23 +60,24 @@ class Sweeper:
                 return 0, 0
             self._position = self._rows.bounds()[0]
             self._started, self._oldest, self._complete = now, _NEVER, written
-        rows = list(islice(self._rows.column.scan(self._position, self._rows.bounds()[1], keep=False), budget))
-        changed = self._remove_dead(store, rows, now)
-        if len(rows) < budget:
+        rows = self._rows.column.scan(self._position, self._rows.bounds()[1], keep=False)
+        stamps = [(key, data[:STAMP_BYTES]) for key, data in islice(rows, budget)]
+        changed = self._remove_dead(store, stamps, now)
+        ended = len(stamps) < budget
+        if ended:
             self._end_pass()
         else:
-            self._position = rows[-1][0] + b"\0"
-        if self._unflushed >= _FLUSH_ROWS or (self._position is None and self._unflushed):
+            self._position = stamps[-1][0] + b"\0"
+        if self._unflushed >= _FLUSH_ROWS or (ended and self._unflushed):
             self._rows.column.flush(wait=False)
             self._unflushed = 0
-        return len(rows), changed
+        return len(stamps), changed
 
-    def _remove_dead(self, store: Store, rows: list[tuple[bytes, bytes]], now: int) -> int:
+    def _remove_dead(self, store: Store, stamps: list[tuple[bytes, bytes]], now: int) -> int:
         cutoff = now - self._expiry.ttl
         last_dead = pack_stamp(cutoff) if cutoff >= FIRST_STAMP else b""
-        dead = [key for key, data in rows if data[:STAMP_BYTES] <= last_dead]
-        oldest = min((data[:STAMP_BYTES] for _, data in rows if data[:STAMP_BYTES] > last_dead), default=_NEVER)
-        self._oldest = min(self._oldest, oldest)
+        dead = [key for key, stamp in stamps if stamp <= last_dead]
+        self._oldest = min(self._oldest, min((stamp for _, stamp in stamps if stamp > last_dead), default=_NEVER))
         if not dead:
             return 0
         batch = self._rows.column.batch()

@@ -49,10 +49,10 @@ _unpack_long: Final = struct.Struct(">I").unpack_from
 
 
 def encode_address(address: Any) -> bytes:
-    """The bytes of an address without namespace.
+    r"""The bytes of an address without namespace.
 
     >>> encode_address("a"), encode_address(1) < encode_address(2)
-    (b'\\x03\\x01a', True)
+    (b'\x03\x01a', True)
     """
     kind = type(address)
     if kind is str:
@@ -163,7 +163,9 @@ class _KeyUnpickler(pickle.Unpickler):
         if found is None:
             # On a worker the program's classes came by value, and only cloudpickle knows them.
             trackers = cloud._DYNAMIC_CLASS_TRACKER_BY_CLASS  # noqa: SLF001
-            found = next((kind for kind in trackers if kind.__qualname__ == pid and kind.__module__ == "__main__"), None)
+            found = next(
+                (kind for kind in trackers if kind.__qualname__ == pid and kind.__module__ == "__main__"), None
+            )
         if found is None:
             raise StateMigrationError(f"a stored map key or namespace is of class '{pid}', which the program has not")
         return found
@@ -236,12 +238,12 @@ def _decode_fields(data: bytes, position: int, count: int, tagged: bool) -> tupl
 
 
 class RowKeys:
-    """Row keys of one operator.
+    r"""Row keys of one operator.
 
     >>> keys = RowKeys(128)
     >>> base = keys.base(35, "hello")
     >>> base, keys.split(base)
-    (b'#\\x03\\x05hello\\x00', (35, 'hello', 9))
+    (b'#\x03\x05hello\x00', (35, 'hello', 9))
     """
 
     def __init__(self, max_parallelism: int) -> None:

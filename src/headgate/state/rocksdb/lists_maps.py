@@ -38,18 +38,23 @@ class Sequencer:
 class _CollectionRows(StateRows):
     """What lists and maps share: many rows per address."""
 
-    def __init__(self, meta: StateMeta, column: Column, keys: RowKeys, codec: StoredCodec, groups: KeyGroupRange) -> None:
+    def __init__(
+        self, meta: StateMeta, column: Column, keys: RowKeys, codec: StoredCodec, groups: KeyGroupRange
+    ) -> None:
         super().__init__(meta, column, keys, codec, groups)
         self._weight = 0
 
     def weight(self) -> int:
+        """How many rows the changes will make."""
         return self._weight
 
     def freeze(self) -> Layer:
+        """Take the present changes as a layer."""
         self._weight = 0
         return super().freeze()
 
     def portion(self, table: dict[Any, Any], rows: int) -> list[tuple[Any, Any]]:
+        """Changes that make about that many rows."""
         found: list[tuple[Any, Any]] = []
         for address, edit in table.items():
             if len(edit) > rows:
@@ -155,15 +160,18 @@ class ListRows(_CollectionRows):
         self._clean[address] = elements
 
     def has(self, group: int, address: Any) -> bool:
+        """Whether there is an entry."""
         for edit in self.edits(group, address):
             if edit.elements or edit.whole:
                 return bool(edit.elements)
         return bool(self._stored(group, address))
 
     def forget(self, address: Any) -> None:
+        """Rows of an address were changed behind the cache."""
         self._clean.pop(address, None)
 
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
+        """The rows that changes make."""
         found: list[Change] = []
         sequencer = self._sequencer
         for address, edit in entries:
@@ -177,6 +185,7 @@ class ListRows(_CollectionRows):
         return found
 
     def settle(self, changes: dict[Any, Any]) -> None:
+        """Changes are in the database."""
         for address, edit in changes.items():
             known = [] if edit.whole else self._clean.get(address)
             if known is None:
@@ -213,7 +222,9 @@ class MapEdit:
 class MapRows(_CollectionRows):
     """A map per address."""
 
-    def __init__(self, meta: StateMeta, column: Column, keys: RowKeys, codec: StoredCodec, groups: KeyGroupRange) -> None:
+    def __init__(
+        self, meta: StateMeta, column: Column, keys: RowKeys, codec: StoredCodec, groups: KeyGroupRange
+    ) -> None:
         super().__init__(meta, column, keys, codec, groups)
         self._clean: dict[Any, dict[Any, Any]] = {}  # what is known of each map; MISSING: there is no such row
         self._known = 0
@@ -317,12 +328,15 @@ class MapRows(_CollectionRows):
         return first is None
 
     def has(self, group: int, address: Any) -> bool:
+        """Whether there is an entry."""
         return not self.is_empty(group, address)
 
     def forget(self, address: Any) -> None:
+        """Rows of an address were changed behind the cache."""
         self._clean.pop(address, None)
 
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
+        """The rows that changes make."""
         found: list[Change] = []
         for address, edit in entries:
             base = self.keys.base(group, address)
@@ -336,6 +350,7 @@ class MapRows(_CollectionRows):
         return found
 
     def settle(self, changes: dict[Any, Any]) -> None:
+        """Changes are in the database."""
         for address, edit in changes.items():
             if edit.whole:
                 self._clean.pop(address, None)

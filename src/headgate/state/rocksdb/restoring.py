@@ -203,7 +203,13 @@ def _download(handle: KeyedStateHandle, read: ReadPayload, target: Path) -> None
 
 
 def rewrite(
-    store: Store, source: Column, target: Column, old: StoredCodec, new: StoredCodec, bounds: tuple[bytes, bytes], now: int
+    store: Store,
+    source: Column,
+    target: Column,
+    old: StoredCodec,
+    new: StoredCodec,
+    bounds: tuple[bytes, bytes],
+    now: int,
 ) -> None:
     """Bring the rows of a state into the form that its descriptor asks for now (SPEC R7.3, R2.7).
 
@@ -228,4 +234,3 @@ def _migrate(values: list[Any], old: StoredCodec, new: StoredCodec) -> list[Any]
     present = [value for value in values if value is not None]  # only map entries may be None
     migrated: Iterator[Any] = iter(after.to_rows(migrate_batch(before.to_batch(present), after)) if present else [])
     return [None if value is None else next(migrated) for value in values]
-

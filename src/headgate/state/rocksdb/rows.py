@@ -63,7 +63,9 @@ _FOREIGN: Final = _ForeignGroup()
 class StateRows(ABC):
     """One state of one backend."""
 
-    def __init__(self, meta: StateMeta, column: Column, keys: RowKeys, codec: StoredCodec, groups: KeyGroupRange) -> None:
+    def __init__(
+        self, meta: StateMeta, column: Column, keys: RowKeys, codec: StoredCodec, groups: KeyGroupRange
+    ) -> None:
         self.meta = meta
         self.column = column
         self.keys = keys
@@ -237,7 +239,9 @@ class ValueRows(StateRows):
     A change is the value in the form that the codec keeps, or None for a removed one.
     """
 
-    def __init__(self, meta: StateMeta, column: Column, keys: RowKeys, codec: StoredCodec, groups: KeyGroupRange) -> None:
+    def __init__(
+        self, meta: StateMeta, column: Column, keys: RowKeys, codec: StoredCodec, groups: KeyGroupRange
+    ) -> None:
         super().__init__(meta, column, keys, codec, groups)
         self._clean: dict[Any, Any] = {}
         self._older: dict[Any, Any] = {}
@@ -246,9 +250,11 @@ class ValueRows(StateRows):
         return _Writes(self, group)
 
     def weight(self) -> int:
+        """How many rows the changes will make."""
         return sum(map(len, self.own_tables()))
 
     def drop_replaced(self, layer: Layer) -> None:
+        """Forget changes of a layer that newer ones replace."""
         newer = self.frozen[: next(i for i, one in enumerate(self.frozen) if one is layer)] if self.frozen else []
         for group, table in layer.items():
             above = [self.tables[group], *(one[group] for one in newer if group in one)]
@@ -315,9 +321,11 @@ class ValueRows(StateRows):
         )
 
     def has(self, group: int, address: Any) -> bool:
+        """Whether there is an entry."""
         return self.tables[group][address] is not None
 
     def forget(self, address: Any) -> None:
+        """Rows of an address were changed behind the cache."""
         self._clean.pop(address, None)
         self._older.pop(address, None)
 
@@ -335,6 +343,7 @@ class ValueRows(StateRows):
                 yield group, address, self.codec.load(data)
 
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
+        """The rows that changes make."""
         removed = [address for address, stored in entries if stored is None]
         kept = [entry for entry in entries if entry[1] is not None] if removed else entries
         addresses = [address for address, _ in kept]
@@ -344,6 +353,7 @@ class ValueRows(StateRows):
         return changes
 
     def settle(self, changes: dict[Any, Any]) -> None:
+        """Changes are in the database."""
         self._keep(changes)
 
 

@@ -190,9 +190,7 @@ class RocksDBSnapshot(SnapshotRun):
         self._remove_directory()
         self._finish(files, own)
 
-    def _shared_file(
-        self, path: Path, nothing: tuple[str, bytes]
-    ) -> Generator[tuple[str, bytes], None, FileRef]:
+    def _shared_file(self, path: Path, nothing: tuple[str, bytes]) -> Generator[tuple[str, bytes], None, FileRef]:
         size = path.stat().st_size
         known = self._base.get(path.name)
         if known is not None and known.payload.size == size:
@@ -242,4 +240,3 @@ def _chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while data := file.read(CHUNK):
             yield data
-

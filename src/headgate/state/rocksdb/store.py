@@ -173,7 +173,9 @@ class Column:
     def scan(self, lower: bytes, upper: bytes, *, keep: bool = True) -> Iterator[tuple[bytes, bytes]]:
         """The rows from `lower` on and before `upper`, as they are now; `keep=False` spares the block cache."""
         options = _read_options(upper, keep)
-        return _held(cast("Iterator[tuple[bytes, bytes]]", self._family.items(from_key=lower, read_opt=options)), options)
+        return _held(
+            cast("Iterator[tuple[bytes, bytes]]", self._family.items(from_key=lower, read_opt=options)), options
+        )
 
     def scan_keys(self, lower: bytes, upper: bytes, *, keep: bool = True) -> Iterator[bytes]:
         """The keys of these rows."""
@@ -331,9 +333,7 @@ class Store:
             self._database.close()
 
 
-def _write_file(
-    path: Path, options: Options, first: tuple[bytes, bytes], rows: Iterator[tuple[bytes, bytes]]
-) -> None:
+def _write_file(path: Path, options: Options, first: tuple[bytes, bytes], rows: Iterator[tuple[bytes, bytes]]) -> None:
     """Write the first row and as many of the others as make a file."""
     writer = SstFileWriter(options)
     writer.open(str(path))

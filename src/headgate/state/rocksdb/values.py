@@ -16,7 +16,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -125,13 +125,14 @@ class _Scalars(ValueCodec):
         return value if type(value) is self._kind else self._converted(value)
 
     def encode(self, kept: Any) -> bytes:
-        if type(kept) is not self._kind or (self._limit is not None and not -self._limit <= kept < self._limit):
-            kept = self._through_arrow(kept)
-        return _encode(kept)
+        return _encode(kept if type(kept) is self._kind and self._in_range(kept) else self._through_arrow(kept))
+
+    def _in_range(self, number: Any) -> bool:
+        return self._limit is None or -self._limit <= number < self._limit
 
     def encode_many(self, kept: Sequence[Any]) -> list[bytes]:
-        limit = self._limit
-        if set(map(type, kept)) == self.plain and (limit is None or (-limit <= min(kept) and max(kept) < limit)):
+        fits = self._limit is None or (self._in_range(min(kept)) and self._in_range(max(kept)))
+        if fits and set(map(type, kept)) == self.plain:
             return list(map(_encode, kept))
         return super().encode_many(kept)
 
@@ -213,7 +214,7 @@ _PACKED_KINDS: Final = frozenset([int, float, str, bytes, bool])
 class _Untyped(ValueCodec):
     """Any Python object."""
 
-    plain = frozenset(kind for kind in ATOMS if kind is not type(None))
+    plain = frozenset(cast("frozenset[type]", ATOMS) - {type(None)})
 
     def keep(self, value: Any) -> Any:
         if isinstance(value, tuple) and is_immutable(value):
@@ -247,7 +248,9 @@ class _Untyped(ValueCodec):
 
     def load(self, data: bytes) -> Any:
         value = self.decode(data)
-        return value if type(value) in self.plain or (isinstance(value, tuple) and is_immutable(value)) else Packed(data)
+        return (
+            value if type(value) in self.plain or (isinstance(value, tuple) and is_immutable(value)) else Packed(data)
+        )
 
 
 _SCALARS: dict[pa.DataType, tuple[type, int | None]] = {
@@ -263,12 +266,12 @@ _SCALARS: dict[pa.DataType, tuple[type, int | None]] = {
 
 
 def codec_for(type_info: TypeInformation, where: str) -> ValueCodec:
-    """The codec of a type; `where` names the operator and the state in errors.
+    r"""The codec of a type; `where` names the operator and the state in errors.
 
     >>> from headgate.types import as_type
     >>> codec = codec_for(as_type("word string, n bigint"), "state 's'")
-    >>> codec.encode(codec.keep(("a", 1))), codec.decode(b"\\x92\\xa1a\\x01")
-    (b'\\x92\\xa1a\\x01', Row(word='a', n=1))
+    >>> codec.encode(codec.keep(("a", 1))), codec.decode(b"\x92\xa1a\x01")
+    (b'\x92\xa1a\x01', Row(word='a', n=1))
     """
     if type_info.schema is None:
         return _Untyped(type_info, where)

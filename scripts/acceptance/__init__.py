@@ -1,0 +1,1 @@
+"""The long acceptance lines, one module for each part of the system."""
