@@ -74,8 +74,8 @@ def _duration(key: str, default: int, doc: str, *older_keys: str, minimum: int =
     return _add(Option(key, Kind.DURATION, default, doc, older_keys, minimum=minimum))
 
 
-def _interval(key: str, doc: str) -> Option[int | None]:
-    return _add(Option[int | None](key, Kind.DURATION, None, doc, minimum=1))
+def _interval(key: str, doc: str, minimum: int = 1) -> Option[int | None]:
+    return _add(Option[int | None](key, Kind.DURATION, None, doc, minimum=minimum))
 
 
 def _memory(key: str, default: int, doc: str, *older_keys: str, minimum: int = 0) -> Option[int]:
@@ -135,14 +135,14 @@ FAILURE_RATE_DELAY = _duration("restart-strategy.failure-rate.delay", 1 * SECOND
 
 # --- Checkpoints ------------------------------------------------------------------------------------------------------
 CHECKPOINT_INTERVAL = _interval("execution.checkpointing.interval", "Time between two checkpoints; unset: no periodic checkpoints.")
-CHECKPOINT_INTERVAL_BACKLOG = _interval("execution.checkpointing.interval-during-backlog", "Interval while a source works off a backlog; unset: the interval above.")
+CHECKPOINT_INTERVAL_BACKLOG = _interval("execution.checkpointing.interval-during-backlog", "Interval while a source works off a backlog; unset: the interval above, 0: none meanwhile.", minimum=0)
 CHECKPOINT_MODE = _choice("execution.checkpointing.mode", "EXACTLY_ONCE", "EXACTLY_ONCE|AT_LEAST_ONCE", "Whether barriers are aligned (exactly once) or only counted.")
 CHECKPOINT_TIMEOUT = _duration("execution.checkpointing.timeout", 10 * MINUTE, "A checkpoint that takes longer is aborted.", minimum=1)
 CHECKPOINT_MIN_PAUSE = _duration("execution.checkpointing.min-pause", 0, "Time between the end of one checkpoint and the start of the next.")
 CHECKPOINT_MAX_CONCURRENT = _count("execution.checkpointing.max-concurrent-checkpoints", 1, "Checkpoints under way at the same time.", minimum=1)
 CHECKPOINT_TOLERABLE_FAILURES = _count("execution.checkpointing.tolerable-failed-checkpoints", 0, "Checkpoints that may fail in a row before the job does.")
 CHECKPOINT_RETENTION = _choice("execution.checkpointing.externalized-checkpoint-retention", "NO_EXTERNALIZED_CHECKPOINTS", "NO_EXTERNALIZED_CHECKPOINTS|RETAIN_ON_CANCELLATION|DELETE_ON_CANCELLATION", "Whether checkpoints outlive the job.")
-CHECKPOINT_NUM_RETAINED = _count("execution.checkpointing.num-retained", 1, "Completed checkpoints to keep.", "state.checkpoints.num-retained", minimum=1)
+CHECKPOINT_NUM_RETAINED = _count("execution.checkpointing.num-retained", 1, "Completed checkpoints to keep; below 1 counts as 1.", "state.checkpoints.num-retained", minimum=-1)
 CHECKPOINT_STORAGE = _choice_or_none("execution.checkpointing.storage", "jobmanager|filesystem", "Where checkpoints live: in the driver or in files; unset: files if a directory is set.", "state.checkpoint-storage")
 CHECKPOINT_DIR = _text("execution.checkpointing.dir", "Directory (any fsspec URL) for checkpoints.", "state.checkpoints.dir")
 SAVEPOINT_DIR = _text("execution.checkpointing.savepoint-dir", "Default directory for savepoints.", "state.savepoints.dir")

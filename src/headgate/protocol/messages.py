@@ -151,6 +151,7 @@ class CheckpointAborted(msgspec.Struct, tag=True, frozen=True):
 
     checkpoint_id: int
     latest_completed: int | None = None
+    latest_commit_number: int | None = None
 
 
 class Ping(msgspec.Struct, tag=True, frozen=True):

@@ -17,8 +17,9 @@ from typing import Any
 from headgate import config
 from headgate.config import Configuration
 from headgate.errors import IllegalState, StorageError
-from headgate.ids import JobId, VertexId
+from headgate.ids import JobId, OperatorId, VertexId
 from headgate.protocol import coordinator_events as ev
+from headgate.protocol.assignment import Mode, StateShape
 from headgate.protocol.checkpoint_plan import PlanInput, PlanVertex, TaskId, TaskReport, TaskStatus, Topology
 from headgate.protocol.checkpoint_types import SavepointFormat
 from headgate.protocol.coordinator import Coordinator
@@ -47,8 +48,8 @@ Send = Callable[[TaskId, FromDriver], None]
 class CheckpointService:
     """The checkpoints of one job.
 
-    `send` reaches a subtask, `call` runs a function in the job's thread, `fail` fails the attempt, `stand_down` ends
-    this driver because another one has taken the job over.
+    `send` reaches a subtask, `call` runs a function in the job's thread, `pump` waits for the next such function and runs
+    it, `fail` fails the attempt, `stand_down` ends this driver because another one has taken the job over.
     """
 
     def __init__(
@@ -59,13 +60,14 @@ class CheckpointService:
         *,
         send: Send,
         call: Callable[[Callable[[], None]], None],
+        pump: Callable[[], None],
         fail: Callable[[str], None],
         stand_down: Callable[[str], None],
     ) -> None:
         self.settings = CheckpointSettings.from_configuration(configuration)
         self._plan, self._send, self._call, self._fail, self._stand_down = plan, send, call, fail, stand_down
-        self._configuration = configuration
-        self._snapshots = JobSnapshots(plan, job_id, configuration, self.settings.num_retained)
+        self._configuration, self._pump = configuration, pump
+        self._snapshots = JobSnapshots(plan, job_id, configuration)
         self.job_id = self._snapshots.job_id
         recovered, next_id = self._snapshots.recovered()
         self._coordinator = Coordinator(self.settings, Random(), recovered=recovered, next_id=next_id)
@@ -109,6 +111,8 @@ class CheckpointService:
 
     def start_attempt(self, number: int) -> dict[VertexId, VertexRestore]:
         """A new attempt begins: what its subtasks start from. Steps back over damaged checkpoints."""
+        while not self._coordinator.settled:  # a claim under way may succeed: then that is where to start from
+            self._pump()
         self._attempt = number
         restored, restore = self._choose()
         self._tell(ev.AttemptStarted(number, _topology(self._plan), restored))
@@ -159,6 +163,9 @@ class CheckpointService:
     def job_ended(self, status: EndStatus) -> None:
         """The job is over: delete what need not be kept, and wait for that."""
         self._tell(ev.JobEnded(status))
+        # A claim that is answered only now decides what is kept, and so what is deleted: each answer may lead to work.
+        while not self._coordinator.settled:
+            self._pump()
         self._claims.shutdown(wait=True)
         self._pool.shutdown(wait=True)
         for request in self._requests.values():
@@ -183,7 +190,11 @@ class CheckpointService:
         shared = {
             op: sum(part.shared for piece in pieces for part in piece.parts) for op, pieces in state.operators.items()
         }
-        report = TaskReport(finished_operators=message.finished)
+        shapes = {
+            OperatorId(op): {name: StateShape(Mode(mode), count) for name, (mode, count) in states.items()}
+            for op, states in state.shapes.items()
+        }
+        report = TaskReport(operator_states=shapes, finished_operators=message.finished)
         self._tell(
             ev.Acknowledged(self._attempt, task, message.checkpoint_id, state, metrics, report, shared)  # type: ignore[arg-type]
         )
@@ -281,7 +292,7 @@ class CheckpointService:
 
     def _claim_log_entry(self, do: ev.ClaimLogEntry) -> None:
         self._later(
-            lambda: self._snapshots.claim(do.checkpoint_id),
+            lambda: self._snapshots.claim(do.checkpoint_id, do.subsumed),
             lambda error: ev.LogEntryFailed(do.checkpoint_id, str(error)),
             self._claims,
         )
@@ -292,15 +303,13 @@ class CheckpointService:
 
     def _notify_aborted(self, do: ev.NotifyAborted) -> None:
         for task in do.tasks:
-            self._send(task, CheckpointAborted(do.checkpoint_id, do.latest_completed))
+            self._send(task, CheckpointAborted(do.checkpoint_id, do.latest_completed, do.latest_commit_number))
 
     def _discard_files(self, do: ev.DiscardFiles) -> None:
         self._later(lambda: self._snapshots.discard_part(do.state), _nothing)
 
     def _discard_checkpoint(self, do: ev.DiscardCheckpoint) -> None:
-        self._later(
-            lambda: self._snapshots.discard(do.checkpoint_id, do.location), lambda _: ev.Discarded(do.checkpoint_id)
-        )
+        self._later(lambda: self._snapshots.discard(do), lambda _: ev.Discarded(do.checkpoint_id))
 
     def _complete_request(self, do: ev.CompleteRequest) -> None:
         answer = self._requests.pop(do.request_id, None)
@@ -332,8 +341,12 @@ def _nothing(_: Exception) -> None:
     return None
 
 
+_EPOCH_MS = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
+
+
 def _now() -> int:
-    return time.time_ns() // 1_000_000
+    """Milliseconds since the epoch that never jump: a corrected clock must not let every checkpoint expire."""
+    return _EPOCH_MS + time.monotonic_ns() // 1_000_000
 
 
 def _topology(plan: JobPlan) -> Topology:

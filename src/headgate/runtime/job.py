@@ -126,6 +126,7 @@ class SparkJob:
         self.restarts = 0
         self.failure_log: list[str] = []
         self._checkpoints: JobCheckpoints | None = None
+        self._superseded = False
         self._restore: Mapping[VertexId, VertexRestore] = {}
         self._thread = threading.Thread(target=self._run, name=f"headgate-job-{job_id[:8]}", daemon=True)
 
@@ -219,7 +220,14 @@ class SparkJob:
     def _run_attempts(self, server: ControlServer) -> None:
         number = 0
         self._checkpoints = JobCheckpoints(
-            self.plan, self.job_id, self._configuration, server, self._post, self._fail_attempt
+            self.plan,
+            self.job_id,
+            self._configuration,
+            server,
+            self._post,
+            self._pump,
+            self._fail_attempt,
+            self._stand_down,
         )
         self.job_id = self._checkpoints.job_id
         while True:
@@ -234,7 +242,7 @@ class SparkJob:
                 return
             self.failure_log.append(str(error))
             delay = self._restart.on_failure(time.time_ns() // 1_000_000)
-            if delay is None or spark_internals.is_stopped(self._spark):
+            if delay is None or self._superseded or spark_internals.is_stopped(self._spark):
                 self._fail(self._final(error), error)  # the user need not wait until the last worker is gone
                 self._wait_for_old_tasks(server, attempt, _OLD_TASKS_SECONDS)
                 return
@@ -429,6 +437,17 @@ class SparkJob:
     def _post(self, function: Callable[[], None]) -> None:
         """Run something in the job's thread."""
         self._events.put(_Call(function))
+
+    def _pump(self) -> None:
+        """Wait for the next function of the job's thread, between attempts: workers have nothing to say then."""
+        event = self._events.get()
+        if isinstance(event, _Call):
+            event.function()
+
+    def _stand_down(self, message: str) -> None:
+        """Another driver goes on with the job: this one ends, and restarts nothing."""
+        self._superseded = True
+        self._fail_attempt(message)
 
     def _fail_attempt(self, message: str) -> None:
         """Checkpoints failed so that the job must, or another driver has taken it over."""

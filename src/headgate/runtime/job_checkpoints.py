@@ -44,9 +44,11 @@ class JobCheckpoints:
         configuration: Configuration,
         server: ControlServer,
         post: Callable[[Callable[[], None]], None],
+        pump: Callable[[], None],
         fail: Callable[[str], None],
+        stand_down: Callable[[str], None],
     ) -> None:
-        """`post` runs a function in the job's thread, `fail` fails the attempt."""
+        """`post` runs a function in the job's thread, `pump` waits there for the next one; see CheckpointService."""
         self._plan, self._server, self._post = plan, server, post
         self._attempt = 0
         self._ended = False
@@ -59,7 +61,7 @@ class JobCheckpoints:
             if not slot.relay
         }
         self._service = CheckpointService(
-            plan, job_id, configuration, send=self._send, call=post, fail=fail, stand_down=fail
+            plan, job_id, configuration, send=self._send, call=post, pump=pump, fail=fail, stand_down=stand_down
         )
 
     # --- the job ----------------------------------------------------------------------------------------------------

@@ -36,9 +36,10 @@ __all__ = ["AckState", "SnapshotWriter", "VertexRestore", "WorkerStorage", "read
 
 
 class AckState(msgspec.Struct, frozen=True):
-    """What one subtask says of its state: for each operator the pieces it wrote."""
+    """What one subtask says of its state: for each operator the pieces it wrote, and its operator states' shapes."""
 
     operators: dict[str, tuple[StatePiece, ...]]
+    shapes: dict[str, dict[str, tuple[str, int]]] = {}  # by operator and state: mode and number of elements
 
     def encode(self) -> bytes:
         """For the acknowledgement."""
@@ -100,14 +101,17 @@ class SnapshotWriter:
         writer: StateWriter | None = None
         try:
             writer = open_writer(self._store, self._storage.target(progress), self._owner)
-            operators = {op.operator_id: self._operator(op, writer, progress) for op in progress.operators}
+            shapes: dict[str, dict[str, tuple[str, int]]] = {}
+            operators = {op.operator_id: self._operator(op, writer, progress, shapes) for op in progress.operators}
             self._channel_state(progress, operators, writer)
             if progress.cancelled:
                 writer.abort()
                 return
             written = writer.close()
             self._send(
-                self._acknowledgement(progress, AckState(operators), written.total_bytes, written.objects, started)
+                self._acknowledgement(
+                    progress, AckState(operators, shapes), written.total_bytes, written.objects, started
+                )
             )
         except Exception as error:
             progress.cancel()
@@ -117,10 +121,15 @@ class SnapshotWriter:
             self._send(DeclineCheckpoint(progress.barrier.id, reason, f"{type(error).__name__}: {error}"))
 
     def _operator(
-        self, operator: OperatorSnapshot, writer: StateWriter, progress: SnapshotInProgress
+        self,
+        operator: OperatorSnapshot,
+        writer: StateWriter,
+        progress: SnapshotInProgress,
+        shapes: dict[str, dict[str, tuple[str, int]]],
     ) -> tuple[StatePiece, ...]:
         pieces = []
         state = operator.operator_state()
+        shapes[operator.operator_id] = {n: (s.mode.value, s.elements) for n, s in state.shapes().items()}
         if not state.is_empty:
             part = writer.write(f"{operator.operator_id}-operator", msgspec.msgpack.encode(state))
             pieces.append(StatePiece(PieceKind.OPERATOR, () if part is None else (part,)))

@@ -32,7 +32,7 @@ from headgate.storage.checkpoints import (
 )
 from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
 from headgate.storage.layout import Attempt, JobLayout, make_savepoint_directory, savepoint_target
-from headgate.storage.log import CompletedRef, JobLog, Superseded, load_completed, newest_job
+from headgate.storage.log import CommitNumber, CompletedRef, JobLog, Superseded, load_completed, newest_job
 from headgate.storage.objects import OutcomeUnknown
 from headgate.storage.remote import open_store
 from headgate.storage.settings import StorageKind, StorageSettings
@@ -40,13 +40,14 @@ from headgate.storage.settings import StorageKind, StorageSettings
 __all__ = ["JobSnapshots", "restore_plan"]
 
 _VERIFY_THREADS = 4
+_SETTLE_SECONDS = 0.5
 
 
 class JobSnapshots:
     """Everything a job stores for its checkpoints. I/O methods are called from the service's pool."""
 
-    def __init__(self, plan: JobPlan, job_id: JobId, configuration: Configuration, num_retained: int) -> None:
-        self._plan, self._configuration, self._num_retained = plan, configuration, num_retained
+    def __init__(self, plan: JobPlan, job_id: JobId, configuration: Configuration) -> None:
+        self._plan, self._configuration = plan, configuration
         self._settings = StorageSettings.of(configuration)
         self._store = open_store(write_buffer=self._settings.write_buffer)
         self._registry = shared.SharedStateRegistry()
@@ -136,8 +137,9 @@ class JobSnapshots:
         shared_directory = self._layout.shared if self._layout is not None and incremental else None
         return WorkerStorage(self._attempt(), self._in_files, shared_directory, self._settings.inline_threshold)
 
-    def _attempt(self) -> Attempt:
-        return Attempt(1, self._restart) if self._log is None else self._log.attempt(self._restart)
+    def _attempt(self, restart: int | None = None) -> Attempt:
+        restart = self._restart if restart is None else restart
+        return Attempt(1, restart) if self._log is None else self._log.attempt(restart)
 
     # --- a checkpoint's way -----------------------------------------------------------------------------------------
 
@@ -172,7 +174,7 @@ class JobSnapshots:
         with self._lock:
             self._published[content.checkpoint_id] = snapshot
         pointer = content.location or f"memory of the driver, checkpoint {content.checkpoint_id}"
-        return ev.MetadataWritten(content.checkpoint_id, pointer, snapshot.size)
+        return ev.MetadataWritten(content.checkpoint_id, pointer, snapshot.size, snapshot=snapshot)
 
     def _manifest(self, content: ev.Content) -> mf.Manifest:
         operators = []
@@ -203,23 +205,39 @@ class JobSnapshots:
         state = self._acks.get((content.checkpoint_id, task)) or content.states.get(task)
         return () if state is None else state.operators.get(operator, ())
 
-    def claim(self, checkpoint_id: int) -> ev.LogEntryClaimed | ev.LogEntryFailed | ev.Superseded:
+    def claim(
+        self, checkpoint_id: int, subsumed: Sequence[int]
+    ) -> ev.LogEntryClaimed | ev.LogEntryFailed | ev.Superseded:
         """Make a checkpoint complete: its entry in the job log, whose number is the commit number."""
         with self._lock:
             self._acks = {key: ack for key, ack in self._acks.items() if key[0] > checkpoint_id}
         if self._log is None:
             self._commits += 1
             return ev.LogEntryClaimed(checkpoint_id, self._commits)
-        retained = sorted(ref.commit for ref in self._log.state.retained)
-        subsumed = retained[: len(retained) - self._num_retained + 1] if len(retained) >= self._num_retained else []
+        commits = [CommitNumber(number) for number in subsumed]
         try:
-            return ev.LogEntryClaimed(
-                checkpoint_id, self._log.complete(self._published[checkpoint_id], subsumed).commit
-            )
+            return ev.LogEntryClaimed(checkpoint_id, self._log.complete(self._published[checkpoint_id], commits).commit)
         except Superseded as error:
             return ev.Superseded(checkpoint_id, str(error))
         except OutcomeUnknown as error:
-            return ev.LogEntryFailed(checkpoint_id, str(error), outcome_unknown=True)
+            return self._settle(checkpoint_id, error)
+
+    def _settle(
+        self, checkpoint_id: int, error: OutcomeUnknown
+    ) -> ev.LogEntryClaimed | ev.LogEntryFailed | ev.Superseded:
+        """Whether a claim counts is not known: ask until it is, since nothing can go on before."""
+        assert self._log is not None
+        while True:
+            try:
+                ref = self._log.settle()
+            except Superseded as superseded:
+                return ev.Superseded(checkpoint_id, str(superseded))
+            except StorageError:
+                time.sleep(_SETTLE_SECONDS)
+                continue
+            if ref is None:
+                return ev.LogEntryFailed(checkpoint_id, str(error))
+            return ev.LogEntryClaimed(checkpoint_id, ref.commit)
 
     # --- restoring --------------------------------------------------------------------------------------------------
 
@@ -242,19 +260,20 @@ class JobSnapshots:
                     if isinstance(part.handle, FileSegment) and not part.shared:
                         self._store.delete(part.handle.path)
 
-    def discard(self, checkpoint_id: int, location: str) -> ev.Discarded:
+    def discard(self, do: ev.DiscardCheckpoint) -> ev.Discarded:
         """Delete a checkpoint, completed or not; shared files stay until they are released."""
         with self._lock:
-            published = self._published.pop(checkpoint_id, None)
-            self._acks = {key: ack for key, ack in self._acks.items() if key[0] != checkpoint_id}
-        if location and self._layout is not None and location == self._layout.checkpoint(checkpoint_id):
-            if published is not None:
-                discard_checkpoint(self._store, self._layout, checkpoint_id)
-            else:
-                discard_pending(self._store, location, self._attempt())
-        elif location:
-            discard_pending_savepoint(self._store, location)
-        return ev.Discarded(checkpoint_id)
+            self._published.pop(do.checkpoint_id, None)
+            self._acks = {key: ack for key, ack in self._acks.items() if key[0] != do.checkpoint_id}
+        if not do.location:
+            return ev.Discarded(do.checkpoint_id)
+        if do.completed and self._layout is not None and not do.type.is_savepoint:
+            discard_checkpoint(self._store, self._layout, do.checkpoint_id)
+        elif do.type.is_savepoint:
+            discard_pending_savepoint(self._store, do.location)
+        else:
+            discard_pending(self._store, do.location, self._attempt(do.attempt), do.snapshot)
+        return ev.Discarded(do.checkpoint_id)
 
     def release(self, lowest: int | None) -> tuple[tuple[str, ...], frozenset[int]]:
         """What no retained checkpoint needs any more."""

@@ -329,7 +329,7 @@ class HashMapBackend(KeyedStateBackend):
     def snapshot(self, checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) -> SnapshotRun:
         """Freeze all tables; what is written from now on is not in the snapshot."""
         self._started = True
-        self.maintain(_IDLE_MERGE_ENTRIES)  # so that a job without records does not pile up overlays
+        self.maintain(_IDLE_MERGE_ENTRIES)  # so that a job without records does not pile up layers
         history = self._history
         history.sequence += 1
         stores = self._all_stores()

@@ -22,7 +22,7 @@ from typing import Any, Final
 from cloudpickle import cloudpickle as cloud
 
 from headgate.errors import InvalidArgument, StateMigrationError
-from headgate.state.addresses import VOID, in_namespace, split_address
+from headgate.state.addresses import VOID, address_of, in_namespace, split_address
 
 __all__ = ["RowKeys", "decode_address", "encode_address"]
 
@@ -192,7 +192,7 @@ def decode_address(data: bytes, position: int = 0, *, tagged: bool = True) -> tu
         return data[position + 1 : end], end
     if tag == _FLOAT:
         number = _unpack_float(data, position)[0]
-        return ((float, number) if tagged else number), position + 8
+        return (address_of(number) if tagged else number), position + 8  # there is one NaN only
     if tag in (_FALSE, _TRUE):
         return ((bool, tag == _TRUE) if tagged else tag == _TRUE), position
     if tag == _TUPLE:

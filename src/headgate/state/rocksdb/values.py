@@ -131,8 +131,9 @@ class _Scalars(ValueCodec):
         return self._limit is None or -self._limit <= number < self._limit
 
     def encode_many(self, kept: Sequence[Any]) -> list[bytes]:
-        fits = self._limit is None or (self._in_range(min(kept)) and self._in_range(max(kept)))
-        if fits and set(map(type, kept)) == self.plain:
+        if set(map(type, kept)) == self.plain and (
+            self._limit is None or (self._in_range(min(kept)) and self._in_range(max(kept)))
+        ):
             return list(map(_encode, kept))
         return super().encode_many(kept)
 
