@@ -511,6 +511,7 @@ def an_unknown_outcome_counts_as_a_failure(patch):
         try:
             return real(self, entry)
         except OutcomeUnknown as error:
+            self._status = log_module.LogStatus.LEADING  # else the log itself would refuse to go on
             raise StorageError(str(error)) from error
 
     patch.setattr(JobLog, "_claim", claim)
@@ -560,8 +561,8 @@ def ids_are_taken_again(patch):
 )
 def test_planted_mistakes_are_found(mistake, monkeypatch):
     mistake(monkeypatch)
-    search = settings(quick(2000), phases=[Phase.generate], database=None, print_blob=False)
-    with pytest.raises((AssertionError, StorageError, KeyError, ExceptionGroup)):
+    search = settings(quick(2000), phases=[Phase.generate], database=None, print_blob=False, report_multiple_bugs=False)
+    with pytest.raises((AssertionError, StorageError)):  # something needed is gone, wrong, or about to be deleted
         run_state_machine_as_test(StorageMachine, settings=search)
 
 

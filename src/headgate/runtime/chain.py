@@ -164,6 +164,11 @@ class OperatorChain:
         for operator in self.operators:
             operator.notify_aborted(checkpoint_id)
 
+    def upkeep(self) -> None:
+        """Let the operators do what no record asks for."""
+        for operator in self.operators:
+            operator.upkeep()
+
     # --- time -------------------------------------------------------------------------------------------------------
 
     def deadlines(self) -> list[int]:

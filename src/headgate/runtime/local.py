@@ -192,6 +192,8 @@ class LocalRun:
         for number, level in enumerate(self._tasks):
             for task in level:
                 self._guarded(partial(task.on_time, self.time))
+                if isinstance(task, Subtask):
+                    self._guarded(task.upkeep)
                 self._deliver(number, task)
 
     def _guarded(self, call: Callable[[], int | None]) -> int:

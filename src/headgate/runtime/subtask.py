@@ -361,6 +361,11 @@ class Subtask:
             elif now >= self._flush_at:
                 self.flush()
 
+    def upkeep(self) -> None:
+        """Work that no record asks for, such as dropping expired state; call it about once a second."""
+        if self.status is Status.RUNNING and not self._restored_finished:
+            self._chain.upkeep()
+
     # --- time -------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> int | None:

@@ -57,6 +57,7 @@ __all__ = ["ROW_SCHEMA", "LevelTask", "process_mark"]
 ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("payload", pa.binary())])
 _MAX_YIELD = 8 << 20
 _LONGEST_WAIT = 1.0
+_UPKEEP_SECONDS = 1.0
 _CANCEL_GRACE = 3.0
 _FAILURE_GRACE = 8.0  # pyspark waits up to 5 s for its own reading thread before it reports an exception
 
@@ -152,6 +153,7 @@ class Shell:
         self._mailbox: deque[FromDriver] = deque()
         self.snapshots: SnapshotWriter | None = None
         self._told_end_of_data = False
+        self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
         self._times = _Times()
         self._limit = 256  # records in a slice, adapted to the time it takes
 
@@ -240,6 +242,9 @@ class Shell:
             self.check_cancelled()
             if isinstance(task, Subtask):
                 self._serve_checkpoints(task)
+                if time.monotonic() >= self._next_upkeep:
+                    task.upkeep()
+                    self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
             for row in self.inflow.take(self._room(task)):
                 task.receive(row)
             self._check_input(task)

@@ -161,7 +161,7 @@ def check_state(operator: str, stored: StateMeta, now: StateMeta, *, migrate_ttl
         was, is_now = ("with", "without") if stored.ttl else ("without", "with")
         raise StateMigrationError(
             f"{where}: was stored {was} a time to live and is now declared {is_now}; declare it as before, "
-            "or allow the change with headgate.state.ttl.migrate"
+            "or allow the change with headgate.state.ttl-migration.enabled"
         )
     if stored.map_key_type is not None and now.map_key_type is not None:
         old_key, new_key = stored.map_key_type.type_info(), now.map_key_type.type_info()

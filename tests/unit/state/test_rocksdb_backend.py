@@ -238,7 +238,8 @@ def test_the_barrier_writes_nothing_and_the_snapshot_is_exact(rig):
         backend.end_batch()
         backend.maintain(1000)
     handle = rig.keep(run.finish())
-    assert {get(rig.open([handle]), key) for key in (0, 17, 4999)} == {1}
+    restored = rig.open([handle])
+    assert {get(restored, key) for key in (0, 17, 4999)} == {1}
     assert get(backend, 17) == 2
 
 
@@ -356,7 +357,8 @@ def test_a_claimed_checkpoint_is_referred_to_after_a_rescale(rig):
     after = rig.snapshot(merged, 8)
     assert any(file.created_by == 7 for file in after.files)
     assert any(file.created_by == 8 and file.shared for file in after.files)
-    assert [get(rig.open([after]), key) for key in range(400)] == list(range(400))
+    again = rig.open([after])
+    assert [get(again, key) for key in range(400)] == list(range(400))
 
 
 def test_claiming_several_checkpoints_is_refused(rig):
@@ -520,9 +522,9 @@ def test_map_iteration_is_in_the_order_of_keys(rig):
     backend = rig.open()
     state = backend.state(MapStateDescriptor("m", "bigint", "bigint"))
     backend.set_current_key("k")
-    state.put_all({n: 0 for n in range(-10, 10, 2)})
+    state.put_all(dict.fromkeys(range(-10, 10, 2), 0))
     rig.snapshot(backend, 1)
-    state.put_all({n: 1 for n in range(-9, 10, 2)})
+    state.put_all(dict.fromkeys(range(-9, 10, 2), 1))
     state.remove(4)
     state.put(6, 2)
     assert list(state.keys()) == [n for n in range(-10, 10) if n != 4]

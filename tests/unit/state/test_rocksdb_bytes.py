@@ -20,7 +20,12 @@ from headgate.state.rocksdb.values import Packed, StoredCodec, codec_for, pack_s
 from headgate.types import TypeMismatch, Types, as_type
 
 SCALARS = st.one_of(
-    st.integers(), st.text(), st.binary(), st.booleans(), st.floats(allow_nan=False), st.text(st.characters(), min_size=255)
+    st.integers(),
+    st.text(),
+    st.binary(),
+    st.booleans(),
+    st.floats(allow_nan=False),
+    st.text(st.characters(), min_size=255),
 )
 KEYS = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4).map(tuple), max_leaves=6)
 
@@ -127,7 +132,10 @@ def test_the_group_takes_two_bytes_above_128_groups():
         ("array<string>", [["a", None]]),
         ("map<string,bigint>", [{"a": 1}]),
         ("a bigint, s struct<x: int, y: string>", [(1, (2, "z"))]),
-        (None, [1, 2**70, "x", "\ud800", b"y", 1.5, True, (1, ("a", None)), [1], {"a": [1]}, {1, 2}, dt.date(2024, 1, 1)]),
+        (
+            None,
+            [1, 2**70, "x", "\ud800", b"y", 1.5, True, (1, ("a", None)), [1], {"a": [1]}, {1, 2}, dt.date(2024, 1, 1)],
+        ),
     ],
 )
 def test_values_come_back(type_info, values):

@@ -130,6 +130,9 @@ class Operator:
         if listener is not None:
             self.guard(listener, checkpoint_id)
 
+    def upkeep(self) -> None:
+        """A bounded piece of work that no record asks for, about once a second."""
+
     # --- time -------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> int | None:

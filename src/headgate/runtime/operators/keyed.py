@@ -18,6 +18,8 @@ from headgate.state.timers import TimeDomain
 
 __all__ = ["KeyedCoFlatMap", "KeyedCoMap", "KeyedCoProcess", "KeyedFilter", "KeyedFlatMap", "KeyedMap", "KeyedProcess"]
 
+_CLEANUP_ENTRIES = 10_000  # in one go: a few milliseconds
+
 Keys = tuple[list[Any], list[int]]  # addresses and key groups of a batch
 
 
@@ -73,6 +75,11 @@ class KeyedOperator(Operator):
     def notify_aborted(self, checkpoint_id: int) -> None:
         self.backend.notify_aborted(checkpoint_id)
         super().notify_aborted(checkpoint_id)
+
+    def upkeep(self) -> None:
+        """Drop expired state that nobody reads, and finish what snapshots left behind."""
+        self.backend.background_cleanup(_CLEANUP_ENTRIES)
+        self.backend.maintain(_CLEANUP_ENTRIES)
 
     def keys_of(self, batch: Batch, input: int) -> Keys:
         """Addresses and key groups of the records; tells the backend what is to come."""

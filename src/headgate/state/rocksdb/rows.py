@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -255,11 +255,14 @@ class ValueRows(StateRows):
 
     def drop_replaced(self, layer: Layer) -> None:
         """Forget changes of a layer that newer ones replace."""
-        newer = self.frozen[: next(i for i, one in enumerate(self.frozen) if one is layer)] if self.frozen else []
-        for group, table in layer.items():
+        newer = list(takewhile(lambda one: one is not layer, self.frozen))
+        for group in list(layer):
+            table = layer[group]
             above = [self.tables[group], *(one[group] for one in newer if group in one)]
             for address in [address for address in table if any(address in other for other in above)]:
                 del table[address]
+            if not table:
+                del layer[group]
 
     def remove(self, group: int, address: Any) -> None:
         """Remove an entry; no tombstone where it is known that there is no row."""

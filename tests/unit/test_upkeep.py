@@ -1,0 +1,38 @@
+"""Expired state that nobody reads goes away while the job runs (SPEC R2.5, and beyond it)."""
+
+import pytest
+from rig import Services, data, plan_of, subtask, work_off
+
+from headgate import KeyedProcessFunction, StateTtlConfig, Time, ValueStateDescriptor
+
+
+class WriteOnce(KeyedProcessFunction):
+    def open(self, runtime_context):
+        descriptor = ValueStateDescriptor("seen", "bigint")
+        descriptor.enable_time_to_live(StateTtlConfig.new_builder(Time.seconds(5)).build())
+        self.seen = runtime_context.get_state(descriptor)
+
+    def process_element(self, value, ctx):
+        self.seen.update(value)
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_what_is_written_once_and_never_read_is_forgotten(tmp_path, backend):
+    def program(env):
+        env.get_configuration().set("state.backend.type", backend).set("io.tmp.dirs", str(tmp_path))
+        env.from_collection([1]).key_by(lambda n: n).process(WriteOnce())
+
+    services = Services()
+    task = subtask(plan_of(program), "Process", services=services)
+    task.open()
+    task.receive(data(*range(3000)))
+    work_off(task, 5000)
+    state = task._chain.operators[0].backend
+    assert state.entry_count("seen") == 3000
+    services.time = 4999
+    task.upkeep()
+    assert state.entry_count("seen") == 3000
+    services.time = 5000  # SPEC R2.2: inclusive
+    task.upkeep()
+    assert state.entry_count("seen") == 0
+    task.close()
