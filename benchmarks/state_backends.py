@@ -203,22 +203,22 @@ def disk(bench: Bench) -> int:
 
 def ttl(keys: int = 1_000_000) -> None:
     """What a time to live costs when state is written, and what a sweep costs and frees."""
-    now = 0
+    clock = [0]
     value = bytes(range(100))
     for lives in (None, 1000):
-        bench = Bench(RocksDBBackend, lambda: now)
+        bench = Bench(RocksDBBackend, lambda: clock[0])
         descriptor = ValueStateDescriptor("v", "binary")
         if lives is not None:
             descriptor.enable_time_to_live(StateTtlConfig.new_builder(lives).build())
         seconds = fill(bench, bench.backend.state(descriptor), keys, value)
         report(figure="write", ttl=lives is not None, cpu_us_per_key=round(seconds / keys * 1e6, 2), disk=disk(bench))
         if lives is not None:
-            now = 999
+            clock[0] = 999
             before = disk(bench)
             cpu = time.process_time()
             bench.backend.background_cleanup(keys)
             looked = time.process_time() - cpu
-            now = 2000
+            clock[0] = 2000
             cpu, longest, removed = time.process_time(), 0.0, 0
             while True:
                 start = time.perf_counter()

@@ -490,11 +490,9 @@ def test_large_lists_and_maps_are_written_in_parts(rig):
     backend.state(maps).clear()
     backend.state(maps).put_all({n: n for n in range(count)})
     run = backend.snapshot(2)
-    steps = 0
     backend.state(lists).add(count)
     for _ in range(4):  # half-way, nothing is seen twice and nothing is missing
         next(run)
-        steps += 1
         assert backend.state(lists).get() == list(range(count + 1))
         assert len(dict(backend.state(maps).items())) == count
     restored = rig.open([rig.keep(run.finish())])

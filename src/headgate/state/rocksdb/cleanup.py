@@ -55,6 +55,14 @@ class Sweeper:
 
         `written` says that all changes made so far are in the database, so that a pass that begins now sees all rows.
         """
+        checked, changed = self._walk(store, budget, now, written)
+        if self.begins(now) and checked < budget:
+            # An old pass has ended, and rows that it saw alive are dead by now.
+            more, found = self._walk(store, budget - checked, now, False)
+            checked, changed = checked + more, changed + found
+        return checked, changed
+
+    def _walk(self, store: Store, budget: int, now: int, written: bool) -> tuple[int, int]:
         if self._position is None:
             if not self.begins(now):
                 return 0, 0
