@@ -33,7 +33,9 @@ _RECOMMENDED = {
     "spark.executor.heartbeatInterval": "5s",
     "spark.task.reaper.enabled": "true",
     "spark.task.maxFailures": "1",
-    "spark.python.unix.domain.socket.enabled": "false",
+    # Over TCP a lone row waits 40 ms in every hop: the JVM writes it in pieces, and Nagle's algorithm holds the second one
+    # until the worker's kernel acknowledges the first.
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "headgate.runtime.daemon",  # workers are forks that have everything loaded
     "spark.python.worker.reuse": "false",  # and so no worker outlives its task: no thread or state of an old attempt
 }

@@ -51,7 +51,7 @@ from headgate.state.rocksdb.restoring import (
     restore_store,
     rewrite,
 )
-from headgate.state.rocksdb.rows import StateRows, ValueRows
+from headgate.state.rocksdb.rows import Ground, StateRows, ValueRows
 from headgate.state.rocksdb.snapshots import FIRST_STAMP, RocksDBSnapshot, Span, Taken, Uploads
 from headgate.state.rocksdb.store import Column, MemoryBudget, Store
 from headgate.state.rocksdb.values import StoredCodec, codec_for
@@ -93,7 +93,7 @@ class RocksDBBackend(KeyedStateBackend):
         self._budget.enter()
         self._opened: Store | None = None
         self._disposed = False
-        self._keys = RowKeys(setup.max_parallelism)
+        self._ground = Ground(RowKeys(setup.max_parallelism), setup.key_groups)
         self._sequencer = Sequencer()
         self._writeback = WriteBack(self._budget)
         self._uploads = Uploads()
@@ -158,11 +158,11 @@ class RocksDBBackend(KeyedStateBackend):
         column = self._store.column(column_name(meta))
         rows: StateRows
         if spec.kind == "list":
-            rows = ListRows(meta, column, self._keys, codec, self.setup.key_groups, self._sequencer)
+            rows = ListRows(meta, column, codec, self._ground, self._sequencer)
         elif spec.kind == "map":
-            rows = MapRows(meta, column, self._keys, codec, self.setup.key_groups)
+            rows = MapRows(meta, column, codec, self._ground)
         else:
-            rows = ValueRows(meta, column, self._keys, codec, self.setup.key_groups)
+            rows = ValueRows(meta, column, codec, self._ground)
         self._states[column.name] = rows
         return rows
 
@@ -195,8 +195,8 @@ class RocksDBBackend(KeyedStateBackend):
             codec.open(codec.load(data))
 
     def _bounds(self) -> tuple[bytes, bytes]:
-        groups = self.setup.key_groups
-        return self._keys.prefix(groups.start), self._keys.prefix(groups.end + 1)
+        keys, groups = self._ground.keys, self._ground.groups
+        return keys.prefix(groups.start), keys.prefix(groups.end + 1)
 
     def make_handle(self, descriptor: StateDescriptor, spec: StateSpec, cell: Cell) -> State:
         """The handle of a state; value state without time to live skips the cell."""

@@ -19,6 +19,7 @@ from headgate.state.ttl import Expiry
 __all__ = ["Sweeper"]
 
 _PASSES_PER_TTL: Final = 8
+_BATCH_ROWS: Final = 4096
 _FLUSH_ROWS: Final = 10_000
 _NEVER: Final = b"\xff" * STAMP_BYTES
 
@@ -55,11 +56,14 @@ class Sweeper:
 
         `written` says that all changes made so far are in the database, so that a pass that begins now sees all rows.
         """
-        checked, changed = self._walk(store, budget, now, written)
-        if self.begins(now) and checked < budget:
-            # An old pass has ended, and rows that it saw alive are dead by now.
-            more, found = self._walk(store, budget - checked, now, False)
-            checked, changed = checked + more, changed + found
+        checked = changed = 0
+        while checked < budget:
+            asked = min(budget - checked, _BATCH_ROWS)
+            seen, found = self._walk(store, asked, now, written)
+            checked, changed = checked + seen, changed + found
+            # When an old pass has ended, rows that it saw alive may be dead by now, and the next one follows at once.
+            if seen < asked and not self.begins(now):
+                break
         return checked, changed
 
     def _walk(self, store: Store, budget: int, now: int, written: bool) -> tuple[int, int]:

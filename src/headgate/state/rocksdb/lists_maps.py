@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final
 
 from headgate.handles import StateMeta
-from headgate.keygroups import KeyGroupRange
 from headgate.state.cells import MISSING
-from headgate.state.rocksdb.keys import RowKeys, decode_address, encode_address
-from headgate.state.rocksdb.rows import UPPER, Change, Layer, StateRows
+from headgate.state.rocksdb.keys import decode_address, encode_address
+from headgate.state.rocksdb.rows import UPPER, Change, Ground, Layer, Portion, StateRows
 from headgate.state.rocksdb.store import Column
 from headgate.state.rocksdb.values import StoredCodec
 
 __all__ = ["GONE", "ListEdit", "ListRows", "MapEdit", "MapRows", "Sequencer"]
 
 _number: Final = struct.Struct(">Q").pack
+_NOTHING: Final = nullcontext()
 BULK_ROWS: Final = 10_000
 _CACHED_LIST: Final = 256  # a longer list is read anew each time
 
@@ -38,10 +40,8 @@ class Sequencer:
 class _CollectionRows(StateRows):
     """What lists and maps share: many rows per address."""
 
-    def __init__(
-        self, meta: StateMeta, column: Column, keys: RowKeys, codec: StoredCodec, groups: KeyGroupRange
-    ) -> None:
-        super().__init__(meta, column, keys, codec, groups)
+    def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, ground: Ground) -> None:
+        super().__init__(meta, column, codec, ground)
         self._weight = 0
 
     def weight(self) -> int:
@@ -53,19 +53,24 @@ class _CollectionRows(StateRows):
         self._weight = 0
         return super().freeze()
 
-    def portion(self, table: dict[Any, Any], rows: int) -> list[tuple[Any, Any]]:
-        """Changes that make about that many rows."""
+    def portion(self, table: dict[Any, Any], rows: int) -> Portion:
+        """Changes of a frozen table that make about that many rows."""
         found: list[tuple[Any, Any]] = []
         for address, edit in table.items():
             if len(edit) > rows:
-                if not found:
-                    found.append((address, edit.split(rows)))
-                break
+                if found:
+                    break
+                first, rest = edit.split(rows)
+                return Portion([(address, first)], {address: rest})
             found.append((address, edit))
             rows -= len(edit) + 1
             if rows <= 0:
                 break
-        return found
+        return Portion(found)
+
+    def _reading(self) -> AbstractContextManager[Any]:
+        """Held while a collection is read."""
+        return self.guard if self.frozen else _NOTHING
 
     def _old_rows(self, base: bytes) -> list[bytes]:
         """The rows that a change replaces; very many are removed at once, so that the batch stays small."""
@@ -88,27 +93,18 @@ class ListEdit:
     def __len__(self) -> int:
         return len(self.elements)
 
-    def split(self, rows: int) -> ListEdit:
-        """Take that many elements out, as a change that comes before what is left."""
-        first = ListEdit(self.elements[:rows], whole=self.whole)
-        self.elements = self.elements[rows:]
-        self.whole = False
-        return first
+    def split(self, rows: int) -> tuple[ListEdit, ListEdit]:
+        """The same as two changes, the first with that many elements."""
+        return ListEdit(self.elements[:rows], whole=self.whole), ListEdit(self.elements[rows:], whole=False)
 
 
 class ListRows(_CollectionRows):
     """A list per address."""
 
     def __init__(
-        self,
-        meta: StateMeta,
-        column: Column,
-        keys: RowKeys,
-        codec: StoredCodec,
-        groups: KeyGroupRange,
-        sequencer: Sequencer,
+        self, meta: StateMeta, column: Column, codec: StoredCodec, ground: Ground, sequencer: Sequencer
     ) -> None:
-        super().__init__(meta, column, keys, codec, groups)
+        super().__init__(meta, column, codec, ground)
         self._sequencer = sequencer
         self._clean: dict[Any, list[Any]] = {}  # an empty list: there are no rows
 
@@ -133,12 +129,13 @@ class ListRows(_CollectionRows):
     def elements(self, group: int, address: Any) -> list[Any]:
         """All elements as they are kept, in a list of its own."""
         parts: list[list[Any]] = []
-        for edit in self.edits(group, address):
-            parts.append(edit.elements)
-            if edit.whole:
-                break
-        else:
-            parts.append(self._stored(group, address))
+        with self._reading():
+            for edit in self.edits(group, address):
+                parts.append(edit.elements)
+                if edit.whole:
+                    break
+            else:
+                parts.append(self._stored(group, address))
         return [element for part in reversed(parts) for element in part]
 
     def _stored(self, group: int, address: Any) -> list[Any]:
@@ -161,10 +158,11 @@ class ListRows(_CollectionRows):
 
     def has(self, group: int, address: Any) -> bool:
         """Whether there is an entry."""
-        for edit in self.edits(group, address):
-            if edit.elements or edit.whole:
-                return bool(edit.elements)
-        return bool(self._stored(group, address))
+        with self._reading():
+            for edit in self.edits(group, address):
+                if edit.elements or edit.whole:
+                    return bool(edit.elements)
+            return bool(self._stored(group, address))
 
     def forget(self, address: Any) -> None:
         """Rows of an address were changed behind the cache."""
@@ -210,22 +208,19 @@ class MapEdit:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def split(self, rows: int) -> MapEdit:
-        """Take that many entries out, as a change that comes before what is left."""
-        first = MapEdit(whole=self.whole)
+    def split(self, rows: int) -> tuple[MapEdit, MapEdit]:
+        """The same as two changes, the first with that many entries."""
+        first, rest = MapEdit(whole=self.whole), MapEdit(whole=False)
         entries = list(self.entries.items())
-        first.entries, self.entries = dict(entries[:rows]), dict(entries[rows:])
-        self.whole = False
-        return first
+        first.entries, rest.entries = dict(entries[:rows]), dict(entries[rows:])
+        return first, rest
 
 
 class MapRows(_CollectionRows):
     """A map per address."""
 
-    def __init__(
-        self, meta: StateMeta, column: Column, keys: RowKeys, codec: StoredCodec, groups: KeyGroupRange
-    ) -> None:
-        super().__init__(meta, column, keys, codec, groups)
+    def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, ground: Ground) -> None:
+        super().__init__(meta, column, codec, ground)
         self._clean: dict[Any, dict[Any, Any]] = {}  # what is known of each map; MISSING: there is no such row
         self._known = 0
 
@@ -261,6 +256,10 @@ class MapRows(_CollectionRows):
 
     def get(self, group: int, address: Any, map_key: Any) -> Any:
         """What is kept of an entry, or MISSING."""
+        with self._reading():
+            return self._get(group, address, map_key)
+
+    def _get(self, group: int, address: Any, map_key: Any) -> Any:
         for edit in self.edits(group, address):
             if map_key in edit.entries:
                 return edit.entries[map_key]
@@ -286,16 +285,17 @@ class MapRows(_CollectionRows):
         """(map key, kept) of all entries, in the order of the serialised map keys (SPEC R1.7)."""
         base = self.keys.base(group, address)
         pending: dict[bytes, tuple[Any, Any]] = {}
-        whole = False
-        for edit in self.edits(group, address):
-            for map_key, stored in edit.entries.items():
-                pending.setdefault(encode_address(map_key), (map_key, stored))
-            if edit.whole:
-                whole = True
-                break
+        rows: Iterator[tuple[bytes, bytes]] = iter(())
         # The scan shows the rows as they are now, and the changes are copied: both may change during the iteration.
-        rows = iter(()) if whole else self.column.scan(base, base + UPPER)
-        return self._merge(sorted(pending.items()) if pending else [], rows, len(base))
+        with self._reading():
+            for edit in self.edits(group, address):
+                for map_key, stored in edit.entries.items():
+                    pending.setdefault(encode_address(map_key), (map_key, stored))
+                if edit.whole:
+                    break
+            else:
+                rows = self.column.scan(base, base + UPPER)
+        return self._merge(sorted(pending.items(), key=itemgetter(0)) if pending else [], rows, len(base))
 
     def _merge(
         self, pending: list[tuple[bytes, tuple[Any, Any]]], rows: Iterator[tuple[bytes, bytes]], start: int

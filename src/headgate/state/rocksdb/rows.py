@@ -10,13 +10,20 @@ is what lies below its cut. Writes to the same key between two cuts cost one row
 costs twenty times what a dict entry does.
 
 Each kind has its own form of change: a value or None for values, `ListEdit` for lists, `MapEdit` for maps.
+
+Frozen layers may be written by a snapshot's thread while records go on. Only the thread of the backend freezes and fills
+tables. What is written becomes clean first and leaves its layer then, under `Ground.guard`; a value that is read meanwhile
+is found in one of the two, so values need no lock. A list that is read meanwhile would show new elements twice, or a map
+that is half written some entries not at all: so these take the guard, if there are frozen layers.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
@@ -25,12 +32,13 @@ from headgate.errors import IllegalState
 from headgate.handles import StateMeta
 from headgate.keygroups import KeyGroupRange
 from headgate.state.addresses import key_of, split_address
+from headgate.state.cells import MISSING
 from headgate.state.rocksdb.keys import RowKeys
 from headgate.state.rocksdb.store import Column, WriteBatch
 from headgate.state.rocksdb.values import Packed, StoredCodec
 from headgate.types import TypeMismatch
 
-__all__ = ["UPPER", "Change", "Layer", "StateRows", "ValueRows"]
+__all__ = ["UPPER", "Change", "Ground", "Layer", "Portion", "StateRows", "ValueRows"]
 
 Layer: TypeAlias = dict[int, dict[Any, Any]]
 """By key group: address -> change."""
@@ -60,17 +68,33 @@ class _ForeignGroup(dict[Any, Any]):
 _FOREIGN: Final = _ForeignGroup()
 
 
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What all states of a backend stand on; the guard is held while rows and layers change together."""
+
+    keys: RowKeys
+    groups: KeyGroupRange
+    guard: threading.RLock = field(default_factory=threading.RLock)
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Changes that are written together; `rests` are what is left of a change that is too large for that."""
+
+    entries: Sequence[tuple[Any, Any]]
+    rests: dict[Any, Any] = field(default_factory=dict)
+
+
 class StateRows(ABC):
     """One state of one backend."""
 
-    def __init__(
-        self, meta: StateMeta, column: Column, keys: RowKeys, codec: StoredCodec, groups: KeyGroupRange
-    ) -> None:
+    def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, ground: Ground) -> None:
         self.meta = meta
         self.column = column
-        self.keys = keys
         self.codec = codec
-        self.groups = groups
+        self.keys = keys = ground.keys
+        self.groups = groups = ground.groups
+        self.guard = ground.guard
         # Handles keep this list for good, so it is only ever changed in place.
         self.tables: list[dict[Any, Any]] = [_FOREIGN] * keys.max_parallelism
         for group in groups:
@@ -110,10 +134,11 @@ class StateRows(ABC):
     def freeze(self) -> Layer:
         """Take the present changes as a layer; later ones go elsewhere."""
         layer = {group: table for group, table in enumerate(self.own_tables(), self.groups.start) if table}
-        for group in layer:
-            self.tables[group] = self._table(group)
-        if layer:
-            self.frozen.insert(0, layer)
+        with self.guard:
+            if layer:
+                self.frozen = [layer, *self.frozen]
+            for group in layer:
+                self.tables[group] = self._table(group)
         return layer
 
     def drop_replaced(self, layer: Layer) -> None:
@@ -121,11 +146,12 @@ class StateRows(ABC):
 
     def thaw(self, layer: Layer) -> None:
         """A layer is written and settled."""
-        self.frozen = [one for one in self.frozen if one is not layer]
+        with self.guard:
+            self.frozen = [one for one in self.frozen if one is not layer]
 
-    def portion(self, table: dict[Any, Any], rows: int) -> list[tuple[Any, Any]]:
-        """Changes of a table that make about that many rows; of a larger one a part, and the rest stays in the table."""
-        return list(islice(table.items(), rows))
+    def portion(self, table: dict[Any, Any], rows: int) -> Portion:
+        """Changes of a frozen table that make about that many rows."""
+        return Portion(list(islice(table.items(), rows)))
 
     def write(self, batch: WriteBatch, group: int, entries: Sequence[tuple[Any, Any]]) -> int:
         """Put the rows of changed entries into a batch; how many rows."""
@@ -195,8 +221,9 @@ class StateRows(ABC):
 
     def addresses(self) -> Iterator[tuple[int, Any]]:
         """(group, address) of every entry; changes meanwhile may or may not be seen."""
-        rows = self.column.scan_keys(*self.bounds(), keep=False)
-        pending = self._pending()
+        with self.guard:
+            rows = self.column.scan_keys(*self.bounds(), keep=False)
+            pending = self._pending()
         for address, group in pending.items():
             if self.has(group, address):
                 yield group, address
@@ -239,10 +266,8 @@ class ValueRows(StateRows):
     A change is the value in the form that the codec keeps, or None for a removed one.
     """
 
-    def __init__(
-        self, meta: StateMeta, column: Column, keys: RowKeys, codec: StoredCodec, groups: KeyGroupRange
-    ) -> None:
-        super().__init__(meta, column, keys, codec, groups)
+    def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, ground: Ground) -> None:
+        super().__init__(meta, column, codec, ground)
         self._clean: dict[Any, Any] = {}
         self._older: dict[Any, Any] = {}
 
@@ -255,14 +280,15 @@ class ValueRows(StateRows):
 
     def drop_replaced(self, layer: Layer) -> None:
         """Forget changes of a layer that newer ones replace."""
-        newer = list(takewhile(lambda one: one is not layer, self.frozen))
-        for group in list(layer):
-            table = layer[group]
-            above = [self.tables[group], *(one[group] for one in newer if group in one)]
-            for address in [address for address in table if any(address in other for other in above)]:
-                del table[address]
-            if not table:
-                del layer[group]
+        with self.guard:
+            newer = list(takewhile(lambda one: one is not layer, self.frozen))
+            for group in list(layer):
+                table = layer[group]
+                above = [self.tables[group], *(one[group] for one in newer if group in one)]
+                for address in [address for address in table if any(address in other for other in above)]:
+                    del table[address]
+                if not table:
+                    del layer[group]
 
     def remove(self, group: int, address: Any) -> None:
         """Remove an entry; no tombstone where it is known that there is no row."""
@@ -287,9 +313,8 @@ class ValueRows(StateRows):
         clean = self._clean
         if address in clean:
             return clean[address]
-        if address in self._older:
-            stored = self._older.pop(address)
-        else:
+        stored = self._older.pop(address, MISSING)
+        if stored is MISSING:
             self.reads += 1
             data = self.column.get(self.keys.base(group, address))
             stored = None if data is None else self.codec.load(data)
@@ -297,6 +322,13 @@ class ValueRows(StateRows):
         return stored
 
     def _keep(self, entries: dict[Any, Any]) -> None:
+        if self.frozen:
+            with self.guard:  # else one thread could bring back a generation that the other has just replaced
+                self._add(entries)
+        else:
+            self._add(entries)
+
+    def _add(self, entries: dict[Any, Any]) -> None:
         self._clean.update(entries)
         # What is used moves from the older generation to the newer; what is left in the older one is dropped together.
         if len(self._clean) > self.limit and len(self._clean) + len(self._older) > 2 * self.limit:
@@ -334,8 +366,9 @@ class ValueRows(StateRows):
 
     def items(self) -> Iterator[tuple[int, Any, Any]]:
         """(group, address, stored) of every entry."""
-        rows = self.column.scan(*self.bounds(), keep=False)
-        pending = self._pending()
+        with self.guard:
+            rows = self.column.scan(*self.bounds(), keep=False)
+            pending = self._pending()
         for address, group in pending.items():
             stored = self.tables[group][address]
             if stored is not None:

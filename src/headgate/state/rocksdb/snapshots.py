@@ -11,6 +11,7 @@ OPTIONS is left out: a database is opened with the options of the program that o
 from __future__ import annotations
 
 import shutil
+import threading
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
@@ -50,18 +51,20 @@ class Taken:
 
 
 class Uploads:
-    """Which checkpoint has which files, and what the next one may refer to."""
+    """Which checkpoint has which files, and what the next one may refer to; snapshots add to it from their threads."""
 
     def __init__(self) -> None:
         self._taken: dict[int, Taken] = {}
         self._completed: int | None = None
+        self._lock = threading.Lock()
 
     def base(self) -> Taken | None:
         """The last confirmed checkpoint, with those of its files that later ones have not stored anew."""
         if self._completed is None:
             return None
         base = self._taken[self._completed]
-        later = [taken.files for checkpoint, taken in self._taken.items() if checkpoint > self._completed]
+        with self._lock:
+            later = [taken.files for checkpoint, taken in self._taken.items() if checkpoint > self._completed]
         files = {
             name: file for name, file in base.files.items() if all(files.get(name, file) == file for files in later)
         }
@@ -69,18 +72,21 @@ class Uploads:
 
     def add(self, checkpoint_id: int, taken: Taken) -> None:
         """A checkpoint is stored, but not confirmed."""
-        self._taken[checkpoint_id] = taken
+        with self._lock:
+            self._taken[checkpoint_id] = taken
 
     def complete(self, checkpoint_id: int) -> None:
         """A checkpoint is confirmed; ids that are not ours, savepoints among them, are ignored."""
-        if checkpoint_id in self._taken and checkpoint_id > (self._completed or -1):
-            self._completed = checkpoint_id
-            self._taken = {one: taken for one, taken in self._taken.items() if one >= checkpoint_id}
+        with self._lock:
+            if checkpoint_id in self._taken and checkpoint_id > (self._completed or -1):
+                self._completed = checkpoint_id
+                self._taken = {one: taken for one, taken in self._taken.items() if one >= checkpoint_id}
 
     def abort(self, checkpoint_id: int) -> None:
         """A checkpoint will not be confirmed."""
-        if checkpoint_id != self._completed:
-            self._taken.pop(checkpoint_id, None)
+        with self._lock:
+            if checkpoint_id != self._completed:
+                self._taken.pop(checkpoint_id, None)
 
 
 class RocksDBSnapshot(SnapshotRun):
@@ -134,44 +140,44 @@ class RocksDBSnapshot(SnapshotRun):
                 self.status = "done"  # nothing to store
             raise
         except BaseException:
+            if self.status == "cancelled":  # by another thread, which has removed the files
+                raise StopIteration from None
             self.cancel()
             raise
 
     def cancel(self) -> None:
         """Stop; what the cache held is written to the database as usual."""
-        if self.status == "running":
-            self.status = "cancelled"
-            self._steps = iter(())
-            self._release()
-            self._remove_directory()
+        if self._describe is None:
+            self.status = "cancelled" if self.status == "running" else self.status
+            return
+        with self._writeback.writing:
+            if self.status == "running":
+                self.status = "cancelled"
+                self._steps = iter(())
+                self._release()
+                shutil.rmtree(self._directory, ignore_errors=True)
 
     def _release(self) -> None:
         if self._cut is not None:
             self._writeback.release(self._cut)
             self._cut = None
 
-    def _remove_directory(self) -> None:
-        if self._describe is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-
     def materialise(self) -> None:
         """Make the native checkpoint at once, because newer changes have to be written."""
-        if self._cut is not None:
-            while not self._writeback.write_up_to(self._cut, BATCH_ROWS):
-                pass
-            self._store.flush(wait=True)
-            self._link()
-
-    def _link(self) -> None:
-        self._store.checkpoint(self._directory)
-        self._extra = self._read_extra()
-        self._release()
+        with self._writeback.writing:
+            if self._cut is not None:
+                while not self._writeback.write_up_to(self._cut, BATCH_ROWS):
+                    pass
+                self._store.flush(wait=True)
+                self._store.checkpoint(self._directory)
+                self._extra = self._read_extra()
+                self._release()
 
     # --- the steps ---
 
     def _work(self) -> Generator[tuple[str, bytes], None, None]:
         nothing = f"{self._prefix}-MANIFEST", b""  # what a step yields that only prepares
-        while self._cut is not None and not self._writeback.write_up_to(self._cut, BATCH_ROWS):
+        while (cut := self._cut) is not None and not self._writeback.write_up_to(cut, BATCH_ROWS):
             yield nothing
         if self._cut is not None:
             self._store.flush(wait=False)
@@ -180,15 +186,16 @@ class RocksDBSnapshot(SnapshotRun):
             polls += 1
             yield nothing
         if self._cut is not None:
-            self._store.flush(wait=True)
-            self._link()
+            self._store.flush(wait=True)  # without the lock, and without the GIL
+            self.materialise()
         files: Files = {}
         for path in sorted(self._directory.iterdir()):
             if path.suffix == ".sst":
                 files[path.name] = yield from self._shared_file(path, nothing)
         own = yield from self._own_files()
-        self._remove_directory()
-        self._finish(files, own)
+        with self._writeback.writing:
+            if self.status == "running":
+                self._finish(files, own)
 
     def _shared_file(self, path: Path, nothing: tuple[str, bytes]) -> Generator[tuple[str, bytes], None, FileRef]:
         size = path.stat().st_size
@@ -234,6 +241,7 @@ class RocksDBSnapshot(SnapshotRun):
         if self._done is not None:
             self._done(files)
         self.status = "done"
+        shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

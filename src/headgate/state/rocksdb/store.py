@@ -298,13 +298,13 @@ class Store:
 
     def flush(self, *, wait: bool) -> None:
         """Write everything that is in memory to files, or only have it started."""
-        for column in self.columns.values():
+        for column in list(self.columns.values()):  # another thread may make a column meanwhile
             if column.in_memory():
                 column.flush(wait=wait)
 
     def in_memory(self) -> bool:
         """Whether rows are not yet in files."""
-        return any(column.in_memory() for column in self.columns.values())
+        return any(column.in_memory() for column in list(self.columns.values()))
 
     def checkpoint(self, target: Path) -> None:
         """Link the files as they are now into a new directory."""

@@ -2,17 +2,18 @@
 
 A *cut* freezes the changes of all states at one moment. Cuts are written oldest first, and a cut that a snapshot waits
 for holds everything newer back until the native checkpoint is made: so the checkpoint holds exactly what was there at
-the barrier, while the barrier itself costs only the freezing.
+the barrier, while the barrier itself costs only the freezing. A snapshot may write in a thread of its own.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
-from headgate.state.rocksdb.rows import Layer, StateRows
-from headgate.state.rocksdb.store import MemoryBudget, Store
+from headgate.state.rocksdb.rows import Layer, Portion, StateRows
+from headgate.state.rocksdb.store import MemoryBudget, Store, WriteBatch
 
 __all__ = ["Cut", "WriteBack"]
 
@@ -83,48 +84,60 @@ class _LayerBatch:
         self._store = store
         self._state = rows
         self._layer = layer
-        self._batch = rows.column.batch()
+        self._batch: WriteBatch | None = None  # made in the thread that fills it
         self._whole: list[int] = []  # groups of which all changes are in the batch
-        self._parts: list[tuple[int, list[tuple[Any, Any]]]] = []
+        self._parts: list[tuple[int, Portion]] = []
         self.rows = 0
 
     def add(self, group: int) -> bool:
         """Take changes of a group; whether these are all it has."""
         table = self._layer[group]
-        entries = self._state.portion(table, BATCH_ROWS)
-        self.rows += self._state.write(self._batch, group, entries)
-        address, change = entries[-1]
-        # A change that was too large for one batch is here in part, and the rest of it in the table.
-        whole = len(entries) == len(table) and table[address] is change
+        portion = self._state.portion(table, BATCH_ROWS)
+        if self._batch is None:
+            self._batch = self._state.column.batch()
+        self.rows += self._state.write(self._batch, group, portion.entries)
+        whole = len(portion.entries) == len(table) and not portion.rests
         if whole:
             self._whole.append(group)
         else:
-            self._parts.append((group, entries))
+            self._parts.append((group, portion))
         return whole
 
     def commit(self) -> int:
         """Write the rows; the changes they came from are clean now."""
-        self._store.write(self._batch)
-        for group, entries in self._parts:
-            table = self._layer[group]
-            for address, change in entries:
-                if table[address] is change:
-                    del table[address]
-            self._state.settle(dict(entries))
-        for group in self._whole:
-            self._state.settle(self._layer.pop(group))
-        count, self.rows = self.rows, 0
-        self._batch = self._state.column.batch()
+        if self._batch is not None:
+            with self._state.guard:
+                self._store.write(self._batch)
+                self._settle()
+        count, self.rows, self._batch = self.rows, 0, None
         self._whole, self._parts = [], []
         return count
 
+    def _settle(self) -> None:
+        for group, portion in self._parts:
+            self._state.settle(dict(portion.entries))
+            table = self._layer[group]
+            for address, _ in portion.entries:
+                if address in portion.rests:
+                    table[address] = portion.rests[address]
+                else:
+                    del table[address]
+        for group in self._whole:
+            self._state.settle(self._layer[group])
+            del self._layer[group]
+
 
 class WriteBack:
-    """The cuts of one backend, and when to make them."""
+    """The cuts of one backend, and when to make them.
+
+    `writing` is held by the thread that writes, for one step at a time; the guard of the states (`rows.py`) only while a
+    batch is applied. Where both are needed, `writing` comes first.
+    """
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
         self._cuts: deque[Cut] = deque()
+        self.writing = threading.RLock()
 
     @property
     def pending(self) -> bool:
@@ -134,12 +147,12 @@ class WriteBack:
     @property
     def held(self) -> bool:
         """Whether a snapshot keeps newer changes from being written."""
-        return any(cut.resolve is not None for cut in self._cuts)
+        return any(cut.resolve is not None for cut in list(self._cuts))
 
     def cut(self, store: Store, states: list[StateRows], resolve: Callable[[], None] | None = None) -> Cut:
         """Freeze the changes of all states."""
         if len(self._cuts) >= _MAX_CUTS:
-            self.finish(self._cuts[0])
+            self.finish_oldest()
         parts = [(rows, layer) for rows in states if (layer := rows.freeze())]
         cut = Cut(store, parts, resolve)
         if parts or resolve is not None:
@@ -147,32 +160,44 @@ class WriteBack:
         return cut
 
     def step(self, rows: int) -> bool:
-        """Write about that many rows of the oldest cuts; whether more can be written."""
-        while self._cuts and rows > 0:
-            head = self._cuts[0]
-            rows = head.write(rows)
-            if head.written:
-                if head.resolve is not None:
-                    return False
-                self._cuts.popleft()
-        return bool(self._cuts)
+        """Write about that many rows of the oldest cuts, unless another thread is at it; whether more remains."""
+        if not self.writing.acquire(blocking=False):
+            return True
+        try:
+            while self._cuts and rows > 0:
+                head = self._cuts[0]
+                rows = head.write(rows)
+                if head.written:
+                    if head.resolve is not None:
+                        return False
+                    self._cuts.popleft()
+            return bool(self._cuts)
+        finally:
+            self.writing.release()
 
     def write_up_to(self, cut: Cut, rows: int) -> bool:
         """Write about that many rows of a cut and those before it; whether the cut is written."""
-        while rows > 0 and not cut.written:
-            head = self._cuts[0]
-            rows = head.write(rows)
-            if head.written and head is not cut:
-                self._pass(head)
-        return cut.written
+        with self.writing:
+            while rows > 0 and not cut.written:
+                head = self._cuts[0]
+                rows = head.write(rows)
+                if head.written and head is not cut:
+                    self._pass(head)
+            return cut.written
 
-    def finish(self, cut: Cut) -> None:
-        """Write a cut and those before it, and do what snapshots want done first."""
-        while cut in self._cuts:
-            head = self._cuts[0]
-            while not head.written:
-                head.write(BATCH_ROWS)
-            self._pass(head)
+    def finish_oldest(self) -> None:
+        """Write the oldest cut, and do what a snapshot wants done first."""
+        with self.writing:
+            if self._cuts:
+                head = self._cuts[0]
+                while not head.written:
+                    head.write(BATCH_ROWS)
+                self._pass(head)
+
+    def finish_all(self) -> None:
+        """Write everything that is frozen."""
+        while self._cuts:
+            self.finish_oldest()
 
     def _pass(self, head: Cut) -> None:
         if head.resolve is not None:
@@ -182,14 +207,10 @@ class WriteBack:
 
     def release(self, cut: Cut) -> None:
         """Nothing waits for a cut any more; if it is not written yet, that goes on as usual."""
-        cut.resolve = None
-        if cut.written and cut in self._cuts:
-            self._cuts.remove(cut)
-
-    def finish_all(self) -> None:
-        """Write everything that is frozen."""
-        if self._cuts:
-            self.finish(self._cuts[-1])
+        with self.writing:
+            cut.resolve = None
+            if cut.written and cut in self._cuts:
+                self._cuts.remove(cut)
 
     def adjust(self, states: list[StateRows]) -> bool:
         """Fit the caches to the memory there is; whether the changes are too many and should be cut off."""
