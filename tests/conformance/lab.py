@@ -14,10 +14,12 @@ from headgate.keygroups import KeyGroupRange, key_group, key_group_range
 from headgate.state.api import StateDescriptor, StateTtlConfig, Time
 from headgate.state.backend import BackendSetup, KeyedStateBackend, SnapshotKind
 from headgate.state.hashmap import HashMapBackend
+from headgate.state.rocksdb import RocksDBBackend
 
 # A backend joins the suite by one line here.
 BACKENDS: dict[str, type[KeyedStateBackend]] = {
     "hashmap": HashMapBackend,
+    "rocksdb": RocksDBBackend,
 }
 
 PAUSES = ("running", "restored", "incremental")
