@@ -6,6 +6,7 @@ import gc
 import math
 import time
 from dataclasses import replace
+from itertools import groupby
 
 import pytest
 
@@ -220,9 +221,13 @@ def test_chunks_are_bounded(rig):
     for key in range(300):
         put(backend, key, bytes([key % 251]) * 5000 + key.to_bytes(4, "big") * 2000, blob)
     run = backend.snapshot(1)
-    sizes = [len(data) for _, data in run]
+    steps = list(run)
+    sizes = [len(data) for _, data in steps]
     assert max(sizes) <= 1 << 20
     assert run.handle.written_size() == sum(sizes)
+    # Each payload comes in one piece, so that a writer need not keep several open.
+    names = [name for name, _ in groupby(steps, key=lambda step: step[0])]
+    assert len(names) == len(set(names)) == len(run.handle.payloads())
 
 
 def test_the_barrier_writes_nothing_and_the_snapshot_is_exact(rig):
@@ -400,7 +405,21 @@ def test_subtasks_may_have_stored_a_state_in_different_forms(rig):
     assert [get(again, key, wide) for key in range(100)] == list(range(100))
     assert again.entry_count("v") == 100
     assert [one.column for one in again._restored] == []
-    assert len(again._store.columns) == 1
+    assert list(again._store.columns) == ["s:v"]
+
+
+def test_states_with_unusual_names_stay_apart(rig):
+    names = ["default", "_timers", "_raw", " x", "v#2", "2s:v", "ü/\\.."]
+    backend = rig.open()
+    for number, name in enumerate(names):
+        put(backend, 1, number, ValueStateDescriptor(name, "bigint"))
+    backend.timers.register(TimeDomain.EVENT, 5, 1, backend.context.group)
+    backend.put_raw(3, b"raw")
+    restored = rig.open([rig.snapshot(backend, 1)])
+    assert restored.timers.count(TimeDomain.EVENT) == 1
+    assert restored.raw(3) == b"raw"
+    for number, name in enumerate(names):
+        assert get(restored, 1, ValueStateDescriptor(name, "bigint")) == number
 
 
 def test_max_parallelism_above_128_takes_two_bytes(rig):
@@ -539,6 +558,43 @@ def test_a_nan_key_found_by_iteration_is_the_same_key(rig):
     assert [value for _, value in seen] == [7]
     assert get(restored, math.nan) == 8
     assert restored.entry_count("v") == 1
+
+
+def test_large_values_are_written_in_small_batches_and_not_cached(rig):
+    backend = rig.open()
+    blob = ValueStateDescriptor("blob", "binary")
+    for key in range(40):
+        put(backend, key, bytes([key]) * 300_000, blob)
+        put(backend, f"small-{key}", b"x", blob)
+    rows = backend._states["s:blob"]
+    assert rows.entry_bytes() > 100_000
+    cut = backend._writeback.cut(backend._store, [rows])
+    steps = 0
+    while not cut.written:
+        cut.write(1)
+        steps += 1
+    assert steps >= 3
+    assert get(backend, 7, blob) == bytes([7]) * 300_000
+    assert 7 not in rows._clean
+    assert rows._clean["small-7"] == b"x"
+    put(backend, "small-7", b"y" * 100_000, blob)
+    rig.snapshot(backend, 1)
+    assert get(backend, "small-7", blob) == b"y" * 100_000
+
+
+def test_windows_do_not_cause_useless_prefetches(rig):
+    backend = rig.open()
+    state = backend.state(V)
+    keys = list(range(50))
+    groups = [key_group(key, 128) for key in keys]
+    for window in range(3):
+        backend.begin_batch(keys, groups)
+        assert 7 not in backend._states["s:v"]._clean
+        for backend.context.address, backend.context.group in zip(keys, groups, strict=True):
+            backend.set_namespace(window)
+            assert state.value() is None
+            state.update(1)
+        backend.end_batch()
 
 
 # --- time to live

@@ -57,7 +57,7 @@ from headgate.state.rocksdb.store import Column, MemoryBudget, Store
 from headgate.state.rocksdb.values import StoredCodec, codec_for
 from headgate.state.rocksdb.writeback import BATCH_ROWS, WriteBack
 from headgate.state.schema import Verdict, check_key_type, check_state
-from headgate.state.timers import TIMERS, Timers
+from headgate.state.timers import TIMERS, TimeDomain, Timers
 from headgate.types import as_type
 
 __all__ = ["RocksDBBackend"]
@@ -302,6 +302,7 @@ class RocksDBBackend(KeyedStateBackend):
             changed += found
             if budget_entries <= 0:
                 break
+        self._sweepers = self._sweepers[1:] + self._sweepers[:1]  # so that a large state does not keep others waiting
         return changed
 
     def _write_for_sweep(self) -> bool:
@@ -351,7 +352,7 @@ class RocksDBBackend(KeyedStateBackend):
         """What a snapshot holds: states that were asked for, those that were only restored, and timers if there are any."""
         columns = list(self._restored)
         for name, rows in self._states.items():
-            if rows.meta.kind in INTERNAL and next(rows.addresses(), None) is None:
+            if rows.meta.kind in INTERNAL and self._is_empty(rows):
                 continue
             expiry = self._expiries.get(rows.meta.name) if rows.meta.ttl else None
             dead: list[Span] = []
@@ -360,6 +361,11 @@ class RocksDBBackend(KeyedStateBackend):
                 dead = [(FIRST_STAMP, cutoff)] if base is None else base.spans(name, cutoff)
             columns.append(StoredColumn(name, rows.meta, dead))
         return columns
+
+    def _is_empty(self, rows: StateRows) -> bool:
+        if rows.meta.name == TIMERS:
+            return not any(self._timers.count(domain) for domain in TimeDomain)  # known without reading them
+        return next(rows.addresses(), None) is None
 
     def notify_complete(self, checkpoint_id: int) -> None:
         """A checkpoint is confirmed: its files may be referred to."""

@@ -85,7 +85,7 @@ class Restored:
         number = 1
         while name in taken:
             number += 1
-            name = f"{column_name(meta)}#{number}"
+            name = f"{number}{column_name(meta)}"
         self.columns.append(StoredColumn(name, meta))
         return name
 

@@ -31,7 +31,7 @@ from typing import Any, Final, TypeAlias
 from headgate.errors import IllegalState
 from headgate.handles import StateMeta
 from headgate.keygroups import KeyGroupRange
-from headgate.state.addresses import key_of, split_address
+from headgate.state.addresses import VOID, key_of, split_address
 from headgate.state.cells import MISSING
 from headgate.state.rocksdb.keys import RowKeys
 from headgate.state.rocksdb.store import Column, WriteBatch
@@ -48,6 +48,9 @@ Change: TypeAlias = tuple[bytes, bytes | None]
 UPPER: Final = b"\xff"
 """Added to a base: behind all rows of it, since no sequence number and no tag starts with this byte."""
 _ENTRY_BYTES: Final = 160  # a dict entry and the objects' heads
+_SAMPLED_GROUPS, _SAMPLED_ENTRIES = 8, 4
+_LARGE: Final = 64 * 1024  # bytes; a larger value is read anew each time, since caches are bounded by the usual size
+_SMALL_TYPES: Final = frozenset([int, float, bool])
 _FIRST: Final = itemgetter(0)
 
 
@@ -119,10 +122,11 @@ class StateRows(ABC):
         """How many rows the changes in the tables will make, about."""
 
     def entry_bytes(self) -> int:
-        """Bytes of memory that an entry takes, about: judged by a few."""
-        table = next(filter(None, self.own_tables()), None)
-        if table is not None:
-            sample = list(islice(table.items(), 4))
+        """Bytes of memory that an entry takes, about: judged by some."""
+        sample: list[tuple[Any, Any]] = []
+        for table in islice(filter(None, self.own_tables()), _SAMPLED_GROUPS):
+            sample.extend(islice(table.items(), _SAMPLED_ENTRIES))
+        if sample:
             total = sum(_size(address) + _size(self._specimen(change)) for address, change in sample)
             self._entry_bytes = _ENTRY_BYTES + total // len(sample)
         return self._entry_bytes
@@ -133,6 +137,7 @@ class StateRows(ABC):
 
     def freeze(self) -> Layer:
         """Take the present changes as a layer; later ones go elsewhere."""
+        self.entry_bytes()
         layer = {group: table for group, table in enumerate(self.own_tables(), self.groups.start) if table}
         with self.guard:
             if layer:
@@ -148,6 +153,10 @@ class StateRows(ABC):
         """A layer is written and settled."""
         with self.guard:
             self.frozen = [one for one in self.frozen if one is not layer]
+
+    def batch_rows(self, rows: int, size: int) -> int:
+        """How many rows to write at once: at most that many, and about that many bytes."""
+        return max(1, min(rows, size // self._entry_bytes))
 
     def portion(self, table: dict[Any, Any], rows: int) -> Portion:
         """Changes of a frozen table that make about that many rows."""
@@ -270,6 +279,7 @@ class ValueRows(StateRows):
         super().__init__(meta, column, codec, ground)
         self._clean: dict[Any, Any] = {}
         self._older: dict[Any, Any] = {}
+        self._may_be_large = not codec.values.plain <= _SMALL_TYPES
 
     def _table(self, group: int) -> dict[Any, Any]:
         return _Writes(self, group)
@@ -315,7 +325,7 @@ class ValueRows(StateRows):
             return clean[address]
         stored = self._older.pop(address, MISSING)
         if stored is MISSING:
-            self.reads += 1
+            self.reads += split_address(address)[1] is VOID  # what `prefetch` could have read
             data = self.column.get(self.keys.base(group, address))
             stored = None if data is None else self.codec.load(data)
         self._keep({address: stored})
@@ -329,6 +339,12 @@ class ValueRows(StateRows):
             self._add(entries)
 
     def _add(self, entries: dict[Any, Any]) -> None:
+        if self._may_be_large:
+            large = [address for address, stored in entries.items() if _size(stored) > _LARGE]
+            if large:
+                entries = {address: entries[address] for address in entries.keys() - set(large)}
+                for address in large:
+                    self.forget(address)
         self._clean.update(entries)
         # What is used moves from the older generation to the newer; what is left in the older one is dropped together.
         if len(self._clean) > self.limit and len(self._clean) + len(self._older) > 2 * self.limit:

@@ -176,7 +176,10 @@ class RocksDBSnapshot(SnapshotRun):
     # --- the steps ---
 
     def _work(self) -> Generator[tuple[str, bytes], None, None]:
-        nothing = f"{self._prefix}-MANIFEST", b""  # what a step yields that only prepares
+        nothing = (
+            f"{self._prefix}-MANIFEST",
+            b"",
+        )  # what a step yields that only prepares: of the payload that comes next
         while (cut := self._cut) is not None and not self._writeback.write_up_to(cut, BATCH_ROWS):
             yield nothing
         if self._cut is not None:
@@ -188,16 +191,33 @@ class RocksDBSnapshot(SnapshotRun):
         if self._cut is not None:
             self._store.flush(wait=True)  # without the lock, and without the GIL
             self.materialise()
+        own = []
+        for path in self._own_paths():
+            own.append((yield from self._own_file(path)))  # noqa: PERF401 - no comprehension can yield
         files: Files = {}
-        for path in sorted(self._directory.iterdir()):
-            if path.suffix == ".sst":
-                files[path.name] = yield from self._shared_file(path, nothing)
-        own = yield from self._own_files()
+        last = own[-1].payload.id
+        for path in sorted(self._directory.glob("*.sst")):
+            files[path.name] = yield from self._shared_file(path, last)
+            last = files[path.name].payload.id if files[path.name].created_by == self.checkpoint_id else last
         with self._writeback.writing:
             if self.status == "running":
                 self._finish(files, own)
 
-    def _shared_file(self, path: Path, nothing: tuple[str, bytes]) -> Generator[tuple[str, bytes], None, FileRef]:
+    def _own_paths(self) -> list[Path]:
+        (manifest,) = self._directory.glob("MANIFEST-*")
+        return [manifest, self._directory / "CURRENT"]
+
+    def _own_file(self, path: Path) -> Generator[tuple[str, bytes], None, FileRef]:
+        name = f"{self._prefix}-{path.name.partition('-')[0]}"
+        size = crc32 = 0
+        for data in _chunks(path):
+            size += len(data)
+            crc32 = zlib.crc32(data, crc32)
+            yield name, data
+        return FileRef(path.name, Payload(name, size, crc32), shared=False, created_by=self.checkpoint_id)
+
+    def _shared_file(self, path: Path, last: str) -> Generator[tuple[str, bytes], None, FileRef]:
+        """A file of rows; steps that yield nothing go under the id of the payload that was written last."""
         size = path.stat().st_size
         known = self._base.get(path.name)
         if known is not None and known.payload.size == size:
@@ -205,25 +225,11 @@ class RocksDBSnapshot(SnapshotRun):
         crc32 = 0  # part of the name, so it has to be known before the first byte is handed out
         for data in _chunks(path):
             crc32 = zlib.crc32(data, crc32)
-            yield nothing
+            yield last, b""
         payload = Payload(f"{self._prefix}-{path.stem}-{crc32:08x}.sst", size, crc32)
         for data in _chunks(path):
             yield payload.id, data
         return FileRef(path.name, payload, shared=self._done is not None, created_by=self.checkpoint_id)
-
-    def _own_files(self) -> Generator[tuple[str, bytes], None, list[FileRef]]:
-        own = []
-        for path in sorted(self._directory.iterdir()):
-            name = path.name.partition("-")[0]
-            if name in {"CURRENT", "MANIFEST"}:
-                size = crc32 = 0
-                for data in _chunks(path):
-                    size += len(data)
-                    crc32 = zlib.crc32(data, crc32)
-                    yield f"{self._prefix}-{name}", data
-                payload = Payload(f"{self._prefix}-{name}", size, crc32)
-                own.append(FileRef(path.name, payload, shared=False, created_by=self.checkpoint_id))
-        return own
 
     def _finish(self, files: Files, own: list[FileRef]) -> None:
         described = self._describe

@@ -18,6 +18,7 @@ from headgate.state.rocksdb.store import MemoryBudget, Store, WriteBatch
 __all__ = ["Cut", "WriteBack"]
 
 BATCH_ROWS: Final = 4096  # written at once, with the GIL held: about 5 ms
+_BATCH_BYTES: Final = 4 << 20
 _MIN_ENTRIES: Final = 1024
 _MAX_CUTS: Final = 3
 
@@ -71,7 +72,7 @@ def _write(store: Store, parts: list[tuple[StateRows, Layer]]) -> Iterator[int]:
         for group in list(layer):
             while not batch.add(group):
                 yield batch.commit()
-            if batch.rows >= BATCH_ROWS:
+            if batch.is_full:
                 yield batch.commit()
         yield batch.commit()
         rows.thaw(layer)
@@ -87,12 +88,18 @@ class _LayerBatch:
         self._batch: WriteBatch | None = None  # made in the thread that fills it
         self._whole: list[int] = []  # groups of which all changes are in the batch
         self._parts: list[tuple[int, Portion]] = []
+        self._limit = rows.batch_rows(BATCH_ROWS, _BATCH_BYTES)
         self.rows = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it should be written before more is added."""
+        return self.rows >= self._limit
 
     def add(self, group: int) -> bool:
         """Take changes of a group; whether these are all it has."""
         table = self._layer[group]
-        portion = self._state.portion(table, BATCH_ROWS)
+        portion = self._state.portion(table, self._limit)
         if self._batch is None:
             self._batch = self._state.column.batch()
         self.rows += self._state.write(self._batch, group, portion.entries)
