@@ -426,7 +426,11 @@ class _ResultIterator(Iterator[Any]):
         while True:
             for row in self._rows:
                 return row
-            self._rows = iter(self._next_batch())
+            try:
+                self._rows = iter(self._next_batch())
+            except KeyboardInterrupt:
+                self.close()
+                raise
 
     def _next_batch(self) -> Sequence[Any]:
         while True:

@@ -1,5 +1,7 @@
 """How records move: promptly, in order, while the input is silent, and bounded towards the driver."""
 
+import re
+import signal
 import threading
 import time
 
@@ -8,7 +10,7 @@ import pyarrow as pa
 import pytest
 from spark_kit import wait_until
 
-from headgate import KeyedProcessFunction, MapFunction, SourceFunction
+from headgate import KeyedProcessFunction, MapFunction, SinkFunction, SourceFunction
 from headgate.errors import JobCancelled
 from headgate.runtime.job import JobStatus
 
@@ -230,6 +232,27 @@ def test_collecting_holds_the_job_back(make_env, workers):
         assert results.job.metrics()[1, 0].records_in == taken
 
 
+class SlowSink(SinkFunction):
+    def invoke(self, value, context):
+        time.sleep(0.05)
+
+
+def test_a_slow_sink_holds_its_source_back(make_env, workers):
+    """What a subtask has read but not worked off counts too: once it gathered everything while it was slow."""
+    limit = 1 << 20
+    env = make_env(1, {"headgate.input.queue-size": limit, "headgate.buffer.size": "64 kb"})
+    env.from_datagen(lambda n: b"x" * 1000).rebalance().map(len).add_sink(SlowSink())
+    client = env.execute_async()
+    assert client.job.wait_running(60)
+    time.sleep(4)
+    queued = client.job.metrics()[1, 0].queued_bytes
+    sent = client.job.metrics()[0, 0].bytes_out
+    assert limit / 2 < queued <= 3 * limit  # its queue, the subtask's, and a row on the way in each
+    time.sleep(2)
+    assert client.job.metrics()[0, 0].bytes_out < sent + (4 << 20)  # and Spark does not take it either
+    client.cancel()
+
+
 def test_metrics_come_every_second_even_from_a_busy_function(make_env, workers):
     class Slow(MapFunction):
         def map(self, value):
@@ -284,6 +307,31 @@ def test_cancel_while_the_job_starts(make_env, workers, delay):
     client = env.execute_async()
     time.sleep(delay)
     assert client.cancel(20) is JobStatus.CANCELED
+
+
+def hold_the_interpreter(value):
+    """C code that never lets another thread run."""
+    return re.match(r"(a+)+$", "a" * 60 + "b")
+
+
+def test_cancel_ends_a_worker_whose_interpreter_is_held(make_env, workers):
+    env = make_env()
+    env.add_source(OneThenSilence(1)).rebalance().map(hold_the_interpreter).print()
+    client = env.execute_async()
+    assert client.job.wait_running(60)
+    time.sleep(1)
+    started = time.monotonic()
+    assert client.cancel(30) is JobStatus.CANCELED
+    assert time.monotonic() - started < 10
+
+
+def test_an_interrupted_collect_cancels_the_job(make_env, workers):
+    results = make_env().add_source(OneThenSilence(1)).map(lambda x: x).execute_and_collect()
+    assert next(results) == 1
+    threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        next(results)
+    assert results.job.status is JobStatus.CANCELED
 
 
 def test_a_job_cancelled_in_spark_is_cancelled(make_env, spark, workers):

@@ -164,6 +164,7 @@ def test_a_session_of_the_users_own():
     message, seconds = found["stopped"]
     assert "the Spark session was stopped while the job ran" in message
     assert seconds < 10
+    assert found["left"] == []
 
 
 def test_run_finds_modules_beside_the_program_and_is_quiet(tmp_path):

@@ -199,11 +199,12 @@ class SparkJob:
 
     def _server(self) -> ControlServer:
         conf = self._spark.sparkContext.getConf()
-        local = (self._spark.sparkContext.master or "").startswith("local")
-        host = "127.0.0.1" if local else conf.get("spark.driver.host") or "127.0.0.1"
-        bind = self._configuration.get("headgate.control.host") or (
-            "127.0.0.1" if local else conf.get("spark.driver.bindAddress") or host
-        )
+        given = self._configuration.get("headgate.control.host")
+        if (self._spark.sparkContext.master or "").startswith("local"):
+            bind = host = given or "127.0.0.1"
+        else:
+            host = given or conf.get("spark.driver.host") or "127.0.0.1"
+            bind = conf.get("spark.driver.bindAddress") or host
         return ControlServer(
             bind,
             host,

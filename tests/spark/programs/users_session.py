@@ -5,6 +5,7 @@ import os
 import sys
 import time
 
+import psutil
 from pyspark.sql import SparkSession
 
 from headgate import SourceFunction, StreamExecutionEnvironment
@@ -30,6 +31,11 @@ def session(master, settings):
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def python_below(process):
+    """Python processes that Spark started."""
+    return [p for p in process.children(recursive=True) if "python" in p.name() or p.name().startswith("hg-")]
 
 
 def main():
@@ -71,6 +77,9 @@ def main():
     spark.stop()
     client.job.wait(30)
     found["stopped"] = [str(client.job.error), time.monotonic() - started]
+    while time.monotonic() - started < 10 and (left := python_below(psutil.Process())):
+        time.sleep(0.1)
+    found["left"] = [p.cmdline() for p in left]
     print(json.dumps(found))
 
 

@@ -56,7 +56,8 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path):
+def rig(tmp_path, monkeypatch):
+    monkeypatch.setattr(MemoryBudget, "_shared", None)  # backends of other tests have their own
     found = Rig(tmp_path)
     yield found
     for backend in found.opened:

@@ -90,7 +90,7 @@ class RocksDBBackend(KeyedStateBackend):
         super().__init__(setup)
         self._directory = LocalDirectory(setup.directory)
         self._budget = MemoryBudget.shared()
-        self._budget.enter()
+        self._budget.enter(self)
         self._opened: Store | None = None
         self._disposed = False
         self._ground = Ground(RowKeys(setup.max_parallelism), setup.key_groups)
@@ -422,5 +422,5 @@ class RocksDBBackend(KeyedStateBackend):
         if self._opened is not None:
             self._opened.close()
             self._opened = None
-        self._budget.leave()
+        self._budget.leave(self)
         self._directory.remove()

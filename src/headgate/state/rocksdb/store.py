@@ -7,6 +7,7 @@ about a millisecond if all memtables are empty.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -55,7 +56,7 @@ class MemoryBudget:
             raise InvalidArgument(f"the memory of the rocksdb backend must be at least 8 MiB, got {size} bytes")
         self.size = size
         self.cache_size = size if cache_size is None else cache_size
-        self._users = 0
+        self._users: weakref.WeakSet[object] = weakref.WeakSet()
         # The shares are Flink's: memtables may take a third, and what they take is charged to the cache.
         self._blocks = Cache(size * 5 // 6)
         self._buffers = WriteBufferManager.new_write_buffer_manager_with_cache(size // 3, False, self._blocks)
@@ -75,17 +76,17 @@ class MemoryBudget:
             cls._shared = cls(size, cache_size)
         return cls.shared()
 
-    def enter(self) -> None:
+    def enter(self, backend: object) -> None:
         """One more backend shares the budget."""
-        self._users += 1
+        self._users.add(backend)
 
-    def leave(self) -> None:
+    def leave(self, backend: object) -> None:
         """A backend is done."""
-        self._users -= 1
+        self._users.discard(backend)
 
     def cache_share(self) -> int:
         """Bytes of cached objects that one backend may hold."""
-        return self.cache_size // max(1, self._users)
+        return self.cache_size // max(1, len(self._users))
 
     def usage(self) -> tuple[int, int]:
         """Bytes in the block cache, memtables included, and bytes of memtables."""
