@@ -172,6 +172,8 @@ LOCAL_BACKUP_DIRS = _text("execution.checkpointing.local-backup.dirs", "Director
 RECOVERY_FROM_LOCAL = _flag("execution.state-recovery.from-local", "Restore from local copies where they are still there.", "state.backend.local-recovery")
 RECOVERY_PATH = _text("execution.state-recovery.path", "Checkpoint or savepoint to start from.", "execution.savepoint.path")
 RESUME = _flag("headgate.resume", "Continue the newest job of this name in the checkpoint directory; set by --resume.")
+STEP_BACK = _flag("headgate.recovery.step-back", "Start from an older retained checkpoint when the newest is damaged; false: refuse.", default=True)
+ALLOW_REPEATED_OUTPUT = _flag("headgate.recovery.allow-repeated-output", "Step back over a damaged checkpoint even if a two-phase sink may have committed with it: its output is written again.")
 RECOVERY_CLAIM_MODE = _choice("execution.state-recovery.claim-mode", "NO_CLAIM", "NO_CLAIM|CLAIM|LEGACY", "Who owns the files of the snapshot the job starts from.", "execution.savepoint-restore-mode")
 RECOVERY_IGNORE_UNCLAIMED = _flag("execution.state-recovery.ignore-unclaimed-state", "Drop state that belongs to no operator of the program.", "execution.savepoint.ignore-unclaimed-state")
 RECOVERY_WITHOUT_CHANNEL_STATE = _count("execution.state-recovery.without-channel-state.checkpoint-id", -1, "Ignore the in-flight data of this checkpoint (loses data); -1 of none.", "execution.checkpointing.recover-without-channel-state.checkpoint-id", minimum=-1)

@@ -7,16 +7,14 @@ as calls in the job's thread.
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from random import Random
+from concurrent.futures import Executor, Future
 from typing import Any
 
 from headgate import config
 from headgate.config import Configuration
 from headgate.errors import IllegalState, StorageError
+from headgate.handles import CorruptState
 from headgate.ids import JobId, OperatorId, VertexId
 from headgate.protocol import coordinator_events as ev
 from headgate.protocol.assignment import Mode, StateShape
@@ -36,9 +34,12 @@ from headgate.protocol.messages import (
 from headgate.protocol.properties import CheckpointSettings, EndStatus
 from headgate.protocol.reasons import FailureReason
 from headgate.protocol.stats import SubtaskMetrics
+from headgate.runtime.driver_io import DriverIo
 from headgate.runtime.plan import JobPlan
 from headgate.runtime.snapshot_files import AckState, VertexRestore, WorkerStorage
 from headgate.runtime.snapshots_of_job import JobSnapshots, restore_plan
+from headgate.runtime.step_back import StepBack
+from headgate.storage.objects import MissingObject
 
 __all__ = ["CheckpointService"]
 
@@ -63,16 +64,17 @@ class CheckpointService:
         pump: Callable[[], None],
         fail: Callable[[str], None],
         stand_down: Callable[[str], None],
+        io: DriverIo | None = None,
     ) -> None:
+        self._io = io or DriverIo()
         self.settings = CheckpointSettings.from_configuration(configuration)
         self._plan, self._send, self._call, self._fail, self._stand_down = plan, send, call, fail, stand_down
         self._configuration, self._pump = configuration, pump
-        self._snapshots = JobSnapshots(plan, job_id, configuration)
+        self._step_back = StepBack(plan, configuration)
+        self._snapshots = JobSnapshots(plan, job_id, configuration, self._io)
         self.job_id = self._snapshots.job_id
         recovered, next_id = self._snapshots.recovered()
-        self._coordinator = Coordinator(self.settings, Random(), recovered=recovered, next_id=next_id)
-        self._pool = ThreadPoolExecutor(4, thread_name_prefix="headgate-checkpoints")
-        self._claims = ThreadPoolExecutor(1, thread_name_prefix="headgate-log")
+        self._coordinator = Coordinator(self.settings, self._io.random, recovered=recovered, next_id=next_id)
         self._alarm: int | None = None
         self._attempt = 0
         self._requests: dict[RequestId, Future[ev.RequestDone]] = {}
@@ -127,9 +129,9 @@ class CheckpointService:
         for checkpoint in kept:
             try:
                 snapshot = self._snapshots.intact(checkpoint)
-            except StorageError as error:
+            except (CorruptState, MissingObject) as error:
+                self._warn(self._step_back.over(checkpoint.id, error))
                 self._damaged.add(checkpoint.id)
-                self._warn(f"checkpoint {checkpoint.id} is DAMAGED, stepping back to an older one: {error}")
                 continue
             return checkpoint.id, restore_plan(
                 self._plan,
@@ -166,8 +168,8 @@ class CheckpointService:
         # A claim that is answered only now decides what is kept, and so what is deleted: each answer may lead to work.
         while not self._coordinator.settled:
             self._pump()
-        self._claims.shutdown(wait=True)
-        self._pool.shutdown(wait=True)
+        self._io.log.shutdown(wait=True)
+        self._io.pool.shutdown(wait=True)
         for request in self._requests.values():
             if not request.done():
                 request.set_exception(IllegalState("the job has ended"))
@@ -206,13 +208,13 @@ class CheckpointService:
 
     def tick(self) -> None:
         """Time has passed."""
-        if self._alarm is not None and _now() >= self._alarm:
+        if self._alarm is not None and self._io.now() >= self._alarm:
             self._alarm = None
             self._tell(ev.TimePassed())
 
     def seconds_to_alarm(self) -> float | None:
         """How long until `tick` has work."""
-        return None if self._alarm is None else max(0.0, (self._alarm - _now()) / 1000)
+        return None if self._alarm is None else max(0.0, (self._alarm - self._io.now()) / 1000)
 
     # --- called by users, in the job's thread -----------------------------------------------------------------------
 
@@ -234,7 +236,7 @@ class CheckpointService:
     # --- instructions -----------------------------------------------------------------------------------------------
 
     def _tell(self, event: ev.Event) -> None:
-        for instruction in self._coordinator.handle(event, _now()):
+        for instruction in self._coordinator.handle(event, self._io.now()):
             self._carry_out(instruction)
 
     def _carry_out(self, instruction: ev.Instruction) -> None:
@@ -244,7 +246,7 @@ class CheckpointService:
         self,
         work: Callable[[], ev.Event | None],
         failed: Callable[[Exception], ev.Event | None],
-        pool: ThreadPoolExecutor | None = None,
+        pool: Executor | None = None,
     ) -> None:
         """Do I/O in the pool; its result is an event in the job's thread."""
 
@@ -256,7 +258,7 @@ class CheckpointService:
             if event is not None:
                 self._call(lambda: self._tell(event))
 
-        (pool or self._pool).submit(run)
+        (pool or self._io.pool).submit(run)
 
     def _prepare_location(self, do: ev.PrepareLocation) -> None:
         self._later(
@@ -294,7 +296,7 @@ class CheckpointService:
         self._later(
             lambda: self._snapshots.claim(do.checkpoint_id, do.subsumed),
             lambda error: ev.LogEntryFailed(do.checkpoint_id, str(error)),
-            self._claims,
+            self._io.log,
         )
 
     def _notify_complete(self, do: ev.NotifyComplete) -> None:
@@ -333,20 +335,11 @@ class CheckpointService:
         self._stand_down(do.message)
 
     def _warn(self, text: str) -> None:
-        sys.stderr.write(f"headgate: job '{self._plan.name}': {text}\n")
-        sys.stderr.flush()
+        self._io.warn(f"job '{self._plan.name}': {text}")
 
 
 def _nothing(_: Exception) -> None:
     return None
-
-
-_EPOCH_MS = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
-
-
-def _now() -> int:
-    """Milliseconds since the epoch that never jump: a corrected clock must not let every checkpoint expire."""
-    return _EPOCH_MS + time.monotonic_ns() // 1_000_000
 
 
 def _topology(plan: JobPlan) -> Topology:

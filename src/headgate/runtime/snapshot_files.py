@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,10 +77,11 @@ class SnapshotWriter:
         owner: str,
         send: Callable[[AcknowledgeCheckpoint | DeclineCheckpoint], None],
         store: ObjectStore | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self._storage, self._owner, self._send = storage, owner, send
         self._store = store or open_store()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="headgate-snapshot")
+        self._pool = executor or ThreadPoolExecutor(1, thread_name_prefix="headgate-snapshot")
         self._captured = threading.Condition()
 
     def start(self, progress: SnapshotInProgress) -> None:

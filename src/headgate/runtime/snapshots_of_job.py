@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from headgate import config
 from headgate.config import Configuration
 from headgate.errors import IllegalState, StateMigrationError, StorageError
+from headgate.handles import CorruptState
 from headgate.ids import JobId, OperatorId, VertexId
 from headgate.protocol import coordinator_events as ev
 from headgate.protocol.assignment import FinishedState
@@ -17,8 +17,10 @@ from headgate.protocol.checkpoint_plan import TaskId
 from headgate.protocol.checkpoint_store import CompletedCheckpoint
 from headgate.protocol.checkpoint_types import SnapshotType
 from headgate.protocol.properties import CheckpointProperties, CheckpointSettings, ClaimMode
+from headgate.runtime.driver_io import DriverIo
 from headgate.runtime.plan import JobPlan
 from headgate.runtime.snapshot_files import AckState, VertexRestore, WorkerStorage
+from headgate.runtime.step_back import StepBack
 from headgate.storage import manifest as mf
 from headgate.storage import shared
 from headgate.storage.checkpoints import (
@@ -33,23 +35,24 @@ from headgate.storage.checkpoints import (
 from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
 from headgate.storage.layout import Attempt, JobLayout, make_savepoint_directory, savepoint_target
 from headgate.storage.log import CommitNumber, CompletedRef, JobLog, Superseded, load_completed, newest_job
-from headgate.storage.objects import OutcomeUnknown
-from headgate.storage.remote import open_store
+from headgate.storage.objects import MissingObject, OutcomeUnknown
 from headgate.storage.settings import StorageKind, StorageSettings
 
 __all__ = ["JobSnapshots", "restore_plan"]
 
-_VERIFY_THREADS = 4
 _SETTLE_SECONDS = 0.5
+_READ_TRIES = 5
+_READ_PAUSE_SECONDS = 1.0
 
 
 class JobSnapshots:
     """Everything a job stores for its checkpoints. I/O methods are called from the service's pool."""
 
-    def __init__(self, plan: JobPlan, job_id: JobId, configuration: Configuration) -> None:
-        self._plan, self._configuration = plan, configuration
+    def __init__(self, plan: JobPlan, job_id: JobId, configuration: Configuration, io: DriverIo) -> None:
+        self._plan, self._configuration, self._io = plan, configuration, io
+        self._step_back = StepBack(plan, configuration)
         self._settings = StorageSettings.of(configuration)
-        self._store = open_store(write_buffer=self._settings.write_buffer)
+        self._store = io.open_store(self._settings.write_buffer)
         self._registry = shared.SharedStateRegistry()
         self._lock = threading.Lock()
         self._restart = 0
@@ -80,9 +83,9 @@ class JobSnapshots:
         problems = []
         for ref in entry.newest_first():
             try:
-                snapshot = load_completed(self._store, layout, ref)
-                require_intact(self._store, snapshot)
-            except StorageError as error:
+                snapshot = self._patiently(partial(self._completed, layout, ref))
+            except (CorruptState, MissingObject) as error:
+                self._io.warn(self._step_back.over(ref.checkpoint_id, error))
                 problems.append(str(error))
                 continue
             self._resumed_ref = ref
@@ -93,12 +96,17 @@ class JobSnapshots:
             )
         return None
 
+    def _completed(self, layout: JobLayout, ref: CompletedRef) -> Snapshot:
+        snapshot = load_completed(self._store, layout, ref)
+        require_intact(self._store, snapshot, self._io.pool.map)
+        return snapshot
+
     def _start_log(self, resumed: Snapshot | None) -> JobLog | None:
         if self._layout is None:
             return None
         ref = self._resumed_ref if resumed is not None else None
         origin = self._configuration.get(config.RECOVERY_PATH)
-        log = JobLog.start(self._store, self._layout, self._plan.name, clock=_now, restored=ref, origin=origin)
+        log = JobLog.start(self._store, self._layout, self._plan.name, clock=self._io.now, restored=ref, origin=origin)
         if resumed is not None and ref is not None:
             manifest = resumed.manifest
             self._published[manifest.checkpoint_id] = resumed
@@ -107,7 +115,7 @@ class JobSnapshots:
             properties = CheckpointProperties.for_checkpoint(retention)
             self._recovered.append(
                 CompletedCheckpoint(
-                    manifest.checkpoint_id, _now(), properties, resumed.directory, resumed.directory, ref.commit
+                    manifest.checkpoint_id, self._io.now(), properties, resumed.directory, resumed.directory, ref.commit
                 )
             )
         return log
@@ -233,7 +241,7 @@ class JobSnapshots:
             except Superseded as superseded:
                 return ev.Superseded(checkpoint_id, str(superseded))
             except StorageError:
-                time.sleep(_SETTLE_SECONDS)
+                self._io.pause(_SETTLE_SECONDS)
                 continue
             if ref is None:
                 return ev.LogEntryFailed(checkpoint_id, str(error))
@@ -242,13 +250,26 @@ class JobSnapshots:
     # --- restoring --------------------------------------------------------------------------------------------------
 
     def intact(self, checkpoint: CompletedCheckpoint) -> Snapshot:
-        """The snapshot of a completed checkpoint; StorageError if any file of it is damaged."""
+        """The snapshot of a completed checkpoint; CorruptState or MissingObject if any file of it is damaged."""
+        return self._patiently(lambda: self._intact(checkpoint))
+
+    def _intact(self, checkpoint: CompletedCheckpoint) -> Snapshot:
         snapshot = self._published.get(checkpoint.id)
         if snapshot is None or checkpoint.location:
             snapshot = load(self._store, checkpoint.pointer)
-        with ThreadPoolExecutor(_VERIFY_THREADS) as pool:
-            require_intact(self._store, snapshot, pool.map)
+        require_intact(self._store, snapshot, self._io.pool.map)
         return snapshot
+
+    def _patiently(self, read: Callable[[], Snapshot]) -> Snapshot:
+        """Storage that does not answer says nothing about a checkpoint: ask again before giving up."""
+        for _ in range(_READ_TRIES - 1):
+            try:
+                return read()
+            except (CorruptState, MissingObject):
+                raise
+            except StorageError:
+                self._io.pause(_READ_PAUSE_SECONDS)
+        return read()
 
     # --- deleting ---------------------------------------------------------------------------------------------------
 
@@ -299,10 +320,6 @@ def _size(handle: object) -> int:
     if isinstance(handle, InlineBytes):
         return len(handle.data)
     return handle.length if isinstance(handle, FileSegment | Placeholder) else 0
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def restore_plan(

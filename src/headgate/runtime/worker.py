@@ -26,23 +26,18 @@ import pyarrow as pa
 
 from headgate.errors import JobCancelled, WorkerLost
 from headgate.functions import TaskInfo
-from headgate.protocol.checkpoint_types import Barrier
 from headgate.protocol.messages import (
-    AnnounceCheckpoint,
     Cancel,
-    CheckpointAborted,
-    CheckpointComplete,
     Confirm,
-    DataFinished,
-    DeclineCheckpoint,
     Finished,
     FromDriver,
+    FromWorker,
     Metrics,
     Output,
     Register,
     Running,
-    TriggerCheckpoint,
 )
+from headgate.runtime.checkpoint_link import CheckpointLink, CheckpointMessage
 from headgate.runtime.control import ControlAddress, ControlClient
 from headgate.runtime.failures import describe
 from headgate.runtime.local_state import remove_dead_attempts
@@ -58,6 +53,7 @@ ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("payload", pa.binary())])
 _MAX_YIELD = 8 << 20
 _LONGEST_WAIT = 1.0
 _UPKEEP_SECONDS = 1.0
+_PULSE_SECONDS = 1.0
 _CANCEL_GRACE = 3.0
 _FAILURE_GRACE = 8.0  # pyspark waits up to 5 s for its own reading thread before it reports an exception
 
@@ -142,17 +138,18 @@ class Shell:
 
     lockstep = False
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, readers: int = 0) -> None:
+        """`readers` is the number of tasks in the next level."""
         self.inflow = Inflow(settings.queue_size)
+        self._readers, self._pulsed = readers, 0
+        self._sent_at = 0.0
         self._settings = settings
         self._client: ControlClient | None = None
         self._cancelled: str | None = None
         self._task: Subtask | Relay | None = None
         self._over = False
         self._unconfirmed = 0
-        self._mailbox: deque[FromDriver] = deque()
-        self.snapshots: SnapshotWriter | None = None
-        self._told_end_of_data = False
+        self.checkpoints = CheckpointLink(self._say)
         self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
         self._times = _Times()
         self._limit = 256  # records in a slice, adapted to the time it takes
@@ -176,6 +173,9 @@ class Shell:
         """Register with the driver."""
         self._client = ControlClient(address, register, timeout, self._on_message, self._metrics)
 
+    def _say(self, message: FromWorker) -> None:
+        self.client.send(message)
+
     @property
     def client(self) -> ControlClient:
         assert self._client is not None
@@ -185,8 +185,8 @@ class Shell:
         if isinstance(message, Confirm):
             self._unconfirmed -= message.outputs
             self.wake()
-        elif isinstance(message, TriggerCheckpoint | AnnounceCheckpoint | CheckpointComplete | CheckpointAborted):
-            self._mailbox.append(message)  # a deque: safe to use from two threads
+        elif isinstance(message, CheckpointMessage):
+            self.checkpoints.post(message)
             self.wake()
         elif isinstance(message, Cancel) and self._cancelled is None:
             self._cancelled = message.reason
@@ -221,8 +221,8 @@ class Shell:
             for batch in batches:
                 targets, payloads = batch.column(0), batch.column(1)
                 for i in range(batch.num_rows):
-                    if targets[i].as_py() >= 0:
-                        self.inflow.put(payloads[i].as_buffer())
+                    if targets[i].as_py() >= 0 and (row := payloads[i].as_buffer()).size:  # else a filler or a pulse
+                        self.inflow.put(row)
             self.inflow.end(None)
         except Exception as error:
             self.inflow.end(error)
@@ -238,10 +238,11 @@ class Shell:
         task.open()
         self._task = task
         self.client.send(Running())
+        yield from self._pulse(self._readers)
         while True:
             self.check_cancelled()
             if isinstance(task, Subtask):
-                self._serve_checkpoints(task)
+                self.checkpoints.serve(task)
                 if time.monotonic() >= self._next_upkeep:
                     task.upkeep()
                     self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
@@ -255,10 +256,11 @@ class Shell:
             if task.status is Status.FINISHED and self.inflow.exhausted and self.inflow.empty:
                 break
             if not worked:
+                if task.status is Status.RUNNING and time.monotonic() - self._sent_at >= _PULSE_SECONDS:
+                    yield from self._pulse(min(1, self._readers))
                 self._wait(task)
         self._check_input(task)
-        if self.snapshots is not None:
-            self.snapshots.close()
+        self.checkpoints.close()
         task.close()
         metrics = self._metrics()
         if metrics is not None:
@@ -273,35 +275,6 @@ class Shell:
         if isinstance(task, Subtask) and task.needs_reading:
             return self._settings.queue_size
         return self._settings.queue_size - task.queued_bytes
-
-    def _serve_checkpoints(self, task: Subtask) -> None:
-        """Hand over what the coordinator said, and start writing what the subtask has snapshotted."""
-        while self._mailbox:
-            message = self._mailbox.popleft()
-            if isinstance(message, TriggerCheckpoint):
-                task.trigger(Barrier.decode(message.barrier))
-            elif isinstance(message, AnnounceCheckpoint):
-                task.announce(Barrier.decode(message.barrier))
-            elif isinstance(message, CheckpointComplete):
-                task.notify_complete(message.checkpoint_id)
-            elif isinstance(message, CheckpointAborted):
-                if message.latest_completed is not None:
-                    task.notify_complete(message.latest_completed)
-                task.notify_aborted(message.checkpoint_id)
-                self._wake_writer()
-        for snapshot in task.take_snapshots():
-            assert self.snapshots is not None
-            self.snapshots.start(snapshot)
-        for decline in task.take_declines():
-            self.client.send(DeclineCheckpoint(decline.checkpoint_id, decline.reason.name, str(decline.reason)))
-        if task.data_finished and not self._told_end_of_data:
-            self._told_end_of_data = True
-            self.client.send(DataFinished())
-        self._wake_writer()
-
-    def _wake_writer(self) -> None:
-        if self.snapshots is not None:
-            self.snapshots.wake()
 
     def _work(self, task: Subtask | Relay) -> bool:
         """One slice of records, and the timers that are due; whether there was anything to do."""
@@ -358,6 +331,14 @@ class Shell:
         started = time.perf_counter()
         yield from as_batches(rows)
         self._times.back_pressured += time.perf_counter() - started
+        self._sent_at = time.monotonic()
+
+    def _pulse(self, count: int) -> Iterator[pa.RecordBatch]:
+        """Empty rows to the next readers in turn: a way that was never used, or not for long, makes a record wait."""
+        if count:
+            yield _as_batch([((self._pulsed + i) % self._readers, [b""]) for i in range(count)])
+            self._pulsed = (self._pulsed + count) % self._readers
+        self._sent_at = time.monotonic()
 
     def _metrics(self) -> Metrics | None:
         """The counters, once a second: in the client's thread, so that they come also while the main one is held."""
@@ -434,7 +415,7 @@ class LevelTask:
         self._extend_path()
         part: dict[str, Any] = pickle.loads(self.part)
         settings: Settings = part["settings"]
-        shell = Shell(settings)
+        shell = Shell(settings, part["next_width"])
         register = Register(self.level, index, self.attempt, socket.gethostname(), os.getpid())
         shell.connect(self.address, register, self.control_timeout)
         task: Subtask | Relay | None = None
@@ -487,7 +468,9 @@ class LevelTask:
         )
         storage: WorkerStorage | None = part["storage"]
         if storage is not None:
-            shell.snapshots = SnapshotWriter(storage, subtask_owner(vertex.id, slot.subtask), shell.client.send)
+            shell.checkpoints.writer = SnapshotWriter(
+                storage, subtask_owner(vertex.id, slot.subtask), shell.client.send
+            )
         given: VertexRestore | None = part["restore"].get(slot.vertex)
         restore = None if given is None else read_restore(given, slot.subtask)
         return Subtask(plan, slot.subtask, settings, shell, info, numbers, restore)

@@ -1,0 +1,69 @@
+"""Joins a subtask to the coordinator: its words go in, snapshots and declines go out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from headgate.protocol.checkpoint_types import Barrier
+from headgate.protocol.messages import (
+    AnnounceCheckpoint,
+    CheckpointAborted,
+    CheckpointComplete,
+    DataFinished,
+    DeclineCheckpoint,
+    FromWorker,
+    TriggerCheckpoint,
+)
+from headgate.runtime.snapshot_files import SnapshotWriter
+from headgate.runtime.subtask import Subtask
+
+__all__ = ["CheckpointLink", "CheckpointMessage"]
+
+CheckpointMessage = TriggerCheckpoint | AnnounceCheckpoint | CheckpointComplete | CheckpointAborted
+
+
+class CheckpointLink:
+    """The checkpoint part of a worker's loop; only `post` may be called from another thread."""
+
+    def __init__(self, send: Callable[[FromWorker], None]) -> None:
+        self._send = send
+        self._mailbox: deque[CheckpointMessage] = deque()  # safe to use from two threads
+        self._told_end_of_data = False
+        self.writer: SnapshotWriter | None = None
+
+    def post(self, message: CheckpointMessage) -> None:
+        """The coordinator said something; it is heard at the next `serve`."""
+        self._mailbox.append(message)
+
+    def serve(self, task: Subtask) -> None:
+        """Hand over what the coordinator said, and start writing what the subtask has snapshotted."""
+        while self._mailbox:
+            self._hear(task, self._mailbox.popleft())
+        for snapshot in task.take_snapshots():
+            assert self.writer is not None
+            self.writer.start(snapshot)
+        for decline in task.take_declines():
+            self._send(DeclineCheckpoint(decline.checkpoint_id, decline.reason.name, str(decline.reason)))
+        if task.data_finished and not self._told_end_of_data:
+            self._told_end_of_data = True
+            self._send(DataFinished())
+        if self.writer is not None:
+            self.writer.wake()
+
+    def _hear(self, task: Subtask, message: CheckpointMessage) -> None:
+        if isinstance(message, TriggerCheckpoint):
+            task.trigger(Barrier.decode(message.barrier))
+        elif isinstance(message, AnnounceCheckpoint):
+            task.announce(Barrier.decode(message.barrier))
+        elif isinstance(message, CheckpointComplete):
+            task.notify_complete(message.checkpoint_id)
+        else:
+            if message.latest_completed is not None:
+                task.notify_complete(message.latest_completed)
+            task.notify_aborted(message.checkpoint_id)
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        if self.writer is not None:
+            self.writer.close()
