@@ -4,7 +4,7 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo test test-fast test-long check bench bench-quick clean
+.PHONY: help setup demo test test-fast test-long sim check bench bench-quick clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -24,6 +24,10 @@ test: $(READY) ## All tests but the long ones; under 20 minutes on 2 cores
 
 test-fast: $(READY) ## Tests that need no JVM
 	$(PYTHON) -m pytest -m "not spark and not long"
+
+SEEDS ?= 200
+sim: $(READY) ## Seeded simulation of checkpoints under faults: make sim SEEDS=2000
+	$(PYTHON) -m headgate.testing.simulation --seeds $(SEEDS)
 
 test-long: $(READY) ## Every long acceptance line: name, ok or FAILED, figure
 	$(PYTHON) scripts/test_long.py

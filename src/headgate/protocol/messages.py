@@ -87,6 +87,7 @@ class AcknowledgeCheckpoint(msgspec.Struct, tag=True, frozen=True):
     checkpoint_id: int
     state: bytes
     finished: bool = False  # the subtask had seen its last record
+    finished_on_restore: bool = False  # the subtask was restored as finished: it has no state and never ran
     checkpointed_size: int = 0
     state_size: int = 0
     sync_ms: int = 0

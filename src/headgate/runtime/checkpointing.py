@@ -196,7 +196,7 @@ class CheckpointService:
             OperatorId(op): {name: StateShape(Mode(mode), count) for name, (mode, count) in states.items()}
             for op, states in state.shapes.items()
         }
-        report = TaskReport(operator_states=shapes, finished_operators=message.finished)
+        report = TaskReport(shapes, message.finished, message.finished_on_restore)
         self._tell(
             ev.Acknowledged(self._attempt, task, message.checkpoint_id, state, metrics, report, shared)  # type: ignore[arg-type]
         )

@@ -52,6 +52,7 @@ class SnapshotInProgress:
     operators: list[OperatorSnapshot]
     metrics: AlignmentMetrics
     finished: bool = False  # the subtask had seen its last record
+    finished_on_restore: bool = False  # it was restored as finished: it has no state and never ran
     sync_ms: int = 0
     capturing: bool = False
     captured: list[CapturedFrame] = field(default_factory=list)

@@ -184,6 +184,7 @@ class SnapshotWriter:
             progress.barrier.id,
             state.encode(),
             finished=progress.finished,
+            finished_on_restore=progress.finished_on_restore,
             checkpointed_size=written,
             state_size=full,
             sync_ms=progress.sync_ms,
@@ -276,7 +277,8 @@ def read_restore(restore: VertexRestore, subtask: int, store: ObjectStore | None
             return handle.data[offset : offset + length]
         return store.read(handle.path, handle.offset + offset, length)
 
-    return SubtaskRestore(restore.checkpoint_id, operators, read, restore.claim and unchanged, tuple(frames))
+    claim = restore.claim and unchanged
+    return SubtaskRestore(restore.checkpoint_id, operators, read, claim, tuple(frames), restore.finished)
 
 
 def _operator_state(reader: SnapshotReader, pieces: tuple[StatePiece, ...] | None) -> OperatorStateSnapshot | None:

@@ -235,12 +235,16 @@ class JobSnapshots:
     ) -> ev.LogEntryClaimed | ev.LogEntryFailed | ev.Superseded:
         """Whether a claim counts is not known: ask until it is, since nothing can go on before."""
         assert self._log is not None
+        damaged = 0
         while True:
             try:
                 ref = self._log.settle()
             except Superseded as superseded:
                 return ev.Superseded(checkpoint_id, str(superseded))
-            except StorageError:
+            except StorageError as failure:
+                damaged += isinstance(failure.__cause__, CorruptState)
+                if damaged >= _READ_TRIES:  # no later try makes a damaged log whole
+                    return ev.Superseded(checkpoint_id, f"the job log is damaged, the job cannot go on: {failure}")
                 self._io.pause(_SETTLE_SECONDS)
                 continue
             if ref is None:

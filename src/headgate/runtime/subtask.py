@@ -32,7 +32,7 @@ from headgate.protocol.checkpoint_types import Barrier, SnapshotType
 from headgate.protocol.frames import DRAIN, Frame, Kind
 from headgate.runtime.chain import OperatorChain
 from headgate.runtime.inputs import DATA, CapturedFrame, Channel, Inputs, decode, skipped
-from headgate.runtime.operators.base import Receiver
+from headgate.runtime.operators.base import Operator, OperatorSnapshot, Receiver
 from headgate.runtime.output import EdgeWriter, Outbox, Piece
 from headgate.runtime.plan import InputEdge, Settings, VertexPlan
 from headgate.runtime.relay import Relay, end_task
@@ -131,6 +131,11 @@ class Subtask:
     def is_source(self) -> bool:
         """Whether it reads from outside: checkpoints start here."""
         return self._source is not None
+
+    @property
+    def operators(self) -> list[Operator]:
+        """Its operators, in the order of the chain."""
+        return self._chain.operators
 
     @property
     def operator_ids(self) -> list[str]:
@@ -253,7 +258,8 @@ class Subtask:
 
     def notify_complete(self, checkpoint_id: int) -> None:
         """A checkpoint is complete."""
-        self._chain.notify_complete(checkpoint_id)
+        if not self._restored_finished:
+            self._chain.notify_complete(checkpoint_id)
         if self._final_checkpoint is not None and checkpoint_id >= self._final_checkpoint:
             self._committed = True
             self._end_if_done()
@@ -262,7 +268,8 @@ class Subtask:
         """The coordinator gave a checkpoint up."""
         self._drop(checkpoint_id)
         self._obey(self._gate.on_aborted(checkpoint_id))
-        self._chain.notify_aborted(checkpoint_id)
+        if not self._restored_finished:
+            self._chain.notify_aborted(checkpoint_id)
 
     def take_snapshots(self) -> list[SnapshotInProgress]:
         """Snapshots whose synchronous part is done."""
@@ -301,10 +308,16 @@ class Subtask:
         barrier = instruction.barrier
         kind = _KINDS.get(barrier.options.type, SnapshotKind.SAVEPOINT)
         started = self._services.now()
-        operators = self._chain.snapshot(barrier.id, barrier.timestamp, kind, lambda: self._send_barrier(barrier))
+        operators: list[OperatorSnapshot] = []
+        if self._restored_finished:
+            self._send_barrier(barrier)
+        else:
+            operators = self._chain.snapshot(barrier.id, barrier.timestamp, kind, lambda: self._send_barrier(barrier))
         if self.data_finished and self._final_checkpoint is None and not barrier.options.type.is_savepoint:
             self._final_checkpoint = barrier.id
-        progress = SnapshotInProgress(barrier, operators, instruction.metrics, self.data_finished)
+        progress = SnapshotInProgress(
+            barrier, operators, instruction.metrics, self.data_finished, self._restored_finished
+        )
         progress.sync_ms = self._services.now() - started
         progress.capturing = instruction.unaligned
         if instruction.unaligned:

@@ -1,0 +1,376 @@
+"""One simulated run: everything that happens in it is drawn from its seed."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from headgate.config import Configuration
+from headgate.environment import StreamExecutionEnvironment
+from headgate.errors import StorageError
+from headgate.ids import JobId
+from headgate.protocol.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from headgate.storage.faults import Fault, FaultKind, FaultyStore, Operation
+from headgate.testing.simulation.cluster import Attempt, Driver, SimulatedIo, Worker
+from headgate.testing.simulation.oracle import Oracle
+from headgate.testing.simulation.world import PROGRAMS, Violation, World, worlds
+
+__all__ = ["Outcome", "Run", "play"]
+
+_MAX_ACTIONS = 20_000
+_FAULTS_UNTIL = 2_500  # actions; behind them a run must come to its end
+_ZOMBIE_ACTIONS = 400
+_START_TRIES = 50
+_MODES = {
+    "aligned": {},
+    "unaligned": {"execution.checkpointing.unaligned.enabled": "true"},
+    "timeout": {
+        "execution.checkpointing.unaligned.enabled": "true",
+        "execution.checkpointing.aligned-checkpoint-timeout": "15 ms",
+    },
+    "at-least-once": {"execution.checkpointing.mode": "AT_LEAST_ONCE"},
+}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run was like."""
+
+    seed: int
+    mode: str
+    program: str
+    actions: int = 0
+    completed: int = 0
+    restarts: int = 0
+    drivers: int = 1
+    faults: int = 0
+    refused: str | None = None  # a damaged checkpoint was refused, loudly, as it must be
+    trace: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Rates:
+    """How often things go wrong, per action."""
+
+    kill: float
+    driver: float
+    drop: float
+    storage: float
+    flip: float
+
+
+def _draw_rates(random: Random) -> _Rates:
+    def some(*values: float) -> float:
+        return random.choice(values)
+
+    return _Rates(
+        some(0, 0.001, 0.004), some(0, 0.0005, 0.002), some(0, 0.02, 0.1), some(0, 0.003, 0.02), some(0, 0, 0, 0.001)
+    )
+
+
+class Run:
+    """The state of a run; `go` plays it to its end."""
+
+    def __init__(self, seed: int, keep_trace: bool = False) -> None:
+        self.random = random = Random(seed)
+        self.name = f"run-{seed}"
+        mode, program = random.choice(list(_MODES)), random.choice(PROGRAMS)
+        self.outcome = Outcome(seed, mode, program.__name__)
+        self._keep_trace = keep_trace
+        self.time = 1_000
+        self.store = FaultyStore(delay=self._slow)
+        worlds[self.name] = World()
+        self._options = self._draw_options(mode)
+        configuration = Configuration(self._options)
+        records = random.randrange(30, 400)
+        env = StreamExecutionEnvironment.get_execution_environment(Configuration(self._options))
+        env.set_parallelism(random.randrange(1, 4))
+        program(env, self.name, records)
+        self.plan = env.job_plan("simulated")
+        self.oracle = Oracle(self.name, self.plan, configuration, self.store, records)
+        self.rates = _draw_rates(random)
+        self.flipped = False
+        self.zombies: list[tuple[Driver | None, Attempt | None, int]] = []
+        self._checked: set[tuple[int, int]] = set()
+        self.driver = self._start_driver(resume=False)
+
+    def _draw_options(self, mode: str) -> dict[str, str]:
+        random = self.random
+        tolerable = random.choice(["0", "3", "1000", "1000"])
+        options = {
+            "execution.checkpointing.interval": f"{random.randrange(10, 60)} ms",
+            "execution.checkpointing.timeout": f"{4000 if tolerable == '0' else random.choice([300, 1000, 4000])} ms",
+            "execution.checkpointing.dir": "file:///simulated",
+            "execution.checkpointing.num-retained": str(random.randrange(1, 4)),
+            "execution.checkpointing.incremental": random.choice(["true", "false"]),
+            "execution.checkpointing.tolerable-failed-checkpoints": tolerable,
+            "execution.checkpointing.data-inline-threshold": random.choice(["0 b", "20 kb"]),
+            "execution.checkpointing.max-concurrent-checkpoints": "1"
+            if mode in ("unaligned", "timeout")
+            else random.choice("123"),
+            "headgate.buffer.size": f"{random.choice([1, 100, 400])} b",
+            "execution.buffer-timeout": f"{random.choice([0, 5, 20])} ms",
+        }
+        return options | _MODES[mode]
+
+    # --- the run ----------------------------------------------------------------------------------------------------
+
+    def go(self) -> Outcome:
+        """To the end of the job; Violation if something happens that must not."""
+        try:
+            while not self._ended():
+                self.outcome.actions += 1
+                if self.outcome.actions > _MAX_ACTIONS:
+                    raise Violation(f"the job has not ended after {_MAX_ACTIONS} actions")
+                if self.outcome.actions < _FAULTS_UNTIL:
+                    self._go_wrong()
+                elif self.outcome.actions == _FAULTS_UNTIL:
+                    self.store.heal()
+                self._act()
+                self._check()
+            self.driver.end()
+            self.oracle.check_end()
+        except StorageError as error:
+            if not self._found_damage(error):
+                raise
+            self.outcome.refused = str(error)
+        finally:
+            del worlds[self.name]
+        return self.outcome
+
+    def _ended(self) -> bool:
+        attempt = self.driver.attempt
+        return (
+            attempt is not None
+            and self.driver.failed is None
+            and attempt.finished
+            and all(worker.said_finished and not worker.messages for worker in attempt.workers)
+        )
+
+    def _check(self) -> None:
+        world = worlds[self.name]
+        if world.violations:
+            raise Violation(world.violations[0])
+        driver = self.driver
+        if driver.superseded or self.flipped:
+            return
+        if driver.completed and (self.outcome.drivers, driver.completed[-1]) not in self._checked:
+            newest, snapshot = self.oracle.check_kept(driver)[-1]
+            self._checked.add((self.outcome.drivers, newest))
+            self.outcome.completed += 1
+            self.note(f"checkpoint {newest} is complete")
+            self.oracle.check_checkpoint(driver, newest, snapshot)
+
+    def note(self, text: str) -> None:
+        """Remember what happened, for who looks at the run."""
+        if self._keep_trace:
+            self.outcome.trace.append(f"{self.outcome.actions:6} {self.time:6} ms  {text}")
+
+    # --- what can happen --------------------------------------------------------------------------------------------
+
+    def _act(self) -> None:
+        if self.driver.failed is not None:
+            self._restart(f"the attempt failed: {self.driver.failed}")
+            return
+        actions = self._driver_actions(self.driver)
+        assert self.driver.attempt is not None
+        actions += self._attempt_actions(self.driver.attempt, self.driver)
+        for driver, attempt, _ in self.zombies:
+            if driver is not None:
+                actions += self._driver_actions(driver)
+            if attempt is not None:
+                actions += self._attempt_actions(attempt, driver)
+        self.zombies = [(d, a, left - 1) for d, a, left in self.zombies if left > 0]
+        self.time += self.random.random() < min(0.5, 3 / len(self.driver.attempt.workers))
+        if actions and self.random.random() > 0.03:
+            self._guarded(self.random.choice(actions))
+        else:
+            self._pass_time(jump=not actions)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except StorageError as error:  # a worker met a fault of the storage: its attempt fails
+            self.note(f"an action failed: {error}")
+            self.driver.failed = str(error)
+
+    def _driver_actions(self, driver: Driver) -> list[Callable[[], None]]:
+        actions: list[Callable[[], None]] = []
+        if driver.calls:
+            actions.append(driver.take_call)
+        pool, log = driver.io.jobs
+        if pool.waiting:
+            actions.append(lambda: pool.run(self.random.randrange(len(pool.waiting))))
+        if log.waiting:
+            actions.append(log.run)
+        if driver.alarm is not None and driver.alarm <= self.time:
+            actions.append(driver.service.tick)
+        return actions
+
+    def _attempt_actions(self, attempt: Attempt, driver: Driver | None) -> list[Callable[[], None]]:
+        actions: list[Callable[[], None]] = []
+        for worker in attempt.workers:
+            actions += self._worker_actions(attempt, worker, driver)
+        return actions
+
+    def _worker_actions(self, attempt: Attempt, worker: Worker, driver: Driver | None) -> list[Callable[[], None]]:
+        actions: list[Callable[[], None]] = []
+        if worker.task.has_work():
+            actions.append(lambda: attempt.step(worker, self.random.randrange(1, 8)))
+        if worker.rows:
+            actions.append(lambda: attempt.deliver(worker, self.random))
+        if worker.writes.ready():
+            actions.append(lambda: self._write(worker))
+        if worker.inbox:
+            actions.append(lambda: self._tell_worker(attempt, worker))
+        if worker.messages:
+            actions.append(lambda: self._tell_driver(worker, attempt, driver))
+        return actions
+
+    def _write(self, worker: Worker) -> None:
+        worker.writes.run()
+        worker.serve()
+
+    def _tell_worker(self, attempt: Attempt, worker: Worker) -> None:
+        if self._faulty(self.rates.drop):
+            self.note(f"lost on the way to worker {worker.key}: {type(worker.inbox.popleft()).__name__}")
+        else:
+            worker.hear()
+            attempt.send_rows(worker)
+
+    def _tell_driver(self, worker: Worker, attempt: Attempt, driver: Driver | None) -> None:
+        if driver is None or driver.attempt is not attempt:
+            worker.messages.popleft()  # of an old attempt: the control plane refuses it
+            return
+        message = worker.messages[0]
+        if isinstance(message, AcknowledgeCheckpoint | DeclineCheckpoint) and self._faulty(self.rates.drop):
+            self.note(f"lost on the way from worker {worker.key}: {type(worker.messages.popleft()).__name__}")
+        else:
+            driver.hear(worker)
+
+    def _pass_time(self, jump: bool) -> None:
+        """Let time pass, to the next deadline if nothing else can happen."""
+        drivers = [self.driver, *(d for d, _, _ in self.zombies if d is not None)]
+        attempts = [self.driver.attempt, *(a for _, a, _ in self.zombies)]
+        times = [driver.alarm for driver in drivers]
+        times += [worker.task.next_deadline() for a in attempts if a is not None for worker in a.workers]
+        known = [time for time in times if time is not None]
+        if jump:
+            if not known:
+                raise Violation("deadlock: nothing can happen, and nothing waits for a time")
+            self.time = max(self.time, min(known))
+        for attempt in attempts:
+            if attempt is not None:
+                self._guarded(lambda attempt=attempt: attempt.pass_time(self.time))  # type: ignore[misc]
+
+    def _slow(self, milliseconds: int) -> None:
+        self.time += milliseconds
+
+    # --- faults -----------------------------------------------------------------------------------------------------
+
+    def _faulty(self, rate: float) -> bool:
+        return self.outcome.actions < _FAULTS_UNTIL and self.random.random() < rate
+
+    def _go_wrong(self) -> None:
+        random, rates = self.random, self.rates
+        if random.random() < rates.storage:
+            self._inject()
+        if random.random() < rates.flip:
+            self.flipped = True
+            self.note("a byte of the next file will be flipped")
+            self.store.inject(Fault(FaultKind.FLIP, random.randrange(1, 4), amount=random.randrange(1000)))
+        if random.random() < rates.kill:
+            self._restart("a worker was killed")
+        if random.random() < rates.driver:
+            self._replace_driver()
+
+    def _inject(self) -> None:
+        random = self.random
+        kind = random.choice([FaultKind.FAIL, FaultKind.FAIL, FaultKind.TORN, FaultKind.LOST_REPLY, FaultKind.SLOW])
+        operation = random.choice([Operation.WRITE, Operation.WRITE, Operation.READ, Operation.DELETE])
+        within = random.choice(["", "", "_metadata", "/log/", "/shared/", "/chk-"])
+        amount = {FaultKind.FAIL: random.choice([errno.EIO, errno.ENOSPC]), FaultKind.SLOW: random.randrange(300)}
+        fault = Fault(kind, random.randrange(1, 4), operation, within, amount.get(kind, random.randrange(40)))
+        self.outcome.faults += 1
+        self.note(f"storage fault: {fault}")
+        self.store.inject(fault)
+
+    def _restart(self, why: str) -> None:
+        """The attempt is over; some of its tasks may not know it for a while."""
+        self.note(f"restart: {why}")
+        self.outcome.restarts += 1
+        self._abandon(None, self.driver.attempt)
+        if self.driver.superseded:
+            if self.flipped and "damaged" in why:
+                raise StorageError(why)
+            raise Violation(f"the newest driver was told to stand down: {why}")
+        self._until_it_works(self._start_attempt)
+
+    def _start_attempt(self) -> None:
+        self.driver.start_attempt()
+
+    def _replace_driver(self) -> None:
+        """The driver is killed, or only believed to be: then it goes on beside its successor until it notices."""
+        self.note("the driver is replaced")
+        zombie = self.random.random() < 0.5
+        self._abandon(self.driver if zombie else None, self.driver.attempt)
+        self.outcome.drivers += 1
+        self.driver = self._start_driver(resume=True)
+
+    def _abandon(self, driver: Driver | None, attempt: Attempt | None) -> None:
+        if attempt is None:
+            return
+        if self.random.random() < 0.6 or driver is not None:
+            self.zombies.append((driver, attempt, _ZOMBIE_ACTIONS))
+
+    def _start_driver(self, resume: bool) -> Driver:
+        configuration = Configuration(self._options | ({"headgate.resume": "true"} if resume else {}))
+        started: list[Driver] = []
+
+        def start() -> None:
+            io = SimulatedIo(lambda: self.time, self.store, Random(self.random.random()), self._retry_later)
+            job_id = JobId(f"{self.random.getrandbits(128):032x}")
+            started.append(Driver(self.plan, job_id, configuration, io, self.store))
+
+        self._until_it_works(start)
+        self.driver = started[-1]
+        self._until_it_works(self._start_attempt)
+        return self.driver
+
+    def _until_it_works(self, action: Callable[[], None]) -> None:
+        """Start something though storage fails now and then, as who runs the job would."""
+        for _ in range(_START_TRIES):
+            try:
+                action()
+            except StorageError as error:
+                if self._found_damage(error):
+                    raise
+                self.note(f"cannot start yet: {error}")
+                self._retry_later()
+                continue
+            return
+        raise Violation("it does not start, however often it is tried")
+
+    def _found_damage(self, error: StorageError) -> bool:
+        """Whether a flipped byte was found: then the job must refuse to go on, since its sink may have committed."""
+        return self.flipped and "damaged" in str(error).lower()
+
+    def _retry_later(self) -> None:
+        self.time += 500
+        if self.random.random() < 0.2:
+            self.store.heal()
+
+
+def play(seed: int) -> tuple[Outcome, str | None]:
+    """One seed: what it was like, and why it failed if it did.
+
+    >>> play(7)[1] is None
+    True
+    """
+    run = Run(seed)
+    try:
+        return run.go(), None
+    except Exception as error:
+        return run.outcome, f"{type(error).__name__}: {error}"

@@ -1,0 +1,175 @@
+"""The world outside a simulated job: records that go in, transactions that come out, and programs between them."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.environment import StreamExecutionEnvironment
+from headgate.functions import CoProcessFunction, KeyedProcessFunction, RuntimeContext
+from headgate.sinks import TwoPhaseCommitSinkFunction
+from headgate.state.api import ValueStateDescriptor
+
+__all__ = ["COUNT", "KEYS", "PROGRAMS", "Violation", "World", "key_of", "worlds"]
+
+KEYS = 40
+COUNT = "count"
+_STATE = ValueStateDescriptor(COUNT, "bigint")
+
+
+class Violation(Exception):
+    """Something that must never happen has happened."""
+
+
+@dataclass(slots=True)
+class _Transaction:
+    rows: list[Any] = field(default_factory=list)
+    state: str = "open"  # open | prepared | committed | aborted
+
+
+class World:
+    """What a two-phase sink writes to; it outlives every worker and driver."""
+
+    def __init__(self) -> None:
+        self.transactions: dict[str, _Transaction] = {}
+        self.violations: list[
+            str
+        ] = []  # the runtime turns errors of a sink into a restart, and these are none of its own
+
+    def begin(self, subtask: int) -> str:
+        """A new transaction."""
+        name = f"{subtask}-{len(self.transactions)}"
+        self.transactions[name] = _Transaction()
+        return name
+
+    def move(self, name: str, state: str) -> None:
+        """Prepare, commit or abort; a committed transaction can be committed again, and nothing else."""
+        transaction = self.transactions[name]
+        if state == "prepared" and transaction.state == "aborted":
+            return  # a zombie's: it will never be committed
+        if transaction.state == "committed" and state != "committed":
+            self.violations.append(f"transaction {name} is committed already and cannot be {state}")
+        if state == "committed" and transaction.state not in ("prepared", "committed"):
+            self.violations.append(f"transaction {name} is {transaction.state} and cannot be committed")
+        transaction.state = state
+
+    def visible(self) -> Counter[Any]:
+        """What readers of committed transactions see."""
+        return Counter(row for t in self.transactions.values() if t.state == "committed" for row in t.rows)
+
+    def open_rows(self, names: set[str]) -> Counter[Any]:
+        """What is written in some open transactions."""
+        return Counter(row for name in names for row in self.transactions[name].rows)
+
+    def fork(self) -> World:
+        """A world of its own that is the same now."""
+        return copy.deepcopy(self)
+
+
+worlds: dict[str, World] = {}
+"""Functions travel to workers as bytes: they find their world here, by the name of the run."""
+
+
+class WorldSink(TwoPhaseCommitSinkFunction[str]):
+    """Writes to the world of its run."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__()
+        self._run, self._subtask = run, 0
+
+    @property
+    def _world(self) -> World:
+        return worlds[self._run]
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._subtask = runtime_context.get_index_of_this_subtask()
+        super().open(runtime_context)
+
+    def begin_transaction(self) -> str:
+        return self._world.begin(self._subtask)
+
+    def write(self, transaction: str, value: Any) -> None:
+        self._world.transactions[transaction].rows.append(value)
+
+    def pre_commit(self, transaction: str) -> None:
+        self._world.move(transaction, "prepared")
+
+    def commit(self, transaction: str) -> None:
+        self._world.move(transaction, "committed")
+
+    def abort(self, transaction: str) -> None:
+        self._world.move(transaction, "aborted")
+
+
+def key_of(record: int) -> int:
+    """The key of a record."""
+    return record % KEYS
+
+
+class Number(KeyedProcessFunction):
+    """Numbers the records of each key: one that is lost or repeated leaves a gap or a double."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._count = runtime_context.get_state(_STATE)
+
+    def process_element(self, value: int, ctx: Any) -> Iterator[tuple[int, int]]:
+        number = (self._count.value() or 0) + 1
+        self._count.update(number)
+        yield value, number
+
+
+class NumberBoth(CoProcessFunction):
+    """The same over two inputs that share their keys."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._count = runtime_context.get_state(_STATE)
+
+    def process_element1(self, value: int, ctx: Any) -> Iterator[tuple[int, int]]:
+        number = (self._count.value() or 0) + 1
+        self._count.update(number)
+        yield value, number
+
+    process_element2 = process_element1
+
+
+Program = Callable[[StreamExecutionEnvironment, str, int], None]
+
+
+def one_input(env: StreamExecutionEnvironment, run: str, records: int) -> None:
+    """Source, keyed state, sink."""
+    numbered = env.from_sequence(0, records - 1).key_by(key_of).process(Number())
+    numbered.rebalance().add_sink(WorldSink(run))
+
+
+def two_inputs(env: StreamExecutionEnvironment, run: str, records: int) -> None:
+    """Two sources into one two-input operator; a record of each in turn."""
+    left = env.from_sequence(0, records // 2 - 1)
+    right = env.from_sequence(records // 2, records - 1).map(_same).start_new_chain()
+    both = left.key_by(key_of).connect(right.key_by(key_of)).process(NumberBoth())
+    both.rebalance().add_sink(WorldSink(run))
+
+
+def diamond(env: StreamExecutionEnvironment, run: str, records: int) -> None:
+    """Records take a short way (over a relay) and a long one, and meet in one keyed operator."""
+    source = env.from_sequence(0, records - 1)
+    long = source.filter(_is_even).rebalance().map(_same, output_type="bigint").start_new_chain()
+    short = source.filter(_is_odd)
+    short.union(long).key_by(key_of).process(Number()).add_sink(WorldSink(run))
+
+
+def _same(value: int) -> int:
+    return value
+
+
+def _is_even(value: int) -> bool:
+    return value % 2 == 0
+
+
+def _is_odd(value: int) -> bool:
+    return value % 2 == 1
+
+
+PROGRAMS: tuple[Program, ...] = (one_input, two_inputs, diamond)

@@ -1,0 +1,71 @@
+"""Rules of recovery: what a subtask that had finished says, and when a damaged checkpoint may be passed over."""
+
+import pytest
+from rig import Services, plan_of, vertex_plan
+
+from headgate.config import Configuration
+from headgate.errors import StorageError
+from headgate.functions import TaskInfo
+from headgate.protocol.checkpoint_types import Barrier
+from headgate.protocol.frames import Kind, read_frames
+from headgate.runtime.snapshot import SubtaskRestore
+from headgate.runtime.snapshot_files import VertexRestore, read_restore
+from headgate.runtime.step_back import StepBack
+from headgate.runtime.subtask import Subtask
+from headgate.sinks import FileSink
+
+
+def program(env):
+    env.from_sequence(1, 9).add_sink(FileSink("/nowhere")).name("files")
+
+
+def bare(env):
+    env.from_sequence(1, 9).print()
+
+
+def restored_source(restore):
+    plan = plan_of(program)
+    part = vertex_plan(plan, "Sequence")
+    info = TaskInfo("source", part.vertex.head.id, 0, 1, 128, 0, "0" * 32)
+    return Subtask(part, 0, plan.settings, Services(), info, (0, 0, plan.width(1)), restore)
+
+
+def test_a_vertex_that_had_finished_is_restored_as_finished():  # SPEC R4.5
+    restore = read_restore(VertexRestore(7, 1, 128, {}, claim=False, finished=True), 0)
+    assert restore.finished
+
+
+def test_a_subtask_that_had_finished_says_so_and_opens_nothing():  # SPEC R4.5
+    task = restored_source(SubtaskRestore(7, finished=True))
+    task.open()
+    task.trigger(Barrier(8, 0))
+    snapshots = task.take_snapshots()
+    assert all(one.finished_on_restore and one.operators == [] for one in snapshots)
+    task.notify_complete(8)
+    task.notify_aborted(9)
+    kinds = [frame.kind for _, pieces in task.take() for frame in read_frames(b"".join(pieces))]
+    assert Kind.END_OF_DATA in kinds or not kinds
+
+
+DAMAGE = StorageError("'chk-7/_metadata' is damaged")
+
+
+def test_a_damaged_checkpoint_is_passed_over_loudly():
+    warning = StepBack(plan_of(bare), Configuration()).over(7, DAMAGE)
+    assert warning == "checkpoint 7 is DAMAGED, stepping back to an older one: 'chk-7/_metadata' is damaged"
+
+
+def test_it_is_not_when_a_sink_may_have_committed_with_it():
+    with pytest.raises(StorageError, match=r"DAMAGED.*sink 'files' may have committed.*allow-repeated-output=true"):
+        StepBack(plan_of(program), Configuration()).over(7, DAMAGE)
+
+
+def test_unless_repeated_output_is_allowed():
+    conf = Configuration({"headgate.recovery.allow-repeated-output": "true"})
+    assert "output may be REPEATED" in StepBack(plan_of(program), conf).over(7, DAMAGE)
+
+
+def test_it_is_not_when_that_is_switched_off():
+    conf = Configuration({"headgate.recovery.step-back": "false"})
+    with pytest.raises(StorageError, match="step-back=false forbids"):
+        StepBack(plan_of(bare), conf).over(7, DAMAGE)
