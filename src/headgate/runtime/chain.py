@@ -42,6 +42,8 @@ class OperatorChain:
         self._vertex, self._info, self._settings, self._services = vertex, info, settings, services
         self._restore = restore
         self.operators = [self._operator(position) for position in range(len(vertex.operators))]
+        # Operators that had finished before the restored checkpoint are never opened, asked or closed (SPEC R4.5).
+        self._living = [] if restore is not None and restore.finished else self.operators
         self._wire(edges)
 
     @property
@@ -118,18 +120,18 @@ class OperatorChain:
 
     def open(self) -> None:
         """Open the operators, the last of the chain first."""
-        for operator in reversed(self.operators):
+        for operator in reversed(self._living):
             operator.open()
 
     def finish(self) -> None:
         """All input has come: let the operators emit what they hold, the first of the chain first."""
-        for operator in self.operators:
+        for operator in self._living:
             operator.finish()
 
     def close(self) -> None:
         """Close every operator; the first error is raised when all are closed."""
         first: Exception | None = None
-        for operator in self.operators:
+        for operator in self._living:
             try:
                 operator.close()
             except Exception as error:
@@ -147,38 +149,38 @@ class OperatorChain:
         (1) what must be in front of the barrier, (2) the barrier, (3) the synchronous part of the snapshot.
         """
         with ExitStack() as locks:
-            for operator in self.operators:
+            for operator in self._living:
                 locks.enter_context(operator.checkpoint_lock())
-            for operator in self.operators:  # (1)
+            for operator in self._living:  # (1)
                 operator.before_barrier()
             send_barrier()  # (2)
-            return [operator.snapshot(checkpoint_id, timestamp, kind) for operator in self.operators]  # (3)
+            return [operator.snapshot(checkpoint_id, timestamp, kind) for operator in self._living]  # (3)
 
     def notify_complete(self, checkpoint_id: int) -> None:
         """A checkpoint is complete: commit what belongs to it."""
-        for operator in self.operators:
+        for operator in self._living:
             operator.notify_complete(checkpoint_id)
 
     def notify_aborted(self, checkpoint_id: int) -> None:
         """A checkpoint will never be complete."""
-        for operator in self.operators:
+        for operator in self._living:
             operator.notify_aborted(checkpoint_id)
 
     def upkeep(self) -> None:
         """Let the operators do what no record asks for."""
-        for operator in self.operators:
+        for operator in self._living:
             operator.upkeep()
 
     # --- time -------------------------------------------------------------------------------------------------------
 
     def deadlines(self) -> list[int]:
         """The times at which operators have work."""
-        return [time for operator in self.operators if (time := operator.next_deadline()) is not None]
+        return [time for operator in self._living if (time := operator.next_deadline()) is not None]
 
     def on_time(self, now: int) -> bool:
         """Fire what is due; whether there was anything."""
         fired = False
-        for operator in self.operators:
+        for operator in self._living:
             deadline = operator.next_deadline()
             if deadline is not None and deadline <= now:
                 operator.on_time(now)

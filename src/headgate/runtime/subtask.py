@@ -32,7 +32,7 @@ from headgate.protocol.checkpoint_types import Barrier, SnapshotType
 from headgate.protocol.frames import DRAIN, Frame, Kind
 from headgate.runtime.chain import OperatorChain
 from headgate.runtime.inputs import DATA, CapturedFrame, Channel, Inputs, decode, skipped
-from headgate.runtime.operators.base import Operator, OperatorSnapshot, Receiver
+from headgate.runtime.operators.base import Operator, Receiver
 from headgate.runtime.output import EdgeWriter, Outbox, Piece
 from headgate.runtime.plan import InputEdge, Settings, VertexPlan
 from headgate.runtime.relay import Relay, end_task
@@ -94,8 +94,7 @@ class Subtask:
 
     def open(self) -> None:
         """Open the operators; a subtask that had finished before the checkpoint only sends its ends (SPEC R4.5)."""
-        if not self._restored_finished:
-            self._chain.open()
+        self._chain.open()
         self.status = Status.RUNNING
         if self._restored_finished:
             self._committed = True
@@ -103,8 +102,7 @@ class Subtask:
 
     def close(self) -> None:
         """Close the operators; the first error is raised when all are closed."""
-        if not self._restored_finished:
-            self._chain.close()
+        self._chain.close()
 
     def _finish_data(self) -> None:
         """The last record is through: (1) finish the operators, (2) tell the readers."""
@@ -258,8 +256,7 @@ class Subtask:
 
     def notify_complete(self, checkpoint_id: int) -> None:
         """A checkpoint is complete."""
-        if not self._restored_finished:
-            self._chain.notify_complete(checkpoint_id)
+        self._chain.notify_complete(checkpoint_id)
         if self._final_checkpoint is not None and checkpoint_id >= self._final_checkpoint:
             self._committed = True
             self._end_if_done()
@@ -268,8 +265,7 @@ class Subtask:
         """The coordinator gave a checkpoint up."""
         self._drop(checkpoint_id)
         self._obey(self._gate.on_aborted(checkpoint_id))
-        if not self._restored_finished:
-            self._chain.notify_aborted(checkpoint_id)
+        self._chain.notify_aborted(checkpoint_id)
 
     def take_snapshots(self) -> list[SnapshotInProgress]:
         """Snapshots whose synchronous part is done."""
@@ -308,11 +304,7 @@ class Subtask:
         barrier = instruction.barrier
         kind = _KINDS.get(barrier.options.type, SnapshotKind.SAVEPOINT)
         started = self._services.now()
-        operators: list[OperatorSnapshot] = []
-        if self._restored_finished:
-            self._send_barrier(barrier)
-        else:
-            operators = self._chain.snapshot(barrier.id, barrier.timestamp, kind, lambda: self._send_barrier(barrier))
+        operators = self._chain.snapshot(barrier.id, barrier.timestamp, kind, lambda: self._send_barrier(barrier))
         if self.data_finished and self._final_checkpoint is None and not barrier.options.type.is_savepoint:
             self._final_checkpoint = barrier.id
         progress = SnapshotInProgress(
@@ -376,7 +368,7 @@ class Subtask:
 
     def upkeep(self) -> None:
         """Work that no record asks for, such as dropping expired state; call it about once a second."""
-        if self.status is Status.RUNNING and not self._restored_finished:
+        if self.status is Status.RUNNING:
             self._chain.upkeep()
 
     # --- time -------------------------------------------------------------------------------------------------------
