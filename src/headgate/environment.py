@@ -337,6 +337,9 @@ class StreamExecutionEnvironment:
             migrate_ttl=conf.get("headgate.state.ttl-migration.enabled"),
             exactly_once=conf.get("execution.checkpointing.mode") == "EXACTLY_ONCE",
             checkpoints_after_finish=conf.get("execution.checkpointing.checkpoints-after-tasks-finish"),
+            alignment_memory=conf.get("headgate.alignment.memory"),
+            alignment_soft=conf.get("headgate.alignment.spill.soft"),
+            alignment_limit=conf.get("headgate.alignment.spill.max"),
             final_checkpoint=self._waits_for_final_checkpoint(),
         )
         return make_plan(graph, layout, settings)

@@ -18,6 +18,8 @@ __all__ = [
     "Finished",
     "FromDriver",
     "FromWorker",
+    "Hold",
+    "HoldWriter",
     "Metrics",
     "Output",
     "Ping",
@@ -112,6 +114,21 @@ class DataFinished(msgspec.Struct, tag=True, frozen=True):
     """The subtask has processed its last record and waits for the final checkpoint."""
 
 
+class HoldWriter(msgspec.Struct, tag=True, frozen=True):
+    """A blocked channel of the subtask has spilled much: hold its writer back, or (`hold` is false) let it go on."""
+
+    edge: int
+    writer: int
+    hold: bool
+
+
+class Hold(msgspec.Struct, tag=True, frozen=True):
+    """A reader wants this subtask to make no more records, or (`hold` is false) wants it no longer."""
+
+    reader: str
+    hold: bool
+
+
 class Accepted(msgspec.Struct, tag=True, frozen=True):
     """The driver knows the worker."""
 
@@ -160,10 +177,27 @@ class Ping(msgspec.Struct, tag=True, frozen=True):
 
 
 FromWorker = (
-    Register | Running | Metrics | Output | Finished | Failed | AcknowledgeCheckpoint | DeclineCheckpoint | DataFinished
+    Register
+    | Running
+    | Metrics
+    | Output
+    | Finished
+    | Failed
+    | AcknowledgeCheckpoint
+    | DeclineCheckpoint
+    | DataFinished
+    | HoldWriter
 )
 FromDriver = (
-    Accepted | Cancel | Confirm | Ping | TriggerCheckpoint | AnnounceCheckpoint | CheckpointComplete | CheckpointAborted
+    Accepted
+    | Cancel
+    | Confirm
+    | Ping
+    | TriggerCheckpoint
+    | AnnounceCheckpoint
+    | CheckpointComplete
+    | CheckpointAborted
+    | Hold
 )
 
 _encoder = msgspec.msgpack.Encoder()

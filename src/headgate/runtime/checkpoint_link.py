@@ -13,6 +13,7 @@ from headgate.protocol.messages import (
     DataFinished,
     DeclineCheckpoint,
     FromWorker,
+    Hold,
     TriggerCheckpoint,
 )
 from headgate.runtime.snapshot_files import SnapshotWriter
@@ -20,7 +21,7 @@ from headgate.runtime.subtask import Subtask
 
 __all__ = ["CheckpointLink", "CheckpointMessage"]
 
-CheckpointMessage = TriggerCheckpoint | AnnounceCheckpoint | CheckpointComplete | CheckpointAborted
+CheckpointMessage = TriggerCheckpoint | AnnounceCheckpoint | CheckpointComplete | CheckpointAborted | Hold
 
 
 class CheckpointLink:
@@ -31,6 +32,12 @@ class CheckpointLink:
         self._mailbox: deque[CheckpointMessage] = deque()  # safe to use from two threads
         self._told_end_of_data = False
         self.writer: SnapshotWriter | None = None
+        self._holders: set[str] = set()
+
+    @property
+    def held(self) -> bool:
+        """Whether a reader wants this subtask to make no more records: its disk fills up behind a barrier."""
+        return bool(self._holders)
 
     def post(self, message: CheckpointMessage) -> None:
         """The coordinator said something; it is heard at the next `serve`."""
@@ -43,6 +50,8 @@ class CheckpointLink:
         for snapshot in task.take_snapshots():
             assert self.writer is not None
             self.writer.start(snapshot)
+        for hold in task.take_holds():
+            self._send(hold)
         for decline in task.take_declines():
             self._send(DeclineCheckpoint(decline.checkpoint_id, decline.reason.name, str(decline.reason)))
         if task.data_finished and not self._told_end_of_data:
@@ -58,6 +67,8 @@ class CheckpointLink:
             task.announce(Barrier.decode(message.barrier))
         elif isinstance(message, CheckpointComplete):
             task.notify_complete(message.checkpoint_id)
+        elif isinstance(message, Hold):
+            (self._holders.add if message.hold else self._holders.discard)(message.reader)
         else:
             if message.latest_completed is not None:
                 task.notify_complete(message.latest_completed)

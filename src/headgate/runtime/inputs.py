@@ -1,7 +1,7 @@
 """The input side of a subtask: channels, their queues, which of them are blocked, and in-flight data.
 
 A frame is *read* when it is put into its channel's queue and *reached* when it is taken out. Frames of a blocked channel
-are set aside until it is unblocked; the order within a channel is never changed.
+wait in its backlog until it is unblocked and the backlog is worked off; the order within a channel is never changed.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -19,9 +18,10 @@ from headgate.batch import Batch
 from headgate.errors import IllegalState
 from headgate.protocol.checkpoint_types import Barrier
 from headgate.protocol.frames import STAMPED, Frame, Kind, read_frames
+from headgate.runtime.backlog import Backlog, Budget, CapturedFrame, Waiting
 from headgate.types import TypeInformation
 
-__all__ = ["CapturedFrame", "Channel", "ChannelId", "Ends", "Inputs", "decode"]
+__all__ = ["Channel", "ChannelId", "Ends", "Inputs", "decode"]
 
 ChannelId = tuple[int, int]  # edge, writer subtask
 DATA = (Kind.ARROW, Kind.PICKLE)
@@ -45,17 +45,6 @@ class Ends:
         return not self._missing
 
 
-class CapturedFrame(msgspec.Struct, frozen=True):
-    """In-flight data of a channel: a batch, of which the first `skip` records were processed already."""
-
-    edge: int
-    writer: int
-    kind: int
-    flags: int
-    skip: int
-    body: bytes
-
-
 @dataclass(slots=True)
 class Channel:
     """Records and events of one writer on one edge."""
@@ -69,7 +58,6 @@ class Channel:
     ended: bool = False  # END_OF_PARTITION was read
     restored: bool = False  # holds restored in-flight data; nobody writes to it
     blocked: bool = False
-    aside: deque[Frame | CapturedFrame] = field(default_factory=deque)  # reached while the channel was blocked
 
     @property
     def id(self) -> ChannelId:
@@ -100,12 +88,17 @@ class _Capture:
 class Inputs:
     """All channels of a subtask."""
 
-    def __init__(self, channels: Iterable[Channel], tasks_before: int) -> None:
+    def __init__(
+        self, channels: Iterable[Channel], tasks_before: int, memory: int = 1 << 30, spill_directory: str | None = None
+    ) -> None:
+        """`memory` is for what waits behind blocked channels; what is more goes to a file in `spill_directory`."""
         self.channels = {channel.id: channel for channel in channels}
         self.ends = Ends(tasks_before)
         self.bytes_read = 0
         self.queued_bytes = 0
-        self._queue: deque[tuple[Channel, Frame | CapturedFrame]] = deque()
+        self._queue: deque[tuple[Channel, Waiting]] = deque()  # of channels without a backlog, as they came
+        self._backlogs: dict[ChannelId, Backlog] = {}  # of channels that are, or were, blocked
+        self._budget = Budget(memory, spill_directory)
         self._capture: _Capture | None = None
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -128,7 +121,11 @@ class Inputs:
         size = len(frame.body)
         self.bytes_read += size
         self.queued_bytes += size
-        self._queue.append((channel, frame))
+        backlog = self._backlogs.get(channel.id)
+        if backlog is None:
+            self._queue.append((channel, frame))
+        else:
+            backlog.append(frame)
         capture = self._capture
         if capture is not None and frame.kind in DATA and channel.id in capture.channels:
             capture.frames.append(_captured(frame, 0))
@@ -156,35 +153,68 @@ class Inputs:
     # --- reaching ---------------------------------------------------------------------------------------------------
 
     def __bool__(self) -> bool:
-        return any(not channel.blocked for channel, _ in self._queue)
+        return bool(self._queue) or any(not self.channels[one].blocked for one in self._backlogs)
 
-    def next(self) -> tuple[Channel, Frame | CapturedFrame] | None:
-        """The next frame of a channel that is not blocked."""
-        while self._queue:
-            channel, frame = self._queue.popleft()
-            if channel.blocked:
-                channel.aside.append(frame)
-                continue
-            self.queued_bytes -= len(frame.body)
-            return channel, frame
+    def next(self) -> tuple[Channel, Waiting] | None:
+        """The next frame of a channel that is not blocked; what has waited longest comes first."""
+        reached = self._from_backlogs() if self._backlogs else None
+        if reached is None:
+            if not self._queue:
+                return None
+            reached = self._queue.popleft()
+        self.queued_bytes -= len(reached[1].body)
+        return reached
+
+    def _from_backlogs(self) -> tuple[Channel, Waiting] | None:
+        for one, backlog in self._backlogs.items():
+            channel = self.channels[one]
+            if not channel.blocked:
+                frame = backlog.popleft()
+                if not backlog:
+                    del self._backlogs[one]
+                return channel, frame
         return None
 
     def block(self, channel: ChannelId) -> None:
         """Reach nothing more of the channel."""
-        self.channels[channel].blocked = True
+        blocked = self.channels[channel]
+        blocked.blocked = True
+        if channel in self._backlogs:
+            return
+        backlog = self._backlogs[channel] = Backlog(self._budget)
+        others: deque[tuple[Channel, Waiting]] = deque()
+        for one, frame in self._queue:
+            if one is blocked:
+                backlog.append(frame)
+            else:
+                others.append((one, frame))
+        self._queue = others
 
     def unblock(self, channels: Iterable[ChannelId]) -> None:
-        """Go on with channels, first with what was set aside."""
+        """Go on with channels, first with what has waited."""
         for one in channels:
-            channel = self.channels[one]
-            channel.blocked = False
-            self._queue.extendleft((channel, frame) for frame in reversed(channel.aside))
-            channel.aside.clear()
+            self.channels[one].blocked = False
+            if one in self._backlogs and not self._backlogs[one]:
+                del self._backlogs[one]
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether some channel is blocked, or was and has not caught up."""
+        return bool(self._backlogs)
 
     @property
     def blocked_bytes(self) -> int:
         """What waits in blocked channels."""
-        return sum(len(frame.body) for channel in self.channels.values() for frame in channel.aside)
+        return sum(log.bytes for one, log in self._backlogs.items() if self.channels[one].blocked)
+
+    def spilled_bytes(self) -> dict[ChannelId, int]:
+        """What blocked channels have in files."""
+        return {one: log.spilled for one, log in self._backlogs.items() if log.spilled and self.channels[one].blocked}
+
+    def close(self) -> None:
+        """Give files back."""
+        for backlog in self._backlogs.values():
+            backlog.close()
 
     # --- in-flight data ---------------------------------------------------------------------------------------------
 
@@ -192,7 +222,7 @@ class Inputs:
         self,
         checkpoint_id: int,
         channels: Iterable[ChannelId],
-        current: tuple[Channel, Frame | CapturedFrame, int] | None,
+        current: tuple[Channel, Waiting, int] | None,
     ) -> None:
         """Store what is in flight: the rest of the batch at hand, the queues up to the barrier, what is read next."""
         wanted = set(channels)
@@ -200,14 +230,20 @@ class Inputs:
         if current is not None and current[0].id in wanted:
             frames.append(_captured(current[1], current[2]))
         passed: set[ChannelId] = set()
-        for channel, frame in self._queue:
-            if channel.id not in wanted or channel.id in passed:
+        for channel, frame in self._waiting(wanted):
+            if channel in passed:
                 continue
             if frame.kind in DATA:
                 frames.append(_captured(frame, skipped(frame)))
             elif frame.kind == Kind.BARRIER and Barrier.decode(frame.body).id >= checkpoint_id:
-                passed.add(channel.id)
+                passed.add(channel)
         self._capture = _Capture(checkpoint_id, wanted - passed, frames)
+
+    def _waiting(self, wanted: set[ChannelId]) -> Iterator[tuple[ChannelId, Waiting]]:
+        for one, backlog in self._backlogs.items():
+            if one in wanted:
+                yield from ((one, frame) for frame in backlog)
+        yield from ((channel.id, frame) for channel, frame in self._queue if channel.id in wanted)
 
     def stop_capture(self, checkpoint_id: int, channels: Iterable[ChannelId]) -> None:
         """Store nothing more of these channels."""
@@ -223,16 +259,16 @@ class Inputs:
         return capture.frames
 
 
-def skipped(frame: Frame | CapturedFrame) -> int:
+def skipped(frame: Waiting) -> int:
     """How many records at the front of a frame were processed before the failure."""
     return frame.skip if isinstance(frame, CapturedFrame) else 0
 
 
-def _captured(frame: Frame | CapturedFrame, skip: int) -> CapturedFrame:
+def _captured(frame: Waiting, skip: int) -> CapturedFrame:
     return CapturedFrame(frame.edge, frame.writer, frame.kind, frame.flags, skip, bytes(frame.body))
 
 
-def decode(frame: Frame | CapturedFrame, type: TypeInformation) -> Batch:
+def decode(frame: Waiting, type: TypeInformation) -> Batch:
     """The records of a data frame."""
     body, stamps = memoryview(frame.body), None
     if frame.flags & STAMPED:

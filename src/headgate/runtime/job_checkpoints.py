@@ -20,6 +20,8 @@ from headgate.protocol.messages import (
     Finished,
     FromDriver,
     FromWorker,
+    Hold,
+    HoldWriter,
     Running,
 )
 from headgate.protocol.properties import EndStatus
@@ -124,6 +126,11 @@ class JobCheckpoints:
             service.task_finished(task)
         elif isinstance(message, DataFinished):
             service.end_of_data(task)
+        elif isinstance(message, HoldWriter):
+            source = self._plan.graph.edges[message.edge].source
+            self._send(
+                TaskId(source, message.writer), Hold(f"{task.vertex}/{task.subtask}/{message.edge}", message.hold)
+            )
 
     def _send(self, task: TaskId, message: FromDriver) -> None:
         self._server.send(WorkerKey(self._attempt, *self._index[task]), message)

@@ -34,6 +34,9 @@ class Settings:
     migrate_ttl: bool = False
     exactly_once: bool = True
     checkpoints_after_finish: bool = True
+    alignment_memory: int = 16 << 20  # what may wait behind blocked channels in memory; the rest is spilled
+    alignment_soft: int = 64 << 20  # a blocked channel that has spilled so much gets its writer held
+    alignment_limit: int = 1 << 30  # more than that behind blocked channels: the checkpoint is declined
     final_checkpoint: bool = False  # whether a finished subtask waits for one more complete checkpoint (SPEC R4.5)
 
 

@@ -17,7 +17,7 @@ from headgate.keygroups import KeyGroupRange
 from headgate.protocol.assignment import assign_keyed
 from headgate.protocol.barriers import AlignmentMetrics
 from headgate.protocol.checkpoint_types import Barrier
-from headgate.runtime.inputs import CapturedFrame
+from headgate.runtime.backlog import CapturedFrame
 from headgate.runtime.operators.base import OperatorSnapshot
 from headgate.state.operator import OperatorStateSnapshot, RestoredOperatorState, rescale
 

@@ -19,7 +19,7 @@ from headgate.handles import KeyedStateHandle, Payload, decode_handle, encode_ha
 from headgate.keygroups import KeyGroupRange, key_group_range
 from headgate.protocol.messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from headgate.protocol.reasons import FailureReason
-from headgate.runtime.inputs import CapturedFrame
+from headgate.runtime.backlog import CapturedFrame
 from headgate.runtime.operators.base import OperatorSnapshot
 from headgate.runtime.snapshot import OperatorRestore, SnapshotInProgress, SubtaskRestore
 from headgate.state.backend import SnapshotRun

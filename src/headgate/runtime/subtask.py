@@ -29,9 +29,11 @@ from headgate.protocol.barriers import (
     Unblock,
 )
 from headgate.protocol.checkpoint_types import Barrier, SnapshotType
-from headgate.protocol.frames import DRAIN, Frame, Kind
+from headgate.protocol.frames import DRAIN, Kind
+from headgate.protocol.messages import HoldWriter
+from headgate.runtime.backlog import Waiting
 from headgate.runtime.chain import OperatorChain
-from headgate.runtime.inputs import DATA, CapturedFrame, Channel, Inputs, decode, skipped
+from headgate.runtime.inputs import DATA, Channel, ChannelId, Inputs, decode, skipped
 from headgate.runtime.operators.base import Operator, Receiver
 from headgate.runtime.output import EdgeWriter, Outbox, Piece
 from headgate.runtime.plan import InputEdge, Settings, VertexPlan
@@ -67,12 +69,12 @@ class Subtask:
         self._settings, self._services = settings, services
         self._number, previous, self._next_width = task
         channels = [channel for edge in plan.inputs for channel in _channels(edge, index)]
-        self._inputs = Inputs(channels, previous)
+        self._inputs = Inputs(channels, previous, settings.alignment_memory, settings.tmp_dir)
         restored = self._inputs.restore(restore.frames) if restore else []
         self._restored_finished = restore is not None and restore.finished
         self._gate = _gate(channels, restored, settings)
         self._open_channels = self._open_data = len(channels)
-        self._batch: tuple[Channel, Frame | CapturedFrame, Batch] | None = None  # what is being worked off, in slices
+        self._batch: tuple[Channel, Waiting, Batch] | None = None  # what is being worked off, in slices
         self._at = 0
         self._outbox = Outbox(settings.buffer_size)
         random = Random(f"{info.job_id}/{plan.vertex.id}/{index}")
@@ -87,6 +89,7 @@ class Subtask:
         self._snapshots: list[SnapshotInProgress] = []
         self._capturing: SnapshotInProgress | None = None
         self._declines: list[Decline] = []
+        self._held: set[ChannelId] = set()  # channels whose writers are held back
         self._final_checkpoint: int | None = None  # the first checkpoint behind the last record
         self._committed = not settings.final_checkpoint
 
@@ -102,6 +105,7 @@ class Subtask:
 
     def close(self) -> None:
         """Close the operators; the first error is raised when all are closed."""
+        self._inputs.close()
         self._chain.close()
 
     def _finish_data(self) -> None:
@@ -169,6 +173,8 @@ class Subtask:
                 self._obey(self._gate.on_cancel_marker_read(channel.id, _checkpoint_id(frame), now))
             elif frame.kind == Kind.END_OF_PARTITION:
                 self._obey(self._gate.on_end_of_partition_read(channel.id, now))
+        if self._inputs.has_backlog and self._inputs.blocked_bytes > self._settings.alignment_limit:
+            self._obey(self._gate.on_limit_exceeded())
 
     def has_work(self) -> bool:
         """Whether `step` can do something now."""
@@ -222,7 +228,7 @@ class Subtask:
             self._finish_data()
         return count
 
-    def _event(self, channel: Channel, frame: Frame | CapturedFrame) -> None:
+    def _event(self, channel: Channel, frame: Waiting) -> None:
         now = self._services.now()
         if frame.kind == Kind.BARRIER:
             self._obey(self._gate.on_barrier(channel.id, Barrier.decode(frame.body), now))
@@ -271,6 +277,16 @@ class Subtask:
         """Snapshots whose synchronous part is done."""
         taken, self._snapshots = self._snapshots, []
         return taken
+
+    def take_holds(self) -> list[HoldWriter]:
+        """Writers to hold back, because what they sent behind their barrier fills the disk, and those to let go."""
+        if not self._held and not self._inputs.has_backlog:
+            return []
+        full = {one for one, size in self._inputs.spilled_bytes().items() if size > self._settings.alignment_soft}
+        over = {one for one in self._held if not self._inputs.channels[one].blocked}
+        changes = [(one, True) for one in sorted(full - self._held)] + [(one, False) for one in sorted(over)]
+        self._held = (self._held | full) - over
+        return [HoldWriter(edge, writer, hold) for (edge, writer), hold in changes]
 
     def take_declines(self) -> list[Decline]:
         """Checkpoints that this subtask has no part in."""
@@ -413,5 +429,5 @@ def _gate(channels: list[Channel], restored: list[Channel], settings: Settings) 
     return BarrierHandler(ids, forced_aligned=forced, restored=rest, after_finish=settings.checkpoints_after_finish)
 
 
-def _checkpoint_id(frame: Frame | CapturedFrame) -> int:
+def _checkpoint_id(frame: Waiting) -> int:
     return int.from_bytes(frame.body, "little")

@@ -294,8 +294,8 @@ class Shell:
         return count > 0 or pending
 
     def _held(self) -> bool:
-        """Whether the driver has not yet taken enough of what was printed or collected."""
-        return self._unconfirmed >= self._settings.max_unconfirmed
+        """Whether the driver has not taken enough of what was printed or collected, or a reader cannot take more."""
+        return self._unconfirmed >= self._settings.max_unconfirmed or self.checkpoints.held
 
     def _adapt(self, count: int, elapsed: float) -> None:
         target = self._settings.slice_ms / 1000

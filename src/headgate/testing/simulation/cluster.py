@@ -23,6 +23,8 @@ from headgate.protocol.messages import (
     Finished,
     FromDriver,
     FromWorker,
+    Hold,
+    HoldWriter,
     Running,
 )
 from headgate.protocol.properties import EndStatus
@@ -337,6 +339,9 @@ class Driver:
             self.service.end_of_data(task)
         elif isinstance(message, Finished):
             self.service.task_finished(task)
+        elif isinstance(message, HoldWriter):
+            source = self.plan.graph.edges[message.edge].source
+            self._send(TaskId(source, message.writer), Hold(f"{task}/{message.edge}", message.hold))
 
     @property
     def alarm(self) -> int | None:

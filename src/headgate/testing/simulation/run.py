@@ -11,7 +11,7 @@ from headgate.config import Configuration
 from headgate.environment import StreamExecutionEnvironment
 from headgate.errors import StorageError
 from headgate.ids import JobId
-from headgate.protocol.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from headgate.protocol.messages import AcknowledgeCheckpoint, DeclineCheckpoint, Hold
 from headgate.storage.faults import Fault, FaultKind, FaultyStore, Operation
 from headgate.testing.simulation.cluster import Attempt, Driver, SimulatedIo, Worker
 from headgate.testing.simulation.oracle import Oracle
@@ -110,6 +110,9 @@ class Run:
             "execution.checkpointing.max-concurrent-checkpoints": "1"
             if mode in ("unaligned", "timeout")
             else random.choice("123"),
+            "headgate.alignment.memory": random.choice(["0 b", "60 b", "16 mb"]),
+            "headgate.alignment.spill.soft": random.choice(["40 b", "200 b", "64 mb"]),
+            "headgate.alignment.spill.max": random.choice(["400 b", "1 gb", "1 gb", "1 gb"]),
             "headgate.buffer.size": f"{random.choice([1, 100, 400])} b",
             "execution.buffer-timeout": f"{random.choice([0, 5, 20])} ms",
         }
@@ -217,7 +220,7 @@ class Run:
 
     def _worker_actions(self, attempt: Attempt, worker: Worker, driver: Driver | None) -> list[Callable[[], None]]:
         actions: list[Callable[[], None]] = []
-        if worker.task.has_work():
+        if worker.task.has_work() and not worker.link.held:
             actions.append(lambda: attempt.step(worker, self.random.randrange(1, 8)))
         if worker.rows:
             actions.append(lambda: attempt.deliver(worker, self.random))
@@ -234,7 +237,7 @@ class Run:
         worker.serve()
 
     def _tell_worker(self, attempt: Attempt, worker: Worker) -> None:
-        if self._faulty(self.rates.drop):
+        if not isinstance(worker.inbox[0], Hold) and self._faulty(self.rates.drop):
             self.note(f"lost on the way to worker {worker.key}: {type(worker.inbox.popleft()).__name__}")
         else:
             worker.hear()
