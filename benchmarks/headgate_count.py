@@ -8,6 +8,7 @@ Seconds count from the moment all subtasks run until the job has finished; start
 
 import argparse
 import json
+import tempfile
 import time
 
 import numpy as np
@@ -61,6 +62,17 @@ def run(env: StreamExecutionEnvironment, a: argparse.Namespace, records: int) ->
     return time.monotonic() - started
 
 
+def checkpoint(env: StreamExecutionEnvironment, interval: int) -> None:
+    """Take incremental checkpoints in a directory of their own, or none."""
+    conf = env.get_configuration()
+    if not interval:
+        conf.remove_config("execution.checkpointing.interval")
+        return
+    conf.set("execution.checkpointing.dir", f"file://{tempfile.mkdtemp(prefix='headgate-bench-')}")
+    conf.set("execution.checkpointing.interval", f"{interval} ms")
+    conf.set("execution.checkpointing.incremental", True)
+
+
 def main() -> None:
     p = argparse.ArgumentParser()
     p.add_argument("--kind", choices=["stateful", "sum"], default="stateful")
@@ -70,12 +82,16 @@ def main() -> None:
     p.add_argument("--keys", type=int, default=100_000)
     p.add_argument("--parallelism", type=int, default=2)
     p.add_argument("--runs", type=int, default=1)
+    p.add_argument("--interval", type=int, default=0, help="take a checkpoint every so many milliseconds")
+    p.add_argument("--pairs", type=int, default=0, help="so many pairs of runs, without and with checkpoints")
     a = p.parse_args()
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(a.parallelism)
     env.get_configuration().set("state.backend.type", a.backend)
     run(env, a, 20_000)  # workers warm, classes loaded
-    for _ in range(a.runs):
+    intervals = [0, a.interval] * a.pairs if a.pairs else [a.interval] * a.runs
+    for interval in intervals:
+        checkpoint(env, interval)
         seconds = run(env, a, a.records)
         work = "W1 process + value state" if a.kind == "stateful" else f"W2 sum, emit={a.emit}"
         print(
@@ -86,7 +102,7 @@ def main() -> None:
                     "records": a.records,
                     "seconds": round(seconds, 2),
                     "records_per_s": round(a.records / seconds),
-                    "checkpoint": "none",
+                    "checkpoint": f"every {interval} ms, incremental" if interval else "none",
                     "notes": f"parallelism={a.parallelism} keys={a.keys}",
                 }
             ),

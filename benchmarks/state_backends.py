@@ -3,6 +3,7 @@
     python benchmarks/state_backends.py                 hashmap and rocksdb side by side, one minute
     python benchmarks/state_backends.py memory [KEYS BYTES]  rocksdb, 64 MiB budget, 2 GiB of state: resident memory
     python benchmarks/state_backends.py ttl             rocksdb: cost of a time to live, and what a sweep frees
+    python benchmarks/state_backends.py increments      bytes on storage of 1,000 changed keys of 1,000,000
     python benchmarks/state_backends.py index           what an expiry index would cost instead of the sweep
 
 Prints one JSON line per figure. The loop is what a keyed operator does for each record: select the key, read its value,
@@ -19,16 +20,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from headgate.keygroups import KeyGroupRange, KeyHasher
+from headgate.protocol.barriers import AlignmentMetrics
+from headgate.protocol.checkpoint_types import Barrier, CheckpointOptions
+from headgate.protocol.messages import AcknowledgeCheckpoint
+from headgate.runtime.operators.base import OperatorSnapshot
+from headgate.runtime.snapshot import SnapshotInProgress
+from headgate.runtime.snapshot_files import SnapshotWriter, WorkerStorage
 from headgate.state.api import StateTtlConfig, ValueStateDescriptor
 from headgate.state.backend import BackendSetup, KeyedStateBackend
 from headgate.state.hashmap import HashMapBackend
+from headgate.state.operator import OperatorStateSnapshot
 from headgate.state.rocksdb import MemoryBudget, RocksDBBackend
+from headgate.storage.layout import Attempt
 
 MAX_PARALLELISM = 128
 BACKENDS: dict[str, type[KeyedStateBackend]] = {"hashmap": HashMapBackend, "rocksdb": RocksDBBackend}
@@ -124,6 +134,77 @@ def throughput(keys: int, batch: int, records: int, rounds: int, *, kind: str) -
     ratios = [rocks / heap for rocks, heap in zip(rates["rocksdb"], rates["hashmap"], strict=True)]
     report(figure="rocksdb / hashmap", keys=keys, key=kind, batch=batch, ratio=round(statistics.median(ratios), 2))
     for bench in benches.values():
+        bench.close()
+
+
+class Inline(Executor):
+    """Writes at once, in the caller's thread."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        fn(*args, **kwargs)
+        return Future()
+
+
+class Checkpoints:
+    """Checkpoints of a backend on a local disk, by the production writer; each is confirmed."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench, self.number = bench, 0
+        self.directory = Path(tempfile.mkdtemp(prefix="headgate-bench-"))
+        self.acks: list[Any] = []
+        storage = WorkerStorage(Attempt(1, 0), True, f"{self.directory}/shared", 20 * 1024)
+        self.writer = SnapshotWriter(storage, "v0-s0", self.acks.append, executor=Inline())
+
+    def take(self) -> int:
+        """Bytes written."""
+        self.number += 1
+        location = self.directory / f"chk-{self.number}"
+        for directory in (location, self.directory / "shared"):
+            directory.mkdir(exist_ok=True)
+        barrier = Barrier(self.number, 0, CheckpointOptions(location=str(location)))
+        run = self.bench.backend.snapshot(self.number)
+        operator = OperatorSnapshot("0" * 32, OperatorStateSnapshot, run)
+        self.writer.start(SnapshotInProgress(barrier, [operator], AlignmentMetrics()))
+        self.bench.backend.notify_complete(self.number)
+        ack = self.acks.pop()
+        assert isinstance(ack, AcknowledgeCheckpoint), ack
+        return ack.checkpointed_size
+
+    def close(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def increments(keys: int = 1_000_000, changed: int = 1_000, count: int = 20) -> None:
+    """What a checkpoint writes when few keys of many have changed since the last."""
+    hasher = KeyHasher(MAX_PARALLELISM)
+    for name, kind in BACKENDS.items():
+        bench = Bench(kind)
+        state = bench.backend.state(ValueStateDescriptor("n", "bigint"))
+        checkpoints = Checkpoints(bench)
+
+        def touch(numbers: list[int], bench: Bench = bench, state: Any = state) -> None:
+            for at in range(0, len(numbers), 8192):
+                part = numbers[at : at + 8192]
+                count_records(bench.backend, state, [(bench.backend.prepare_keys(part), hasher.groups(part))])
+
+        touch(list(range(keys)))
+        full = checkpoints.take()
+        chance, sizes = random.Random(1), []
+        for _ in range(count):
+            touch(chance.sample(range(keys), changed))
+            sizes.append(checkpoints.take())
+        middle = statistics.median(sizes)
+        report(
+            figure="increments",
+            backend=name,
+            keys=keys,
+            changed=changed,
+            full_bytes=full,
+            median_bytes=round(middle),
+            largest_bytes=max(sizes),
+            share=round(middle / full, 5),
+        )
+        checkpoints.close()
         bench.close()
 
 
@@ -281,6 +362,8 @@ def main() -> None:
         memory(int(sys.argv[2]) if len(sys.argv) > 2 else 2_100_000, int(sys.argv[3]) if len(sys.argv) > 3 else 1000)
     elif what == "ttl":
         ttl()
+    elif what == "increments":
+        increments()
     elif what == "index":
         index()
     else:

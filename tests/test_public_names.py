@@ -19,7 +19,8 @@ _TEXT = """
     NotEnoughSlots OutputTag Partitioner ProcessFunction ReduceFunction ReducingState ReducingStateDescriptor
     RestartStrategies Row RuntimeContext SinkFunction SourceFunction StateMigrationError StateTtlConfig StorageError
     StreamExecutionEnvironment Time TimeDomain TypeInformation Types UserCodeError ValueState ValueStateDescriptor
-    WorkerLost spark_conf
+    WorkerLost spark_conf EmbeddedRocksDBStateBackend FsStateBackend HashMapStateBackend MemoryStateBackend
+    RocksDBStateBackend StateBackend
 """
 NAMES = _TEXT.split()
 

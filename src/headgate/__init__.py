@@ -64,6 +64,14 @@ from headgate.state.api import (
     ValueStateDescriptor,
 )
 from headgate.state.timers import TimeDomain
+from headgate.state_backends import (
+    EmbeddedRocksDBStateBackend,
+    FsStateBackend,
+    HashMapStateBackend,
+    MemoryStateBackend,
+    RocksDBStateBackend,
+    StateBackend,
+)
 from headgate.stream import ConnectedStreams, DataStream, KeyedStream
 from headgate.types import Row, TypeInformation, Types
 
@@ -84,11 +92,14 @@ __all__ = [
     "Configuration",
     "ConnectedStreams",
     "DataStream",
+    "EmbeddedRocksDBStateBackend",
     "ExternalizedCheckpointRetention",
     "FilterFunction",
     "FlatMapFunction",
+    "FsStateBackend",
     "Function",
     "GraphError",
+    "HashMapStateBackend",
     "HeadgateError",
     "IllegalState",
     "InvalidArgument",
@@ -107,6 +118,7 @@ __all__ = [
     "MapFunction",
     "MapState",
     "MapStateDescriptor",
+    "MemoryStateBackend",
     "NotEnoughSlots",
     "OutputTag",
     "Partitioner",
@@ -115,10 +127,12 @@ __all__ = [
     "ReducingState",
     "ReducingStateDescriptor",
     "RestartStrategies",
+    "RocksDBStateBackend",
     "Row",
     "RuntimeContext",
     "SinkFunction",
     "SourceFunction",
+    "StateBackend",
     "StateMigrationError",
     "StateTtlConfig",
     "StorageError",

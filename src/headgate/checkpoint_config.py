@@ -105,6 +105,24 @@ class CheckpointConfig:
         """False tolerates any number of failed checkpoints, True none."""
         return self.set_tolerable_checkpoint_failure_number(0 if fail else 2**31 - 1)
 
+    def set_prefer_checkpoint_for_recovery(self, prefer: bool) -> Self:
+        """Let `--resume` take the newest checkpoint even if the job was stopped with a newer savepoint."""
+        self._configuration.set(options.RESUME_PREFERS_CHECKPOINT, prefer)
+        return self
+
+    def is_prefer_checkpoint_for_recovery(self) -> bool:
+        """Whether `--resume` passes over a newer savepoint."""
+        return self._configuration.get(options.RESUME_PREFERS_CHECKPOINT)
+
+    def set_force_checkpointing(self, force: bool) -> Self:
+        """For jobs with iterations, which Headgate does not have: kept for programs that call it, without effect."""
+        self._configuration.set(options.FORCE_CHECKPOINTING, force)
+        return self
+
+    def is_force_checkpointing(self) -> bool:
+        """What was set."""
+        return self._configuration.get(options.FORCE_CHECKPOINTING)
+
     def enable_externalized_checkpoints(self, retention: ExternalizedCheckpointRetention) -> Self:
         """What becomes of the retained checkpoints when the job ends."""
         self._configuration.set(options.CHECKPOINT_RETENTION, retention.value)

@@ -28,6 +28,7 @@ from headgate.runtime.plan import JobPlan, Settings, make_plan
 from headgate.runtime.progress import live_table
 from headgate.runtime.session import get_session
 from headgate.sources import CollectionSource, DataGenSource, SequenceSource, Source
+from headgate.state_backends import StateBackend
 from headgate.stream import DataStream, Records, call_site, check_parallelism
 from headgate.types import TypeInformation, as_type
 
@@ -211,6 +212,11 @@ class StreamExecutionEnvironment:
     def get_checkpoint_config(self) -> CheckpointConfig:
         """All settings of checkpoints."""
         return CheckpointConfig(self._configuration)
+
+    def set_state_backend(self, state_backend: StateBackend) -> StreamExecutionEnvironment:
+        """Where keyed state lives, and where its checkpoints go; see `headgate.state_backends`."""
+        state_backend.apply_to(self._configuration)
+        return self
 
     def get_checkpoint_interval(self) -> int:
         """Milliseconds; -1 if there are no periodic checkpoints."""

@@ -177,6 +177,8 @@ ALIGNMENT_SOFT = _memory("headgate.alignment.spill.soft", 64 * MB, "A blocked ch
 ALIGNMENT_LIMIT = _memory("headgate.alignment.spill.max", 1024 * MB, "More than this behind the blocked channels of a subtask: the checkpoint is declined.")
 STEP_BACK = _flag("headgate.recovery.step-back", "Start from an older retained checkpoint when the newest is damaged; false: refuse.", default=True)
 ALLOW_REPEATED_OUTPUT = _flag("headgate.recovery.allow-repeated-output", "Step back over a damaged checkpoint even if a two-phase sink may have committed with it: its output is written again.")
+RESUME_PREFERS_CHECKPOINT = _flag("headgate.resume.prefer-checkpoint", "Let --resume take the newest checkpoint though the job was stopped with a savepoint that is newer: its output since then comes again.")
+FORCE_CHECKPOINTING = _flag("headgate.checkpointing.force", "Checkpoints also in jobs with iterations, which Headgate does not have: no effect, kept for programs that set it.")
 RECOVERY_CLAIM_MODE = _choice("execution.state-recovery.claim-mode", "NO_CLAIM", "NO_CLAIM|CLAIM|LEGACY", "Who owns the files of the snapshot the job starts from.", "execution.savepoint-restore-mode")
 RECOVERY_IGNORE_UNCLAIMED = _flag("execution.state-recovery.ignore-unclaimed-state", "Drop state that belongs to no operator of the program.", "execution.savepoint.ignore-unclaimed-state")
 RECOVERY_WITHOUT_CHANNEL_STATE = _count("execution.state-recovery.without-channel-state.checkpoint-id", -1, "Ignore the in-flight data of this checkpoint (loses data); -1 of none.", "execution.checkpointing.recover-without-channel-state.checkpoint-id", minimum=-1)

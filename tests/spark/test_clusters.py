@@ -1,6 +1,7 @@
 """Several executors: Spark's local cluster, and a standalone master with two workers on addresses of their own."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -37,6 +38,13 @@ def test_local_cluster():
     check(run_program("cluster.py", "local-cluster[2,4,2048]", timeout=350))
 
 
+def free_port():
+    """A port that nobody listens on: two runs of the tests may share a machine."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
 class Standalone:
     """A master and two workers from the pip package; the driver is on 127.0.0.1, the workers are not."""
 
@@ -46,14 +54,15 @@ class Standalone:
         self.spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
     def start(self):
-        ui = 18480
-        self._run("master", "master.Master", "--host", "127.0.0.1", "--port", "17077", "--webui-port", str(ui))
+        ui, port = free_port(), free_port()
+        master = f"spark://127.0.0.1:{port}"
+        self._run("master", "master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(ui))
         for host in ("127.0.0.2", "127.0.0.3"):
             work = self.directory / host
             options = ["--host", host, "--cores", "4", "--memory", "2g", "--work-dir", str(work), "--webui-port", "0"]
-            self._run(host, "worker.Worker", *options, "spark://127.0.0.1:17077")
+            self._run(host, "worker.Worker", *options, master)
         wait_until(lambda: self._workers(ui) == 2, 90, "both workers")
-        return "spark://127.0.0.1:17077"
+        return master
 
     def _run(self, name, main, *args):
         log = (self.directory / f"{name}.log").open("wb")

@@ -53,6 +53,8 @@ PYFLINK = {
     "datastream.state": """ValueStateDescriptor ValueState ListStateDescriptor ListState MapStateDescriptor MapState
         ReducingStateDescriptor ReducingState AggregatingStateDescriptor AggregatingState ReadOnlyBroadcastState
         BroadcastState StateTtlConfig OperatorStateStore State StateDescriptor""",
+    "datastream.state_backend": """StateBackend HashMapStateBackend EmbeddedRocksDBStateBackend CustomStateBackend
+        PredefinedOptions""",
     "datastream.stream_execution_environment": "StreamExecutionEnvironment",
     "datastream.time_domain": "TimeDomain",
     "datastream.timerservice": "TimerService",

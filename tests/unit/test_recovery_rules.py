@@ -31,7 +31,8 @@ def restored_source(restore):
 
 
 def test_a_vertex_that_had_finished_is_restored_as_finished():  # SPEC R4.5
-    restore = read_restore(VertexRestore(7, 1, 128, {}, claim=False, finished=True), 0)
+    plan = vertex_plan(plan_of(program), "Sequence")
+    restore = read_restore(VertexRestore(7, 1, 128, {}, claim=False, finished=True), 0, plan)
     assert restore.finished
 
 

@@ -131,15 +131,17 @@ class Inputs:
             capture.frames.append(_captured(frame, 0))
 
     def restore(self, frames: Iterable[CapturedFrame]) -> list[Channel]:
-        """Put restored in-flight data in front of everything; the channels that hold it."""
+        """Put restored in-flight data in front of everything; the channels that hold it.
+
+        Its writers may be gone, since the parallelism may have changed: an edge is all that must still be there.
+        """
+        of_edge = {channel.edge: channel for channel in self.channels.values()}
         channels: dict[ChannelId, Channel] = {}
         for frame in frames:
-            writer = self.channels.get((frame.edge, frame.writer))
-            if writer is None:
-                raise IllegalState(
-                    f"restored in-flight data of channel {frame.edge}/{frame.writer}, which does not exist"
-                )
-            own = Channel(writer.edge, writer.writer, writer.input, writer.type, restored=True)
+            like = of_edge.get(frame.edge)
+            if like is None:
+                raise IllegalState(f"restored in-flight data of edge {frame.edge}, which this subtask does not read")
+            own = Channel(frame.edge, frame.writer, like.input, like.type, restored=True)
             channel = channels.setdefault(own.id, own)
             self._queue.append((channel, frame))
             self.queued_bytes += len(frame.body)

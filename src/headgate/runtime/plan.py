@@ -9,7 +9,7 @@ from typing import Any
 import cloudpickle
 
 from headgate.errors import GraphError
-from headgate.graph import ChainedOperator, Edge, JobGraph, Vertex
+from headgate.graph import ChainedOperator, Edge, JobGraph, Partitioning, Vertex
 from headgate.ids import VertexId
 from headgate.levels import Layout, Slot
 from headgate.types import TypeInformation
@@ -48,7 +48,12 @@ class InputEdge:
     input: int
     type: TypeInformation
     writers_of: tuple[tuple[int, ...], ...]  # for each reader, the writers that have a channel to it
-    ship: str  # how records choose their target, see Partitioning.kind
+    partitioning: Partitioning  # how records choose their target
+
+    @property
+    def ship(self) -> str:
+        """The kind of the partitioning."""
+        return self.partitioning.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,7 @@ def _vertex_plan(graph: JobGraph, layout: Layout, vertex: Vertex) -> VertexPlan:
     for edge in graph.inputs(vertex.id):
         writers = graph.vertices[edge.source].parallelism
         channels = [edge.partitioning.writers(r, writers, vertex.parallelism) for r in range(vertex.parallelism)]
-        inputs.append(InputEdge(edge.id, edge.input, edge.type, tuple(map(tuple, channels)), edge.partitioning.kind))
+        inputs.append(InputEdge(edge.id, edge.input, edge.type, tuple(map(tuple, channels)), edge.partitioning))
     outputs = []
     for edge in graph.outputs(vertex.id):
         reader = graph.vertices[edge.target]

@@ -1,4 +1,4 @@
-"""The live table of a running job: one line for each vertex, on the terminal of whoever waits for the job."""
+"""The live table of a running job: a line for each vertex and each of the last checkpoints, on the terminal."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
 from headgate.protocol.messages import Metrics
+from headgate.protocol.stats import CheckpointStats, StatsSnapshot
 from headgate.runtime.job import SparkJob
 
-__all__ = ["live_table"]
+__all__ = ["checkpoint_table", "live_table"]
 
 _REFRESH_PER_SECOND = 2
+_CHECKPOINTS = 6
 
 
 @dataclass(slots=True)
@@ -32,7 +34,12 @@ class JobTable:
         self._job = job
         self._before = _Sample(time.monotonic(), {})
 
-    def __rich__(self) -> Table:
+    def __rich__(self) -> Group:
+        checkpoints = self._job.checkpoints
+        seen = None if checkpoints is None else checkpoints.stats.snapshot()
+        return Group(self._vertices(), *([checkpoint_table(seen)] if seen is not None and seen.counts.total else []))
+
+    def _vertices(self) -> Table:
         job, plan = self._job, self._job.plan
         restarts = f", {job.restarts} restarts" if job.restarts else ""
         table = Table(title=f"{plan.name}  {job.job_id[:8]}  {job.status.value}{restarts}", title_justify="left")
@@ -66,6 +73,56 @@ class JobTable:
             if not slot.relay:
                 found.setdefault(slot.vertex, []).append(metrics)
         return found
+
+
+def checkpoint_table(stats: StatsSnapshot) -> Table:
+    """The newest checkpoints, one a line; of times the longest of any subtask is shown."""
+    counts = stats.counts
+    title = f"checkpoints: {counts.completed} completed, {counts.failed} failed, {counts.in_progress} in progress"
+    restored = f", restored from {stats.restored.checkpoint_id}" if stats.restored is not None else ""
+    table = Table(title=title + restored, title_justify="left")
+    for column in ("id", "type", "trigger", "status"):
+        table.add_column(column)
+    for column in (
+        "size",
+        "full size",
+        "end to end",
+        "alignment",
+        "sync",
+        "async",
+        "start delay",
+        "in flight",
+        "objects",
+    ):
+        table.add_column(column, justify="right")
+    for one in stats.history[:_CHECKPOINTS]:
+        table.add_row(*_checkpoint_row(one))
+    return table
+
+
+def _checkpoint_row(stats: CheckpointStats) -> list[str]:
+    kind = stats.checkpoint_type.lower() + (", full" if stats.full else "") + (", unaligned" if stats.unaligned else "")
+    subtasks = [subtask.metrics for vertex in stats.vertices.values() for subtask in vertex.subtasks.values()]
+    longest = [
+        max((getattr(metrics, name) for metrics in subtasks), default=0)
+        for name in ("alignment_ms", "sync_ms", "async_ms", "start_delay_ms")
+    ]
+    return [
+        str(stats.id),
+        kind,
+        stats.trigger,
+        stats.failure_reason or f"{stats.status.value} {stats.num_acknowledged_subtasks}/{stats.num_subtasks}",
+        _size(stats.checkpointed_size),
+        _size(stats.state_size),
+        f"{max(0, stats.end_to_end_duration)} ms",
+        *(f"{value} ms" for value in longest),
+        _size(stats.persisted_data),
+        str(stats.objects_written),
+    ]
+
+
+def _size(count: int) -> str:
+    return f"{count / 1024:,.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):,.1f} MiB"
 
 
 def _share(metrics: list[Metrics], part: list[int]) -> str:

@@ -20,7 +20,9 @@ from headgate.keygroups import KeyGroupRange, key_group_range
 from headgate.protocol.messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from headgate.protocol.reasons import FailureReason
 from headgate.runtime.backlog import CapturedFrame
+from headgate.runtime.inflight import share_of
 from headgate.runtime.operators.base import OperatorSnapshot
+from headgate.runtime.plan import VertexPlan
 from headgate.runtime.snapshot import OperatorRestore, SnapshotInProgress, SubtaskRestore
 from headgate.state.backend import SnapshotRun
 from headgate.state.operator import OperatorStateSnapshot, rescale
@@ -246,7 +248,9 @@ class VertexRestore:
     finished: bool = False  # the vertex had finished: its subtasks only send their ends
 
 
-def read_restore(restore: VertexRestore, subtask: int, store: ObjectStore | None = None) -> SubtaskRestore:
+def read_restore(
+    restore: VertexRestore, subtask: int, plan: VertexPlan, store: ObjectStore | None = None
+) -> SubtaskRestore:
     """Read one subtask's share from storage; keyed state is read when the backend asks for it."""
     store = store or open_store()
     reader = SnapshotReader(store)
@@ -254,7 +258,7 @@ def read_restore(restore: VertexRestore, subtask: int, store: ObjectStore | None
     operators: dict[str, OperatorRestore] = {}
     own = key_group_range(subtask, restore.max_parallelism, restore.parallelism)
     unchanged = all(len(old) == restore.parallelism for old in restore.operators.values())
-    frames: list[CapturedFrame] = []
+    inflight: dict[str, list[list[CapturedFrame]]] = {}
     for operator_id, old in restore.operators.items():
         left = [_operator_state(reader, pieces) for pieces in old]
         keyed = []
@@ -267,8 +271,8 @@ def read_restore(restore: VertexRestore, subtask: int, store: ObjectStore | None
                 ):
                     handles |= {p.id: p.handle for p in piece.parts if not isinstance(p.handle, Placeholder)}
                     keyed.append(decode_handle(piece.description))
-                elif piece.kind is PieceKind.CHANNEL and unchanged and index == subtask:
-                    frames += _frames(reader, piece)
+                elif piece.kind is PieceKind.CHANNEL and (not unchanged or index == subtask):
+                    inflight.setdefault(operator_id, [[] for _ in old])[index] += _frames(reader, piece)
         operators[operator_id] = OperatorRestore(rescale(left, restore.parallelism)[subtask], tuple(keyed))
 
     def read(payload: Payload, offset: int, length: int) -> bytes:
@@ -278,7 +282,8 @@ def read_restore(restore: VertexRestore, subtask: int, store: ObjectStore | None
         return store.read(handle.path, handle.offset + offset, length)
 
     claim = restore.claim and unchanged
-    return SubtaskRestore(restore.checkpoint_id, operators, read, claim, tuple(frames), restore.finished)
+    frames = share_of(plan, subtask, inflight)
+    return SubtaskRestore(restore.checkpoint_id, operators, read, claim, frames, restore.finished)
 
 
 def _operator_state(reader: SnapshotReader, pieces: tuple[StatePiece, ...] | None) -> OperatorStateSnapshot | None:

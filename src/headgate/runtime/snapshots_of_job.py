@@ -81,7 +81,7 @@ class JobSnapshots:
         layout = self._settings.layout(entry.job_id)
         assert layout is not None
         problems = []
-        for ref in entry.newest_first():
+        for ref in entry.newest_first(self._configuration.get(config.RESUME_PREFERS_CHECKPOINT)):
             try:
                 snapshot = self._patiently(partial(self._completed, layout, ref))
             except (CorruptState, MissingObject) as error:

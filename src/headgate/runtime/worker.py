@@ -472,7 +472,7 @@ class LevelTask:
                 storage, subtask_owner(vertex.id, slot.subtask), shell.client.send
             )
         given: VertexRestore | None = part["restore"].get(slot.vertex)
-        restore = None if given is None else read_restore(given, slot.subtask)
+        restore = None if given is None else read_restore(given, slot.subtask, plan)
         return Subtask(plan, slot.subtask, settings, shell, info, numbers, restore)
 
 

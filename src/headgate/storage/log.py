@@ -88,6 +88,11 @@ class CompletedRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pointer: str
     crc32: int
 
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether it lies outside of the job's directory."""
+        return "/" in self.pointer
+
 
 class EpochStarted(msgspec.Struct, frozen=True, tag="epoch started", forbid_unknown_fields=True):
     """A driver took the job over, and restored this (None: it started empty).
@@ -132,9 +137,11 @@ class LogEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retained: tuple[CompletedRef, ...] = ()
     origin: str | None = None
 
-    def newest_first(self) -> list[CompletedRef]:
-        """What to try to restore from, in this order."""
-        return sorted(self.retained, key=lambda ref: ref.commit, reverse=True)
+    def newest_first(self, prefer_checkpoints: bool = False) -> list[CompletedRef]:
+        """What to try to restore from, in this order; if wished, checkpoints before a savepoint that is newer."""
+        return sorted(
+            self.retained, key=lambda ref: (prefer_checkpoints and not ref.is_savepoint, ref.commit), reverse=True
+        )
 
 
 class _Read(msgspec.Struct, frozen=True):

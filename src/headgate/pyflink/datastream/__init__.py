@@ -33,6 +33,11 @@ from headgate.pyflink.datastream.functions import (
     SourceFunction,
 )
 from headgate.pyflink.datastream.output_tag import OutputTag
+from headgate.pyflink.datastream.state_backend import (
+    EmbeddedRocksDBStateBackend,
+    HashMapStateBackend,
+    StateBackend,
+)
 from headgate.pyflink.datastream.stream_execution_environment import StreamExecutionEnvironment
 from headgate.pyflink.datastream.time_domain import TimeDomain
 from headgate.pyflink.datastream.timerservice import TimerService
@@ -50,9 +55,11 @@ __all__ = [
     "ConnectedStreams",
     "DataStream",
     "DataStreamSink",
+    "EmbeddedRocksDBStateBackend",
     "ExternalizedCheckpointRetention",
     "FilterFunction",
     "FlatMapFunction",
+    "HashMapStateBackend",
     "KeySelector",
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
@@ -67,6 +74,7 @@ __all__ = [
     "RuntimeExecutionMode",
     "SinkFunction",
     "SourceFunction",
+    "StateBackend",
     "StreamExecutionEnvironment",
     "TimeDomain",
     "TimerService",

@@ -202,7 +202,7 @@ class Attempt:
             self._job_id,
         )
         given = self._restore.get(vertex.id)
-        restore = None if given is None else read_restore(given, slot.subtask, self._store)
+        restore = None if given is None else read_restore(given, slot.subtask, vertex_plan, self._store)
         task = Subtask(vertex_plan, slot.subtask, plan.settings, _Services(self._clock), info, numbers, restore)
         worker = Worker(task, (level, index), TaskId(vertex.id, slot.subtask))
         if self._storage is not None:

@@ -10,7 +10,6 @@ from headgate.config import Configuration
 from headgate.runtime.operators.base import Operator
 from headgate.runtime.operators.ends import SourceOperator
 from headgate.runtime.operators.keyed import KeyedOperator
-from headgate.runtime.plan import JobPlan
 from headgate.runtime.snapshots_of_job import restore_plan
 from headgate.runtime.subtask import Subtask
 from headgate.state.api import ValueStateDescriptor
@@ -25,8 +24,8 @@ __all__ = ["Oracle"]
 class Oracle:
     """Knows what a sequential run would give."""
 
-    def __init__(self, run: str, plan: JobPlan, configuration: Configuration, store: MemoryStore, records: int) -> None:
-        self._run, self._plan, self._records = run, plan, records
+    def __init__(self, run: str, configuration: Configuration, store: MemoryStore, records: int) -> None:
+        self._run, self._records = run, records
         self._exactly_once = configuration.get("execution.checkpointing.mode") == "EXACTLY_ONCE"
         self._ended = False  # some subtask has finished: from then on its keys have no state (SPEC R4.5)
         self._store = MemoryStore()
@@ -46,8 +45,8 @@ class Oracle:
         real = worlds[self._run]
         trial = worlds[self._run] = real.fork()
         try:
-            restore = restore_plan(self._plan, snapshot.manifest, claim=False, ignore_unmatched=False)
-            attempt = Attempt(self._plan, driver.service.job_id, 1_000_000, restore, None, self._store, driver.io.now)
+            restore = restore_plan(driver.plan, snapshot.manifest, claim=False, ignore_unmatched=False)
+            attempt = Attempt(driver.plan, driver.service.job_id, 1_000_000, restore, None, self._store, driver.io.now)
             attempt.open()
             _drain(attempt)
             finished = {vertex for vertex, state in restore.items() if state.finished}

@@ -12,6 +12,7 @@ from headgate.environment import StreamExecutionEnvironment
 from headgate.errors import StorageError
 from headgate.ids import JobId
 from headgate.protocol.messages import AcknowledgeCheckpoint, DeclineCheckpoint, Hold
+from headgate.runtime.plan import JobPlan
 from headgate.storage.faults import Fault, FaultKind, FaultyStore, Operation
 from headgate.testing.simulation.cluster import Attempt, Driver, SimulatedIo, Worker
 from headgate.testing.simulation.oracle import Oracle
@@ -23,6 +24,7 @@ _MAX_ACTIONS = 20_000
 _FAULTS_UNTIL = 2_500  # actions; behind them a run must come to its end
 _ZOMBIE_ACTIONS = 400
 _START_TRIES = 50
+_KEY_GROUPS = 16
 _MODES = {
     "aligned": {},
     "unaligned": {"execution.checkpointing.unaligned.enabled": "true"},
@@ -85,11 +87,8 @@ class Run:
         self._options = self._draw_options(mode)
         configuration = Configuration(self._options)
         records = random.randrange(30, 400)
-        env = StreamExecutionEnvironment.get_execution_environment(Configuration(self._options))
-        env.set_parallelism(random.randrange(1, 4))
-        program(env, self.name, records)
-        self.plan = env.job_plan("simulated")
-        self.oracle = Oracle(self.name, self.plan, configuration, self.store, records)
+        self._program, self._records = program, records
+        self.oracle = Oracle(self.name, configuration, self.store, records)
         self.rates = _draw_rates(random)
         self.flipped = False
         self.zombies: list[tuple[Driver | None, Attempt | None, int]] = []
@@ -117,6 +116,13 @@ class Run:
             "execution.buffer-timeout": f"{random.choice([0, 5, 20])} ms",
         }
         return options | _MODES[mode]
+
+    def _draw_plan(self) -> JobPlan:
+        """The program with some parallelism: a job that is resumed may have another one."""
+        env = StreamExecutionEnvironment.get_execution_environment(Configuration(self._options))
+        env.set_parallelism(self.random.randrange(1, 4)).set_max_parallelism(_KEY_GROUPS)
+        self._program(env, self.name, self._records)
+        return env.job_plan("simulated")
 
     # --- the run ----------------------------------------------------------------------------------------------------
 
@@ -330,12 +336,13 @@ class Run:
 
     def _start_driver(self, resume: bool) -> Driver:
         configuration = Configuration(self._options | ({"headgate.resume": "true"} if resume else {}))
+        plan = self._draw_plan()
         started: list[Driver] = []
 
         def start() -> None:
             io = SimulatedIo(lambda: self.time, self.store, Random(self.random.random()), self._retry_later)
             job_id = JobId(f"{self.random.getrandbits(128):032x}")
-            started.append(Driver(self.plan, job_id, configuration, io, self.store))
+            started.append(Driver(plan, job_id, configuration, io, self.store))
 
         self._until_it_works(start)
         self.driver = started[-1]

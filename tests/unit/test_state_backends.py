@@ -1,0 +1,54 @@
+"""The three backends of the seeds, and PyFlink's names for them, are shorthands for options."""
+
+import pytest
+
+from headgate import (
+    EmbeddedRocksDBStateBackend,
+    FsStateBackend,
+    HashMapStateBackend,
+    MemoryStateBackend,
+    RocksDBStateBackend,
+    StreamExecutionEnvironment,
+)
+from headgate.storage.log import CommitNumber, CompletedRef, EpochStarted, LogEntry
+
+KEYS = (
+    "state.backend.type",
+    "execution.checkpointing.storage",
+    "execution.checkpointing.dir",
+    "execution.checkpointing.incremental",
+)
+
+
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [
+        (MemoryStateBackend(), ("hashmap", "jobmanager", None, False)),
+        (FsStateBackend("file:///c"), ("hashmap", "filesystem", "file:///c", False)),
+        (RocksDBStateBackend("file:///c"), ("rocksdb", "filesystem", "file:///c", False)),
+        (RocksDBStateBackend("file:///c", True), ("rocksdb", "filesystem", "file:///c", True)),
+        (HashMapStateBackend(), ("hashmap", None, None, False)),
+        (EmbeddedRocksDBStateBackend(True), ("rocksdb", None, None, True)),
+    ],
+)
+def test_a_shorthand_sets_its_options(backend, options):
+    env = StreamExecutionEnvironment.local()
+    assert env.set_state_backend(backend) is env
+    assert tuple(env.get_configuration().get(key) for key in KEYS) == options
+
+
+def test_the_options_of_the_seeds_that_flink_has_dropped_are_kept():
+    config = StreamExecutionEnvironment.local().get_checkpoint_config()
+    config.set_prefer_checkpoint_for_recovery(True).set_force_checkpointing(True)
+    assert config.is_prefer_checkpoint_for_recovery()
+    assert config.is_force_checkpointing()
+
+
+def test_a_newer_savepoint_is_passed_over_if_checkpoints_are_preferred():
+    checkpoint = CompletedRef(7, CommitNumber(9), "chk-7", 0)
+    savepoint = CompletedRef(8, CommitNumber(10), "file:///s/savepoint-1", 0)
+    fields = {"seq": 10, "previous": 0, "time_ms": 0, "event": EpochStarted(None), "retained": (checkpoint, savepoint)}
+    others = {name: None for name in LogEntry.__struct_fields__ if name not in fields}
+    entry = LogEntry(**others, **fields)
+    assert entry.newest_first() == [savepoint, checkpoint]
+    assert entry.newest_first(prefer_checkpoints=True) == [checkpoint, savepoint]
