@@ -1,0 +1,56 @@
+"""The driver is killed: `headgate run --resume` goes on where the newest completed checkpoint was."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import psutil
+from spark_kit import PROGRAMS, wait_until
+
+COUNT, KEYS = 9_000, 10
+
+
+def headgate_run(directory, *options):
+    command = [sys.executable, "-m", "headgate.cli", "run", *options, "-D", "headgate.spark.master=local[16]"]
+    command += ["-D", f"execution.checkpointing.dir=file://{directory}/checkpoints"]
+    command += [str(PROGRAMS / "resumable.py"), str(directory)]
+    with Path(directory, f"run{len(options)}.log").open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+
+def newest_checkpoint(directory):
+    numbers = [int(p.parent.name[4:]) for p in Path(directory, "checkpoints").glob("*/chk-*/_metadata")]
+    return max(numbers, default=0)
+
+
+def rows(directory):
+    files = [p for p in Path(directory, "out").iterdir() if not p.name.startswith(".")]
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+def test_a_killed_driver_is_followed_by_another(tmp_path):  # DESIGN 6, SPEC R9.2
+    first = headgate_run(tmp_path)
+    try:
+        wait_until(lambda: newest_checkpoint(tmp_path) >= 5 or first.poll() is not None, 90, "five checkpoints")
+        assert first.poll() is None, Path(tmp_path, "run0.log").read_text()[-3000:]
+        below = psutil.Process(first.pid).children(recursive=True)
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait(10)
+        wait_until(
+            lambda: not any(p.is_running() and p.status() != "zombie" for p in below), 60, "all its processes gone"
+        )
+    finally:
+        if first.poll() is None:
+            os.killpg(first.pid, signal.SIGKILL)
+    assert len(rows(tmp_path)) < COUNT
+    second = headgate_run(tmp_path, "--resume")
+    assert second.wait(120) == 0, Path(tmp_path, "run1.log").read_text()[-3000:]
+    found = rows(tmp_path)
+    assert Counter(row["v"] for row in found) == Counter(range(COUNT))
+    for key in range(KEYS):
+        assert sorted(row["n"] for row in found if row["k"] == key) == list(range(1, COUNT // KEYS + 1))
+    assert len(list(Path(tmp_path, "checkpoints").iterdir())) == 1  # the same job, not another one
