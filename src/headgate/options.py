@@ -184,6 +184,7 @@ RECOVERY_IGNORE_UNCLAIMED = _flag("execution.state-recovery.ignore-unclaimed-sta
 RECOVERY_WITHOUT_CHANNEL_STATE = _count("execution.state-recovery.without-channel-state.checkpoint-id", -1, "Ignore the in-flight data of this checkpoint (loses data); -1 of none.", "execution.checkpointing.recover-without-channel-state.checkpoint-id", minimum=-1)
 
 # --- State ------------------------------------------------------------------------------------------------------------
+ASYNC_SNAPSHOTS = _flag("state.backend.async", "Write snapshots while records go on; false: the subtask waits until its part is written.", default=True)
 STATE_BACKEND = _choice("state.backend.type", "hashmap", "hashmap|rocksdb", "Where keyed state lives while the job runs.", "state.backend")
 ROCKSDB_TRANSFER_THREADS = _count("state.backend.rocksdb.checkpoint.transfer.thread.num", 4, "Threads that copy files to and from checkpoints.", minimum=1)
 ROCKSDB_TIMER_SERVICE = _choice("state.backend.rocksdb.timer-service.factory", "ROCKSDB", "ROCKSDB|HEAP", "Where timers live with the rocksdb backend.")

@@ -61,6 +61,7 @@ class WorkerStorage:
     in_files: bool  # else state travels in the acknowledgement
     shared_directory: str | None
     inline_threshold: int
+    asynchronous: bool = True  # else records wait until a snapshot is written
 
     def target(self, progress: SnapshotInProgress) -> SnapshotTarget:
         """Where one checkpoint goes."""
@@ -88,7 +89,10 @@ class SnapshotWriter:
 
     def start(self, progress: SnapshotInProgress) -> None:
         """Write a snapshot whose synchronous part is done."""
-        self._pool.submit(self._write, progress)
+        if self._storage.asynchronous or progress.capturing:  # what is in flight comes only while the loop goes on
+            self._pool.submit(self._write, progress)
+        else:
+            self._write(progress)
 
     def wake(self) -> None:
         """The in-flight data of a snapshot may be whole now, or the snapshot is given up."""

@@ -143,7 +143,10 @@ class JobSnapshots:
         """Where the workers of an attempt write."""
         self._restart = restart
         shared_directory = self._layout.shared if self._layout is not None and incremental else None
-        return WorkerStorage(self._attempt(), self._in_files, shared_directory, self._settings.inline_threshold)
+        asynchronous = self._configuration.get(config.ASYNC_SNAPSHOTS)
+        return WorkerStorage(
+            self._attempt(), self._in_files, shared_directory, self._settings.inline_threshold, asynchronous
+        )
 
     def _attempt(self, restart: int | None = None) -> Attempt:
         restart = self._restart if restart is None else restart

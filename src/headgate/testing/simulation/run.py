@@ -109,6 +109,7 @@ class Run:
             "execution.checkpointing.max-concurrent-checkpoints": "1"
             if mode in ("unaligned", "timeout")
             else random.choice("123"),
+            "state.backend.async": random.choice(["true", "true", "false"]),
             "headgate.alignment.memory": random.choice(["0 b", "60 b", "16 mb"]),
             "headgate.alignment.spill.soft": random.choice(["40 b", "200 b", "64 mb"]),
             "headgate.alignment.spill.max": random.choice(["400 b", "1 gb", "1 gb", "1 gb"]),
