@@ -34,6 +34,9 @@ from headgate import (
     ValueStateDescriptor,
 )
 from headgate.sinks import FileSink
+from headgate.storage.layout import JobLayout, metadata_path
+from headgate.storage.log import load_completed, newest_job
+from headgate.storage.remote import open_store
 
 KEYS, KILLS = 20, 20
 MODES: dict[str, dict[str, str]] = {
@@ -281,9 +284,9 @@ def files_below(directory: str) -> set[str]:
     return {str(p) for p in Path(directory, "checkpoints").rglob("*") if p.is_file() and "/log/" not in str(p)}
 
 
-def orphans(directory: str) -> set[str]:
+def orphans(directory: str, *options: str) -> set[str]:
     """What `headgate gc --dry-run` lists."""
-    command = [sys.executable, "-m", "headgate.cli", "gc", "--dry-run", f"{directory}/checkpoints"]
+    command = [sys.executable, "-m", "headgate.cli", "gc", "--dry-run", *options, f"{directory}/checkpoints"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     return set(re.findall(r"\S*/checkpoints/\S+", done.stdout))
 
@@ -309,3 +312,36 @@ def bounded_files() -> Outcome:
         client.cancel()
         figure = f"{completed} checkpoints, at most {early} files before number 60, {late} after; gc finds {len(left)}"
         return Outcome(late <= early + 10 and not left, figure)
+
+
+def referenced(directory: str, name: str) -> set[str]:
+    """The files that retained checkpoints need."""
+    store, below = open_store(), f"file://{directory}/checkpoints"
+    entry = newest_job(store, below, name)
+    layout = JobLayout.of(below, entry.job_id)
+    needed: set[str] = set()
+    for ref in entry.retained:
+        snapshot = load_completed(store, layout, ref)
+        needed |= {*snapshot.files(), metadata_path(snapshot.directory)}
+    return {path.removeprefix("file://") for path in needed}
+
+
+@line("files-after-kills", 1200)
+def files_after_kills() -> Outcome:
+    """After 50 kills of workers gc --dry-run lists exactly the files that no retained checkpoint needs."""
+    with tempfile.TemporaryDirectory(prefix="headgate-line-") as directory:
+        options = {
+            "execution.checkpointing.num-retained": "2",
+            "execution.checkpointing.incremental": "true",
+            "execution.checkpointing.data-inline-threshold": "0 kb",
+            "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+        }
+        env = checkpointed(2, options, directory)
+        build(env, directory, 10_000_000, rate=2000)
+        client = env.execute_async("files")
+        done = kill_often(client, 50, kill_worker)
+        client.cancel()
+        unneeded = files_below(directory) - referenced(directory, "files")
+        listed = {path.removeprefix("file://") for path in orphans(directory, "--stopped")}
+        figure = f"{done} kills, {len(unneeded)} files unneeded, {len(listed)} listed, {len(listed ^ unneeded)} differ"
+        return Outcome(done >= 50 and listed == unneeded, figure)

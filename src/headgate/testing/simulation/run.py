@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -75,7 +75,10 @@ def _draw_rates(random: Random) -> _Rates:
 class Run:
     """The state of a run; `go` plays it to its end."""
 
-    def __init__(self, seed: int, keep_trace: bool = False) -> None:
+    def __init__(
+        self, seed: int, keep_trace: bool = False, options: Mapping[str, str] | None = None, calm: bool = False
+    ) -> None:
+        """`options` replace drawn ones; in a `calm` run nothing goes wrong by itself."""
         self.random = random = Random(seed)
         self.name = f"run-{seed}"
         mode, program = random.choice(list(_MODES)), random.choice(PROGRAMS)
@@ -84,12 +87,14 @@ class Run:
         self.time = 1_000
         self.store = FaultyStore(delay=self._slow)
         worlds[self.name] = World()
-        self._options = self._draw_options(mode)
+        self._options = self._draw_options(mode) | dict(options or {})
         configuration = Configuration(self._options)
         records = random.randrange(30, 400)
         self._program, self._records = program, records
         self.oracle = Oracle(self.name, configuration, self.store, records)
         self.rates = _draw_rates(random)
+        if calm:
+            self.rates = _Rates(0, 0, 0, 0, 0)
         self.flipped = False
         self.zombies: list[tuple[Driver | None, Attempt | None, int]] = []
         self._checked: set[tuple[int, int]] = set()
@@ -138,7 +143,7 @@ class Run:
                     self._go_wrong()
                 elif self.outcome.actions == _FAULTS_UNTIL:
                     self.store.heal()
-                self._act()
+                self.act()
                 self._check()
             self.driver.end()
             self.oracle.check_end()
@@ -180,9 +185,10 @@ class Run:
 
     # --- what can happen --------------------------------------------------------------------------------------------
 
-    def _act(self) -> None:
+    def act(self) -> None:
+        """Let one thing happen."""
         if self.driver.failed is not None:
-            self._restart(f"the attempt failed: {self.driver.failed}")
+            self.restart(f"the attempt failed: {self.driver.failed}")
             return
         actions = self._driver_actions(self.driver)
         assert self.driver.attempt is not None
@@ -292,7 +298,7 @@ class Run:
             self.note("a byte of the next file will be flipped")
             self.store.inject(Fault(FaultKind.FLIP, random.randrange(1, 4), amount=random.randrange(1000)))
         if random.random() < rates.kill:
-            self._restart("a worker was killed")
+            self.restart("a worker was killed")
         if random.random() < rates.driver:
             self._replace_driver()
 
@@ -307,7 +313,7 @@ class Run:
         self.note(f"storage fault: {fault}")
         self.store.inject(fault)
 
-    def _restart(self, why: str) -> None:
+    def restart(self, why: str) -> None:
         """The attempt is over; some of its tasks may not know it for a while."""
         self.note(f"restart: {why}")
         self.outcome.restarts += 1

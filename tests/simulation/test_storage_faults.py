@@ -1,0 +1,81 @@
+"""Storage faults one by one: counted, reported, tolerated as configured; a bad file is never restored from."""
+
+import errno
+
+import pytest
+
+from headgate.errors import StorageError
+from headgate.storage.faults import Fault, FaultKind
+from headgate.testing.simulation.run import Run
+
+COMMON = {
+    "execution.checkpointing.mode": "EXACTLY_ONCE",
+    "web.checkpoints.history": "10000",
+    "execution.checkpointing.interval": "20 ms",
+    "execution.checkpointing.timeout": "2000 ms",
+    "execution.checkpointing.data-inline-threshold": "0 b",
+    "execution.checkpointing.num-retained": "3",
+    "execution.checkpointing.tolerable-failed-checkpoints": "1000",
+    "headgate.alignment.spill.max": "1 gb",
+}
+SEEDS = range(8)
+
+
+def calm_run(seed, **options):
+    return Run(seed, options=COMMON | {key.replace("_", "."): value for key, value in options.items()}, calm=True)
+
+
+def failures(run):
+    """The checkpoints that failed, with what was said."""
+    stats = run.driver.service.coordinator.stats.snapshot()
+    return [one for one in stats.history if one.failure_reason is not None]
+
+
+FAULTS = {
+    "write error": (Fault(FaultKind.FAIL, 3, within="/chk-", amount=errno.EIO), "injected fault"),
+    "full disk": (Fault(FaultKind.FAIL, 3, within="/chk-", amount=errno.ENOSPC), "the disk is full"),
+    "half-written file": (Fault(FaultKind.TORN, 3, within="/chk-", amount=5), "injected fault"),
+    "metadata": (Fault(FaultKind.FAIL, 2, within="_metadata", amount=errno.EIO), "injected fault"),
+    "slow write": (Fault(FaultKind.SLOW, 3, within="/chk-", amount=60_000), "took longer than"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_fault_costs_a_checkpoint_and_nothing_else(name, seed):  # SPEC R5.5, R5.6
+    fault, said = FAULTS[name]
+    run = calm_run(seed)
+    run.store.inject(fault)
+    outcome = run.go()
+    assert outcome.restarts == 0
+    found = failures(run)
+    assert run.driver.service.coordinator.stats.snapshot().counts.failed >= 1
+    assert any(said in (one.failure_message or "") for one in found), [one.failure_message for one in found]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_not_tolerated_restarts_the_job(seed):  # SPEC R5.6
+    run = Run(seed, options=COMMON | {"execution.checkpointing.tolerable-failed-checkpoints": "0"}, calm=True)
+    run.store.inject(Fault(FaultKind.FAIL, 3, within="_metadata", amount=errno.EIO))
+    run.store.inject(Fault(FaultKind.SLOW, 4, within="/chk-", amount=60_000))
+    outcome = run.go()
+    assert outcome.restarts >= 1
+
+
+def damaged_and_restarted(seed, **options):
+    """A run whose newest checkpoint gets a flipped byte before its job restarts."""
+    run = calm_run(seed, **options)
+    while not run.driver.completed:
+        run.act()
+    run.flipped = True
+    newest = run.driver.completed[-1]
+    files = sorted(path for path in run.store.objects if f"/chk-{newest}/" in path and "_metadata" not in path)
+    run.store.flip(files[0], 3)
+    run.restart("a worker was killed")
+    return run
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_flipped_byte_is_never_restored_from(seed):  # DESIGN 6
+    with pytest.raises(StorageError, match=r"DAMAGED.*may have committed"):
+        damaged_and_restarted(seed)
