@@ -9,7 +9,12 @@ from typing import Self
 from headgate import options
 from headgate.config import Configuration
 
-__all__ = ["CheckpointConfig", "CheckpointingMode", "ExternalizedCheckpointRetention"]
+__all__ = [
+    "CheckpointConfig",
+    "CheckpointingMode",
+    "ExternalizedCheckpointCleanup",
+    "ExternalizedCheckpointRetention",
+]
 
 
 class CheckpointingMode(Enum):
@@ -25,6 +30,10 @@ class ExternalizedCheckpointRetention(Enum):
     NO_EXTERNALIZED_CHECKPOINTS = "NO_EXTERNALIZED_CHECKPOINTS"
     DELETE_ON_CANCELLATION = "DELETE_ON_CANCELLATION"
     RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
+
+
+ExternalizedCheckpointCleanup = ExternalizedCheckpointRetention
+"""The name it had in older Flink programs."""
 
 
 class CheckpointConfig:
@@ -129,6 +138,7 @@ class CheckpointConfig:
         return self
 
     set_externalized_checkpoint_retention = enable_externalized_checkpoints
+    set_externalized_checkpoint_cleanup = enable_externalized_checkpoints
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
         """Whether barriers may overtake records."""

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from spark_kit import wait_until
 
-from headgate import KeyedProcessFunction, RestartStrategies, ValueStateDescriptor
+from headgate import CheckpointingMode, FsStateBackend, KeyedProcessFunction, RestartStrategies, ValueStateDescriptor
+from headgate.checkpoint_config import ExternalizedCheckpointCleanup
 from headgate.errors import IllegalState, StorageError
 from headgate.runtime.job import JobStatus
 from headgate.sinks import FileSink
@@ -177,3 +178,39 @@ def test_a_checkpoint_directory_that_cannot_be_written_fails_the_job(make_env, w
     with pytest.raises(StorageError, match="cannot create") as caught:
         env.execute_async("blocked").wait(60)
     assert str(blocked) in str(caught.value)
+
+
+def seed_000(env):
+    env.enable_checkpointing(1000)
+    env.get_checkpoint_config().set_checkpointing_mode(CheckpointingMode.EXACTLY_ONCE)
+    env.get_checkpoint_config().set_min_pause_between_checkpoints(500)
+    env.get_checkpoint_config().set_checkpoint_timeout(60000)
+    env.get_checkpoint_config().set_max_concurrent_checkpoints(1)
+    env.get_checkpoint_config().enable_externalized_checkpoints(ExternalizedCheckpointCleanup.RETAIN_ON_CANCELLATION)
+    env.get_checkpoint_config().set_prefer_checkpoint_for_recovery(True)
+
+
+def seed_004(env):
+    env.enable_checkpointing(1000)
+    env.get_checkpoint_config().set_checkpointing_mode(CheckpointingMode.EXACTLY_ONCE)
+    env.get_checkpoint_config().set_min_pause_between_checkpoints(500)
+    env.get_checkpoint_config().set_checkpoint_timeout(60000)
+    env.get_checkpoint_config().set_tolerable_checkpoint_failure_number(2)
+    env.get_checkpoint_config().set_max_concurrent_checkpoints(1)
+    env.get_checkpoint_config().set_externalized_checkpoint_cleanup(
+        ExternalizedCheckpointCleanup.RETAIN_ON_CANCELLATION
+    )
+    env.get_checkpoint_config().enable_unaligned_checkpoints()
+
+
+@pytest.mark.parametrize("example", [seed_000, seed_004])
+def test_the_configuration_examples_of_the_seeds_run_as_written(make_env, workers, tmp_path, example):
+    env = make_env(1)
+    example(env)
+    env.set_state_backend(FsStateBackend(f"file://{tmp_path}/checkpoints"))
+    build(env, tmp_path)
+    client = env.execute_async(example.__name__)
+    assert client.job.wait_running(60)
+    wait_until(lambda: completed(client.job) >= 2, 30, "two checkpoints")
+    assert client.cancel() is JobStatus.CANCELED
+    assert len(list(Path(tmp_path, "checkpoints").glob("*/chk-*/_metadata"))) == 1  # retained, as the examples say
