@@ -79,3 +79,18 @@ def damaged_and_restarted(seed, **options):
 def test_a_flipped_byte_is_never_restored_from(seed):  # DESIGN 6
     with pytest.raises(StorageError, match=r"DAMAGED.*may have committed"):
         damaged_and_restarted(seed)
+
+
+def test_a_chain_that_is_too_long_is_cut_by_a_full_checkpoint():  # SPEC R7.6 (b)
+    options = COMMON | {
+        "execution.checkpointing.incremental": "true",
+        "headgate.full-checkpoint.max-chain-length": "1",
+        "headgate.full-checkpoint.cooldown": "0 ms",
+    }
+    reasons = set()
+    for seed in SEEDS:
+        run = Run(seed, options=options, calm=True)
+        run.go()
+        history = run.driver.service.coordinator.stats.snapshot().history
+        reasons |= {one.full_reason for one in history if one.full}
+    assert any(reason and reason.startswith("chain of") for reason in reasons), reasons

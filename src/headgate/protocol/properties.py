@@ -189,6 +189,24 @@ class FullCheckpointPolicy:
     cooldown_ms: int = 60 * 60 * 1000
     retry_ms: int = 60 * 1000
 
+    @classmethod
+    def from_configuration(cls, configuration: Configuration) -> FullCheckpointPolicy:
+        """The policy that the options ask for.
+
+        >>> options = Configuration({"headgate.full-checkpoint.max-chain-length": 20})
+        >>> FullCheckpointPolicy.from_configuration(options).max_chain_length
+        20
+        """
+        get = configuration.get
+        return cls(
+            get(config.FULL_MAX_SIZE),
+            get(config.FULL_MAX_FILES),
+            get(config.FULL_MAX_FILES_PER_OPERATOR),
+            get(config.FULL_MAX_CHAIN),
+            get(config.FULL_COOLDOWN),
+            get(config.FULL_RETRY),
+        )
+
     def __post_init__(self) -> None:
         """Refuse limits that every checkpoint exceeds."""
         for name in self.__slots__:
@@ -309,7 +327,7 @@ class CheckpointSettings:
             savepoint_dir=get(config.SAVEPOINT_DIR),
             pause_sources=get(config.PAUSE_SOURCES),
             history_size=get(config.CHECKPOINT_HISTORY),
-            full=full or FullCheckpointPolicy(),
+            full=full or FullCheckpointPolicy.from_configuration(configuration),
         )
 
     def interval(self, *, backlog: bool) -> int | None:

@@ -36,6 +36,7 @@ from headgate.protocol.reasons import FailureReason
 from headgate.protocol.stats import SubtaskMetrics
 from headgate.runtime.driver_io import DriverIo
 from headgate.runtime.plan import JobPlan
+from headgate.runtime.schedule import cron
 from headgate.runtime.snapshot_files import AckState, VertexRestore, WorkerStorage
 from headgate.runtime.snapshots_of_job import JobSnapshots, restore_plan
 from headgate.runtime.step_back import StepBack
@@ -74,7 +75,13 @@ class CheckpointService:
         self._snapshots = JobSnapshots(plan, job_id, configuration, self._io)
         self.job_id = self._snapshots.job_id
         recovered, next_id = self._snapshots.recovered()
-        self._coordinator = Coordinator(self.settings, self._io.random, recovered=recovered, next_id=next_id)
+        self._coordinator = Coordinator(
+            self.settings,
+            self._io.random,
+            next_full=cron(configuration.get(config.FULL_CRON)),
+            recovered=recovered,
+            next_id=next_id,
+        )
         self._alarm: int | None = None
         self._attempt = 0
         self._requests: dict[RequestId, Future[ev.RequestDone]] = {}
