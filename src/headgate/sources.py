@@ -41,6 +41,9 @@ class SourceReader(ABC, Generic[S]):
 
     finished: bool = False
 
+    backlog: bool = False
+    """Whether it works off records that have waited: `execution.checkpointing.interval-during-backlog` applies then."""
+
     @abstractmethod
     def poll(self, max_records: int) -> Batch | None:
         """At most so many records, or None if there are none now; sets `finished` behind the last one."""

@@ -25,6 +25,7 @@ __all__ = [
     "Ping",
     "Register",
     "Running",
+    "SourceBacklog",
     "TriggerCheckpoint",
     "decode_from_driver",
     "decode_from_worker",
@@ -114,6 +115,12 @@ class DataFinished(msgspec.Struct, tag=True, frozen=True):
     """The subtask has processed its last record and waits for the final checkpoint."""
 
 
+class SourceBacklog(msgspec.Struct, tag=True, frozen=True):
+    """The source of the subtask works off a backlog, or has caught up."""
+
+    backlog: bool
+
+
 class HoldWriter(msgspec.Struct, tag=True, frozen=True):
     """A blocked channel of the subtask has spilled much: hold its writer back, or (`hold` is false) let it go on."""
 
@@ -187,6 +194,7 @@ FromWorker = (
     | DeclineCheckpoint
     | DataFinished
     | HoldWriter
+    | SourceBacklog
 )
 FromDriver = (
     Accepted

@@ -14,6 +14,7 @@ from headgate.protocol.messages import (
     DeclineCheckpoint,
     FromWorker,
     Hold,
+    SourceBacklog,
     TriggerCheckpoint,
 )
 from headgate.runtime.snapshot_files import SnapshotWriter
@@ -30,7 +31,7 @@ class CheckpointLink:
     def __init__(self, send: Callable[[FromWorker], None]) -> None:
         self._send = send
         self._mailbox: deque[CheckpointMessage] = deque()  # safe to use from two threads
-        self._told_end_of_data = False
+        self._told_end_of_data = self._told_backlog = False
         self.writer: SnapshotWriter | None = None
         self._holders: set[str] = set()
 
@@ -54,6 +55,9 @@ class CheckpointLink:
             self._send(hold)
         for decline in task.take_declines():
             self._send(DeclineCheckpoint(decline.checkpoint_id, decline.reason.name, str(decline.reason)))
+        if task.backlog != self._told_backlog:
+            self._told_backlog = task.backlog
+            self._send(SourceBacklog(task.backlog))
         if task.data_finished and not self._told_end_of_data:
             self._told_end_of_data = True
             self._send(DataFinished())

@@ -86,6 +86,7 @@ class CheckpointService:
         self._attempt = 0
         self._requests: dict[RequestId, Future[ev.RequestDone]] = {}
         self._damaged: set[int] = set()
+        self._backlogs: set[TaskId] = set()
         self._doers: dict[type[ev.Instruction], Callable[[Any], None]] = {
             ev.PrepareLocation: self._prepare_location,
             ev.SnapshotDriverState: self._snapshot_driver_state,
@@ -123,6 +124,7 @@ class CheckpointService:
         while not self._coordinator.settled:  # a claim under way may succeed: then that is where to start from
             self._pump()
         self._attempt = number
+        self._backlogs.clear()
         restored, restore = self._choose()
         self._tell(ev.AttemptStarted(number, _topology(self._plan), restored))
         return restore
@@ -164,6 +166,12 @@ class CheckpointService:
     def end_of_data(self, task: TaskId) -> None:
         """A subtask has seen its last record."""
         self._tell(ev.EndOfData(self._attempt, task))
+
+    def backlog(self, task: TaskId, backlog: bool) -> None:
+        """A subtask of a source works off a backlog or not; the source does while any of its subtasks does."""
+        (self._backlogs.add if backlog else self._backlogs.discard)(task)
+        source = self._plan.graph.vertices[task.vertex].head.id
+        self._tell(ev.BacklogChanged(source, any(one.vertex == task.vertex for one in self._backlogs)))
 
     def job_running(self, running: bool) -> None:
         """All subtasks run, or the attempt is failing."""

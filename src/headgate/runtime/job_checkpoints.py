@@ -23,6 +23,7 @@ from headgate.protocol.messages import (
     Hold,
     HoldWriter,
     Running,
+    SourceBacklog,
 )
 from headgate.protocol.properties import EndStatus
 from headgate.protocol.stats import StatsTracker
@@ -126,6 +127,8 @@ class JobCheckpoints:
             service.task_finished(task)
         elif isinstance(message, DataFinished):
             service.end_of_data(task)
+        elif isinstance(message, SourceBacklog):
+            service.backlog(task, message.backlog)
         elif isinstance(message, HoldWriter):
             source = self._plan.graph.edges[message.edge].source
             self._send(

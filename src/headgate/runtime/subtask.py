@@ -135,6 +135,11 @@ class Subtask:
         return self._source is not None
 
     @property
+    def backlog(self) -> bool:
+        """Whether its source works off records that have waited."""
+        return self._source is not None and not self.data_finished and self._source.backlog
+
+    @property
     def operators(self) -> list[Operator]:
         """Its operators, in the order of the chain."""
         return self._chain.operators

@@ -56,6 +56,11 @@ class SourceOperator(Operator):
         """Whether the last record is through."""
         return self.reader.finished
 
+    @property
+    def backlog(self) -> bool:
+        """Whether records have waited that are worked off now (SPEC R9.4)."""
+        return self._reader is not None and self._reader.backlog
+
     def poll(self, max_records: int) -> int:
         """Read and emit at most so many records; how many there were."""
         batch = self.guard(self.reader.poll, max_records)

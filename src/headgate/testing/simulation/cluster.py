@@ -26,6 +26,7 @@ from headgate.protocol.messages import (
     Hold,
     HoldWriter,
     Running,
+    SourceBacklog,
 )
 from headgate.protocol.properties import EndStatus
 from headgate.runtime.checkpoint_link import CheckpointLink
@@ -339,6 +340,8 @@ class Driver:
             self.service.end_of_data(task)
         elif isinstance(message, Finished):
             self.service.task_finished(task)
+        elif isinstance(message, SourceBacklog):
+            self.service.backlog(task, message.backlog)
         elif isinstance(message, HoldWriter):
             source = self.plan.graph.edges[message.edge].source
             self._send(TaskId(source, message.writer), Hold(f"{task}/{message.edge}", message.hold))
