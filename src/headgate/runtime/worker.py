@@ -51,6 +51,7 @@ __all__ = ["ROW_SCHEMA", "LevelTask", "process_mark"]
 
 ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("payload", pa.binary())])
 _MAX_YIELD = 8 << 20
+_SLICE_BYTES = 2 << 20
 _LONGEST_WAIT = 1.0
 _UPKEEP_SECONDS = 1.0
 _PULSE_SECONDS = 1.0
@@ -287,21 +288,27 @@ class Shell:
             self._times.busy += time.perf_counter() - started
             return fired and task.next_deadline() != deadline
         pending = _pending(task)
+        before = task.bytes_out
         count = task.step(self._limit)
         elapsed = time.perf_counter() - started
         self._times.busy += elapsed
-        self._adapt(count, elapsed)
+        self._adapt(count, elapsed, task.bytes_out - before)
         return count > 0 or pending
 
     def _held(self) -> bool:
         """Whether the driver has not taken enough of what was printed or collected, or a reader cannot take more."""
         return self._unconfirmed >= self._settings.max_unconfirmed or self.checkpoints.held
 
-    def _adapt(self, count: int, elapsed: float) -> None:
+    def _adapt(self, count: int, elapsed: float, made: int) -> None:
+        """Find the slice that takes about the target time and makes no more bytes than readers take in a moment.
+
+        A barrier waits behind what a slice has made: a fast source before a slow reader would make it wait for minutes.
+        """
         target = self._settings.slice_ms / 1000
-        if elapsed > target and count > 1:
+        share = max(elapsed / target, made / _SLICE_BYTES)
+        if share > 1 and count > 1:
             self._limit = max(1, min(self._limit, count) // 2)
-        elif count >= self._limit and elapsed < target / 3:
+        elif count >= self._limit and share < 1 / 3:
             self._limit = min(self._limit * 2, 1 << 16)
 
     def _check_input(self, task: Subtask | Relay) -> None:
