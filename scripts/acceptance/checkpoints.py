@@ -258,7 +258,7 @@ def duration_under_pressure(options: dict[str, str]) -> tuple[float, bool]:
         env = environment(2, options | {"headgate.input.queue-size": "256 kb", "headgate.buffer.size": "16 kb"})
         env.enable_checkpointing(3_600_000)
         env.get_checkpoint_config().set_checkpoint_storage_dir(f"file://{directory}/checkpoints")
-        source = env.from_datagen(lambda n: (n, "x" * 1000))
+        source = env.from_datagen(lambda n: (n, f"{n:08d}" * 125))
         source.key_by(lambda v: v[0]).flat_map(Slow(1000)).add_sink(lambda row: None)
         client = env.execute_async("pressure")
         client.job.wait_running(120)
