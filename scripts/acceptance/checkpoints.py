@@ -319,8 +319,9 @@ def increments() -> Outcome:
 
 
 def files_below(directory: str) -> set[str]:
-    """All files of the checkpoints, without the job log."""
-    return {str(p) for p in Path(directory, "checkpoints").rglob("*") if p.is_file() and "/log/" not in str(p)}
+    """All files of the checkpoints, without the job log; os.walk does not mind what vanishes meanwhile."""
+    found = {f"{at}/{name}" for at, _, names in os.walk(f"{directory}/checkpoints") for name in names}
+    return {path for path in found if "/log/" not in path}
 
 
 def orphans(directory: str, *options: str) -> set[str]:
