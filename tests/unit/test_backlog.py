@@ -57,6 +57,12 @@ def test_a_full_disk_says_what_to_do(monkeypatch):
         Backlog(Budget(0, None)).append(frame(b"x"))
 
 
+def test_a_write_that_came_short_is_a_full_disk(monkeypatch):
+    monkeypatch.setattr(backlog.os, "pwrite", lambda number, row, at: len(row) - 1)
+    with pytest.raises(StorageError, match="No space left"):
+        Backlog(Budget(0, None)).append(frame(b"x"))
+
+
 def two_writers(env):
     env.set_parallelism(2)
     numbers = env.from_sequence(0, 99).map(lambda x: x)

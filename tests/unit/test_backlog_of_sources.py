@@ -42,13 +42,13 @@ def test_checkpoints_stop_while_there_is_a_backlog_if_the_interval_for_it_is_zer
     options = {"execution.checkpointing.interval-during-backlog": "0 ms", "execution.checkpointing.interval": "10 ms"}
     run = Run(3, options=options, calm=True)
     source = next(w for w in run.driver.attempt.workers if w.task.is_source)
-    run.driver.service.backlog(source.id, True)
+    run.driver.service.on_message(source.id, SourceBacklog(True))
     while not source.task.data_finished:
         run.act()
     assert run.time > 1_000 + 20  # several intervals have passed
     assert (
         run.driver.service.coordinator.stats.snapshot().counts.total <= 1
     )  # the one that was due already, as in Flink
-    run.driver.service.backlog(source.id, False)
+    run.driver.service.on_message(source.id, SourceBacklog(False))
     run.go()
     assert run.driver.service.coordinator.stats.snapshot().counts.completed > 0

@@ -6,6 +6,7 @@ rows of blocked channels keep coming. The order of a channel is never changed.
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections import deque
@@ -19,7 +20,7 @@ import msgspec
 from headgate.errors import StorageError
 from headgate.protocol.frames import Frame
 
-__all__ = ["Backlog", "CapturedFrame", "Waiting"]
+__all__ = ["Backlog", "Budget", "CapturedFrame", "Waiting"]
 
 _HEAD = Struct("<BBIIII")  # kind, flags, edge, writer, records to skip, size
 
@@ -101,14 +102,18 @@ class Backlog:
         try:
             if self._file is None:
                 self._file = _anonymous_file(self._budget.directory)
-            os.pwrite(self._file.fileno(), head + bytes(frame.body), self._write_at)
+            row = head + bytes(frame.body)
+            if os.pwrite(self._file.fileno(), row, self._write_at) < len(
+                row
+            ):  # how a disk that runs full answers first
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             where = self._budget.directory or tempfile.gettempdir()
             raise StorageError(
                 f"cannot spill rows of a blocked channel to '{where}': {error}; free some space there, set io.tmp.dirs to "
                 "another directory, or lower headgate.alignment.spill.max so that the checkpoint is declined instead"
             ) from error
-        self._write_at += len(head) + len(frame.body)
+        self._write_at += len(row)
         self.spilled += len(frame.body)
 
     def _load(self, at: int) -> tuple[CapturedFrame, int]:

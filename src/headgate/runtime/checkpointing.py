@@ -27,8 +27,15 @@ from headgate.protocol.messages import (
     AnnounceCheckpoint,
     CheckpointAborted,
     CheckpointComplete,
+    DataFinished,
     DeclineCheckpoint,
+    Finished,
     FromDriver,
+    FromWorker,
+    Hold,
+    HoldWriter,
+    Running,
+    SourceBacklog,
     TriggerCheckpoint,
 )
 from headgate.protocol.properties import CheckpointSettings, EndStatus
@@ -155,19 +162,25 @@ class CheckpointService:
             )
         return None, {}
 
-    def task_running(self, task: TaskId) -> None:
-        """A subtask runs."""
-        self._tell(ev.TaskStatusChanged(self._attempt, task, TaskStatus.RUNNING))
+    def on_message(self, task: TaskId, message: FromWorker) -> None:
+        """A subtask of the attempt that runs said something; what does not concern checkpoints is passed over."""
+        match message:
+            case AcknowledgeCheckpoint():
+                self._acknowledged(task, message)
+            case DeclineCheckpoint():
+                self._declined(task, message)
+            case Running():
+                self._tell(ev.TaskStatusChanged(self._attempt, task, TaskStatus.RUNNING))
+            case Finished():
+                self._tell(ev.TaskStatusChanged(self._attempt, task, TaskStatus.FINISHED))
+            case DataFinished():
+                self._tell(ev.EndOfData(self._attempt, task))
+            case SourceBacklog(backlog):
+                self._backlog(task, backlog)
+            case HoldWriter(edge, writer, hold):
+                self._send(TaskId(self._plan.graph.edges[edge].source, writer), Hold(f"{task}/{edge}", hold))
 
-    def task_finished(self, task: TaskId) -> None:
-        """A subtask has ended well."""
-        self._tell(ev.TaskStatusChanged(self._attempt, task, TaskStatus.FINISHED))
-
-    def end_of_data(self, task: TaskId) -> None:
-        """A subtask has seen its last record."""
-        self._tell(ev.EndOfData(self._attempt, task))
-
-    def backlog(self, task: TaskId, backlog: bool) -> None:
+    def _backlog(self, task: TaskId, backlog: bool) -> None:
         """A subtask of a source works off a backlog or not; the source does while any of its subtasks does."""
         (self._backlogs.add if backlog else self._backlogs.discard)(task)
         source = self._plan.graph.vertices[task.vertex].head.id
@@ -189,7 +202,7 @@ class CheckpointService:
             if not request.done():
                 request.set_exception(IllegalState("the job has ended"))
 
-    def acknowledged(self, task: TaskId, message: AcknowledgeCheckpoint) -> None:
+    def _acknowledged(self, task: TaskId, message: AcknowledgeCheckpoint) -> None:
         """A subtask has written its part."""
         state = AckState.decode(message.state)
         metrics = SubtaskMetrics(
@@ -216,7 +229,7 @@ class CheckpointService:
             ev.Acknowledged(self._attempt, task, message.checkpoint_id, state, metrics, report, shared)  # type: ignore[arg-type]
         )
 
-    def declined(self, task: TaskId, message: DeclineCheckpoint) -> None:
+    def _declined(self, task: TaskId, message: DeclineCheckpoint) -> None:
         """A subtask has no part in a checkpoint."""
         reason = FailureReason[message.reason]
         self._tell(ev.Declined(self._attempt, task, message.checkpoint_id, reason, message.message))

@@ -13,18 +13,7 @@ from headgate.ids import JobId, VertexId
 from headgate.protocol.checkpoint_plan import TaskId
 from headgate.protocol.checkpoint_types import SavepointFormat
 from headgate.protocol.coordinator_events import RequestDone
-from headgate.protocol.messages import (
-    AcknowledgeCheckpoint,
-    DataFinished,
-    DeclineCheckpoint,
-    Finished,
-    FromDriver,
-    FromWorker,
-    Hold,
-    HoldWriter,
-    Running,
-    SourceBacklog,
-)
+from headgate.protocol.messages import FromDriver, FromWorker
 from headgate.protocol.properties import EndStatus
 from headgate.protocol.stats import StatsTracker
 from headgate.runtime.checkpointing import CheckpointService
@@ -116,24 +105,7 @@ class JobCheckpoints:
         slot = self._plan.layout.levels[worker.level][worker.index]
         if slot.relay:
             return
-        service, task = self._service, TaskId(slot.vertex, slot.subtask)
-        if isinstance(message, AcknowledgeCheckpoint):
-            service.acknowledged(task, message)
-        elif isinstance(message, DeclineCheckpoint):
-            service.declined(task, message)
-        elif isinstance(message, Running):
-            service.task_running(task)
-        elif isinstance(message, Finished):
-            service.task_finished(task)
-        elif isinstance(message, DataFinished):
-            service.end_of_data(task)
-        elif isinstance(message, SourceBacklog):
-            service.backlog(task, message.backlog)
-        elif isinstance(message, HoldWriter):
-            source = self._plan.graph.edges[message.edge].source
-            self._send(
-                TaskId(source, message.writer), Hold(f"{task.vertex}/{task.subtask}/{message.edge}", message.hold)
-            )
+        self._service.on_message(TaskId(slot.vertex, slot.subtask), message)
 
     def _send(self, task: TaskId, message: FromDriver) -> None:
         self._server.send(WorkerKey(self._attempt, *self._index[task]), message)

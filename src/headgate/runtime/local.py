@@ -14,7 +14,6 @@ from random import Random
 import msgspec
 
 from headgate.errors import HeadgateError, IllegalState, UserCodeError
-from headgate.functions import TaskInfo
 from headgate.ids import JobId, VertexId
 from headgate.protocol.checkpoint_types import Barrier
 from headgate.runtime.failures import describe
@@ -86,9 +85,7 @@ class LocalRun:
         # Through bytes, as on Spark: subtasks must not share the user's objects.
         vertex_plan: VertexPlan = pickle.loads(plan.vertices[slot.vertex])
         vertex = vertex_plan.vertex
-        info = TaskInfo(
-            vertex.name, vertex.head.id, slot.subtask, vertex.parallelism, vertex.max_parallelism, 0, self.job_id
-        )
+        info = vertex_plan.task_info(slot.subtask, 0, self.job_id)
         restored = self._restored.get(vertex.id)
         share = None if restored is None else restored[slot.subtask]
         return Subtask(vertex_plan, slot.subtask, plan.settings, services, info, numbers, share)

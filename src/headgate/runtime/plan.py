@@ -9,6 +9,7 @@ from typing import Any
 import cloudpickle
 
 from headgate.errors import GraphError
+from headgate.functions import TaskInfo
 from headgate.graph import ChainedOperator, Edge, JobGraph, Partitioning, Vertex
 from headgate.ids import VertexId
 from headgate.levels import Layout, Slot
@@ -73,6 +74,13 @@ class VertexPlan:
     vertex: Vertex
     inputs: list[InputEdge]
     outputs: list[OutputEdge]
+
+    def task_info(self, subtask: int, attempt: int, job_id: str) -> TaskInfo:
+        """Who a subtask of the vertex is."""
+        vertex = self.vertex
+        return TaskInfo(
+            vertex.name, vertex.head.id, subtask, vertex.parallelism, vertex.max_parallelism, attempt, job_id
+        )
 
 
 @dataclass(slots=True)

@@ -25,7 +25,6 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.errors import JobCancelled, WorkerLost
-from headgate.functions import TaskInfo
 from headgate.protocol.messages import (
     Cancel,
     Confirm,
@@ -464,15 +463,7 @@ class LevelTask:
             return Relay(part["relays"][slot.vertex] + slot.subtask, numbers, settings.buffer_size)
         plan: VertexPlan = pickle.loads(part["vertices"][slot.vertex])
         vertex = plan.vertex
-        info = TaskInfo(
-            vertex.name,
-            vertex.head.id,
-            slot.subtask,
-            vertex.parallelism,
-            vertex.max_parallelism,
-            self.attempt,
-            self.job_id,
-        )
+        info = plan.task_info(slot.subtask, self.attempt, self.job_id)
         storage: WorkerStorage | None = part["storage"]
         if storage is not None:
             shell.checkpoints.writer = SnapshotWriter(

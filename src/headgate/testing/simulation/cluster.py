@@ -13,21 +13,9 @@ from random import Random
 from typing import Any
 
 from headgate.config import Configuration
-from headgate.functions import TaskInfo
 from headgate.ids import JobId, VertexId
 from headgate.protocol.checkpoint_plan import TaskId
-from headgate.protocol.messages import (
-    AcknowledgeCheckpoint,
-    DataFinished,
-    DeclineCheckpoint,
-    Finished,
-    FromDriver,
-    FromWorker,
-    Hold,
-    HoldWriter,
-    Running,
-    SourceBacklog,
-)
+from headgate.protocol.messages import Finished, FromDriver, FromWorker, Running
 from headgate.protocol.properties import EndStatus
 from headgate.runtime.checkpoint_link import CheckpointLink
 from headgate.runtime.checkpointing import CheckpointService
@@ -193,15 +181,7 @@ class Attempt:
             return Worker(relay, (level, index), None)
         vertex_plan: VertexPlan = pickle.loads(plan.vertices[slot.vertex])
         vertex = vertex_plan.vertex
-        info = TaskInfo(
-            vertex.name,
-            vertex.head.id,
-            slot.subtask,
-            vertex.parallelism,
-            vertex.max_parallelism,
-            self.number,
-            self._job_id,
-        )
+        info = vertex_plan.task_info(slot.subtask, self.number, self._job_id)
         given = self._restore.get(vertex.id)
         restore = None if given is None else read_restore(given, slot.subtask, vertex_plan, self._store)
         task = Subtask(vertex_plan, slot.subtask, plan.settings, _Services(self._clock), info, numbers, restore)
@@ -328,23 +308,8 @@ class Driver:
             self._running += 1
             if self.attempt is not None and self._running == len(self.attempt.workers):
                 self.service.job_running(True)
-        if task is None:
-            return
-        if isinstance(message, AcknowledgeCheckpoint):
-            self.service.acknowledged(task, message)
-        elif isinstance(message, DeclineCheckpoint):
-            self.service.declined(task, message)
-        elif isinstance(message, Running):
-            self.service.task_running(task)
-        elif isinstance(message, DataFinished):
-            self.service.end_of_data(task)
-        elif isinstance(message, Finished):
-            self.service.task_finished(task)
-        elif isinstance(message, SourceBacklog):
-            self.service.backlog(task, message.backlog)
-        elif isinstance(message, HoldWriter):
-            source = self.plan.graph.edges[message.edge].source
-            self._send(TaskId(source, message.writer), Hold(f"{task}/{message.edge}", message.hold))
+        if task is not None:
+            self.service.on_message(task, message)
 
     @property
     def alarm(self) -> int | None:
