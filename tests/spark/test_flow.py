@@ -4,6 +4,7 @@ import re
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -309,17 +310,37 @@ def test_cancel_while_the_job_starts(make_env, workers, delay):
     assert client.cancel(20) is JobStatus.CANCELED
 
 
-def hold_the_interpreter(value):
+class WhenTold(SourceFunction):
+    """Emits a path once something is there; then silence."""
+
+    def __init__(self, path):
+        self.path, self.over = path, False
+
+    def run(self, ctx):
+        while not self.over and not Path(self.path).exists():
+            time.sleep(0.02)
+        ctx.collect(self.path)
+        while not self.over:
+            time.sleep(0.02)
+
+    def cancel(self):
+        self.over = True
+
+
+def hold_the_interpreter(path):
     """C code that never lets another thread run."""
+    Path(f"{path}.held").touch()
     return re.match(r"(a+)+$", "a" * 60 + "b")
 
 
-def test_cancel_ends_a_worker_whose_interpreter_is_held(make_env, workers):
+def test_cancel_ends_a_worker_whose_interpreter_is_held(make_env, workers, tmp_path):
     env = make_env()
-    env.add_source(OneThenSilence(1)).rebalance().map(hold_the_interpreter).print()
+    go = tmp_path / "go"
+    env.add_source(WhenTold(str(go))).rebalance().map(hold_the_interpreter).print()
     client = env.execute_async()
-    assert client.job.wait_running(60)
-    time.sleep(1)
+    assert client.job.wait_running(60)  # a worker that is held before it has said so would never say so
+    go.touch()
+    wait_until(lambda: Path(f"{go}.held").exists(), 30, "the worker that is held")
     started = time.monotonic()
     assert client.cancel(30) is JobStatus.CANCELED
     assert time.monotonic() - started < 10
