@@ -346,6 +346,9 @@ class StreamExecutionEnvironment:
             alignment_memory=conf.get("headgate.alignment.memory"),
             alignment_soft=conf.get("headgate.alignment.spill.soft"),
             alignment_limit=conf.get("headgate.alignment.spill.max"),
+            copies_dirs=_directories(conf.get("execution.checkpointing.local-backup.dirs") or conf.get("io.tmp.dirs")),
+            write_copies=conf.get("execution.checkpointing.local-backup.enabled"),
+            restore_from_copies=conf.get("execution.state-recovery.from-local"),
             final_checkpoint=self._waits_for_final_checkpoint(),
         )
         return make_plan(graph, layout, settings)
@@ -506,3 +509,7 @@ class _LocalJob:
 
 def _nothing() -> None:
     """Nothing to confirm in one process."""
+
+
+def _directories(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())

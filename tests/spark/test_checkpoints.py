@@ -100,6 +100,27 @@ def test_killed_workers_cost_no_record(make_env, workers, tmp_path, mode):  # SP
     assert_exactly_once(tmp_path)
 
 
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_a_restart_reads_the_copies_on_its_host(make_env, workers, tmp_path, backend):  # SPEC R7.7
+    options = {
+        "state.backend.type": backend,
+        "execution.checkpointing.data-inline-threshold": "0 b",
+        "execution.checkpointing.local-backup.enabled": "true",
+        "execution.checkpointing.local-backup.dirs": f"{tmp_path}/copies-1, {tmp_path}/copies-2",
+        "execution.state-recovery.from-local": "true",
+    }
+    env = checkpointed(make_env(2, options), tmp_path)
+    build(env, tmp_path)
+    client = env.execute_async(f"local copies {backend}")
+    job = client.job
+    kill_after_checkpoints(job, [(1, 0)])
+    assert job.wait_running(60)
+    wait_until(lambda: sum(m.restored_locally for m in job.metrics().values()) > 0, 30, "state from local copies")
+    client.wait(120)
+    assert_exactly_once(tmp_path)
+    assert not [path for path in Path(tmp_path).glob("copies-*/**/*") if path.is_file()]
+
+
 def test_a_bounded_job_commits_its_last_records(make_env, workers, tmp_path):  # SPEC R4.5
     env = checkpointed(make_env(2), tmp_path, interval=60_000)
     build(env, tmp_path, count=2000, rate=None)

@@ -9,8 +9,8 @@ from headgate.errors import StorageError
 from headgate.functions import TaskInfo
 from headgate.protocol.checkpoint_types import Barrier
 from headgate.protocol.frames import Kind
+from headgate.runtime.restore_files import VertexRestore, read_restore
 from headgate.runtime.snapshot import SubtaskRestore
-from headgate.runtime.snapshot_files import VertexRestore, read_restore
 from headgate.runtime.step_back import StepBack
 from headgate.runtime.subtask import Subtask
 from headgate.sinks import FileSink

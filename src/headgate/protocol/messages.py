@@ -59,6 +59,9 @@ class Metrics(msgspec.Struct, tag=True, frozen=True):
     idle_ms: int
     queued_bytes: int
     resident_bytes: int
+    restored_bytes: int = 0
+    restore_bytes: int = 0  # what is to be restored
+    restored_locally: int = 0  # of the restored ones: from copies on the worker's host
 
 
 class Output(msgspec.Struct, tag=True, frozen=True):

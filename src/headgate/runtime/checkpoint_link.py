@@ -70,15 +70,22 @@ class CheckpointLink:
         elif isinstance(message, AnnounceCheckpoint):
             task.announce(Barrier.decode(message.barrier))
         elif isinstance(message, CheckpointComplete):
-            task.notify_complete(message.checkpoint_id)
+            self._complete(task, message.checkpoint_id)
         elif isinstance(message, Hold):
             (self._holders.add if message.hold else self._holders.discard)(message.reader)
         else:
             if message.latest_completed is not None:
-                task.notify_complete(message.latest_completed)
+                self._complete(task, message.latest_completed)
             task.notify_aborted(message.checkpoint_id)
+            if self.writer is not None:
+                self.writer.aborted(message.checkpoint_id)
 
-    def close(self) -> None:
-        """Wait for what is being written."""
+    def _complete(self, task: Subtask, checkpoint_id: int) -> None:
+        task.notify_complete(checkpoint_id)
         if self.writer is not None:
-            self.writer.close()
+            self.writer.confirmed(checkpoint_id)
+
+    def close(self, finished: bool = False) -> None:
+        """Wait for what is being written; a subtask that has `finished` needs its copies no more."""
+        if self.writer is not None:
+            self.writer.close(finished)

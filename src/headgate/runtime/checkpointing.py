@@ -43,8 +43,9 @@ from headgate.protocol.reasons import FailureReason
 from headgate.protocol.stats import SubtaskMetrics
 from headgate.runtime.driver_io import DriverIo
 from headgate.runtime.plan import JobPlan
+from headgate.runtime.restore_files import VertexRestore
 from headgate.runtime.schedule import cron
-from headgate.runtime.snapshot_files import AckState, VertexRestore, WorkerStorage
+from headgate.runtime.snapshot_files import AckState, WorkerStorage
 from headgate.runtime.snapshots_of_job import JobSnapshots, restore_plan
 from headgate.runtime.step_back import StepBack
 from headgate.storage.objects import MissingObject

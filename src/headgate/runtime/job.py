@@ -32,9 +32,9 @@ from headgate.runtime.causes import choose_cause
 from headgate.runtime.control import ControlServer, WorkerKey
 from headgate.runtime.job_checkpoints import JobCheckpoints
 from headgate.runtime.plan import JobPlan, task_part
+from headgate.runtime.restore_files import VertexRestore
 from headgate.runtime.session import dataflow_session
 from headgate.runtime.shipping import search_path, write_archive
-from headgate.runtime.snapshot_files import VertexRestore
 from headgate.runtime.status import JobStatus
 from headgate.runtime.worker import LevelTask, process_mark
 

@@ -19,7 +19,8 @@ from headgate.protocol.stats import StatsTracker
 from headgate.runtime.checkpointing import CheckpointService
 from headgate.runtime.control import ControlServer, WorkerKey
 from headgate.runtime.plan import JobPlan
-from headgate.runtime.snapshot_files import VertexRestore, WorkerStorage
+from headgate.runtime.restore_files import VertexRestore
+from headgate.runtime.snapshot_files import WorkerStorage
 
 __all__ = ["JobCheckpoints"]
 

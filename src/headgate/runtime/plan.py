@@ -38,6 +38,9 @@ class Settings:
     alignment_memory: int = 16 << 20  # what may wait behind blocked channels in memory; the rest is spilled
     alignment_soft: int = 64 << 20  # a blocked channel that has spilled so much gets its writer held
     alignment_limit: int = 1 << 30  # more than that behind blocked channels: the checkpoint is declined
+    copies_dirs: tuple[str, ...] = ()  # where second copies of keyed state are (SPEC R7.7)
+    write_copies: bool = False
+    restore_from_copies: bool = False
     final_checkpoint: bool = False  # whether a finished subtask waits for one more complete checkpoint (SPEC R4.5)
 
 

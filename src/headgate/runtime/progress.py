@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from headgate.protocol.messages import Metrics
 from headgate.protocol.stats import CheckpointStats, StatsSnapshot
 from headgate.runtime.job import SparkJob
+from headgate.runtime.status import JobStatus
 
-__all__ = ["checkpoint_table", "live_table"]
+__all__ = ["checkpoint_table", "live_table", "restore_bar"]
 
 _REFRESH_PER_SECOND = 2
 _CHECKPOINTS = 6
@@ -37,7 +39,13 @@ class JobTable:
     def __rich__(self) -> Group:
         checkpoints = self._job.checkpoints
         seen = None if checkpoints is None else checkpoints.stats.snapshot()
-        return Group(self._vertices(), *([checkpoint_table(seen)] if seen is not None and seen.counts.total else []))
+        parts: list[RenderableType] = [self._vertices()]
+        bar = restore_bar(list(self._job.metrics().values()))
+        if bar is not None and self._job.status is not JobStatus.RUNNING:
+            parts.append(bar)
+        if seen is not None and seen.counts.total:
+            parts.append(checkpoint_table(seen))
+        return Group(*parts)
 
     def _vertices(self) -> Table:
         job, plan = self._job, self._job.plan
@@ -73,6 +81,16 @@ class JobTable:
             if not slot.relay:
                 found.setdefault(slot.vertex, []).append(metrics)
         return found
+
+
+def restore_bar(metrics: Collection[Metrics]) -> Table | None:
+    """How much of the state is back, over all subtasks; None if nothing is being restored."""
+    total, done = sum(m.restore_bytes for m in metrics), sum(m.restored_bytes for m in metrics)
+    if not total or done >= total:
+        return None
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row("restoring", ProgressBar(total, done, width=40), f"{_size(done)} of {_size(total)}")
+    return grid
 
 
 def checkpoint_table(stats: StatsSnapshot) -> Table:

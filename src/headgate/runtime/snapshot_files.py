@@ -1,4 +1,4 @@
-"""A subtask's snapshot on its way to storage, and back: the worker's side of a checkpoint.
+"""A subtask's snapshot on its way to storage: the worker's side of a checkpoint (`restore_files` is the way back).
 
 Writing runs in a thread of its own while records go on; the driver gets an acknowledgement when everything is durable.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,26 +15,22 @@ from pathlib import Path
 import msgspec
 
 from headgate.errors import HeadgateError
-from headgate.handles import KeyedStateHandle, Payload, decode_handle, encode_handle
-from headgate.keygroups import KeyGroupRange, key_group_range
+from headgate.handles import KeyedStateHandle, Payload, encode_handle
+from headgate.keygroups import KeyGroupRange
 from headgate.protocol.messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from headgate.protocol.reasons import FailureReason
-from headgate.runtime.backlog import CapturedFrame
-from headgate.runtime.inflight import share_of
+from headgate.runtime.local_copies import CopyWriter, LocalCopies
 from headgate.runtime.operators.base import OperatorSnapshot
-from headgate.runtime.plan import VertexPlan
-from headgate.runtime.snapshot import OperatorRestore, SnapshotInProgress, SubtaskRestore
+from headgate.runtime.snapshot import SnapshotInProgress
 from headgate.state.backend import SnapshotRun
-from headgate.state.operator import OperatorStateSnapshot, rescale
-from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
+from headgate.storage.handles import InlineBytes
 from headgate.storage.layout import Attempt
 from headgate.storage.manifest import Part, PieceKind, StatePiece
 from headgate.storage.objects import ObjectStore
-from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
 from headgate.storage.writer import PartStream, Scope, SnapshotTarget, StateWriter, open_writer
 
-__all__ = ["AckState", "SnapshotWriter", "VertexRestore", "WorkerStorage", "read_restore"]
+__all__ = ["AckState", "SnapshotWriter", "WorkerStorage"]
 
 
 class AckState(msgspec.Struct, frozen=True):
@@ -81,8 +77,10 @@ class SnapshotWriter:
         send: Callable[[AcknowledgeCheckpoint | DeclineCheckpoint], None],
         store: ObjectStore | None = None,
         executor: Executor | None = None,
+        copies: LocalCopies | None = None,
     ) -> None:
-        self._storage, self._owner, self._send = storage, owner, send
+        """`copies` are second copies on this host, if those are wanted."""
+        self._storage, self._owner, self._send, self.copies = storage, owner, send, copies
         self._store = store or open_store()
         self._pool = executor or ThreadPoolExecutor(1, thread_name_prefix="headgate-snapshot")
         self._captured = threading.Condition()
@@ -99,22 +97,40 @@ class SnapshotWriter:
         with self._captured:
             self._captured.notify_all()
 
-    def close(self) -> None:
-        """Wait for what is being written."""
+    def confirmed(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete: copies of older ones can go."""
+        if self.copies is not None:
+            self._pool.submit(self.copies.confirmed, checkpoint_id)
+
+    def aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint was given up: its copy can go."""
+        if self.copies is not None:
+            self._pool.submit(self.copies.aborted, checkpoint_id)
+
+    def close(self, finished: bool = False) -> None:
+        """Wait for what is being written; a subtask that has `finished` needs its copies no more."""
         self._pool.shutdown(wait=True)
+        if finished and self.copies is not None:
+            self.copies.remove()
 
     def _write(self, progress: SnapshotInProgress) -> None:
         started = time.monotonic()
         writer: StateWriter | None = None
+        copied: list[CopyWriter] = []
         try:
             writer = open_writer(self._store, self._storage.target(progress), self._owner)
             shapes: dict[str, dict[str, tuple[str, int]]] = {}
-            operators = {op.operator_id: self._operator(op, writer, progress, shapes) for op in progress.operators}
+            operators = {
+                op.operator_id: self._operator(op, writer, progress, shapes, copied) for op in progress.operators
+            }
             self._channel_state(progress, operators, writer)
             if progress.cancelled:
                 writer.abort()
+                _abort_all(copied)
                 return
             written = writer.close()
+            for copy in copied:
+                copy.commit()
             self._send(
                 self._acknowledgement(
                     progress, AckState(operators, shapes), written.total_bytes, written.objects, started
@@ -122,6 +138,7 @@ class SnapshotWriter:
             )
         except Exception as error:
             progress.cancel()
+            _abort_all(copied)
             if writer is not None:
                 _abort_quietly(writer)
             reason = FailureReason.CHECKPOINT_ASYNC_EXCEPTION.name
@@ -133,6 +150,7 @@ class SnapshotWriter:
         writer: StateWriter,
         progress: SnapshotInProgress,
         shapes: dict[str, dict[str, tuple[str, int]]],
+        copied: list[CopyWriter],
     ) -> tuple[StatePiece, ...]:
         pieces = []
         state = operator.operator_state()
@@ -143,12 +161,15 @@ class SnapshotWriter:
         if operator.keyed is not None:
             savepoint = progress.barrier.options.type.is_savepoint
             shared = self._storage.shared_directory is not None and not savepoint
-            piece = self._keyed(operator.keyed, writer, Scope.SHARED if shared else Scope.EXCLUSIVE)
+            copy = None
+            if self.copies is not None and not savepoint:
+                copied.append(copy := self.copies.begin(progress.barrier.id, operator.operator_id))
+            piece = self._keyed(operator.keyed, writer, Scope.SHARED if shared else Scope.EXCLUSIVE, copy)
             if piece is not None:
                 pieces.append(piece)
         return tuple(pieces)
 
-    def _keyed(self, run: SnapshotRun, writer: StateWriter, scope: Scope) -> StatePiece | None:
+    def _keyed(self, run: SnapshotRun, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> StatePiece | None:
         """Write the payloads as they come, one after the other; name those that an earlier checkpoint has written."""
         parts: dict[str, Part] = {}
         stream: PartStream | None = None
@@ -158,13 +179,15 @@ class SnapshotWriter:
                 _finish(stream, parts, current)
                 stream, current = writer.open(name, scope), name
             stream.write(data)
+            if copy is not None:
+                copy.write(name, data)
         _finish(stream, parts, current)
         handle = run.handle
         if handle is None:
             return None
         for payload in handle.payloads():
             if payload.id not in parts and payload.size:
-                parts[payload.id] = _stored(payload, writer, scope)
+                parts[payload.id] = _stored(payload, writer, scope, copy)
         bare = encode_handle(_without_bytes(handle))
         groups = KeyGroupRange(handle.first_group, handle.last_group)
         return StatePiece(PieceKind.KEYED, tuple(parts.values()), bare, groups)
@@ -210,12 +233,16 @@ def _finish(stream: PartStream | None, parts: dict[str, Part], name: str) -> Non
         parts[name] = part
 
 
-def _stored(payload: Payload, writer: StateWriter, scope: Scope) -> Part:
+def _stored(payload: Payload, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> Part:
     """A payload that did not come as a stream: a local file to be copied, or what an earlier checkpoint wrote."""
     if payload.path is not None:
+        if copy is not None:
+            copy.add(payload.id, Path(payload.path))
         part = writer.write_file(payload.id, Path(payload.path), scope)
         assert part is not None
         return part
+    if copy is not None:
+        copy.reuse(payload.id)
     return writer.reuse(payload.id, payload.size)
 
 
@@ -237,67 +264,6 @@ def _abort_quietly(writer: StateWriter) -> None:
         return  # the first error is on its way; what is left behind, gc finds
 
 
-# --- restoring ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class VertexRestore:
-    """What the subtasks of a vertex start from: for each operator the pieces that each old subtask left."""
-
-    checkpoint_id: int
-    parallelism: int
-    max_parallelism: int
-    operators: Mapping[str, Sequence[tuple[StatePiece, ...] | None]]
-    claim: bool  # later increments may build on the restored files
-    finished: bool = False  # the vertex had finished: its subtasks only send their ends
-
-
-def read_restore(
-    restore: VertexRestore, subtask: int, plan: VertexPlan, store: ObjectStore | None = None
-) -> SubtaskRestore:
-    """Read one subtask's share from storage; keyed state is read when the backend asks for it."""
-    store = store or open_store()
-    reader = SnapshotReader(store)
-    handles: dict[str, FileSegment | InlineBytes] = {}
-    operators: dict[str, OperatorRestore] = {}
-    own = key_group_range(subtask, restore.max_parallelism, restore.parallelism)
-    unchanged = all(len(old) == restore.parallelism for old in restore.operators.values())
-    inflight: dict[str, list[list[CapturedFrame]]] = {}
-    for operator_id, old in restore.operators.items():
-        left = [_operator_state(reader, pieces) for pieces in old]
-        keyed = []
-        for index, pieces in enumerate(old):
-            for piece in pieces or ():
-                if (
-                    piece.kind is PieceKind.KEYED
-                    and piece.key_groups is not None
-                    and len(piece.key_groups.intersect(own))
-                ):
-                    handles |= {p.id: p.handle for p in piece.parts if not isinstance(p.handle, Placeholder)}
-                    keyed.append(decode_handle(piece.description))
-                elif piece.kind is PieceKind.CHANNEL and (not unchanged or index == subtask):
-                    inflight.setdefault(operator_id, [[] for _ in old])[index] += _frames(reader, piece)
-        operators[operator_id] = OperatorRestore(rescale(left, restore.parallelism)[subtask], tuple(keyed))
-
-    def read(payload: Payload, offset: int, length: int) -> bytes:
-        handle = handles[payload.id]
-        if isinstance(handle, InlineBytes):
-            return handle.data[offset : offset + length]
-        return store.read(handle.path, handle.offset + offset, length)
-
-    claim = restore.claim and unchanged
-    frames = share_of(plan, subtask, inflight)
-    return SubtaskRestore(restore.checkpoint_id, operators, read, claim, frames, restore.finished)
-
-
-def _operator_state(reader: SnapshotReader, pieces: tuple[StatePiece, ...] | None) -> OperatorStateSnapshot | None:
-    for piece in pieces or ():
-        if piece.kind is PieceKind.OPERATOR and piece.parts:
-            return msgspec.msgpack.decode(reader.read(piece.parts[0].handle), type=OperatorStateSnapshot)
-    return None
-
-
-def _frames(reader: SnapshotReader, piece: StatePiece) -> list[CapturedFrame]:
-    if not piece.parts:
-        return []
-    return msgspec.msgpack.decode(reader.read(piece.parts[0].handle), type=list[CapturedFrame])
+def _abort_all(copied: list[CopyWriter]) -> None:
+    for copy in copied:
+        copy.abort()

@@ -19,7 +19,8 @@ from headgate.protocol.checkpoint_types import SnapshotType
 from headgate.protocol.properties import CheckpointProperties, CheckpointSettings, ClaimMode
 from headgate.runtime.driver_io import DriverIo
 from headgate.runtime.plan import JobPlan
-from headgate.runtime.snapshot_files import AckState, VertexRestore, WorkerStorage
+from headgate.runtime.restore_files import VertexRestore
+from headgate.runtime.snapshot_files import AckState, WorkerStorage
 from headgate.runtime.step_back import StepBack
 from headgate.storage import manifest as mf
 from headgate.storage import shared

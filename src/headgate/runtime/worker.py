@@ -39,10 +39,12 @@ from headgate.protocol.messages import (
 from headgate.runtime.checkpoint_link import CheckpointLink, CheckpointMessage
 from headgate.runtime.control import ControlAddress, ControlClient
 from headgate.runtime.failures import describe
+from headgate.runtime.local_copies import LocalCopies
 from headgate.runtime.local_state import remove_dead_attempts
 from headgate.runtime.output import Piece
 from headgate.runtime.plan import Settings, VertexPlan
-from headgate.runtime.snapshot_files import SnapshotWriter, VertexRestore, WorkerStorage, read_restore
+from headgate.runtime.restore_files import RestoreProgress, VertexRestore, read_restore
+from headgate.runtime.snapshot_files import SnapshotWriter, WorkerStorage
 from headgate.runtime.subtask import Relay, Status, Subtask
 from headgate.storage.layout import subtask_owner
 
@@ -152,6 +154,7 @@ class Shell:
         self.checkpoints = CheckpointLink(self._say)
         self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
         self._times = _Times()
+        self.restore = RestoreProgress()
         self._limit = 256  # records in a slice, adapted to the time it takes
 
     # --- services of the subtask ------------------------------------------------------------------------------------
@@ -260,7 +263,7 @@ class Shell:
                     yield from self._pulse(min(1, self._readers))
                 self._wait(task)
         self._check_input(task)
-        self.checkpoints.close()
+        self.checkpoints.close(finished=True)
         task.close()
         metrics = self._metrics()
         if metrics is not None:
@@ -350,7 +353,8 @@ class Shell:
         """The counters, once a second: in the client's thread, so that they come also while the main one is held."""
         times, task = self._times, self._task
         if task is None:
-            return Metrics(0, 0, 0, 0, 0, 0, 0, 0, _resident_bytes())
+            restore = self.restore
+            return Metrics(0, 0, 0, 0, 0, 0, 0, 0, _resident_bytes(), restore.done, restore.total, restore.local)
         return Metrics(
             records_in=task.records_in,
             records_out=task.records_out,
@@ -361,6 +365,9 @@ class Shell:
             idle_ms=int(times.idle * 1000),
             queued_bytes=self.inflow.queued_bytes + task.queued_bytes,
             resident_bytes=_resident_bytes(),
+            restored_bytes=self.restore.done,
+            restore_bytes=self.restore.total,
+            restored_locally=self.restore.local,
         )
 
 
@@ -465,12 +472,19 @@ class LevelTask:
         vertex = plan.vertex
         info = plan.task_info(slot.subtask, self.attempt, self.job_id)
         storage: WorkerStorage | None = part["storage"]
+        copies = LocalCopies(settings.copies_dirs, self.job_id, slot.subtask, vertex.parallelism)
         if storage is not None:
             shell.checkpoints.writer = SnapshotWriter(
-                storage, subtask_owner(vertex.id, slot.subtask), shell.client.send
+                storage,
+                subtask_owner(vertex.id, slot.subtask),
+                shell.client.send,
+                copies=copies if settings.write_copies else None,
             )
         given: VertexRestore | None = part["restore"].get(slot.vertex)
-        restore = None if given is None else read_restore(given, slot.subtask, plan)
+        restore = None
+        if given is not None:
+            usable = copies if settings.restore_from_copies else None
+            restore = read_restore(given, slot.subtask, plan, copies=usable, progress=shell.restore)
         return Subtask(plan, slot.subtask, settings, shell, info, numbers, restore)
 
 

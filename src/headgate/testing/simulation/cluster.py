@@ -21,8 +21,9 @@ from headgate.runtime.checkpoint_link import CheckpointLink
 from headgate.runtime.checkpointing import CheckpointService
 from headgate.runtime.driver_io import DriverIo
 from headgate.runtime.plan import JobPlan, VertexPlan
+from headgate.runtime.restore_files import VertexRestore, read_restore
 from headgate.runtime.snapshot import SnapshotInProgress
-from headgate.runtime.snapshot_files import SnapshotWriter, VertexRestore, WorkerStorage, read_restore
+from headgate.runtime.snapshot_files import SnapshotWriter, WorkerStorage
 from headgate.runtime.subtask import Relay, Status, Subtask
 from headgate.storage.layout import subtask_owner
 from headgate.storage.objects import ObjectStore

@@ -1,0 +1,169 @@
+"""Second copies of keyed state on the worker's own disk, for a quicker restart there (SPEC R7.7).
+
+    <directory>/headgate-copies/<job>/<operator>-<subtask>of<parallelism>/<checkpoint>/<payload>
+
+What counts is on storage; a copy that cannot be written, is gone or does not match its checksum is passed over.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+from urllib.parse import quote
+
+from headgate.storage.handles import FileSegment
+
+__all__ = ["CopyWriter", "LocalCopies"]
+
+_CHUNK = 1 << 20
+
+
+class LocalCopies:
+    """The copies of one subtask's operators; also those of other subtasks, which a rescaled one may read."""
+
+    def __init__(self, directories: Sequence[str], job_id: str, subtask: int, parallelism: int) -> None:
+        """With several directories, maybe on several disks, the subtasks take them in turn."""
+        chosen = directories or (tempfile.gettempdir(),)
+        self._roots = [Path(directory) / "headgate-copies" / job_id for directory in chosen]
+        self._subtask, self._parallelism = subtask, parallelism
+
+    def begin(self, checkpoint_id: int, operator_id: str) -> CopyWriter:
+        """Start the copy of an operator's state at a checkpoint."""
+        return CopyWriter(self._directory(operator_id, self._subtask, self._parallelism), checkpoint_id)
+
+    def confirmed(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete: the copies of older ones are of no use any more."""
+        for directory in self._own():
+            for number in _numbers(directory):
+                if number < checkpoint_id:
+                    shutil.rmtree(directory / str(number), ignore_errors=True)
+
+    def aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint will never be complete."""
+        for directory in self._own():
+            shutil.rmtree(directory / str(checkpoint_id), ignore_errors=True)
+
+    def remove(self) -> None:
+        """The subtask has finished: nobody restores it any more."""
+        for directory in self._own():
+            shutil.rmtree(directory, ignore_errors=True)
+        with suppress(OSError):
+            self._root(self._subtask).rmdir()  # of the last subtask on this host
+
+    def find(
+        self, checkpoint_id: int, operator_id: str, subtask: int, parallelism: int, payload: str, segment: FileSegment
+    ) -> Path | None:
+        """The file that has the same bytes as a payload on storage; None if there is no such file here."""
+        path = self._directory(operator_id, subtask, parallelism) / str(checkpoint_id) / _name(payload)
+        try:
+            if path.stat().st_size != segment.length:
+                return None
+            crc32 = 0
+            with path.open("rb") as file:
+                while piece := file.read(_CHUNK):
+                    crc32 = zlib.crc32(piece, crc32)
+        except OSError:
+            return None
+        return path if crc32 == segment.crc32 else None
+
+    def _directory(self, operator_id: str, subtask: int, parallelism: int) -> Path:
+        return self._root(subtask) / f"{operator_id[:16]}-{subtask}of{parallelism}"
+
+    def _root(self, subtask: int) -> Path:
+        return self._roots[subtask % len(self._roots)]
+
+    def _own(self) -> list[Path]:
+        return list(self._root(self._subtask).glob(f"*-{self._subtask}of{self._parallelism}"))
+
+
+class CopyWriter:
+    """Writes one copy; an error of the disk ends it, and only it."""
+
+    def __init__(self, directory: Path, checkpoint_id: int) -> None:
+        self._directory, self._id = directory, checkpoint_id
+        self._draft = directory / f".{checkpoint_id}-{os.getpid()}"
+        self._file: tuple[str, IO[bytes]] | None = None
+        self.failed = False
+        with self._guarded():
+            shutil.rmtree(self._draft, ignore_errors=True)
+            self._draft.mkdir(parents=True)
+
+    def write(self, payload: str, data: bytes) -> None:
+        """Append to the copy of a payload; payloads come one after the other."""
+        if self.failed:
+            return
+        with self._guarded():
+            if self._file is None or self._file[0] != payload:
+                self._close()
+                self._file = payload, (self._draft / _name(payload)).open("wb")
+            self._file[1].write(data)
+
+    def add(self, payload: str, path: Path) -> None:
+        """Copy a file; without reading it if both are on one disk."""
+        if self.failed:
+            return
+        with self._guarded():
+            _link(path, self._draft / _name(payload))
+
+    def reuse(self, payload: str) -> None:
+        """Take a payload over from the copy of an earlier checkpoint, if it has one."""
+        if self.failed:
+            return
+        with self._guarded():
+            for number in sorted(_numbers(self._directory), reverse=True):
+                earlier = self._directory / str(number) / _name(payload)
+                if number < self._id and earlier.exists():
+                    _link(earlier, self._draft / _name(payload))
+                    return
+
+    def commit(self) -> None:
+        """The checkpoint's own files are written: the copy may be used from here on."""
+        if self.failed:
+            return
+        with self._guarded():
+            self._close()
+            target = self._directory / str(self._id)
+            shutil.rmtree(target, ignore_errors=True)  # of an earlier attempt that did not complete it
+            self._draft.rename(target)
+
+    def abort(self) -> None:
+        """Forget it."""
+        with suppress(OSError):
+            self._close()
+        shutil.rmtree(self._draft, ignore_errors=True)
+
+    def _close(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file[1], None
+            file.close()
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self.failed = True
+            self.abort()
+
+
+def _name(payload: str) -> str:
+    return quote(payload, safe="")
+
+
+def _numbers(directory: Path) -> list[int]:
+    with suppress(OSError):
+        return [int(entry.name) for entry in directory.iterdir() if entry.name.isdigit()]
+    return []
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
