@@ -1,7 +1,8 @@
 """Sources: where records come from.
 
 A source is cut into *splits*; every subtask reads some of them, and a split's position is what a checkpoint keeps.
-A reader is polled: it never sleeps and has no clock of its own, so the same reader runs on Spark and in the local
+The splits of most sources are known when the job starts; a `DynamicSource` has an enumerator on the driver that finds
+them while it runs. A reader is polled: it never sleeps and has no clock of its own, so the same reader runs on Spark and in the local
 runtime. After a restore the splits, with their positions, may be spread over another number of subtasks.
 """
 
@@ -20,7 +21,16 @@ from headgate.batch import Batch
 from headgate.errors import InvalidArgument
 from headgate.types import PICKLED, TypeInformation
 
-__all__ = ["CollectionSource", "DataGenSource", "ReaderContext", "SequenceSource", "Source", "SourceReader"]
+__all__ = [
+    "CollectionSource",
+    "DataGenSource",
+    "DynamicSource",
+    "ReaderContext",
+    "SequenceSource",
+    "Source",
+    "SourceReader",
+    "SplitEnumerator",
+]
 
 S = TypeVar("S")
 
@@ -56,6 +66,18 @@ class SourceReader(ABC, Generic[S]):
         """When None was returned: the time (ms) at which asking again makes sense, if that is known."""
         return None
 
+    @property
+    def wants_split(self) -> bool:
+        """Of a dynamic source: whether to ask for another split."""
+        return False
+
+    def add_splits(self, splits: list[S]) -> None:
+        """Of a dynamic source: read these as well."""
+        raise NotImplementedError
+
+    def no_more_splits(self) -> None:
+        """Of a dynamic source: when the present splits are read, the reader is finished."""
+
     def close(self) -> None:
         """Give back what the reader holds."""
 
@@ -82,6 +104,43 @@ class Source(ABC, Generic[S]):
         first = len(everything) * context.subtask // context.parallelism
         last = len(everything) * (context.subtask + 1) // context.parallelism
         return everything[first:last]
+
+
+class SplitEnumerator(ABC, Generic[S]):
+    """Finds the splits of a source; there is one of it, on the driver (SPEC R9.4)."""
+
+    interval: int = 10_000
+    """Milliseconds from one discovery to the next."""
+
+    complete: bool = False
+    """Set it when there is nothing more to find: readers then finish, and the job may end."""
+
+    @abstractmethod
+    def discover(self) -> Sequence[S]:
+        """The splits that it has not given before. It may do I/O: it runs beside the job, but never twice at once."""
+
+    @abstractmethod
+    def snapshot(self) -> Any:
+        """What it must know so as to give each split once; asked for between two discoveries, and pickled."""
+
+    def owner(self, split: S, parallelism: int) -> int | None:
+        """The subtask that must read a split; None: whichever has nothing to do."""
+        return None
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+class DynamicSource(Source[S]):
+    """A source whose splits are found while the job runs."""
+
+    @abstractmethod
+    def enumerator(self, restored: Any | None) -> SplitEnumerator[S]:
+        """The enumerator; `restored` is what the `snapshot` of an earlier one gave."""
+
+    def splits(self, parallelism: int) -> list[S]:
+        """None: the enumerator finds them."""
+        return []
 
 
 def split_count(parallelism: int) -> int:

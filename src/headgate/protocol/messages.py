@@ -8,6 +8,8 @@ __all__ = [
     "Accepted",
     "AcknowledgeCheckpoint",
     "AnnounceCheckpoint",
+    "AskForSplit",
+    "AssignSplits",
     "Cancel",
     "CheckpointAborted",
     "CheckpointComplete",
@@ -124,6 +126,17 @@ class SourceBacklog(msgspec.Struct, tag=True, frozen=True):
     backlog: bool
 
 
+class AskForSplit(msgspec.Struct, tag=True, frozen=True):
+    """The reader of a dynamic source has nothing left to read."""
+
+
+class AssignSplits(msgspec.Struct, tag=True, frozen=True):
+    """Splits for the reader of a dynamic source, pickled; `no_more`: nothing will follow."""
+
+    splits: bytes
+    no_more: bool = False
+
+
 class HoldWriter(msgspec.Struct, tag=True, frozen=True):
     """A blocked channel of the subtask has spilled much: hold its writer back, or (`hold` is false) let it go on."""
 
@@ -198,6 +211,7 @@ FromWorker = (
     | DataFinished
     | HoldWriter
     | SourceBacklog
+    | AskForSplit
 )
 FromDriver = (
     Accepted
@@ -209,6 +223,7 @@ FromDriver = (
     | CheckpointComplete
     | CheckpointAborted
     | Hold
+    | AssignSplits
 )
 
 _encoder = msgspec.msgpack.Encoder()

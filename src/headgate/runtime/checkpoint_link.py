@@ -8,6 +8,8 @@ from collections.abc import Callable
 from headgate.protocol.checkpoint_types import Barrier
 from headgate.protocol.messages import (
     AnnounceCheckpoint,
+    AskForSplit,
+    AssignSplits,
     CheckpointAborted,
     CheckpointComplete,
     DataFinished,
@@ -18,11 +20,14 @@ from headgate.protocol.messages import (
     TriggerCheckpoint,
 )
 from headgate.runtime.snapshot_files import SnapshotWriter
+from headgate.runtime.splits import decode_splits
 from headgate.runtime.subtask import Subtask
 
 __all__ = ["CheckpointLink", "CheckpointMessage"]
 
-CheckpointMessage = TriggerCheckpoint | AnnounceCheckpoint | CheckpointComplete | CheckpointAborted | Hold
+CheckpointMessage = (
+    TriggerCheckpoint | AnnounceCheckpoint | CheckpointComplete | CheckpointAborted | Hold | AssignSplits
+)
 
 
 class CheckpointLink:
@@ -31,7 +36,7 @@ class CheckpointLink:
     def __init__(self, send: Callable[[FromWorker], None]) -> None:
         self._send = send
         self._mailbox: deque[CheckpointMessage] = deque()  # safe to use from two threads
-        self._told_end_of_data = self._told_backlog = False
+        self._told_end_of_data = self._told_backlog = self._asked = False
         self.writer: SnapshotWriter | None = None
         self._holders: set[str] = set()
 
@@ -58,6 +63,9 @@ class CheckpointLink:
         if task.backlog != self._told_backlog:
             self._told_backlog = task.backlog
             self._send(SourceBacklog(task.backlog))
+        if task.wants_split and not self._asked:
+            self._asked = True
+            self._send(AskForSplit())
         if task.data_finished and not self._told_end_of_data:
             self._told_end_of_data = True
             self._send(DataFinished())
@@ -71,6 +79,9 @@ class CheckpointLink:
             task.announce(Barrier.decode(message.barrier))
         elif isinstance(message, CheckpointComplete):
             self._complete(task, message.checkpoint_id)
+        elif isinstance(message, AssignSplits):
+            self._asked = False
+            task.add_splits(decode_splits(message.splits), message.no_more)
         elif isinstance(message, Hold):
             (self._holders.add if message.hold else self._holders.discard)(message.reader)
         else:

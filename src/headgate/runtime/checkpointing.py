@@ -25,6 +25,7 @@ from headgate.protocol.decider import RequestId
 from headgate.protocol.messages import (
     AcknowledgeCheckpoint,
     AnnounceCheckpoint,
+    AskForSplit,
     CheckpointAborted,
     CheckpointComplete,
     DataFinished,
@@ -47,6 +48,7 @@ from headgate.runtime.restore_files import VertexRestore
 from headgate.runtime.schedule import cron
 from headgate.runtime.snapshot_files import AckState, WorkerStorage
 from headgate.runtime.snapshots_of_job import JobSnapshots, restore_plan
+from headgate.runtime.splits import Splits
 from headgate.runtime.step_back import StepBack
 from headgate.storage.objects import MissingObject
 
@@ -82,6 +84,7 @@ class CheckpointService:
         self._step_back = StepBack(plan, configuration)
         self._snapshots = JobSnapshots(plan, job_id, configuration, self._io)
         self.job_id = self._snapshots.job_id
+        self._splits = Splits(plan.graph, self._io, send, call, fail)
         recovered, next_id = self._snapshots.recovered()
         self._coordinator = Coordinator(
             self.settings,
@@ -89,6 +92,7 @@ class CheckpointService:
             next_full=cron(configuration.get(config.FULL_CRON)),
             recovered=recovered,
             next_id=next_id,
+            driver_state=self._splits.any,
         )
         self._alarm: int | None = None
         self._attempt = 0
@@ -133,7 +137,8 @@ class CheckpointService:
             self._pump()
         self._attempt = number
         self._backlogs.clear()
-        restored, restore = self._choose()
+        restored, restore, states = self._choose()
+        self._splits.start_attempt(states)
         self._tell(ev.AttemptStarted(number, _topology(self._plan), restored))
         return restore
 
@@ -141,7 +146,7 @@ class CheckpointService:
         """Where the workers of the attempt write."""
         return self._snapshots.worker_storage(self._attempt, self.settings.incremental)
 
-    def _choose(self) -> tuple[int | None, dict[VertexId, VertexRestore]]:
+    def _choose(self) -> tuple[int | None, dict[VertexId, VertexRestore], dict[OperatorId, bytes]]:
         kept = [c for c in reversed(self._coordinator.store.checkpoints) if c.id not in self._damaged]
         for checkpoint in kept:
             try:
@@ -150,18 +155,19 @@ class CheckpointService:
                 self._warn(self._step_back.over(checkpoint.id, error))
                 self._damaged.add(checkpoint.id)
                 continue
-            return checkpoint.id, restore_plan(
+            restore = restore_plan(
                 self._plan,
                 snapshot.manifest,
                 claim=self.settings.incremental and not checkpoint.properties.unclaimed,
                 ignore_unmatched=self._configuration.get(config.RECOVERY_IGNORE_UNCLAIMED),
             )
+            return checkpoint.id, restore, self._snapshots.driver_states(snapshot.manifest)
         if self._damaged:
             raise StorageError(
                 f"every retained checkpoint is damaged ({', '.join(map(str, sorted(self._damaged)))}): the job cannot go on "
                 "without losing state; start it anew, or from a savepoint (execution.state-recovery.path)"
             )
-        return None, {}
+        return None, {}, {}
 
     def on_message(self, task: TaskId, message: FromWorker) -> None:
         """A subtask of the attempt that runs said something; what does not concern checkpoints is passed over."""
@@ -176,6 +182,8 @@ class CheckpointService:
                 self._tell(ev.TaskStatusChanged(self._attempt, task, TaskStatus.FINISHED))
             case DataFinished():
                 self._tell(ev.EndOfData(self._attempt, task))
+            case AskForSplit():
+                self._splits.asked(task)
             case SourceBacklog(backlog):
                 self._backlog(task, backlog)
             case HoldWriter(edge, writer, hold):
@@ -189,6 +197,8 @@ class CheckpointService:
 
     def job_running(self, running: bool) -> None:
         """All subtasks run, or the attempt is failing."""
+        if running:
+            self._splits.job_running()
         self._tell(ev.JobStatusChanged(running))
 
     def job_ended(self, status: EndStatus) -> None:
@@ -197,6 +207,7 @@ class CheckpointService:
         # A claim that is answered only now decides what is kept, and so what is deleted: each answer may lead to work.
         while not self._coordinator.settled:
             self._pump()
+        self._splits.close()
         self._io.log.shutdown(wait=True)
         self._io.pool.shutdown(wait=True)
         for request in self._requests.values():
@@ -237,13 +248,15 @@ class CheckpointService:
 
     def tick(self) -> None:
         """Time has passed."""
+        self._splits.tick()
         if self._alarm is not None and self._io.now() >= self._alarm:
             self._alarm = None
             self._tell(ev.TimePassed())
 
     def seconds_to_alarm(self) -> float | None:
         """How long until `tick` has work."""
-        return None if self._alarm is None else max(0.0, (self._alarm - self._io.now()) / 1000)
+        alarms = [at for at in (self._alarm, self._splits.next_alarm()) if at is not None]
+        return max(0.0, (min(alarms) - self._io.now()) / 1000) if alarms else None
 
     # --- called by users, in the job's thread -----------------------------------------------------------------------
 
@@ -296,7 +309,8 @@ class CheckpointService:
         )
 
     def _snapshot_driver_state(self, do: ev.SnapshotDriverState) -> None:
-        self._call(lambda: self._tell(ev.DriverStateReady(do.checkpoint_id)))
+        # One step: a split that is assigned between the enumerators' part and the trigger would be in both parts.
+        self._call(lambda: self._tell(ev.DriverStateReady(do.checkpoint_id, self._splits.snapshot())))
 
     def _trigger_tasks(self, do: ev.TriggerTasks) -> None:
         for task in do.tasks:

@@ -19,6 +19,7 @@ from headgate.protocol.checkpoint_types import Barrier
 from headgate.runtime.failures import describe
 from headgate.runtime.plan import JobPlan, VertexPlan
 from headgate.runtime.snapshot import OperatorState, SubtaskRestore, assign_state
+from headgate.runtime.splits import SourceSplits, dynamic_sources
 from headgate.runtime.subtask import Relay, Status, Subtask
 
 __all__ = ["LocalRun"]
@@ -47,6 +48,7 @@ class _Snapshot(msgspec.Struct, frozen=True):
 
     checkpoint_id: int
     operators: dict[str, list[OperatorState | None]]
+    driver_states: dict[str, bytes] = {}
 
 
 class LocalRun:
@@ -69,12 +71,20 @@ class LocalRun:
         self._plan = plan
         self._random = Random(seed) if seed is not None else None
         self._slice = slice_records
-        self._restored = {} if restore is None else _assign(plan, restore)
+        taken = None if restore is None else msgspec.msgpack.decode(restore, type=_Snapshot)
+        self._restored = {} if taken is None else _assign(plan, taken)
+        self._splits = _LocalSplits(plan, {} if taken is None else taken.driver_states)
         services = _Services(self)
         self._tasks: list[list[Subtask | Relay]] = [
             [self._task(level, index, services) for index in range(plan.width(level))]
             for level in range(len(plan.layout.levels))
         ]
+        self._subtasks = {
+            (slot.vertex, slot.subtask): task
+            for slots, tasks in zip(plan.layout.levels, self._tasks, strict=True)
+            for slot, task in zip(slots, tasks, strict=True)
+            if isinstance(task, Subtask)
+        }
 
     def _task(self, level: int, index: int, services: _Services) -> Subtask | Relay:
         plan = self._plan
@@ -149,14 +159,14 @@ class LocalRun:
             states = {state.operator_id: state for s in task.take_snapshots() for state in s.finish().operators}
             for operator_id in task.operator_ids:
                 left.setdefault(operator_id, []).append(states.get(operator_id))
-        return msgspec.msgpack.encode(_Snapshot(checkpoint_id, left))
+        return msgspec.msgpack.encode(_Snapshot(checkpoint_id, left, self._splits.snapshot()))
 
     def _round(self, reading: bool = True) -> bool:
         """Let every subtask do one thing; whether anything happened. Without `reading`, sources stand still."""
         order = [(level, task) for level, tasks in enumerate(self._tasks) for task in tasks]
         if self._random is not None:
             self._random.shuffle(order)
-        happened = False
+        happened = reading and self._splits.serve(self._subtasks, self.time)
         for level, task in order:
             before = task.status
             queued = task.queued_bytes
@@ -178,6 +188,7 @@ class LocalRun:
     def _advance(self, until: int | None) -> None:
         """Nobody has work: jump to the next deadline."""
         deadlines = [t for level in self._tasks for task in level if (t := task.next_deadline()) is not None]
+        deadlines += self._splits.due.values()
         if not deadlines:
             if until is not None:
                 self.time = until
@@ -205,9 +216,44 @@ class LocalRun:
             raise shown from error
 
 
-def _assign(plan: JobPlan, snapshot: bytes) -> dict[VertexId, list[SubtaskRestore]]:
+class _LocalSplits:
+    """The enumerators of a local run."""
+
+    def __init__(self, plan: JobPlan, restored: dict[str, bytes]) -> None:
+        graph = plan.graph
+        self._sources = {
+            vertex: SourceSplits(operator, graph.vertices[vertex].parallelism, restored.get(operator.id))
+            for vertex, operator in dynamic_sources(graph).items()
+        }
+        self.due = {vertex: 0 for vertex, source in self._sources.items() if not source.complete}
+        self._begun = False
+
+    def serve(self, tasks: dict[tuple[int, int], Subtask], now: int) -> bool:
+        """Look for splits where it is time, and give readers what they ask for; whether anything was assigned."""
+        dealt = []
+        for vertex, source in self._sources.items():
+            assignments = [] if self._begun else source.resumed()
+            if self.due.get(vertex, now + 1) <= now:
+                assignments += source.found(list(source.enumerator.discover()))
+                self.due.pop(vertex)
+                if not source.complete:
+                    self.due[vertex] = now + source.enumerator.interval
+            for (owner, subtask), task in tasks.items():
+                if owner == vertex and task.wants_split:
+                    assignments += source.asked(subtask)
+            dealt += [(vertex, one) for one in assignments]
+        self._begun = True
+        for vertex, one in dealt:
+            tasks[vertex, one.subtask].add_splits(one.splits, one.no_more)
+        return bool(dealt)
+
+    def snapshot(self) -> dict[str, bytes]:
+        """What a snapshot keeps of them."""
+        return {source.operator.id: source.snapshot() for source in self._sources.values()}
+
+
+def _assign(plan: JobPlan, taken: _Snapshot) -> dict[VertexId, list[SubtaskRestore]]:
     """The state of a snapshot, spread over the subtasks of this plan."""
-    taken = msgspec.msgpack.decode(snapshot, type=_Snapshot)
     known = {operator.id for vertex in plan.graph.vertices for operator in vertex.operators}
     for operator_id, states in taken.operators.items():
         if operator_id not in known and any(state is not None and not state.is_empty for state in states):

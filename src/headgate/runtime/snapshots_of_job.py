@@ -37,6 +37,7 @@ from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
 from headgate.storage.layout import Attempt, JobLayout, make_savepoint_directory, savepoint_target
 from headgate.storage.log import CommitNumber, CompletedRef, JobLog, Superseded, load_completed, newest_job
 from headgate.storage.objects import MissingObject, OutcomeUnknown
+from headgate.storage.reader import SnapshotReader
 from headgate.storage.settings import StorageKind, StorageSettings
 
 __all__ = ["JobSnapshots", "restore_plan"]
@@ -198,9 +199,16 @@ class JobSnapshots:
                     mf.SubtaskState(i, self._pieces(content, TaskId(vertex.id, i), operator.id), finished=i in done)
                     for i in range(vertex.parallelism)
                 )
+                driver_state = content.driver_states.get(operator.id)
                 operators.append(
                     mf.OperatorState(
-                        operator.id, operator.name, vertex.parallelism, vertex.max_parallelism, subtasks, operator.uid
+                        operator.id,
+                        operator.name,
+                        vertex.parallelism,
+                        vertex.max_parallelism,
+                        subtasks,
+                        operator.uid,
+                        None if driver_state is None else InlineBytes(driver_state),
                     )
                 )
         return mf.Manifest(
@@ -267,6 +275,11 @@ class JobSnapshots:
             snapshot = load(self._store, checkpoint.pointer)
         require_intact(self._store, snapshot, self._io.pool.map)
         return snapshot
+
+    def driver_states(self, manifest: mf.Manifest) -> dict[OperatorId, bytes]:
+        """What the parts of operators on the driver left."""
+        reader = SnapshotReader(self._store)
+        return {op.id: reader.read(op.coordinator) for op in manifest.operators if op.coordinator is not None}
 
     def _patiently(self, read: Callable[[], Snapshot]) -> Snapshot:
         """Storage that does not answer says nothing about a checkpoint: ask again before giving up."""

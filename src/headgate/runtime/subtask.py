@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from random import Random
+from typing import Any
 
 from headgate.batch import Batch
 from headgate.errors import IllegalState
@@ -138,6 +139,16 @@ class Subtask:
     def backlog(self) -> bool:
         """Whether its source works off records that have waited."""
         return self._source is not None and not self.data_finished and self._source.backlog
+
+    @property
+    def wants_split(self) -> bool:
+        """Whether its source asks for something to read."""
+        return self.status is Status.RUNNING and self._source is not None and self._source.wants_split
+
+    def add_splits(self, splits: list[Any], no_more: bool) -> None:
+        """Its source gets something to read."""
+        if self._source is not None and not self.data_finished:
+            self._source.add_splits(splits, no_more)
 
     @property
     def operators(self) -> list[Operator]:

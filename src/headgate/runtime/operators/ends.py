@@ -61,6 +61,18 @@ class SourceOperator(Operator):
         """Whether records have waited that are worked off now (SPEC R9.4)."""
         return self._reader is not None and self._reader.backlog
 
+    @property
+    def wants_split(self) -> bool:
+        """Whether the reader of a dynamic source has too little to read."""
+        return self._reader is not None and not self._reader.finished and self._reader.wants_split
+
+    def add_splits(self, splits: list[Any], no_more: bool) -> None:
+        """Something to read, found by the enumerator."""
+        if splits:
+            self.guard(self.reader.add_splits, splits)
+        if no_more:
+            self.guard(self.reader.no_more_splits)
+
     def poll(self, max_records: int) -> int:
         """Read and emit at most so many records; how many there were."""
         batch = self.guard(self.reader.poll, max_records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from headgate.runtime.subtask import Subtask
 from headgate.state.api import ValueStateDescriptor
 from headgate.storage.checkpoints import Snapshot, load, require_intact
 from headgate.storage.faults import MemoryStore
+from headgate.storage.reader import SnapshotReader
 from headgate.testing.simulation.cluster import Attempt, Driver
 from headgate.testing.simulation.world import COUNT, Violation, key_of, worlds
 
@@ -50,7 +52,7 @@ class Oracle:
             attempt.open()
             _drain(attempt)
             finished = {vertex for vertex, state in restore.items() if state.finished}
-            rest = _unread(attempt, finished)
+            rest = _unread(attempt, finished) | self._unassigned(snapshot)
             written = trial.visible() + trial.open_rows(set(list(trial.transactions)[len(real.transactions) :]))
             counts = _counts(attempt, finished)
         finally:
@@ -62,6 +64,15 @@ class Oracle:
             subtask.finished for operator in snapshot.manifest.operators for subtask in operator.subtasks
         )
         self._check_state(where, counts, done)
+
+    def _unassigned(self, snapshot: Snapshot) -> set[int]:
+        """The records in splits that no reader has, or that are not found yet."""
+        rest: set[int] = set()
+        for operator in snapshot.manifest.operators:
+            if operator.coordinator is not None:
+                found, splits, _ = pickle.loads(SnapshotReader(self._store).read(operator.coordinator))
+                rest |= {record for split in splits for record in range(*split)} | set(range(found, self._records))
+        return rest
 
     def check_end(self) -> None:
         """The job has finished: everything is visible."""

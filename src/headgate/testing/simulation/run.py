@@ -11,7 +11,7 @@ from headgate.config import Configuration
 from headgate.environment import StreamExecutionEnvironment
 from headgate.errors import StorageError
 from headgate.ids import JobId
-from headgate.protocol.messages import AcknowledgeCheckpoint, DeclineCheckpoint, Hold
+from headgate.protocol.messages import AcknowledgeCheckpoint, AssignSplits, DeclineCheckpoint, Hold
 from headgate.runtime.plan import JobPlan
 from headgate.storage.faults import Fault, FaultKind, FaultyStore, Operation
 from headgate.testing.simulation.cluster import Attempt, Driver, SimulatedIo, Worker
@@ -250,7 +250,7 @@ class Run:
         worker.serve()
 
     def _tell_worker(self, attempt: Attempt, worker: Worker) -> None:
-        if not isinstance(worker.inbox[0], Hold) and self._faulty(self.rates.drop):
+        if not isinstance(worker.inbox[0], Hold | AssignSplits) and self._faulty(self.rates.drop):
             self.note(f"lost on the way to worker {worker.key}: {type(worker.inbox.popleft()).__name__}")
         else:
             worker.hear()

@@ -6,11 +6,14 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
+from headgate.batch import Batch
 from headgate.environment import StreamExecutionEnvironment
 from headgate.functions import CoProcessFunction, KeyedProcessFunction, RuntimeContext
 from headgate.sinks import TwoPhaseCommitSinkFunction
+from headgate.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
 from headgate.state.api import ValueStateDescriptor
 
 __all__ = ["COUNT", "KEYS", "PROGRAMS", "Violation", "World", "key_of", "worlds"]
@@ -104,6 +107,71 @@ class WorldSink(TwoPhaseCommitSinkFunction[str]):
         self._world.move(transaction, "aborted")
 
 
+class Chunks(DynamicSource[tuple[int, int]]):
+    """The numbers 0 .. records - 1 in chunks (next, end) that are found little by little."""
+
+    def __init__(self, records: int) -> None:
+        self._records = records
+
+    def enumerator(self, restored: Any | None) -> SplitEnumerator[tuple[int, int]]:
+        """Continues behind the last chunk that was found."""
+        return _ChunkEnumerator(self._records, restored or 0)
+
+    def reader(self, context: ReaderContext, splits: list[tuple[int, int]]) -> SourceReader[tuple[int, int]]:
+        """Reads one chunk after the other."""
+        return _ChunkReader(splits)
+
+
+class _ChunkEnumerator(SplitEnumerator[tuple[int, int]]):
+    interval = 25
+
+    def __init__(self, records: int, found: int) -> None:
+        self._records, self._found = records, found
+
+    def discover(self) -> list[tuple[int, int]]:
+        end = min(self._records, self._found + 60)
+        cuts = [*range(self._found, end, 20), end]
+        self._found = end
+        self.complete = end == self._records
+        return list(pairwise(cuts))
+
+    def snapshot(self) -> int:
+        return self._found
+
+    def owner(self, split: tuple[int, int], parallelism: int) -> int | None:
+        return None if split[0] % 40 else split[0] % parallelism
+
+
+class _ChunkReader(SourceReader[tuple[int, int]]):
+    def __init__(self, splits: list[tuple[int, int]]) -> None:
+        self._left = list(splits)
+        self._no_more = False
+
+    @property
+    def wants_split(self) -> bool:
+        return not self._left
+
+    def add_splits(self, splits: list[tuple[int, int]]) -> None:
+        self._left += splits
+
+    def no_more_splits(self) -> None:
+        self._no_more = True
+        self.finished = not self._left
+
+    def poll(self, max_records: int) -> Batch | None:
+        if not self._left:
+            return None
+        start, end = self._left.pop(0)
+        stop = min(end, start + max_records)
+        if stop < end:
+            self._left.insert(0, (stop, end))
+        self.finished = self._no_more and not self._left
+        return Batch.of_rows(list(range(start, stop)))
+
+    def snapshot(self) -> list[tuple[int, int]]:
+        return list(self._left)
+
+
 def key_of(record: int) -> int:
     """The key of a record."""
     return record % KEYS
@@ -172,4 +240,9 @@ def _is_odd(value: int) -> bool:
     return value % 2 == 1
 
 
-PROGRAMS: tuple[Program, ...] = (one_input, two_inputs, diamond)
+def found_splits(env: StreamExecutionEnvironment, run: str, records: int) -> None:
+    """A source whose splits are found while the job runs."""
+    env.from_source(Chunks(records)).key_by(key_of).process(Number()).add_sink(WorldSink(run))
+
+
+PROGRAMS: tuple[Program, ...] = (one_input, two_inputs, diamond, found_splits)

@@ -1,0 +1,159 @@
+"""Enumerators of sources on the driver: they find splits while the job runs (SPEC R9.4)."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from headgate.graph import ChainedOperator, JobGraph
+from headgate.ids import OperatorId
+from headgate.protocol.checkpoint_plan import TaskId
+from headgate.protocol.messages import AssignSplits
+from headgate.protocol.splits import Assignment, SplitAssigner
+from headgate.runtime.driver_io import DriverIo
+from headgate.sources import DynamicSource
+
+__all__ = ["SourceSplits", "Splits", "decode_splits", "dynamic_sources"]
+
+
+def dynamic_sources(graph: JobGraph) -> dict[int, ChainedOperator]:
+    """The vertices whose sources have an enumerator."""
+    return {vertex.id: vertex.head for vertex in graph.vertices if isinstance(vertex.head.spec.function, DynamicSource)}
+
+
+def decode_splits(data: bytes) -> list[Any]:
+    """The splits of an assignment: give it only what came over the job's own control plane."""
+    return pickle.loads(data)  # type: ignore[no-any-return]
+
+
+class SourceSplits:
+    """The enumerator of one source, and what it has found that nobody reads yet."""
+
+    def __init__(self, operator: ChainedOperator, parallelism: int, restored: bytes | None) -> None:
+        """`restored` is a `snapshot` from a checkpoint, whose file was checksummed by us."""
+        self.operator = operator
+        state, unassigned, complete = (None, [], False) if restored is None else pickle.loads(restored)
+        self.enumerator = operator.spec.function.enumerator(state)
+        self._assigner: SplitAssigner[Any] = SplitAssigner(parallelism, self.enumerator.owner, unassigned, complete)
+        # Taken when a discovery is over: the next one may be under way, in another thread, when a checkpoint comes.
+        self._state = state if restored is not None else self.enumerator.snapshot()
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is nothing more to find."""
+        return self._assigner.complete
+
+    def found(self, splits: list[Any]) -> list[Assignment[Any]]:
+        """A discovery is over."""
+        self._state = self.enumerator.snapshot()
+        return self._assigner.found(splits, self.enumerator.complete)
+
+    def resumed(self) -> list[Assignment[Any]]:
+        """What can be assigned at the start: splits that were found before the checkpoint."""
+        return self._assigner.found([], complete=False)
+
+    def asked(self, subtask: int) -> list[Assignment[Any]]:
+        """A reader has nothing left."""
+        return self._assigner.asked(subtask)
+
+    def snapshot(self) -> bytes:
+        """What a checkpoint keeps."""
+        return pickle.dumps((self._state, self._assigner.unassigned, self._assigner.complete))
+
+
+class Splits:
+    """The enumerators of a job. Called in the job's thread; only a discovery runs in the pool."""
+
+    def __init__(
+        self,
+        graph: JobGraph,
+        io: DriverIo,
+        send: Callable[[TaskId, AssignSplits], None],
+        call: Callable[[Callable[[], None]], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        self._graph, self._io, self._send, self._call, self._fail = graph, io, send, call, fail
+        self._operators = dynamic_sources(graph)
+        self._sources: dict[int, SourceSplits] = {}
+        self._due: dict[int, int] = {}  # when to look for splits again
+        self._attempt = 0
+
+    @property
+    def any(self) -> bool:
+        """Whether the job has such sources at all."""
+        return bool(self._operators)
+
+    def start_attempt(self, restored: Mapping[OperatorId, bytes]) -> None:
+        """New enumerators, from what the restored checkpoint has of them."""
+        self._attempt += 1
+        self._due.clear()
+        self.close()
+        self._sources = {
+            vertex: SourceSplits(operator, self._graph.vertices[vertex].parallelism, restored.get(operator.id))
+            for vertex, operator in self._operators.items()
+        }
+
+    def close(self) -> None:
+        """Give back what the enumerators hold."""
+        for source in self._sources.values():
+            source.enumerator.close()
+
+    def job_running(self) -> None:
+        """All readers are there: begin."""
+        for vertex, source in self._sources.items():
+            self._assign(vertex, source.resumed())
+            if not source.complete:
+                self._discover(vertex, source)
+
+    def asked(self, task: TaskId) -> None:
+        """A reader has nothing left to read."""
+        if task.vertex in self._sources:
+            self._assign(task.vertex, self._sources[task.vertex].asked(task.subtask))
+
+    def snapshot(self) -> dict[OperatorId, bytes]:
+        """What a checkpoint keeps of the enumerators."""
+        return {source.operator.id: source.snapshot() for source in self._sources.values()}
+
+    def tick(self) -> None:
+        """Look for splits where it is time."""
+        now = self._io.now()
+        for vertex in [vertex for vertex, at in self._due.items() if at <= now]:
+            del self._due[vertex]
+            self._discover(vertex, self._sources[vertex])
+
+    def next_alarm(self) -> int | None:
+        """When `tick` has work."""
+        return min(self._due.values(), default=None)
+
+    def _assign(self, vertex: int, assignments: list[Assignment[Any]]) -> None:
+        for one in assignments:
+            self._send(
+                TaskId(self._graph.vertices[vertex].id, one.subtask),
+                AssignSplits(pickle.dumps(one.splits), one.no_more),
+            )
+
+    def _discover(self, vertex: int, source: SourceSplits) -> None:
+        attempt = self._attempt
+
+        def work() -> None:
+            try:
+                done: Callable[[], None] = partial(self._found, attempt, vertex, list(source.enumerator.discover()))
+            except Exception as error:
+                done = partial(self._failed, attempt, source.operator, error)
+            self._call(done)
+
+        self._io.pool.submit(work)
+
+    def _found(self, attempt: int, vertex: int, splits: list[Any]) -> None:
+        if attempt != self._attempt:
+            return
+        source = self._sources[vertex]
+        self._assign(vertex, source.found(splits))
+        if not source.complete:
+            self._due[vertex] = self._io.now() + source.enumerator.interval
+
+    def _failed(self, attempt: int, operator: ChainedOperator, error: Exception) -> None:
+        if attempt == self._attempt:
+            self._fail(f"source '{operator.name}' ({operator.call_site}) cannot find its splits: {error}")
