@@ -349,6 +349,7 @@ class StreamExecutionEnvironment:
             copies_dirs=_directories(conf.get("execution.checkpointing.local-backup.dirs") or conf.get("io.tmp.dirs")),
             write_copies=conf.get("execution.checkpointing.local-backup.enabled"),
             restore_from_copies=conf.get("execution.state-recovery.from-local"),
+            committer_retries=conf.get("sink.committer.retries"),
             final_checkpoint=self._waits_for_final_checkpoint(),
         )
         return make_plan(graph, layout, settings)

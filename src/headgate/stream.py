@@ -14,6 +14,7 @@ import pyarrow as pa
 from headgate.errors import GraphError, InvalidArgument
 from headgate.functions import KeySelector, OutputTag, callable_of
 from headgate.graph import Inlet, KeySpec, Node, OperatorSpec, Partitioning, Pipeline
+from headgate.sink import Sink, check_sink
 from headgate.types import PICKLED, TypeInformation, as_type
 
 __all__ = ["BroadcastStream", "ConnectedStreams", "DataStream", "DataStreamSink", "Executor", "KeyedStream"]
@@ -269,6 +270,15 @@ class DataStream(_Named):
         """Hand every record to a SinkFunction."""
         callable_of(sink, "invoke", "add_sink()")
         return DataStreamSink(self._add("Sink", OperatorSpec("sink", sink), PICKLED))
+
+    def sink_to(self, sink: Sink[Any]) -> DataStreamSink:
+        """Write the records with a two-phase sink: what it writes is visible exactly once.
+
+        >>> stream.sink_to(FileSink("/data/out"))  # doctest: +SKIP
+        """
+        check_sink(sink)
+        sink.check(self.get_type())
+        return DataStreamSink(self._add("Sink", OperatorSpec("sink_to", sink), PICKLED))
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
         """Print every record on the driver, with `n>` in front when there is more than one subtask."""

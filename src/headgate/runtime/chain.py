@@ -71,8 +71,11 @@ class OperatorChain:
             wake=services.wake,
             operator_state=OperatorStateBackend(chained.name, restored.operator if restored else None),
             restored_id=self._restore.checkpoint_id if self._restore else None,
+            restored_commit=self._restore.commit_number if self._restore else None,
             keyed_backend=partial(self._keyed_backend, own),
             lockstep=services.lockstep,
+            final_checkpoint=self._settings.final_checkpoint,
+            committer_retries=self._settings.committer_retries,
         )
         return make_operator(chained, context)
 
@@ -156,10 +159,10 @@ class OperatorChain:
             send_barrier()  # (2)
             return [operator.snapshot(checkpoint_id, timestamp, kind) for operator in self._living]  # (3)
 
-    def notify_complete(self, checkpoint_id: int) -> None:
+    def notify_complete(self, checkpoint_id: int, commit_number: int | None) -> None:
         """A checkpoint is complete: commit what belongs to it."""
         for operator in self._living:
-            operator.notify_complete(checkpoint_id)
+            operator.notify_complete(checkpoint_id, commit_number)
 
     def notify_aborted(self, checkpoint_id: int) -> None:
         """A checkpoint will never be complete."""

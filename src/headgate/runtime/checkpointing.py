@@ -160,6 +160,7 @@ class CheckpointService:
                 snapshot.manifest,
                 claim=self.settings.incremental and not checkpoint.properties.unclaimed,
                 ignore_unmatched=self._configuration.get(config.RECOVERY_IGNORE_UNCLAIMED),
+                commit_number=checkpoint.commit_number,
             )
             return checkpoint.id, restore, self._snapshots.driver_states(snapshot.manifest)
         if self._damaged:

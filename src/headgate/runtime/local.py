@@ -7,7 +7,7 @@ clock jumps to the next deadline.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 
@@ -228,7 +228,7 @@ class _LocalSplits:
         self.due = {vertex: 0 for vertex, source in self._sources.items() if not source.complete}
         self._begun = False
 
-    def serve(self, tasks: dict[tuple[int, int], Subtask], now: int) -> bool:
+    def serve(self, tasks: Mapping[tuple[VertexId, int], Subtask], now: int) -> bool:
         """Look for splits where it is time, and give readers what they ask for; whether anything was assigned."""
         dealt = []
         for vertex, source in self._sources.items():
@@ -244,7 +244,7 @@ class _LocalSplits:
             dealt += [(vertex, one) for one in assignments]
         self._begun = True
         for vertex, one in dealt:
-            tasks[vertex, one.subtask].add_splits(one.splits, one.no_more)
+            tasks[VertexId(vertex), one.subtask].add_splits(one.splits, one.no_more)
         return bool(dealt)
 
     def snapshot(self) -> dict[str, bytes]:

@@ -41,6 +41,7 @@ class Settings:
     copies_dirs: tuple[str, ...] = ()  # where second copies of keyed state are (SPEC R7.7)
     write_copies: bool = False
     restore_from_copies: bool = False
+    committer_retries: int = 10
     final_checkpoint: bool = False  # whether a finished subtask waits for one more complete checkpoint (SPEC R4.5)
 
 

@@ -35,6 +35,7 @@ class VertexRestore:
     operators: Mapping[str, Sequence[tuple[StatePiece, ...] | None]]
     claim: bool  # later increments may build on the restored files
     finished: bool = False  # the vertex had finished: its subtasks only send their ends
+    commit_number: int | None = None  # of the checkpoint, in the job log
 
 
 @dataclass(slots=True)
@@ -132,7 +133,9 @@ def read_restore(
         operators[operator_id] = OperatorRestore(rescale(left, restore.parallelism)[subtask], tuple(keyed))
     claim = restore.claim and unchanged
     frames = share_of(plan, subtask, inflight)
-    return SubtaskRestore(restore.checkpoint_id, operators, payloads.read, claim, frames, restore.finished)
+    return SubtaskRestore(
+        restore.checkpoint_id, operators, payloads.read, claim, frames, restore.finished, restore.commit_number
+    )
 
 
 def _operator_state(reader: SnapshotReader, pieces: tuple[StatePiece, ...] | None) -> OperatorStateSnapshot | None:

@@ -98,6 +98,7 @@ class SubtaskRestore:
     claim: bool = False  # later increments may build on the restored files
     frames: tuple[CapturedFrame, ...] = ()  # in-flight data, to be processed before any new row
     finished: bool = False  # the subtask had finished: it only sends its ends
+    commit_number: int | None = None  # of the checkpoint, in the job log
 
 
 def assign_state(

@@ -344,7 +344,7 @@ def _size(handle: object) -> int:
 
 
 def restore_plan(
-    plan: JobPlan, manifest: mf.Manifest, *, claim: bool, ignore_unmatched: bool
+    plan: JobPlan, manifest: mf.Manifest, *, claim: bool, ignore_unmatched: bool, commit_number: int | None = None
 ) -> dict[VertexId, VertexRestore]:
     """What each vertex starts from; an error names state that belongs to no operator (SPEC R8.5)."""
     by_id = {operator.id: operator for operator in manifest.operators}
@@ -370,7 +370,13 @@ def restore_plan(
         operators = {str(op_id): _left(op) for op_id, op in found.items()}
         finished = all(op.fully_finished for op in found.values()) and len(found) == len(vertex.operators)
         restore[vertex.id] = VertexRestore(
-            manifest.checkpoint_id, vertex.parallelism, vertex.max_parallelism, operators, claim, finished
+            manifest.checkpoint_id,
+            vertex.parallelism,
+            vertex.max_parallelism,
+            operators,
+            claim,
+            finished,
+            commit_number,
         )
     return restore
 

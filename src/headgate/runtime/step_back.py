@@ -6,6 +6,7 @@ from headgate import config
 from headgate.config import Configuration
 from headgate.errors import StorageError
 from headgate.runtime.plan import JobPlan
+from headgate.sink import Sink
 from headgate.sinks import TwoPhaseCommitSinkFunction
 
 __all__ = ["StepBack"]
@@ -21,7 +22,7 @@ class StepBack:
             operator.name
             for vertex in plan.graph.vertices
             for operator in vertex.operators
-            if isinstance(operator.spec.function, TwoPhaseCommitSinkFunction)
+            if isinstance(operator.spec.function, TwoPhaseCommitSinkFunction | Sink)
         ]
 
     def over(self, checkpoint_id: int, damage: StorageError) -> str:

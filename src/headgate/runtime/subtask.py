@@ -276,9 +276,9 @@ class Subtask:
         if self.status is Status.RUNNING:
             self._obey(self._gate.on_announced(barrier, self._services.now()))
 
-    def notify_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete."""
-        self._chain.notify_complete(checkpoint_id)
+    def notify_complete(self, checkpoint_id: int, commit_number: int | None = None) -> None:
+        """A checkpoint is complete, under a number of the job log."""
+        self._chain.notify_complete(checkpoint_id, commit_number)
         if self._final_checkpoint is not None and checkpoint_id >= self._final_checkpoint:
             self._committed = True
             self._end_if_done()

@@ -114,6 +114,18 @@ class ChunkCodec:
         data = msgspec.msgpack.encode(chunk)
         return _LENGTH.pack(len(data)) + data
 
+    def encode_columns(self, keys: Any, values: Any, removed: Any) -> bytes:
+        """The same for a value state whose keys and values are numpy columns."""
+        gone = self._column(removed, self._key_type) if len(removed) else b""
+        columns = self._column(keys, self._key_type), self._column(values, self._value_type)
+        chunk = _Chunk(len(keys), columns[0], None, None, None, columns[1], None, len(removed), gone, None)
+        data = msgspec.msgpack.encode(chunk)
+        return _LENGTH.pack(len(data)) + data
+
+    def _column(self, values: Any, type_info: TypeInformation) -> bytes:
+        array = pa.array(values).cast(type_info.arrow_type)
+        return _PLAIN + bytes(pa.RecordBatch.from_arrays([array], schema=type_info.schema).serialize())
+
     def _flatten(self, stored: list[Any]) -> tuple[list[int] | None, list[Any] | None, list[Any]]:
         if self._kind == "list":
             return list(map(len, stored)), None, list(chain.from_iterable(stored))
@@ -169,16 +181,33 @@ class SectionReader:
 
     def read(self, section: bytes) -> Iterator[tuple[Any, Any]]:
         """(address, stored) of each entry in order; None stands for a removed one."""
-        position = 0
-        while position < len(section):
-            (size,) = _LENGTH.unpack_from(section, position)
-            position += _LENGTH.size
-            chunk = msgspec.msgpack.decode(section[position : position + size], type=_Chunk)
-            position += size
+        for chunk in _chunks(section):
             for address in self._addresses(chunk.removed, chunk.removed_keys, chunk.removed_namespaces):
                 yield address, None
             addresses = self._addresses(chunk.rows, chunk.keys, chunk.namespaces)
             yield from zip(addresses, self._stored(chunk), strict=True)
+
+    def columns(self, section: bytes) -> Iterator[tuple[Any, Any, Any]] | None:
+        """Keys, values and removed keys as numpy columns, frame by frame; None if they are of another form."""
+        old, new = self._types
+        if old != new or self._strip or self._wrap or self._meta.ttl or self._meta.kind != "value":
+            return None
+        frames = list(_chunks(section))
+        for chunk in frames:
+            parts = (chunk.keys, chunk.values) if chunk.rows else ()
+            removed = (chunk.removed_keys,) if chunk.removed else ()
+            if chunk.namespaces is not None or chunk.removed_namespaces is not None:
+                return None
+            if any(part[:1] != _PLAIN for part in (*parts, *removed)):
+                return None
+        return (self._as_columns(chunk) for chunk in frames)
+
+    def _as_columns(self, chunk: _Chunk) -> tuple[Any, Any, Any]:
+        empty = np.empty(0, np.int64)
+        keys = _numbers(chunk.keys, self._key_type).astype(np.int64, copy=False) if chunk.rows else empty
+        values = _numbers(chunk.values, self._types[0]) if chunk.rows else empty
+        removed = _numbers(chunk.removed_keys, self._key_type).astype(np.int64) if chunk.removed else empty
+        return keys, values, removed
 
     def _addresses(self, rows: int, keys: bytes, namespaces: bytes | None) -> list[Any]:
         if not rows:
@@ -207,3 +236,16 @@ class SectionReader:
         keys = _decode_column(chunk.map_keys, rows, self._map_key_type, self._map_key_type, self._where)
         entries = zip(map(address_of, keys), elements, strict=True)
         return [dict(islice(entries, count)) for count in counts]
+
+
+def _chunks(section: bytes) -> Iterator[_Chunk]:
+    position = 0
+    while position < len(section):
+        (size,) = _LENGTH.unpack_from(section, position)
+        position += _LENGTH.size
+        yield msgspec.msgpack.decode(section[position : position + size], type=_Chunk)
+        position += size
+
+
+def _numbers(data: bytes, type_info: TypeInformation) -> Any:
+    return pa.ipc.read_record_batch(pa.py_buffer(data).slice(1), type_info.schema).column(0).to_numpy()

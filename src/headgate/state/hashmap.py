@@ -35,6 +35,7 @@ from headgate.state.backend import (
 )
 from headgate.state.cells import Cell
 from headgate.state.codec import ChunkCodec, SectionReader
+from headgate.state.column_values import ColumnValue, ColumnValueTable, Packer
 from headgate.state.columns import ColumnTable
 from headgate.state.copying import copier
 from headgate.state.hashmap_cells import (
@@ -150,6 +151,7 @@ class HashMapBackend(KeyedStateBackend):
         self._started = False
         self._batch = 0
         self._stores: dict[str, _Store] = {}
+        self._column_values: list[ColumnValue] = []
         timers = StateSpec(TIMERS, "timers", as_type("bigint"))
         self._timer_store = _Store(setup, timers, setup.key_type, None)
         self._raw_store = _Store(setup, StateSpec(_RAW, "raw", as_type("binary")), PICKLED, None)
@@ -167,10 +169,9 @@ class HashMapBackend(KeyedStateBackend):
         """Make the table of a state, with what was restored under its name."""
         self._started = True
         store = self._stores.get(spec.name)
-        if store is not None and isinstance(store.table, ColumnTable):
-            raise IllegalState(f"state '{spec.name}' is held as columns: it cannot be reached key by key")
         if store is None:
-            store = _Store(self.setup, spec, self.setup.key_type, self.expiry_of(spec))
+            columns = self._columns_for(spec)
+            store = _Store(self.setup, spec, self.setup.key_type, self.expiry_of(spec), columns)
             self._adopt_restored(store)
             if self._history.tracking:
                 store.table.track()
@@ -188,17 +189,66 @@ class HashMapBackend(KeyedStateBackend):
             migrated = migrated or verdict is not Verdict.AS_IS
             readers[id(meta)] = SectionReader(self.setup.operator, meta, store.key_type, store.meta, now)
         for section in self._restored.get(store.meta.name, []):
-            store.table.load(readers[id(section.meta)].read(section.data), section.group)
+            self._load(store, readers[id(section.meta)], section)
         self._restored.pop(store.meta.name, None)
         self._restored_metas.pop(store.meta.name, None)
         if migrated:
             # The old segments are in the old form; the new form goes out whole (SPEC R7.3).
             self._forget_bases()
 
+    def _load(self, store: _Store, reader: SectionReader, section: RestoredSection) -> None:
+        if isinstance(store.table, ColumnTable):
+            columns = reader.columns(section.data)
+            if columns is not None:
+                for keys, values, removed in columns:
+                    store.table.load_columns(keys, values, removed, section.group)
+                return
+            entries = list(reader.read(section.data))
+            if not all(type(address) is int for address, _ in entries):  # namespaces: columns have no place for them
+                store.table = _in_tables(self.setup, store.table)
+            store.table.load(entries, section.group)
+        else:
+            store.table.load(reader.read(section.data), section.group)
+
+    def _columns_for(self, spec: StateSpec) -> ColumnTable | None:
+        """Columns for numbers under integer keys; None for any other state."""
+        if (
+            spec.ttl is not None
+            or spec.kind != "value"
+            or not (_is_number(spec.value_type) and _is_int(self.setup.key_type))
+        ):
+            return None
+        dtype = np.dtype(spec.value_type.arrow_type.to_pandas_dtype())
+        return ColumnTable(self.setup.key_groups, self.setup.max_parallelism, dtype)
+
+    def _column_value(self, spec: StateSpec, store: _Store, default: Any) -> ColumnValue:
+        def demote() -> StateTable:
+            table: StateTable = _in_tables(self.setup, store.table)
+            store.table = table
+            self._column_values.remove(handle)
+            self._forget_bases()  # changes are known of the columns only: the next checkpoint is full
+            return table
+
+        handle = ColumnValue(spec.name, store.table, self.context, default, self._packer(spec), self._group_of, demote)
+        self._column_values.append(handle)
+        return handle
+
+    def _packer(self, spec: StateSpec) -> Packer:
+        where = f"operator '{self.setup.operator}', state '{spec.name}'"
+        return Packer(where, spec.value_type, np.dtype(spec.value_type.arrow_type.to_pandas_dtype()))
+
+    def _settle(self) -> None:
+        """Write back what handles hold: somebody looks at the tables."""
+        for handle in list(self._column_values):
+            handle.flush()
+
     def make_handle(self, descriptor: StateDescriptor, spec: StateSpec, cell: Cell) -> State:
         """The handle of a state; value state without time to live skips the cell."""
         if spec.ttl is not None or not isinstance(descriptor, ValueStateDescriptor):
             return super().make_handle(descriptor, spec, cell)
+        store = self._stores[spec.name]
+        if isinstance(store.table, ColumnTable):
+            return self._column_value(spec, store, descriptor.default)
         immutable = copier(spec.value_type, object_reuse=False) is None
         kind = TypedTableValue if immutable else TableValue
         table = self._stores[spec.name].table
@@ -208,29 +258,21 @@ class HashMapBackend(KeyedStateBackend):
         """A value state for many keys at once."""
         self.state(descriptor)
         store = self._stores[descriptor.name]
+        if isinstance(store.table, ColumnTable):
+            return ColumnValueTable(store.table, self._packer(StateSpec.of(descriptor)), self._settle)
         table = TableValueTable(store.table)
         return table if store.expiry is None else TtlValueTable(table, store.expiry)
 
     def column_table(self, descriptor: ValueStateDescriptor) -> ColumnTable | None:
         """Numbers under integer keys as columns, if that is what the state holds."""
-        spec, key_type = StateSpec.of(descriptor), self.setup.key_type
-        if spec.name in self._stores:
-            there = self._stores[spec.name].table
-            return there if isinstance(there, ColumnTable) else None
-        if spec.ttl is not None or not (_is_number(spec.value_type) and _is_int(key_type)):
-            return None
-        self._started = True
-        dtype = np.dtype(spec.value_type.arrow_type.to_pandas_dtype())
-        table = ColumnTable(self.setup.key_groups, self.setup.max_parallelism, dtype)
-        store = _Store(self.setup, spec, key_type, None, table)
-        self._adopt_restored(store)
-        if self._history.tracking:
-            table.track()
-        self._stores[spec.name] = store
-        return table
+        self._settle()
+        self.open_cell(StateSpec.of(descriptor))
+        table = self._stores[descriptor.name].table
+        return table if isinstance(table, ColumnTable) else None
 
     def addresses(self, name: str) -> Iterator[tuple[int, Any]]:
         """(group, address) of every entry of a state."""
+        self._settle()
         store = self._stores.get(name)
         return iter(()) if store is None else self._all_addresses(store)
 
@@ -241,10 +283,12 @@ class HashMapBackend(KeyedStateBackend):
 
     def has_entry(self, name: str, group: int, address: Any) -> bool:
         """Whether a state has an entry at an address."""
+        self._settle()
         return self._stores[name].table.get(group, address) is not None
 
     def entry_count(self, name: str) -> int:
         """How many entries a state has."""
+        self._settle()
         store = self._stores.get(name)
         return 0 if store is None else len(store.table)
 
@@ -272,10 +316,13 @@ class HashMapBackend(KeyedStateBackend):
     def begin_batch(self, addresses: Sequence[Any], groups: Sequence[int]) -> None:
         """A batch follows; per-record cleanup is worked off at its end."""
         self._batch = len(addresses)
+        for handle in self._column_values:
+            handle.begin(addresses, groups)
 
     def end_batch(self) -> None:
         """One slice of cleanup and of merging."""
         self._started = True
+        self._settle()
         for store in self._stores.values():
             if store.expiry is not None:
                 self._clean(store, store.expiry.accesses, self._batch)
@@ -329,6 +376,7 @@ class HashMapBackend(KeyedStateBackend):
     def snapshot(self, checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) -> SnapshotRun:
         """Freeze all tables; what is written from now on is not in the snapshot."""
         self._started = True
+        self._settle()
         self.maintain(_IDLE_MERGE_ENTRIES)  # so that a job without records does not pile up layers
         history = self._history
         history.sequence += 1
@@ -471,6 +519,16 @@ class HashMapBackend(KeyedStateBackend):
             store.table.clear()
         self._restored.clear()
         self.clear_current_key()
+
+
+def _in_tables(setup: BackendSetup, columns: ColumnTable) -> Any:
+    """The content of columns as dict tables."""
+    table = StateTable(setup.key_groups, setup.max_parallelism)
+    frozen, cursor = columns.freeze()
+    for group in setup.key_groups:
+        table.tables[group].update(frozen[group])
+    columns.release(cursor)
+    return table
 
 
 def _is_number(type_info: TypeInformation) -> bool:

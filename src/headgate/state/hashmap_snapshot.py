@@ -16,6 +16,7 @@ from headgate.errors import IllegalState
 from headgate.handles import GroupTable, KeyedStateHandle, Payload, Segment, StateMeta, StateSlice
 from headgate.state.backend import SnapshotRun
 from headgate.state.codec import ChunkCodec
+from headgate.state.columns import Chunk, ColumnChanges, FrozenColumns
 from headgate.state.increments import Taken, changed_entries
 from headgate.state.tables import Cursor, StateTable, Table, view
 
@@ -26,6 +27,7 @@ _Rows: TypeAlias = tuple[list[Any], list[Any], list[Any]]  # addresses, what the
 _MAX_ROWS = 4096
 _MIN_ROWS = 16
 _SMALL_CHUNK, _LARGE_CHUNK = 128 * 1024, 512 * 1024
+_COLUMN_ROWS = 1 << 15
 _ROWS_PER_GROUP = 4  # even an empty group is work
 
 
@@ -48,8 +50,8 @@ class FrozenState:
     table: StateTable
     cursor: Cursor
     groups: range
-    frozen: list[Table]
-    changes: list[list[Table]] | None = None
+    frozen: list[Table] | FrozenColumns
+    changes: list[list[Table] | ColumnChanges] | None = None
     left: Callable[[Any], Any] | None = None  # what of a stored value is written; None: it is expired
 
     def chunks(self, group: int, rows: Callable[[], int]) -> Iterator[_Rows]:
@@ -60,6 +62,13 @@ class FrozenState:
         if self.left is None and type(table) is dict and not self._is_nested:
             return _plain_chunks(table, rows)
         return self._mixed_chunks(view(table), rows)
+
+    def columns(self, group: int) -> Chunk | None:
+        """What to write for a group as columns; None if the state is no columns, or several layers must be merged."""
+        if self.changes is None:
+            return self.frozen.chunk(group) if isinstance(self.frozen, FrozenColumns) else None
+        layers = self.changes
+        return layers[0].chunk(group) if len(layers) == 1 and isinstance(layers[0], ColumnChanges) else None
 
     @property
     def _is_nested(self) -> bool:
@@ -190,7 +199,14 @@ class HashMapSnapshot(SnapshotRun):
         work = 0
         for group in state.groups:
             start, crc32 = writer.offset, 0
-            for addresses, stored, removed in state.chunks(group, lambda: self._rows):
+            columns = state.columns(group)
+            if columns is not None:
+                for frame in _frames(state.codec, columns):
+                    crc32 = zlib.crc32(frame, crc32)
+                    writer.write(frame)
+                    if writer.is_large():
+                        yield writer.take()
+            for addresses, stored, removed in () if columns is not None else state.chunks(group, lambda: self._rows):
                 if addresses or removed:
                     frame = self._encode(state, addresses, stored, removed)
                     crc32 = zlib.crc32(frame, crc32)
@@ -240,6 +256,14 @@ class HashMapSnapshot(SnapshotRun):
         if self._taken is not None:
             self._taken.segments = segments
         return replace_segments(self._describe, segments) if segments else None
+
+
+def _frames(codec: ChunkCodec, columns: Chunk) -> Iterator[bytes]:
+    keys, values, removed = columns
+    for at in range(0, len(keys), _COLUMN_ROWS):
+        yield codec.encode_columns(keys[at : at + _COLUMN_ROWS], values[at : at + _COLUMN_ROWS], ())
+    if len(removed):
+        yield codec.encode_columns(keys[:0], values[:0], removed)
 
 
 def replace_segments(describe: KeyedStateHandle, segments: list[Segment]) -> KeyedStateHandle:

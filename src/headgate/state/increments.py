@@ -36,7 +36,7 @@ class Generation:
     """What changed between two freezes: by state, the frozen dict of each key group."""
 
     sequence: int
-    layers: dict[Any, list[Table]] = field(default_factory=dict)
+    layers: dict[Any, Any] = field(default_factory=dict)
 
     def size(self) -> int:
         """How many entries it holds."""

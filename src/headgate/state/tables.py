@@ -22,8 +22,12 @@ from typing import Any, TypeAlias
 from headgate.errors import IllegalState
 from headgate.keygroups import KeyGroupRange
 
-__all__ = ["Cursor", "Layer", "StateTable", "Table", "view"]
+__all__ = ["FOREIGN_GROUP", "Cursor", "Layer", "StateTable", "Table", "view"]
 
+FOREIGN_GROUP = (
+    "state was used for a key group that another subtask owns: the key of a record must be the same "
+    "on both sides of key_by()"
+)
 Table: TypeAlias = dict[Any, Any]
 
 
@@ -52,10 +56,7 @@ class _ForeignGroup(Table):
     __slots__ = ()
 
     def _refuse(self, *_: Any) -> Any:
-        raise IllegalState(
-            "state was used for a key group that another subtask owns: the key of a record must be the same "
-            "on both sides of key_by()"
-        )
+        raise IllegalState(FOREIGN_GROUP)
 
     __getitem__ = __setitem__ = get = pop = __contains__ = _refuse
 

@@ -223,7 +223,7 @@ class Aggregate(_RunningOperator):
         if results is not None:
             self._emit_columns(column, pa.array(results))
             return
-        last = _last_of_each(slots, len(table))
+        last = _last_of_each(slots, table.count)
         self._emit_columns(column.take(pa.array(last)), pa.array(table.values[slots[last]]))
 
     # --- by columns -------------------------------------------------------------------------------------------------

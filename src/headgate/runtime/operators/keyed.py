@@ -68,9 +68,9 @@ class KeyedOperator(Operator):
             self._backend.dispose()
             self._backend = None
 
-    def notify_complete(self, checkpoint_id: int) -> None:
+    def notify_complete(self, checkpoint_id: int, commit_number: int | None) -> None:
         self.backend.notify_complete(checkpoint_id)
-        super().notify_complete(checkpoint_id)
+        super().notify_complete(checkpoint_id, commit_number)
 
     def notify_aborted(self, checkpoint_id: int) -> None:
         self.backend.notify_aborted(checkpoint_id)
@@ -93,7 +93,7 @@ class KeyedOperator(Operator):
     def end_batch(self) -> None:
         """Behind the last record of a batch: no key is selected any more."""
         self.backend.context.address = NO_KEY
-        self.backend.end_batch()
+        self.guard(self.backend.end_batch)
 
     def keyed_failure(self, error: Exception, record: Any = UNKNOWN, method: str = "") -> OperatorFailure:
         """A failure of the user's function with the current key."""

@@ -17,6 +17,7 @@ from headgate.runtime.operators.keyed import (
     KeyedMap,
     KeyedProcess,
 )
+from headgate.runtime.operators.sinks import TwoPhaseSink
 from headgate.runtime.operators.stateless import CoFlatMap, CoMap, CoProcess, Filter, FlatMap, Map, MapBatches, Process
 
 __all__ = ["make_operator"]
@@ -32,6 +33,7 @@ _KINDS: dict[str, type[Operator]] = {
     "co_flat_map": CoFlatMap,
     "co_process": CoProcess,
     "sink": Sink,
+    "sink_to": TwoPhaseSink,
     "print": Print,
     "collect": Collect,
     "reduce": Reduce,

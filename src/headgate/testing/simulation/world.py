@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from headgate.batch import Batch
 from headgate.environment import StreamExecutionEnvironment
 from headgate.functions import CoProcessFunction, KeyedProcessFunction, RuntimeContext
+from headgate.sink import CommitRequest, Committer, Sink, SinkWriter, WriterContext
 from headgate.sinks import TwoPhaseCommitSinkFunction
 from headgate.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
 from headgate.state.api import ValueStateDescriptor
@@ -31,6 +32,7 @@ class Violation(Exception):
 class _Transaction:
     rows: list[Any] = field(default_factory=list)
     state: str = "open"  # open | prepared | committed | aborted
+    number: int | None = None  # the commit number
 
 
 class World:
@@ -172,6 +174,58 @@ class _ChunkReader(SourceReader[tuple[int, int]]):
         return list(self._left)
 
 
+class NumberedSink(Sink[str]):
+    """The same for a sink with writer and committer: a transaction is committed under one number only."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+
+    def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[str]:
+        """Opens a transaction with the first record."""
+        return _NumberedWriter(self._run, context.subtask)
+
+    def committer(self, context: WriterContext) -> Committer[str]:
+        """Commits in the world."""
+        return _NumberedCommitter(self._run)
+
+
+class _NumberedWriter(SinkWriter[str]):
+    def __init__(self, run: str, subtask: int) -> None:
+        self._run, self._subtask = run, subtask
+        self._name: str | None = None
+
+    def write(self, value: Any) -> None:
+        world = worlds[self._run]
+        if self._name is None:
+            self._name = world.begin(self._subtask)
+        world.transactions[self._name].rows.append(value)
+
+    def prepare(self, end_of_input: bool) -> list[str]:
+        name, self._name = self._name, None
+        if name is None:
+            return []
+        worlds[self._run].move(name, "prepared")
+        return [name]
+
+    def close(self) -> None:
+        if self._name is not None:
+            worlds[self._run].move(self._name, "aborted")
+
+
+class _NumberedCommitter(Committer[str]):
+    def __init__(self, run: str) -> None:
+        self._run = run
+
+    def commit(self, requests: Sequence[CommitRequest[str]]) -> None:
+        world = worlds[self._run]
+        for request in requests:
+            transaction = world.transactions[request.committable]
+            if transaction.number not in (None, request.commit_number):
+                world.violations.append(f"{request} was committed as number {transaction.number} before")
+            transaction.number = request.commit_number
+            world.move(request.committable, "committed")
+
+
 def key_of(record: int) -> int:
     """The key of a record."""
     return record % KEYS
@@ -242,7 +296,7 @@ def _is_odd(value: int) -> bool:
 
 def found_splits(env: StreamExecutionEnvironment, run: str, records: int) -> None:
     """A source whose splits are found while the job runs."""
-    env.from_source(Chunks(records)).key_by(key_of).process(Number()).add_sink(WorldSink(run))
+    env.from_source(Chunks(records)).key_by(key_of).process(Number()).sink_to(NumberedSink(run))
 
 
 PROGRAMS: tuple[Program, ...] = (one_input, two_inputs, diamond, found_splits)

@@ -1,0 +1,160 @@
+"""Numbers under integer keys are held as columns: whatever a program does, they answer as a dict does. SPEC R1.3, R7.1"""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate import Types, ValueStateDescriptor
+from headgate.keygroups import KeyGroupRange, KeyHasher
+from headgate.state.addresses import NO_KEY
+from headgate.state.backend import BackendSetup, SnapshotKind
+from headgate.state.column_values import ColumnValue
+from headgate.state.hashmap import HashMapBackend
+
+TOTAL = ValueStateDescriptor("total", Types.LONG())
+GROUP = KeyHasher(8)
+
+
+def make(incremental):
+    setup = BackendSetup(
+        operator="sum",
+        key_groups=KeyGroupRange(0, 7),
+        max_parallelism=8,
+        clock=lambda: 0,
+        key_type=Types.LONG(),
+        incremental=incremental,
+        instance="i",
+    )
+    return HashMapBackend(setup)
+
+
+keys = st.integers(0, 60) | st.integers(-(2**63), 2**63 - 1)
+values = st.integers(-(2**63), 2**63 - 1)
+access = st.tuples(st.sampled_from(["read", "write", "clear", "add"]), keys, values)
+actions = st.one_of(
+    st.tuples(st.just("batch"), st.lists(access, max_size=30)),
+    st.tuples(st.just("single"), st.lists(access, max_size=5)),
+    st.tuples(st.just("clear many"), st.integers(0, 60)),
+    st.tuples(st.just("checkpoint"), st.sampled_from(["confirm", "abort", "leave", "full"])),
+    st.tuples(st.just("namespace"), keys),
+)
+
+
+class Pair:
+    """A backend and the dict that it must equal."""
+
+    def __init__(self, incremental):
+        self.backend, self.model = make(incremental), {}
+        self.state = self.backend.state(TOTAL)
+        self.payloads, self.taken = {}, 0
+        self.restorable = None
+
+    def access(self, kind, key, value):
+        if kind == "read":
+            assert self.state.value() == self.model.get(key)
+        elif kind == "write":
+            self.state.update(value)
+            self.model[key] = value
+        elif kind == "add":
+            total = ((self.state.value() or 0) + 1) % 1000
+            assert total == (self.model.get(key, 0) + 1) % 1000
+            self.state.update(total)
+            self.model[key] = total
+        else:
+            self.state.clear()
+            self.model.pop(key, None)
+
+    def batch(self, accesses):
+        backend = self.backend
+        addresses = backend.prepare_keys([key for _, key, _ in accesses])
+        backend.begin_batch(addresses, [GROUP.group(key) for key in addresses])
+        for kind, key, value in accesses:
+            backend.context.address, backend.context.group = key, GROUP.group(key)
+            self.access(kind, key, value)
+        backend.context.address = NO_KEY
+        backend.end_batch()
+
+    def single(self, accesses):
+        for kind, key, value in accesses:
+            self.backend.set_current_key(key)
+            self.access(kind, key, value)
+        self.backend.clear_current_key()
+
+    def clear_many(self, below):
+        self.batch([("clear", key, 0) for key in list(self.model) if key % 61 < below])
+
+    def namespace(self, key):
+        self.backend.set_current_key(key)
+        self.backend.set_namespace("w")
+        self.state.update(7)
+        assert self.state.value() == 7
+        self.state.clear()
+        self.backend.clear_current_key()
+
+    def checkpoint(self, what):
+        self.taken += 1
+        kind = SnapshotKind.FULL if what == "full" else SnapshotKind.CHECKPOINT
+        run = self.backend.snapshot(self.taken, kind)
+        expected = dict(self.model)
+        found = {}
+        for name, data in run:
+            found[name] = found.get(name, b"") + data
+        self.payloads |= found
+        if what == "abort":
+            self.backend.notify_aborted(self.taken)
+            return
+        if what != "leave":
+            self.backend.notify_complete(self.taken)
+        check(run.handle, self.payloads, expected)
+
+    def check(self):
+        assert set(self.backend.keys("total")) == set(self.model)
+        assert self.backend.entry_count("total") == len(self.model)
+        for key, value in self.model.items():
+            self.backend.set_current_key(key)
+            assert self.state.value() == value
+        self.backend.clear_current_key()
+
+
+def check(handle, payloads, expected):
+    """A restore of the snapshot shows what was there when it was taken."""
+    other = make(incremental=False)
+    if handle is not None:
+        other.restore([handle], lambda payload, offset, length: payloads[payload.id][offset : offset + length])
+    state = other.state(TOTAL)
+    assert set(other.keys("total")) == set(expected)
+    for key, value in expected.items():
+        other.set_current_key(key)
+        assert state.value() == value
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.booleans(), st.lists(actions, max_size=25))
+def test_columns_answer_as_a_dict(incremental, script):
+    pair = Pair(incremental)
+    assert isinstance(pair.state, ColumnValue)
+    for name, argument in script:
+        getattr(pair, name.replace(" ", "_"))(argument)
+    pair.check()
+
+
+def test_slots_of_removed_keys_are_used_again():
+    pair = Pair(incremental=False)
+    for round in range(50):
+        pair.batch([("write", round * 1000 + i, i) for i in range(1000)])
+        pair.clear_many(61)
+    pair.check()
+    assert pair.backend.column_table(TOTAL).count < 5000
+
+
+def test_slots_are_not_used_again_while_a_snapshot_reads_them():
+    pair = Pair(incremental=False)
+    pair.batch([("write", i, i) for i in range(3000)])
+    expected = dict(pair.model)
+    run = pair.backend.snapshot(1)
+    pair.clear_many(61)
+    pair.batch([("write", 10_000 + i, -1) for i in range(3000)])
+    payloads = {}
+    for name, data in run:
+        payloads[name] = payloads.get(name, b"") + data
+    check(run.handle, payloads, expected)
+    pair.check()
