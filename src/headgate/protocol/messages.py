@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from headgate.protocol.commits import Commits
+
 __all__ = [
     "Accepted",
     "AcknowledgeCheckpoint",
@@ -181,10 +183,10 @@ class AnnounceCheckpoint(msgspec.Struct, tag=True, frozen=True):
 
 
 class CheckpointComplete(msgspec.Struct, tag=True, frozen=True):
-    """A checkpoint is complete, under this number of the job log."""
+    """A checkpoint is complete; its number in the job log is the last of `commits`."""
 
     checkpoint_id: int
-    commit_number: int
+    commits: Commits
 
 
 class CheckpointAborted(msgspec.Struct, tag=True, frozen=True):
@@ -192,7 +194,7 @@ class CheckpointAborted(msgspec.Struct, tag=True, frozen=True):
 
     checkpoint_id: int
     latest_completed: int | None = None
-    latest_commit_number: int | None = None
+    commits: Commits = Commits()
 
 
 class Ping(msgspec.Struct, tag=True, frozen=True):

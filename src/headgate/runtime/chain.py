@@ -11,6 +11,7 @@ from headgate.batch import Batch
 from headgate.functions import TaskInfo
 from headgate.graph import Vertex
 from headgate.keygroups import key_group_range
+from headgate.protocol.commits import Commits
 from headgate.runtime.failures import OperatorFailure
 from headgate.runtime.local_state import local_directory, open_backend
 from headgate.runtime.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
@@ -71,7 +72,7 @@ class OperatorChain:
             wake=services.wake,
             operator_state=OperatorStateBackend(chained.name, restored.operator if restored else None),
             restored_id=self._restore.checkpoint_id if self._restore else None,
-            restored_commit=self._restore.commit_number if self._restore else None,
+            restored_commits=self._restore.commits if self._restore else Commits(),
             keyed_backend=partial(self._keyed_backend, own),
             lockstep=services.lockstep,
             final_checkpoint=self._settings.final_checkpoint,
@@ -159,10 +160,10 @@ class OperatorChain:
             send_barrier()  # (2)
             return [operator.snapshot(checkpoint_id, timestamp, kind) for operator in self._living]  # (3)
 
-    def notify_complete(self, checkpoint_id: int, commit_number: int | None) -> None:
+    def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:
         """A checkpoint is complete: commit what belongs to it."""
         for operator in self._living:
-            operator.notify_complete(checkpoint_id, commit_number)
+            operator.notify_complete(checkpoint_id, commits)
 
     def notify_aborted(self, checkpoint_id: int) -> None:
         """A checkpoint will never be complete."""

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from headgate.protocol.checkpoint_types import Barrier
+from headgate.protocol.commits import Commits
 from headgate.protocol.messages import (
     AnnounceCheckpoint,
     AskForSplit,
@@ -78,7 +79,7 @@ class CheckpointLink:
         elif isinstance(message, AnnounceCheckpoint):
             task.announce(Barrier.decode(message.barrier))
         elif isinstance(message, CheckpointComplete):
-            self._complete(task, message.checkpoint_id, message.commit_number)
+            self._complete(task, message.checkpoint_id, message.commits)
         elif isinstance(message, AssignSplits):
             self._asked = False
             task.add_splits(decode_splits(message.splits), message.no_more)
@@ -86,13 +87,13 @@ class CheckpointLink:
             (self._holders.add if message.hold else self._holders.discard)(message.reader)
         else:
             if message.latest_completed is not None:
-                self._complete(task, message.latest_completed, message.latest_commit_number)
+                self._complete(task, message.latest_completed, message.commits)
             task.notify_aborted(message.checkpoint_id)
             if self.writer is not None:
                 self.writer.aborted(message.checkpoint_id)
 
-    def _complete(self, task: Subtask, checkpoint_id: int, commit_number: int | None) -> None:
-        task.notify_complete(checkpoint_id, commit_number)
+    def _complete(self, task: Subtask, checkpoint_id: int, commits: Commits) -> None:
+        task.notify_complete(checkpoint_id, commits)
         if self.writer is not None:
             self.writer.confirmed(checkpoint_id)
 

@@ -160,7 +160,7 @@ class CheckpointService:
                 snapshot.manifest,
                 claim=self.settings.incremental and not checkpoint.properties.unclaimed,
                 ignore_unmatched=self._configuration.get(config.RECOVERY_IGNORE_UNCLAIMED),
-                commit_number=checkpoint.commit_number,
+                commits=self._snapshots.step_back_to(checkpoint),
             )
             return checkpoint.id, restore, self._snapshots.driver_states(snapshot.manifest)
         if self._damaged:
@@ -345,11 +345,11 @@ class CheckpointService:
 
     def _notify_complete(self, do: ev.NotifyComplete) -> None:
         for task in do.tasks:
-            self._send(task, CheckpointComplete(do.checkpoint_id, do.commit_number))
+            self._send(task, CheckpointComplete(do.checkpoint_id, self._snapshots.commits))
 
     def _notify_aborted(self, do: ev.NotifyAborted) -> None:
         for task in do.tasks:
-            self._send(task, CheckpointAborted(do.checkpoint_id, do.latest_completed, do.latest_commit_number))
+            self._send(task, CheckpointAborted(do.checkpoint_id, do.latest_completed, self._snapshots.commits))
 
     def _discard_files(self, do: ev.DiscardFiles) -> None:
         self._later(lambda: self._snapshots.discard_part(do.state), _nothing)

@@ -10,6 +10,7 @@ import msgspec
 
 from headgate.handles import Payload, decode_handle
 from headgate.keygroups import key_group_range
+from headgate.protocol.commits import NO_COMMITS, Commits
 from headgate.runtime.backlog import CapturedFrame
 from headgate.runtime.inflight import share_of
 from headgate.runtime.local_copies import LocalCopies
@@ -35,7 +36,7 @@ class VertexRestore:
     operators: Mapping[str, Sequence[tuple[StatePiece, ...] | None]]
     claim: bool  # later increments may build on the restored files
     finished: bool = False  # the vertex had finished: its subtasks only send their ends
-    commit_number: int | None = None  # of the checkpoint, in the job log
+    commits: Commits = NO_COMMITS  # up to the checkpoint
 
 
 @dataclass(slots=True)
@@ -134,7 +135,7 @@ def read_restore(
     claim = restore.claim and unchanged
     frames = share_of(plan, subtask, inflight)
     return SubtaskRestore(
-        restore.checkpoint_id, operators, payloads.read, claim, frames, restore.finished, restore.commit_number
+        restore.checkpoint_id, operators, payloads.read, claim, frames, restore.finished, restore.commits
     )
 
 

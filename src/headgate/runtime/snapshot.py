@@ -17,6 +17,7 @@ from headgate.keygroups import KeyGroupRange
 from headgate.protocol.assignment import assign_keyed
 from headgate.protocol.barriers import AlignmentMetrics
 from headgate.protocol.checkpoint_types import Barrier
+from headgate.protocol.commits import NO_COMMITS, Commits
 from headgate.runtime.backlog import CapturedFrame
 from headgate.runtime.operators.base import OperatorSnapshot
 from headgate.state.operator import OperatorStateSnapshot, RestoredOperatorState, rescale
@@ -98,7 +99,7 @@ class SubtaskRestore:
     claim: bool = False  # later increments may build on the restored files
     frames: tuple[CapturedFrame, ...] = ()  # in-flight data, to be processed before any new row
     finished: bool = False  # the subtask had finished: it only sends its ends
-    commit_number: int | None = None  # of the checkpoint, in the job log
+    commits: Commits = NO_COMMITS  # up to the checkpoint
 
 
 def assign_state(

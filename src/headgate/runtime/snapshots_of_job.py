@@ -16,6 +16,7 @@ from headgate.protocol.assignment import FinishedState
 from headgate.protocol.checkpoint_plan import TaskId
 from headgate.protocol.checkpoint_store import CompletedCheckpoint
 from headgate.protocol.checkpoint_types import SnapshotType
+from headgate.protocol.commits import NO_COMMITS, Commits
 from headgate.protocol.properties import CheckpointProperties, CheckpointSettings, ClaimMode
 from headgate.runtime.driver_io import DriverIo
 from headgate.runtime.plan import JobPlan
@@ -42,6 +43,7 @@ from headgate.storage.settings import StorageKind, StorageSettings
 
 __all__ = ["JobSnapshots", "restore_plan"]
 
+_FIRST_ENTRY = 1
 _SETTLE_SECONDS = 0.5
 _READ_TRIES = 5
 _READ_PAUSE_SECONDS = 1.0
@@ -60,7 +62,7 @@ class JobSnapshots:
         self._restart = 0
         self._acks: dict[tuple[int, TaskId], AckState] = {}
         self._published: dict[int, Snapshot] = {}
-        self._commits = 0  # of storage 'jobmanager', which has no log
+        self._commits = Commits()  # of storage 'jobmanager', which has no log
         self._recovered: list[CompletedCheckpoint] = []
         self._resumed_ref: CompletedRef | None = None
         self.job_id = job_id
@@ -232,8 +234,9 @@ class JobSnapshots:
         with self._lock:
             self._acks = {key: ack for key, ack in self._acks.items() if key[0] > checkpoint_id}
         if self._log is None:
-            self._commits += 1
-            return ev.LogEntryClaimed(checkpoint_id, self._commits)
+            number = self._commits.pairs[-1][1] + 1 if self._commits.pairs else 1
+            self._commits = self._commits.add(checkpoint_id, number)
+            return ev.LogEntryClaimed(checkpoint_id, number)
         commits = [CommitNumber(number) for number in subsumed]
         try:
             return ev.LogEntryClaimed(checkpoint_id, self._log.complete(self._published[checkpoint_id], commits).commit)
@@ -263,6 +266,11 @@ class JobSnapshots:
                 return ev.LogEntryFailed(checkpoint_id, str(error))
             return ev.LogEntryClaimed(checkpoint_id, ref.commit)
 
+    @property
+    def commits(self) -> Commits:
+        """The completions that what was prepared by subtasks is committed under."""
+        return self._commits if self._log is None else self._log.commits
+
     # --- restoring --------------------------------------------------------------------------------------------------
 
     def intact(self, checkpoint: CompletedCheckpoint) -> Snapshot:
@@ -275,6 +283,18 @@ class JobSnapshots:
             snapshot = load(self._store, checkpoint.pointer)
         require_intact(self._store, snapshot, self._io.pool.map)
         return snapshot
+
+    def step_back_to(self, checkpoint: CompletedCheckpoint) -> Commits:
+        """The completions up to a checkpoint that is restored; later ones are history that did not happen.
+
+        A snapshot of another job was completed under no number of this one: what it holds is committed under the number
+        of this job's first entry, whenever it is restored.
+        """
+        if self._log is None:
+            self._commits = self._commits.up_to(checkpoint.commit_number)
+        else:
+            self._log.step_back_to(checkpoint.commit_number)
+        return self.commits if checkpoint.commit_number is not None else Commits().add(checkpoint.id, _FIRST_ENTRY)
 
     def driver_states(self, manifest: mf.Manifest) -> dict[OperatorId, bytes]:
         """What the parts of operators on the driver left."""
@@ -344,7 +364,7 @@ def _size(handle: object) -> int:
 
 
 def restore_plan(
-    plan: JobPlan, manifest: mf.Manifest, *, claim: bool, ignore_unmatched: bool, commit_number: int | None = None
+    plan: JobPlan, manifest: mf.Manifest, *, claim: bool, ignore_unmatched: bool, commits: Commits = NO_COMMITS
 ) -> dict[VertexId, VertexRestore]:
     """What each vertex starts from; an error names state that belongs to no operator (SPEC R8.5)."""
     by_id = {operator.id: operator for operator in manifest.operators}
@@ -376,7 +396,7 @@ def restore_plan(
             operators,
             claim,
             finished,
-            commit_number,
+            commits,
         )
     return restore
 

@@ -30,6 +30,7 @@ from headgate.protocol.barriers import (
     Unblock,
 )
 from headgate.protocol.checkpoint_types import Barrier, SnapshotType
+from headgate.protocol.commits import NO_COMMITS, Commits
 from headgate.protocol.frames import DRAIN, Kind
 from headgate.protocol.messages import HoldWriter
 from headgate.runtime.backlog import Waiting
@@ -276,9 +277,9 @@ class Subtask:
         if self.status is Status.RUNNING:
             self._obey(self._gate.on_announced(barrier, self._services.now()))
 
-    def notify_complete(self, checkpoint_id: int, commit_number: int | None = None) -> None:
-        """A checkpoint is complete, under a number of the job log."""
-        self._chain.notify_complete(checkpoint_id, commit_number)
+    def notify_complete(self, checkpoint_id: int, commits: Commits = NO_COMMITS) -> None:
+        """A checkpoint is complete; `commits` has its number in the job log."""
+        self._chain.notify_complete(checkpoint_id, commits)
         if self._final_checkpoint is not None and checkpoint_id >= self._final_checkpoint:
             self._committed = True
             self._end_if_done()

@@ -25,6 +25,7 @@ import msgspec
 from headgate.errors import IllegalState, StorageError
 from headgate.handles import CorruptState
 from headgate.ids import JobId
+from headgate.protocol.commits import Commits
 from headgate.storage.checkpoints import Snapshot, load
 from headgate.storage.layout import (
     Attempt,
@@ -122,7 +123,7 @@ class LogEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `previous` is the checksum of the entry before, 0 for the first; `driver` is a random name. `retained` are the
     completed snapshots that a restore may use, oldest first; `origin` is the snapshot of another job that this one began
-    with: it is what is restored until the first checkpoint is complete.
+    with: it is what is restored until the first checkpoint is complete. `commits` are the last completions.
     """
 
     seq: int
@@ -136,6 +137,7 @@ class LogEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     event: Event
     retained: tuple[CompletedRef, ...] = ()
     origin: str | None = None
+    commits: Commits = Commits()
 
     def newest_first(self, prefer_checkpoints: bool = False) -> list[CompletedRef]:
         """What to try to restore from, in this order; if wished, checkpoints before a savepoint that is newer."""
@@ -266,6 +268,7 @@ class JobLog:
         self._clock = clock
         self._driver = secrets.token_hex(8)
         self._oldest = 1
+        self._commits = Commits()
         self._status = LogStatus.LEADING
 
     @classmethod
@@ -304,8 +307,10 @@ class JobLog:
             event=EpochStarted(origin if restored is None else restored.pointer),
             retained=tuple(ref for ref in retained if restored is not None and ref.commit <= restored.commit),
             origin=before.origin if before is not None and same_job and origin is None else origin,
+            commits=before.commits.up_to(None if restored is None else restored.commit) if before else Commits(),
         )
         log._claim(entry)
+        log._commits = entry.commits
         log._tidy()
         return log
 
@@ -333,6 +338,15 @@ class JobLog:
         """The attempt of this epoch after so many restarts of its tasks."""
         return Attempt(self.state.epoch, restart)
 
+    @property
+    def commits(self) -> Commits:
+        """The last completions, of which none was given up by a step back."""
+        return self._commits
+
+    def step_back_to(self, number: int | None) -> None:
+        """Forget completions behind a number: an older checkpoint is restored."""
+        self._commits = self._commits.up_to(number)
+
     def complete(self, snapshot: Snapshot, subsumed: Collection[CommitNumber] = ()) -> CompletedRef:
         """Complete a published checkpoint, or a savepoint the job is stopped with; its `commit` is the commit number.
 
@@ -349,7 +363,9 @@ class JobLog:
         ref = CompletedRef(snapshot.manifest.checkpoint_id, seq, pointer, snapshot.crc32)
         retained = (*(old for old in state.retained if old.commit not in subsumed), ref)
         # 2.
-        claimed = self._claim(self._following(CheckpointCompleted(ref), retained))
+        commits = self._commits.add(ref.checkpoint_id, seq)
+        claimed = self._claim(self._following(CheckpointCompleted(ref), retained, commits))
+        self._commits = claimed.commits
         assert claimed.event == CheckpointCompleted(ref)
         # 3.
         self._tidy()
@@ -366,10 +382,11 @@ class JobLog:
             return None
         newest = self.state.newest_first()
         restored = newest[0].pointer if newest else self.state.origin
-        claimed = self._claim(self._following(EpochStarted(restored), self.state.retained))
+        claimed = self._claim(self._following(EpochStarted(restored), self.state.retained, self._commits))
+        self._commits = claimed.commits
         return claimed.event.checkpoint if isinstance(claimed.event, CheckpointCompleted) else None
 
-    def _following(self, event: Event, retained: tuple[CompletedRef, ...]) -> LogEntry:
+    def _following(self, event: Event, retained: tuple[CompletedRef, ...], commits: Commits) -> LogEntry:
         return msgspec.structs.replace(
             self.state,
             seq=self._next_seq(),
@@ -377,6 +394,7 @@ class JobLog:
             time_ms=self._clock(),
             event=event,
             retained=retained,
+            commits=commits,
         )
 
     def _next_seq(self) -> int:

@@ -12,6 +12,7 @@ from storage_jobs import JOB, LAYOUT, take, take_savepoint
 from headgate.errors import IllegalState, StorageError
 from headgate.handles import CorruptState
 from headgate.ids import JobId
+from headgate.protocol.commits import Commits
 from headgate.storage.checkpoints import discard_checkpoint
 from headgate.storage.faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
 from headgate.storage.layout import Attempt, JobLayout
@@ -419,9 +420,12 @@ def test_jobs_that_share_a_directory_supersede_each_other():
 def test_golden_bytes():
     ref = CompletedRef(7, 12, "chk-7", 0xDEADBEEF)
     entry = LogEntry(12, 5, JOB, "wordcount", 1000, 2, "d" * 16, 2000, CheckpointCompleted(ref), (ref,), "/sp")
-    golden = bytes.fromhex((Path(__file__).parent / "golden" / "log-entry-v1.hex").read_text())
-    assert encode_entry(entry) == golden
-    assert decode_entry(golden, "x") == entry
+    commits = Commits().add(6, 11).add(7, 12)
+    golden = bytes.fromhex((Path(__file__).parent / "golden" / "log-entry-v1-commits.hex").read_text())
+    assert encode_entry(msgspec.structs.replace(entry, commits=commits)) == golden
+    older = bytes.fromhex((Path(__file__).parent / "golden" / "log-entry-v1.hex").read_text())
+    assert decode_entry(older, "here") == entry  # written before completions were remembered
+    assert decode_entry(golden, "x").commits == commits
 
 
 def test_decoding_is_strict():

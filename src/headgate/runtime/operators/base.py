@@ -20,6 +20,7 @@ from headgate.functions import (
     TaskInfo,
 )
 from headgate.graph import ChainedOperator
+from headgate.protocol.commits import Commits
 from headgate.runtime.failures import NO_KEY, OperatorFailure
 from headgate.state.backend import KeyedStateBackend, SnapshotKind, SnapshotRun
 from headgate.state.operator import OperatorStateBackend, OperatorStateSnapshot
@@ -40,7 +41,7 @@ class OperatorContext:
     wake: Callable[[], None]  # from another thread: there is something to do
     operator_state: OperatorStateBackend
     restored_id: int | None  # the checkpoint this task continues from
-    restored_commit: int | None  # its number in the job log
+    restored_commits: Commits  # under which numbers of the job log it and those before it were completed
     keyed_backend: Callable[[TypeInformation, Callable[[Any], int]], KeyedStateBackend]  # key type, key -> group
     lockstep: bool  # sources with a thread of their own hand over record by record, so that a run can be repeated
     final_checkpoint: bool = False  # whether a checkpoint follows the last record
@@ -120,8 +121,8 @@ class Operator:
         """The synchronous part for keyed state."""
         return None
 
-    def notify_complete(self, checkpoint_id: int, commit_number: int | None) -> None:
-        """A checkpoint is complete, under a number of the job log (SPEC R5.7)."""
+    def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:
+        """A checkpoint is complete (SPEC R5.7)."""
         self._notify("notify_checkpoint_complete", checkpoint_id)
 
     def notify_aborted(self, checkpoint_id: int) -> None:

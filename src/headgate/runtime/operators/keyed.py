@@ -8,6 +8,7 @@ from typing import Any
 from headgate.batch import Batch
 from headgate.functions import StateAccess, callable_of
 from headgate.graph import ChainedOperator
+from headgate.protocol.commits import Commits
 from headgate.runtime.failures import NO_KEY as UNKNOWN
 from headgate.runtime.failures import OperatorFailure
 from headgate.runtime.keys import KeyReader
@@ -68,9 +69,9 @@ class KeyedOperator(Operator):
             self._backend.dispose()
             self._backend = None
 
-    def notify_complete(self, checkpoint_id: int, commit_number: int | None) -> None:
+    def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:
         self.backend.notify_complete(checkpoint_id)
-        super().notify_complete(checkpoint_id, commit_number)
+        super().notify_complete(checkpoint_id, commits)
 
     def notify_aborted(self, checkpoint_id: int) -> None:
         self.backend.notify_aborted(checkpoint_id)

@@ -10,6 +10,7 @@ from typing import Any
 from headgate.batch import Batch
 from headgate.errors import StorageError
 from headgate.graph import ChainedOperator
+from headgate.protocol.commits import Commits
 from headgate.runtime.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
 from headgate.sink import CommitRequest, Committer, Sink, SinkWriter, WriterContext
 from headgate.state.api import ListStateDescriptor
@@ -55,7 +56,7 @@ class TwoPhaseSink(Operator):
         state = self.context.operator_state
         self._committer = self.guard(sink.committer, self._where)
         for kept in sorted(state.get_list_state(_COMMITTABLES).get(), key=lambda one: one.checkpoint_id):
-            self._commit(kept.committables, self.context.restored_commit)
+            self._commit(kept.committables, self.context.restored_commits.number_for(kept.checkpoint_id))
         self._writer = self.guard(sink.writer, self._where, list(state.get_list_state(_WRITER).get()))
 
     def receiver(self, input: int) -> Receiver:
@@ -98,11 +99,11 @@ class TwoPhaseSink(Operator):
         state.get_list_state(_WRITER).update(self.guard(self.writer.snapshot))
         return super().snapshot(checkpoint_id, timestamp, kind)
 
-    def notify_complete(self, checkpoint_id: int, commit_number: int | None) -> None:
+    def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:
         """Commit what the checkpoint holds, the oldest first."""
-        due = [one for one in self._prepared if one.checkpoint_id <= checkpoint_id]
-        self._prepared = [one for one in self._prepared if one.checkpoint_id > checkpoint_id]
-        self._commit([committable for one in due for committable in one.committables], commit_number)
+        while self._prepared and self._prepared[0].checkpoint_id <= checkpoint_id:
+            due = self._prepared.pop(0)
+            self._commit(due.committables, commits.number_for(due.checkpoint_id))
 
     def _commit(self, committables: Sequence[Any], commit_number: int | None) -> None:
         if self._committer is None:
