@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,20 +37,38 @@ T = TypeVar("T")
 _STATE = ListStateDescriptor("transactions")
 
 
+@dataclass(frozen=True, slots=True)
+class _Pending(Generic[T]):
+    """A transaction that waits for its checkpoint."""
+
+    checkpoint_id: int
+    transaction: T
+    started: float  # seconds since 1970
+
+
 @dataclass(slots=True)
 class _Transactions(Generic[T]):
     """What a subtask keeps in a checkpoint: the transaction that was open behind the barrier, and those to commit."""
 
     current: T | None
-    pending: list[tuple[int, T]] = field(default_factory=list)
+    pending: list[_Pending[T]] = field(default_factory=list)
 
 
 class TwoPhaseCommitSinkFunction(SinkFunction, CheckpointedFunction, ABC, Generic[T]):
     """Base of sinks with transactions. A transaction is any value that can be pickled: a file name, an id."""
 
+    transaction_timeout: float | None = None
+    """Seconds after which the system behind the sink forgets a transaction. A commit that fails during recovery fails
+    the job; one of a transaction older than this is given up, and said so, if `ignore_failures_after_timeout` is set."""
+
+    ignore_failures_after_timeout = False
+
+    clock: Callable[[], float] = staticmethod(time.time)
+
     def __init__(self) -> None:
         self._current: T | None = None
-        self._pending: list[tuple[int, T]] = []
+        self._started = 0.0
+        self._pending: list[_Pending[T]] = []
         self._finished = False
         self._transactions: Any = None
 
@@ -88,15 +108,31 @@ class TwoPhaseCommitSinkFunction(SinkFunction, CheckpointedFunction, ABC, Generi
         """Settle what a restored checkpoint left, then start a transaction."""
         self._transactions = context.get_operator_state_store().get_list_state(_STATE)
         for kept in self._transactions.get():
-            for _, transaction in kept.pending:
-                self.recover_and_commit(transaction)
+            for pending in kept.pending:
+                self._commit_again(pending)
             if kept.current is not None:
                 self.recover_and_abort(kept.current)
         self._transactions.clear()
 
+    def _commit_again(self, pending: _Pending[T]) -> None:
+        try:
+            self.recover_and_commit(pending.transaction)
+        except Exception as error:
+            age = self.clock() - pending.started
+            timeout = self.transaction_timeout
+            if not self.ignore_failures_after_timeout or timeout is None or age <= timeout:
+                raise
+            sys.stderr.write(
+                f"headgate: transaction {pending.transaction!r} of checkpoint {pending.checkpoint_id} is LOST: it is {age:.0f} s "
+                f"old, and its timeout is {timeout:.0f} s: {error}\n"
+            )
+
     def open(self, runtime_context: RuntimeContext) -> None:
         """Start the first transaction."""
-        self._current = self.begin_transaction()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._current, self._started = self.begin_transaction(), self.clock()
 
     def invoke(self, value: Any, context: Any) -> None:
         """Write a record."""
@@ -107,23 +143,25 @@ class TwoPhaseCommitSinkFunction(SinkFunction, CheckpointedFunction, ABC, Generi
         """At the barrier: pre-commit, and start the next transaction; none after the last record."""
         if self._current is not None:
             self.pre_commit(self._current)
-            self._pending.append((context.checkpoint_id, self._current))
-            self._current = None if self._finished else self.begin_transaction()
+            self._pending.append(_Pending(context.checkpoint_id, self._current, self._started))
+            self._current = None
+            if not self._finished:
+                self._begin()
         self._transactions.update([_Transactions(self._current, list(self._pending))])
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Commit everything up to the checkpoint, in order; all are tried, the first error is raised at the end."""
         first: Exception | None = None
-        kept: list[tuple[int, T]] = []
-        for at, transaction in self._pending:
-            if at > checkpoint_id:
-                kept.append((at, transaction))
+        kept: list[_Pending[T]] = []
+        for pending in self._pending:
+            if pending.checkpoint_id > checkpoint_id:
+                kept.append(pending)
                 continue
             try:
-                self.commit(transaction)
+                self.commit(pending.transaction)
             except Exception as error:
                 first = first or error
-                kept.append((at, transaction))
+                kept.append(pending)
         self._pending = kept
         if first is not None:
             raise first

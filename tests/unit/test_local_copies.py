@@ -87,9 +87,8 @@ class Rig:
 
     def take(self, checkpoint_id: int) -> tuple:
         options = CheckpointOptions(location=str(self.tmp / "chk"))
-        snapshot = OperatorSnapshot(
-            self.operator, OperatorStateBackend("keyed", None).snapshot(), self.backend.snapshot(checkpoint_id)
-        )
+        state = OperatorStateBackend("keyed", None).snapshot()
+        snapshot = OperatorSnapshot(self.plan.vertex.head, 0, state, self.backend.snapshot(checkpoint_id))
         self.writer.start(SnapshotInProgress(Barrier(checkpoint_id, 0, options), [snapshot], AlignmentMetrics()))
         ack = self.sent.pop()
         assert isinstance(ack, AcknowledgeCheckpoint), ack

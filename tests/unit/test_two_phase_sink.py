@@ -96,6 +96,26 @@ def test_a_restore_commits_what_the_checkpoint_holds_and_aborts_the_rest():  # S
     assert not any(lab.files.values())  # 44 was written behind the restored barrier: its transaction is gone
 
 
+@pytest.mark.parametrize(("age", "lost"), [(0, False), (1001, True)])
+def test_a_commit_that_fails_in_recovery_is_given_up_after_the_timeout(age, lost, monkeypatch, capsys):
+    # SPEC R9.2 testIgnoreCommitExceptionDuringRecovery
+    monkeypatch.setattr(Content, "transaction_timeout", 1000)
+    monkeypatch.setattr(Content, "ignore_failures_after_timeout", True)
+    monkeypatch.setattr(Content, "clock", staticmethod(lambda: 0.0))
+    lab = Lab()
+    lab.put("42")
+    state = lab.snapshot(0)
+    monkeypatch.setattr(Content, "clock", staticmethod(lambda: float(age)))
+    monkeypatch.setattr(Content, "recover_and_commit", lambda self, transaction: lab.sink.fail())
+    monkeypatch.setattr(Content, "fail", lambda self: (_ for _ in ()).throw(OSError("expired")), raising=False)
+    if lost:
+        lab.start(rescale([state], 1)[0], 0)
+        assert "is LOST: it is 1001 s old, and its timeout is 1000 s: expired" in capsys.readouterr().err
+    else:
+        with pytest.raises(OSError, match="expired"):
+            lab.start(rescale([state], 1)[0], 0)
+
+
 def test_nothing_is_started_behind_the_last_record():  # SPEC R9.2
     lab = Lab()
     lab.put(1)

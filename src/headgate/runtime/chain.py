@@ -21,6 +21,7 @@ from headgate.runtime.plan import Settings
 from headgate.runtime.services import SubtaskServices
 from headgate.runtime.snapshot import SubtaskRestore
 from headgate.state.backend import BackendSetup, KeyedStateBackend, SnapshotKind
+from headgate.state.canonical import CANONICAL, as_native
 from headgate.state.operator import OperatorStateBackend
 from headgate.types import TypeInformation
 
@@ -100,7 +101,10 @@ class OperatorChain:
         restored = self._restore.operators.get(info.operator_id) if self._restore else None
         if restored is not None and restored.keyed:
             assert self._restore is not None
-            backend.restore(restored.keyed, self._restore.read, claim=self._restore.claim)
+            handles, read, done = as_native(type(backend), setup, restored.keyed, self._restore.read)
+            native = all(handle.backend != CANONICAL for handle in restored.keyed)
+            backend.restore(handles, read, claim=self._restore.claim and native)
+            done()
         return backend
 
     def _wire(self, edges: Mapping[int, Receiver]) -> None:

@@ -17,6 +17,7 @@ from headgate.runtime.local_copies import LocalCopies
 from headgate.runtime.plan import VertexPlan
 from headgate.runtime.snapshot import OperatorRestore, SubtaskRestore
 from headgate.state.operator import OperatorStateSnapshot, rescale
+from headgate.state.operator_tables import StoredOperatorTables, read_operator_tables
 from headgate.storage.handles import FileSegment, InlineBytes, Placeholder, size_of
 from headgate.storage.manifest import Part, PieceKind, StatePiece
 from headgate.storage.objects import ObjectStore
@@ -141,6 +142,9 @@ def read_restore(
 
 def _operator_state(reader: SnapshotReader, pieces: tuple[StatePiece, ...] | None) -> OperatorStateSnapshot | None:
     for piece in pieces or ():
+        if piece.kind is PieceKind.OPERATOR and piece.description:
+            described = msgspec.msgpack.decode(piece.description, type=StoredOperatorTables)
+            return read_operator_tables(described, {part.id: reader.read(part.handle) for part in piece.parts})
         if piece.kind is PieceKind.OPERATOR and piece.parts:
             return msgspec.msgpack.decode(reader.read(piece.parts[0].handle), type=OperatorStateSnapshot)
     return None

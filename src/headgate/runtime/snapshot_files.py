@@ -17,12 +17,16 @@ import msgspec
 from headgate.errors import HeadgateError
 from headgate.handles import KeyedStateHandle, Payload, encode_handle
 from headgate.keygroups import KeyGroupRange
+from headgate.protocol.checkpoint_types import SavepointFormat
 from headgate.protocol.messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from headgate.protocol.reasons import FailureReason
 from headgate.runtime.local_copies import CopyWriter, LocalCopies
 from headgate.runtime.operators.base import OperatorSnapshot
 from headgate.runtime.snapshot import SnapshotInProgress
+from headgate.runtime.tables import operator_table_file
 from headgate.state.backend import SnapshotRun
+from headgate.state.operator import OperatorStateSnapshot
+from headgate.state.operator_tables import StoredOperatorTable, StoredOperatorTables, write_operator_tables
 from headgate.storage.handles import InlineBytes
 from headgate.storage.layout import Attempt
 from headgate.storage.manifest import Part, PieceKind, StatePiece
@@ -155,19 +159,43 @@ class SnapshotWriter:
         pieces = []
         state = operator.operator_state()
         shapes[operator.operator_id] = {n: (s.mode.value, s.elements) for n, s in state.shapes().items()}
-        if not state.is_empty:
+        canonical = progress.barrier.options.format is SavepointFormat.CANONICAL
+        if not state.is_empty and canonical:
+            pieces.append(self._operator_tables(operator, state, writer))
+        elif not state.is_empty:
             part = writer.write(f"{operator.operator_id}-operator", msgspec.msgpack.encode(state))
             pieces.append(StatePiece(PieceKind.OPERATOR, () if part is None else (part,)))
         if operator.keyed is not None:
             savepoint = progress.barrier.options.type.is_savepoint
             shared = self._storage.shared_directory is not None and not savepoint
+            scope = Scope.TABLE if canonical else Scope.SHARED if shared else Scope.EXCLUSIVE
             copy = None
             if self.copies is not None and not savepoint:
                 copied.append(copy := self.copies.begin(progress.barrier.id, operator.operator_id))
-            piece = self._keyed(operator.keyed, writer, Scope.SHARED if shared else Scope.EXCLUSIVE, copy)
+            piece = self._keyed(operator.keyed, writer, scope, copy)
             if piece is not None:
                 pieces.append(piece)
         return tuple(pieces)
+
+    def _operator_tables(
+        self, operator: OperatorSnapshot, state: OperatorStateSnapshot, writer: StateWriter
+    ) -> StatePiece:
+        """Operator state of a canonical savepoint."""
+        parts, tables = [], []
+        for one, data, rows in write_operator_tables(state, operator.subtask):
+            name = operator_table_file(operator.operator, one.name, operator.subtask)
+            part = writer.write(name, data, Scope.TABLE)
+            assert part is not None
+            parts.append(part)
+            tables.append(StoredOperatorTable(one.name, one.mode, one.types, name, rows))
+        raw = None
+        if state.raw is not None:
+            raw = f"{operator.operator_id}-raw"
+            kept = writer.write(raw, msgspec.msgpack.encode(state.raw))
+            assert kept is not None
+            parts.append(kept)
+        described = msgspec.msgpack.encode(StoredOperatorTables(tuple(tables), raw))
+        return StatePiece(PieceKind.OPERATOR, tuple(parts), described)
 
     def _keyed(self, run: SnapshotRun, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> StatePiece | None:
         """Write the payloads as they come, one after the other; name those that an earlier checkpoint has written."""

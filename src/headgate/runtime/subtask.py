@@ -29,7 +29,7 @@ from headgate.protocol.barriers import (
     TakeSnapshot,
     Unblock,
 )
-from headgate.protocol.checkpoint_types import Barrier, SnapshotType
+from headgate.protocol.checkpoint_types import Barrier, SavepointFormat, SnapshotType
 from headgate.protocol.commits import NO_COMMITS, Commits
 from headgate.protocol.frames import DRAIN, Kind
 from headgate.protocol.messages import HoldWriter
@@ -48,7 +48,6 @@ from headgate.state.backend import SnapshotKind
 __all__ = ["Relay", "Status", "Subtask", "SubtaskServices"]
 
 _FORCED_ALIGNED = ("forward", "rescale", "broadcast")
-_KINDS = {SnapshotType.CHECKPOINT: SnapshotKind.CHECKPOINT, SnapshotType.FULL_CHECKPOINT: SnapshotKind.FULL}
 
 
 class Subtask:
@@ -335,7 +334,7 @@ class Subtask:
 
     def _snapshot(self, instruction: TakeSnapshot) -> None:
         barrier = instruction.barrier
-        kind = _KINDS.get(barrier.options.type, SnapshotKind.SAVEPOINT)
+        kind = _kind(barrier)
         started = self._services.now()
         operators = self._chain.snapshot(barrier.id, barrier.timestamp, kind, lambda: self._send_barrier(barrier))
         if self.data_finished and self._final_checkpoint is None and not barrier.options.type.is_savepoint:
@@ -430,6 +429,13 @@ class Subtask:
         align = self._gate.next_deadline()
         if align is not None and align <= now:
             self._obey(self._gate.on_time(now))
+
+
+def _kind(barrier: Barrier) -> SnapshotKind:
+    options = barrier.options
+    if not options.type.is_savepoint:
+        return SnapshotKind.FULL if options.type is SnapshotType.FULL_CHECKPOINT else SnapshotKind.CHECKPOINT
+    return SnapshotKind.CANONICAL if options.format is SavepointFormat.CANONICAL else SnapshotKind.SAVEPOINT
 
 
 def _channels(edge: InputEdge, index: int) -> list[Channel]:

@@ -66,6 +66,7 @@ class SnapshotKind(enum.Enum):
     CHECKPOINT = "checkpoint"  # as configured: may build on a confirmed one, and be built on
     FULL = "full"  # uses nothing old, later ones may build on it
     SAVEPOINT = "savepoint"  # self-contained, never a base
+    CANONICAL = "canonical savepoint"  # the same as tables (`canonical.py`); no backend is asked for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,6 +395,10 @@ class KeyedStateBackend(ABC):
         With `claim` the restored snapshot counts as confirmed, so the next one may be an increment on it: all handles
         must then be of one checkpoint, whose payloads stay as long as the new ones need them.
         """
+
+    @abstractmethod
+    def restored_metas(self) -> list[StateMeta]:
+        """The states that were restored and not asked for yet."""
 
     @abstractmethod
     def notify_complete(self, checkpoint_id: int) -> None:

@@ -68,6 +68,7 @@ class ColumnValue(ValueState[Any]):
 
     __slots__ = (
         "_addresses",
+        "_before",
         "_cache",
         "_columns",
         "_context",
@@ -101,6 +102,7 @@ class ColumnValue(ValueState[Any]):
         self._groups: Any = ()
         self._keys: Ints | None = None
         self._slots: Ints | None = None  # of the batch's keys, once their values are here
+        self._before: Any | None = None  # the values of those slots
         self._loaded = 0
 
     # --- the user's side --------------------------------------------------------------------------------------------
@@ -144,7 +146,8 @@ class ColumnValue(ValueState[Any]):
             strays = cache
             if self._slots is not None:
                 addresses = self._addresses
-                self._store(addresses, self._groups, self._slots, [cache[address] for address in addresses])
+                values = [cache[address] for address in addresses]
+                self._store(addresses, self._groups, self._slots, values, self._before)
                 if len(cache) == self._loaded:
                     strays = {}
                 else:
@@ -153,7 +156,7 @@ class ColumnValue(ValueState[Any]):
             if strays:
                 self._store_strays(strays)
         self._cache = {} if type(self._cache) is not _Through else self._cache
-        self._addresses, self._groups, self._slots, self._keys = (), (), None, None
+        self._addresses, self._groups, self._slots, self._keys, self._before = (), (), None, None, None
 
     def _fetch(self) -> Any:
         """The value of an address that is not in the cache."""
@@ -176,22 +179,25 @@ class ColumnValue(ValueState[Any]):
         keys = self._keys = np.array(self._addresses, np.int64)
         self._groups = np.asarray(self._groups)
         slots = self._slots = self._columns.find(keys, self._groups)
-        values = self._columns.values[slots].tolist()
+        before = self._before = self._columns.values[slots]
+        values = before.tolist()
         for i in np.flatnonzero((slots < 0) | ~self._columns.live[slots]).tolist():
             values[i] = None
         loaded = dict(zip(self._addresses, values, strict=True))
         loaded.update(self._cache)
         self._cache, self._loaded = loaded, len(loaded)
 
-    def _store(self, addresses: Sequence[Any], groups: Any, slots: Ints, values: list[Any]) -> None:
+    def _store(
+        self, addresses: Sequence[Any], groups: Any, slots: Ints, values: list[Any], before: Any | None = None
+    ) -> None:
         columns, packed = self._columns, self._packer.pack(values)
         if packed is None:
             self._store_mixed(addresses, groups, slots, values)
             return
         if len(slots) and (slots.min() < 0 or not columns.live[slots].all()):
             assert self._keys is not None
-            slots = columns.slots(self._keys, groups, 0)
-        columns.put(slots, packed)
+            slots, before = columns.slots(self._keys, groups, 0), None
+        columns.put(slots, packed, before)
 
     def _store_mixed(self, addresses: Sequence[Any], groups: Any, slots: Ints, values: list[Any]) -> None:
         """The same when some were cleared, or are numbers of another kind."""

@@ -91,10 +91,11 @@ class ColumnTable:
             self.live[dead], self.values[dead] = True, neutral
             self._dead -= np.bincount(self.group_of[dead], minlength=len(self._dead))
 
-    def put(self, slots: Ints, values: Numbers) -> None:
-        """Store values; where a slot comes more than once, its values must be equal."""
+    def put(self, slots: Ints, values: Numbers, before: Numbers | None = None) -> None:
+        """Store values; where a slot comes more than once, its values must be equal. `before` is what is there now."""
         if self._changed is not None:
-            self._changed[slots[self.values[slots] != values]] = True
+            differ = (self.values[slots] if before is None else before) != values
+            self._changed[slots if differ.all() else slots[differ]] = True
         self.values[slots] = values
 
     def remove(self, slots: Ints) -> None:

@@ -476,6 +476,10 @@ class HashMapBackend(KeyedStateBackend):
         if claim and handles and self.setup.incremental:
             self._claim(handles)
 
+    def restored_metas(self) -> list[StateMeta]:
+        """The states that were restored and not asked for yet."""
+        return [metas[0] for metas in self._restored_metas.values()]
+
     def _restore_handle(self, handle: KeyedStateHandle, read: ReadPayload) -> None:
         wanted = KeyGroupRange(handle.first_group, handle.last_group).intersect(self.setup.key_groups)
         for segment in handle.segments:

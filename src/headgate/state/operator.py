@@ -40,6 +40,8 @@ __all__ = [
     "RestoredState",
     "StateSnapshot",
     "TypeSnapshot",
+    "decode_elements",
+    "encode_elements",
     "rescale",
 ]
 
@@ -466,6 +468,17 @@ def _decode(snapshot: StateSnapshot, types: tuple[TypeInformation, ...], where: 
     if len(types) == 1:
         return [_from_plain(types[0], value) for value in values]
     return [tuple(map(_from_plain, types, entry)) for entry in values]
+
+
+def decode_elements(snapshot: StateSnapshot, types: tuple[TypeInformation, ...]) -> list[Any]:
+    """The elements of a state, of a broadcast map its entries."""
+    return _decode(snapshot, types, f"{snapshot.mode} state '{snapshot.name}'")
+
+
+def encode_elements(name: str, mode: Mode, types: tuple[TypeInformation, ...], values: list[Any]) -> StateSnapshot:
+    """The other way round."""
+    elements = _encode(values, types, f"{mode} state '{name}'")
+    return StateSnapshot.of(name, mode, tuple(map(TypeSnapshot.of, types)), elements)
 
 
 def _to_plain(type: TypeInformation, values: list[Any], where: str) -> list[Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from headgate.errors import InvalidArgument
@@ -128,6 +128,12 @@ class Timers:
     def count(self, domain: TimeDomain) -> int:
         """How many timers of a domain wait."""
         return self._live[domain]
+
+    def all(self) -> Iterator[Timer]:
+        """Every timer, in no order."""
+        for group, place, _ in self._store.entries():
+            address, (domain, timestamp, namespace) = split_address(place)
+            yield Timer(TimeDomain(domain), timestamp, address, group, namespace)
 
     def reload(self) -> None:
         """Build the order anew from the store, after a restore."""

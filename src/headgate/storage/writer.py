@@ -47,6 +47,7 @@ class Scope(enum.Enum):
 
     EXCLUSIVE = "exclusive"  # this checkpoint only
     SHARED = "shared"  # later checkpoints too
+    TABLE = "table"  # this savepoint only, in a file of its own whose name is the part's
 
 
 class SnapshotTarget(msgspec.Struct, frozen=True):
@@ -320,6 +321,7 @@ class _FileWriter(StateWriter):
         self._packed_by: tuple[_PackedStream, int] | None = None  # the stream inside the file, and its thread
         self._packed_done = False
         self._shared: dict[str, FileSegment] = {}  # by content: written once per checkpoint
+        self._tables: list[FileSegment] = []
         self._files: list[ObjectWriter] = []  # all that were ever begun
         self._paths: set[str] = set()  # all that may exist, also after a failure
 
@@ -327,6 +329,8 @@ class _FileWriter(StateWriter):
         shared = self._target.shared_directory
         if scope is Scope.SHARED and shared is not None:
             return _SharedStream(self, part_id, shared)
+        if scope is Scope.TABLE:
+            return _TableStream(self, part_id, self._directory)
         return _PackedStream(self, part_id)
 
     def new_file(self, directory: str) -> ObjectWriter:
@@ -334,6 +338,10 @@ class _FileWriter(StateWriter):
         file = self._store.writer(directory, str(self._target.attempt))
         self._files.append(file)
         return file
+
+    def make_directory(self, directory: str) -> None:
+        """A directory for tables; it may be there."""
+        self._store.make_directory(directory)
 
     # --- the packed file: segments must not mix, so one stream at a time is inside ---
 
@@ -381,6 +389,16 @@ class _FileWriter(StateWriter):
         with self._lock:
             return self._shared.setdefault(digest, FileSegment(written.path, 0, written.size, written.crc32))
 
+    def store_table(self, file: ObjectWriter, part_id: str) -> FileSegment:
+        """Give a finished table its name."""
+        name = part_id.rpartition("/")[2]
+        self._paths.add(f"{file.directory}/{name}")
+        written = file.finish(name)
+        segment = FileSegment(written.path, 0, written.size, written.crc32)
+        with self._lock:
+            self._tables.append(segment)
+        return segment
+
     # --- the end ---
 
     def _finish_files(self) -> None:
@@ -402,8 +420,9 @@ class _FileWriter(StateWriter):
 
     def _stats(self) -> WriteStats:
         packed = self._packed.size if self._packed is not None else 0
-        shared = sum(segment.length for segment in self._shared.values())
-        return WriteStats(len(self._shared) + (packed > 0), packed + shared, self._inline_bytes)
+        own = [*self._shared.values(), *self._tables]
+        size = sum(segment.length for segment in own)
+        return WriteStats(len(own) + (packed > 0), packed + size, self._inline_bytes)
 
 
 class _PackedStream(PartStream):
@@ -480,3 +499,24 @@ class _SharedStream(PartStream):
         self._kept.clear()
         if self._file is not None:
             self._file.abort()
+
+
+class _TableStream(PartStream):
+    """A table that other programs read too: a file of its own, under its own name."""
+
+    _writer: _FileWriter
+
+    def __init__(self, writer: _FileWriter, part_id: str, directory: str) -> None:
+        super().__init__(writer, part_id)
+        folder = part_id.rpartition("/")[0]
+        writer.make_directory(f"{directory}/{folder}")
+        self._file = writer.new_file(f"{directory}/{folder}")
+
+    def _append(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+
+    def _end(self) -> Part:
+        return Part(self._id, self._writer.store_table(self._file, self._id))
+
+    def _drop(self) -> None:
+        self._file.abort()

@@ -52,9 +52,15 @@ class OperatorContext:
 class OperatorSnapshot:
     """An operator's snapshot whose synchronous part is done."""
 
-    operator_id: str
+    operator: ChainedOperator
+    subtask: int
     operator_state: Callable[[], OperatorStateSnapshot]
     keyed: SnapshotRun | None
+
+    @property
+    def operator_id(self) -> str:
+        """The operator's id."""
+        return self.operator.id
 
 
 class Operator:
@@ -114,7 +120,10 @@ class Operator:
         if update is not None:
             self.guard(update, FunctionSnapshotContext(checkpoint_id, timestamp))
         return OperatorSnapshot(
-            self.operator.id, self.context.operator_state.snapshot(), self.keyed_run(checkpoint_id, kind)
+            self.operator,
+            self.context.info.subtask,
+            self.context.operator_state.snapshot(),
+            self.keyed_run(checkpoint_id, kind),
         )
 
     def keyed_run(self, checkpoint_id: int, kind: SnapshotKind) -> SnapshotRun | None:

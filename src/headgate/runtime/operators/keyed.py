@@ -13,8 +13,10 @@ from headgate.runtime.failures import NO_KEY as UNKNOWN
 from headgate.runtime.failures import OperatorFailure
 from headgate.runtime.keys import KeyReader
 from headgate.runtime.operators.base import Operator, OperatorContext, Receiver, explain
+from headgate.runtime.tables import table_file
 from headgate.state.addresses import NO_KEY
 from headgate.state.backend import KeyedStateBackend, SnapshotKind, SnapshotRun
+from headgate.state.canonical import CanonicalRun
 from headgate.state.timers import TimeDomain
 
 __all__ = ["KeyedCoFlatMap", "KeyedCoMap", "KeyedCoProcess", "KeyedFilter", "KeyedFlatMap", "KeyedMap", "KeyedProcess"]
@@ -61,6 +63,9 @@ class KeyedOperator(Operator):
         return BackendState(self.backend)
 
     def keyed_run(self, checkpoint_id: int, kind: SnapshotKind) -> SnapshotRun | None:
+        if kind is SnapshotKind.CANONICAL:
+            operator, subtask = self.operator, self.context.info.subtask
+            return CanonicalRun(self.backend, checkpoint_id, lambda state: table_file(operator, state, subtask))
         return self.backend.snapshot(checkpoint_id, kind)
 
     def close(self) -> None:

@@ -408,6 +408,10 @@ class RocksDBBackend(KeyedStateBackend):
         if any(one.meta.kind in INTERNAL and one.meta.name == TIMERS for one in self._restored):
             self._timers.reload()
 
+    def restored_metas(self) -> list[StateMeta]:
+        """The states that were restored and not asked for yet."""
+        return list({one.meta.name: one.meta for one in self._restored if one.meta.kind not in INTERNAL}.values())
+
     def dispose(self) -> None:
         """Close the database and remove the local directory."""
         if self._disposed:

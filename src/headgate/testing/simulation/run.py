@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -16,7 +16,7 @@ from headgate.runtime.plan import JobPlan
 from headgate.storage.faults import Fault, FaultKind, FaultyStore, Operation
 from headgate.testing.simulation.cluster import Attempt, Driver, SimulatedIo, Worker
 from headgate.testing.simulation.oracle import Oracle
-from headgate.testing.simulation.world import PROGRAMS, Violation, World, worlds
+from headgate.testing.simulation.world import PROGRAMS, Program, Violation, World, worlds
 
 __all__ = ["Outcome", "Run", "play"]
 
@@ -24,7 +24,7 @@ _MAX_ACTIONS = 20_000
 _FAULTS_UNTIL = 2_500  # actions; behind them a run must come to its end
 _ZOMBIE_ACTIONS = 400
 _START_TRIES = 50
-_KEY_GROUPS = 16
+_KEY_GROUPS = 32
 _MODES = {
     "aligned": {},
     "unaligned": {"execution.checkpointing.unaligned.enabled": "true"},
@@ -76,15 +76,27 @@ class Run:
     """The state of a run; `go` plays it to its end."""
 
     def __init__(
-        self, seed: int, keep_trace: bool = False, options: Mapping[str, str] | None = None, calm: bool = False
+        self,
+        seed: int,
+        keep_trace: bool = False,
+        options: Mapping[str, str] | None = None,
+        calm: bool = False,
+        program: Program | None = None,
+        parallelism: Sequence[int] = (),
     ) -> None:
-        """`options` replace drawn ones; in a `calm` run nothing goes wrong by itself."""
+        """`options`, `program` and the `parallelism` of one driver after the other replace what is drawn.
+
+        In a `calm` run nothing goes wrong by itself.
+        """
         self.random = random = Random(seed)
         self.name = f"run-{seed}"
-        mode, program = random.choice(list(_MODES)), random.choice(PROGRAMS)
+        mode, drawn = random.choice(list(_MODES)), random.choice(PROGRAMS)
+        program = program or drawn
+        self._parallelism = list(parallelism)
         self.outcome = Outcome(seed, mode, program.__name__)
         self._keep_trace = keep_trace
         self.time = 1_000
+        self.max_actions = _MAX_ACTIONS
         self.store = FaultyStore(delay=self._slow)
         worlds[self.name] = World()
         self._options = self._draw_options(mode) | dict(options or {})
@@ -126,7 +138,8 @@ class Run:
     def _draw_plan(self) -> JobPlan:
         """The program with some parallelism: a job that is resumed may have another one."""
         env = StreamExecutionEnvironment.get_execution_environment(Configuration(self._options))
-        env.set_parallelism(self.random.randrange(1, 4)).set_max_parallelism(_KEY_GROUPS)
+        drawn = self.random.randrange(1, 4)
+        env.set_parallelism(self._parallelism.pop(0) if self._parallelism else drawn).set_max_parallelism(_KEY_GROUPS)
         self._program(env, self.name, self._records)
         return env.job_plan("simulated")
 
@@ -137,8 +150,8 @@ class Run:
         try:
             while not self._ended():
                 self.outcome.actions += 1
-                if self.outcome.actions > _MAX_ACTIONS:
-                    raise Violation(f"the job has not ended after {_MAX_ACTIONS} actions")
+                if self.outcome.actions > self.max_actions:
+                    raise Violation(f"the job has not ended after {self.max_actions} actions")
                 if self.outcome.actions < _FAULTS_UNTIL:
                     self._go_wrong()
                 elif self.outcome.actions == _FAULTS_UNTIL:
@@ -300,7 +313,7 @@ class Run:
         if random.random() < rates.kill:
             self.restart("a worker was killed")
         if random.random() < rates.driver:
-            self._replace_driver()
+            self.replace_driver()
 
     def _inject(self) -> None:
         random = self.random
@@ -327,7 +340,7 @@ class Run:
     def _start_attempt(self) -> None:
         self.driver.start_attempt()
 
-    def _replace_driver(self) -> None:
+    def replace_driver(self) -> None:
         """The driver is killed, or only believed to be: then it goes on beside its successor until it notices."""
         self.note("the driver is replaced")
         zombie = self.random.random() < 0.5

@@ -11,17 +11,24 @@ from typing import Any
 
 from headgate.batch import Batch
 from headgate.environment import StreamExecutionEnvironment
-from headgate.functions import CoProcessFunction, KeyedProcessFunction, RuntimeContext
+from headgate.functions import (
+    CoProcessFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    RuntimeContext,
+)
 from headgate.sink import CommitRequest, Committer, Sink, SinkWriter, WriterContext
 from headgate.sinks import TwoPhaseCommitSinkFunction
 from headgate.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
-from headgate.state.api import ValueStateDescriptor
+from headgate.state.api import MapStateDescriptor, ValueStateDescriptor
 
-__all__ = ["COUNT", "KEYS", "PROGRAMS", "Violation", "World", "key_of", "worlds"]
+__all__ = ["COUNT", "KEYS", "PROGRAMS", "Program", "Violation", "World", "key_of", "worlds"]
 
 KEYS = 40
 COUNT = "count"
 _STATE = ValueStateDescriptor(COUNT, "bigint")
+_RULES = 1_000_000
+_RULE_STATE = MapStateDescriptor("rules", "bigint", "bigint")
 
 
 class Violation(Exception):
@@ -257,6 +264,22 @@ class NumberBoth(CoProcessFunction):
     process_element2 = process_element1
 
 
+class NumberUnderRules(KeyedBroadcastProcessFunction):
+    """The same beside broadcast state, which every subtask has whole."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._count = runtime_context.get_state(_STATE)
+
+    def process_element(self, value: int, ctx: Any) -> Iterator[tuple[int, int]]:
+        number = (self._count.value() or 0) + 1
+        self._count.update(number)
+        yield value, number
+
+    def process_broadcast_element(self, value: int, ctx: Any) -> list[Any]:
+        ctx.get_broadcast_state(_RULE_STATE).put(value, value)
+        return []
+
+
 Program = Callable[[StreamExecutionEnvironment, str, int], None]
 
 
@@ -299,4 +322,11 @@ def found_splits(env: StreamExecutionEnvironment, run: str, records: int) -> Non
     env.from_source(Chunks(records)).key_by(key_of).process(Number()).sink_to(NumberedSink(run))
 
 
-PROGRAMS: tuple[Program, ...] = (one_input, two_inputs, diamond, found_splits)
+def with_rules(env: StreamExecutionEnvironment, run: str, records: int) -> None:
+    """Keyed records beside a broadcast stream, whose own records are beyond those that are counted."""
+    rules = env.from_sequence(_RULES, _RULES + 20).map(_same).start_new_chain().broadcast(_RULE_STATE)
+    keyed = env.from_sequence(0, records - 1).key_by(key_of)
+    keyed.connect(rules).process(NumberUnderRules()).add_sink(WorldSink(run))
+
+
+PROGRAMS: tuple[Program, ...] = (one_input, two_inputs, diamond, found_splits, with_rules)

@@ -1,0 +1,287 @@
+"""Keyed state as Parquet tables: any backend writes them, any reads them, other tools too. SPEC R8.2"""
+
+import io
+from dataclasses import replace
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headgate import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    Time,
+    Types,
+    ValueStateDescriptor,
+)
+from headgate.errors import IllegalState, StateMigrationError
+from headgate.keygroups import KeyGroupRange
+from headgate.state.backend import BackendSetup
+from headgate.state.canonical import CANONICAL, CanonicalRun, as_native
+from headgate.state.hashmap import HashMapBackend
+from headgate.state.rocksdb import RocksDBBackend
+from headgate.state.timers import TimeDomain
+
+MAKES = {"hashmap": HashMapBackend, "rocksdb": RocksDBBackend}
+KEYS = range(300)
+TTL = StateTtlConfig.new_builder(Time.hours(1)).build()
+STATES = {
+    "count": ValueStateDescriptor("count", Types.LONG()),
+    "name": ValueStateDescriptor("name", Types.STRING()),
+    "pair": ValueStateDescriptor("pair", "word string, n bigint"),
+    "thing": ValueStateDescriptor("thing"),
+    "seen": ListStateDescriptor("seen", Types.LONG()),
+    "things": ListStateDescriptor("things"),
+    "by name": MapStateDescriptor("by name", Types.STRING(), Types.LONG()),
+    "by thing": MapStateDescriptor("by thing"),
+    "total": ReducingStateDescriptor("total", lambda a, b: a + b, Types.LONG()),
+    "fading": ValueStateDescriptor("fading", Types.LONG()),
+    "fading list": ListStateDescriptor("fading list", Types.LONG()),
+    "fading map": MapStateDescriptor("fading map", Types.STRING(), Types.LONG()),
+}
+for name, descriptor in STATES.items():
+    if name.startswith("fading"):
+        descriptor.enable_time_to_live(TTL)
+
+
+LONG = Types.LONG()
+
+
+def setup_for(tmp_path, name, key_type=LONG, groups=(0, 127), **more):
+    return BackendSetup(
+        operator="op",
+        key_groups=KeyGroupRange(*groups),
+        max_parallelism=128,
+        clock=lambda: 1000,
+        key_type=key_type,
+        instance=name,
+        directory=tmp_path / name,
+        **more,
+    )
+
+
+def fill(backend, keys=KEYS):
+    states = {name: backend.state(descriptor) for name, descriptor in STATES.items()}
+    for key in keys:
+        backend.set_current_key(key)
+        states["count"].update(key)
+        states["name"].update(f"n{key}")
+        states["pair"].update((f"w{key}", key))
+        states["thing"].update({"k": key})
+        states["seen"].add_all([key, 7, key + 1])
+        states["things"].add_all([(key,), "x"])
+        states["by name"].put_all({"b": key, "a": 1})
+        states["by thing"].put((key, "t"), None)
+        states["total"].add(key)
+        states["total"].add(1)
+        states["fading"].update(key)
+        states["fading list"].add_all([key, key])
+        states["fading map"].put("k", key)
+        backend.timers.register(TimeDomain.PROCESSING, 5000 + key, key, backend.context.group)
+    backend.put_raw(3, b"raw bytes")
+
+
+def check(backend, keys=KEYS, timers=True):
+    states = {name: backend.state(descriptor) for name, descriptor in STATES.items()}
+    for key in keys:
+        backend.set_current_key(key)
+        assert states["count"].value() == key
+        assert states["name"].value() == f"n{key}"
+        assert tuple(states["pair"].value()) == (f"w{key}", key)
+        assert states["thing"].value() == {"k": key}
+        assert list(states["seen"].get()) == [key, 7, key + 1]
+        assert list(states["things"].get()) == [(key,), "x"]
+        assert dict(states["by name"].items()) == {"b": key, "a": 1}
+        assert dict(states["by thing"].items()) == {(key, "t"): None}
+        assert states["total"].get() == key + 1
+        assert states["fading"].value() == key
+        assert list(states["fading list"].get()) == [key, key]
+        assert dict(states["fading map"].items()) == {"k": key}
+    if timers:
+        assert sorted(timer.timestamp for timer in backend.timers.all()) == [5000 + key for key in keys]
+
+
+def taken(backend):
+    run = CanonicalRun(backend, 9, lambda state: f"op/{state}/part-0.parquet")
+    files = {}
+    for name, data in run:
+        files[name] = files.get(name, b"") + data
+    return run.handle, files
+
+
+def reader(files):
+    return lambda payload, offset, length: files[payload.id][offset : offset + length]
+
+
+def restored(make, setup, handles, files):
+    backend = make(setup)
+    native, read, done = as_native(make, setup, handles, reader(files))
+    backend.restore(native, read)
+    done()
+    return backend
+
+
+@pytest.mark.parametrize("new", MAKES)
+@pytest.mark.parametrize("old", MAKES)
+def test_any_backend_reads_what_any_has_written(tmp_path, old, new):
+    first = MAKES[old](setup_for(tmp_path, "first"))
+    fill(first)
+    handle, files = taken(first)
+    assert handle.backend == CANONICAL
+    second = restored(MAKES[new], setup_for(tmp_path, "second"), [handle], files)
+    check(second)
+    assert second.raw(3) == b"raw bytes"
+    first.dispose()
+    second.dispose()
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_state_that_was_never_touched_is_written_too(tmp_path, make):  # SPEC R1.10
+    first = MAKES[make](setup_for(tmp_path, "first"))
+    fill(first)
+    handle, files = taken(first)
+    second = restored(MAKES[make], setup_for(tmp_path, "second"), [handle], files)
+    again, more = taken(second)
+    third = restored(MAKES[make], setup_for(tmp_path, "third"), [again], more)
+    check(third)
+    for backend in (first, second, third):
+        backend.dispose()
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_rescaled(tmp_path, make):  # SPEC R3.4
+    whole = MAKES[make](setup_for(tmp_path, "whole"))
+    fill(whole)
+    handle, files = taken(whole)
+    parts = []
+    for index, groups in enumerate([(0, 40), (41, 127)]):
+        setup = setup_for(tmp_path, f"part-{index}", groups=groups)
+        parts.append(restored(MAKES[make], setup, [handle], files))
+    found = [sorted(part.keys("count")) if part.state(STATES["count"]) else [] for part in parts]
+    assert sorted(found[0] + found[1]) == list(KEYS)
+    for part, keys in zip(parts, found, strict=True):
+        check(part, keys)
+    halves = [taken(part) for part in parts]
+    everything = halves[0][1] | {f"2-{name}": data for name, data in halves[1][1].items()}
+    # two files of one name, as two subtasks write them, lie under different names in a savepoint
+    other = halves[1][0]
+    import msgspec
+
+    files2 = [
+        msgspec.structs.replace(f, payload=msgspec.structs.replace(f.payload, id=f"2-{f.name}")) for f in other.files
+    ]
+    other = msgspec.structs.replace(other, files=files2)
+    joined = restored(MAKES[make], setup_for(tmp_path, "joined"), [halves[0][0], other], everything)
+    check(joined)
+    for backend in (whole, *parts, joined):
+        backend.dispose()
+
+
+def test_other_tools_read_the_tables(tmp_path):
+    backend = HashMapBackend(setup_for(tmp_path, "one"))
+    fill(backend)
+    _, files = taken(backend)
+    count = pd.read_parquet(io.BytesIO(files["op/count/part-0.parquet"]))
+    assert list(count.columns) == ["key_group", "key", "namespace", "value"]
+    assert dict(zip(count["key"], count["value"], strict=True)) == {key: key for key in KEYS}
+    rows = list(zip(count["key_group"], count["key"], strict=True))
+    assert rows == sorted(rows)
+    parquet = pq.ParquetFile(io.BytesIO(files["op/count/part-0.parquet"]))
+    for index in range(parquet.num_row_groups):
+        assert len(set(parquet.read_row_group(index).column("key_group").to_pylist())) == 1
+    pair = pq.read_table(io.BytesIO(files["op/pair/part-0.parquet"]))
+    assert pair.schema.field("value").type == pa.struct([("word", pa.string()), ("n", pa.int64())])
+    thing = pd.read_parquet(io.BytesIO(files["op/thing/part-0.parquet"]))
+    assert "{'k': 5}" in set(thing["value_text"])
+    seen = pd.read_parquet(io.BytesIO(files["op/seen/part-0.parquet"]))
+    assert seen[seen["key"] == 4].sort_values("pos")["value"].tolist() == [4, 7, 5]
+    fading = pd.read_parquet(io.BytesIO(files["op/fading/part-0.parquet"]))
+    assert set(fading["ttl_ts"]) == {1000}
+    timers = pd.read_parquet(io.BytesIO(files["op/_timers/part-0.parquet"]))
+    assert set(timers["domain"]) == {"processing"}
+    backend.dispose()
+
+
+@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.parametrize(
+    ("key_type", "keys"),
+    [
+        (Types.STRING(), ["a", "b", "ä"]),
+        (Types.TUPLE([Types.STRING(), Types.LONG()]), [("a", 1), ("b", 2)]),
+        (Types.PICKLED_BYTE_ARRAY(), [1, "a", (2, True), 1.5, b"x"]),
+    ],
+)
+def test_keys_of_any_type(tmp_path, make, key_type, keys):
+    first = MAKES[make](setup_for(tmp_path, "first", key_type))
+    state = first.state(STATES["count"])
+    for number, key in enumerate(keys):
+        first.set_current_key(key)
+        state.update(number)
+    handle, files = taken(first)
+    second = restored(MAKES[make], setup_for(tmp_path, "second", key_type), [handle], files)
+    state = second.state(STATES["count"])
+    for number, key in enumerate(keys):
+        second.set_current_key(key)
+        assert state.value() == number
+    first.dispose()
+    second.dispose()
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_namespaces(tmp_path, make):  # SPEC R1.9
+    first = MAKES[make](setup_for(tmp_path, "first"))
+    count, seen = first.state(STATES["count"]), first.state(STATES["seen"])
+    for key in KEYS:
+        first.set_current_key(key)
+        count.update(1)
+        first.set_namespace(("window", key % 3))
+        count.update(key)
+        seen.add(key)
+    handle, files = taken(first)
+    second = restored(MAKES[make], setup_for(tmp_path, "second"), [handle], files)
+    count, seen = second.state(STATES["count"]), second.state(STATES["seen"])
+    for key in KEYS:
+        second.set_current_key(key)
+        assert count.value() == 1
+        second.set_namespace(("window", key % 3))
+        assert count.value() == key
+        assert list(seen.get()) == [key]
+    first.dispose()
+    second.dispose()
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_a_schema_that_grew(tmp_path, make):  # SPEC R8.6
+    first = MAKES[make](setup_for(tmp_path, "first"))
+    fill(first)
+    handle, files = taken(first)
+    second = restored(MAKES[make], setup_for(tmp_path, "second"), [handle], files)
+    wider = second.state(ValueStateDescriptor("pair", "word string, n bigint, city string"))
+    second.set_current_key(5)
+    assert tuple(wider.value()) == ("w5", 5, None)
+    third = restored(MAKES[make], setup_for(tmp_path, "third"), [handle], files)
+    with pytest.raises(StateMigrationError, match=r"state 'pair'.*n"):
+        third.state(ValueStateDescriptor("pair", "word string, n string"))
+    for backend in (first, second, third):
+        backend.dispose()
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_another_max_parallelism_is_refused(tmp_path, make):  # SPEC R3.3
+    first = MAKES[make](setup_for(tmp_path, "first"))
+    fill(first, range(5))
+    handle, files = taken(first)
+    setup = replace(setup_for(tmp_path, "second"), max_parallelism=64, key_groups=KeyGroupRange(0, 63))
+    with pytest.raises(IllegalState, match="max parallelism mismatch"):
+        restored(MAKES[make], setup, [handle], files)
+    first.dispose()
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_nothing_at_all(tmp_path, make):
+    backend = MAKES[make](setup_for(tmp_path, "first"))
+    assert taken(backend) == (None, {})
+    backend.dispose()
