@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import queue
 import sys
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
@@ -18,7 +19,8 @@ from headgate.config import Configuration, process_defaults
 from headgate.errors import HeadgateError, InvalidArgument, JobCancelled
 from headgate.functions import callable_of
 from headgate.graph import Inlet, JobGraph, OperatorSpec, Pipeline, build_job_graph
-from headgate.ids import JobId, new_job_id
+from headgate.ids import new_job_id
+from headgate.job_client import Job, JobClient, JobExecutionResult
 from headgate.levels import Layout, as_json, describe, lay_out
 from headgate.restart import RestartStrategyConfiguration, from_configuration
 from headgate.runtime.job import JobStatus, SparkJob
@@ -26,7 +28,9 @@ from headgate.runtime.local import LocalRun
 from headgate.runtime.operators.ends import decode_collected
 from headgate.runtime.plan import JobPlan, Settings, make_plan
 from headgate.runtime.progress import live_table
+from headgate.runtime.replan import saved_key_groups, with_key_groups
 from headgate.runtime.session import get_session
+from headgate.runtime.snapshots_of_job import named_manifest
 from headgate.sources import CollectionSource, DataGenSource, SequenceSource, Source
 from headgate.state_backends import StateBackend
 from headgate.stream import DataStream, Records, call_site, check_parallelism
@@ -46,74 +50,6 @@ def use_local_runtime(options: dict[str, Any] | None) -> dict[str, Any] | None:
     global _local_everywhere
     before, _local_everywhere = _local_everywhere, options
     return before
-
-
-class Job(Protocol):
-    """A job that was started."""
-
-    job_id: JobId
-
-    @property
-    def status(self) -> JobStatus: ...
-    @property
-    def error(self) -> HeadgateError | None: ...
-    def cancel(self) -> None: ...
-    def wait(self, timeout: float | None = None) -> JobStatus: ...
-    def raise_if_failed(self) -> None: ...
-
-
-class JobExecutionResult:
-    """What `execute` gives when the job has finished."""
-
-    def __init__(self, job_id: JobId, seconds: float) -> None:
-        self._job_id, self._seconds = job_id, seconds
-
-    def get_job_id(self) -> JobId:
-        """The job's id."""
-        return self._job_id
-
-    def get_net_runtime(self) -> int:
-        """How long the job ran, in milliseconds."""
-        return int(self._seconds * 1000)
-
-
-class JobClient:
-    """A hold on a running job."""
-
-    def __init__(self, job: Job, at_end: Callable[[], None] | None = None) -> None:
-        """`at_end` is called whenever somebody has waited for the end."""
-        self._job = job
-        self._at_end = at_end
-        self._started = time.monotonic()
-
-    def get_job_id(self) -> JobId:
-        """The job's id, 32 hex digits."""
-        return self._job.job_id
-
-    def get_job_status(self) -> JobStatus:
-        """Where the job is in its life."""
-        return self._job.status
-
-    def cancel(self, timeout: float = 30.0) -> JobStatus:
-        """Cancel the job and wait until it has ended."""
-        self._job.cancel()
-        return self._job.wait(timeout)
-
-    def wait(self, timeout: float | None = None) -> JobExecutionResult:
-        """Until the job has finished; its error if it failed, TimeoutError if the time is over before."""
-        if not self._job.wait(timeout).is_terminal:
-            raise TimeoutError(f"the job still runs after {timeout} s")
-        if self._at_end is not None:
-            self._at_end()
-        self._job.raise_if_failed()
-        return JobExecutionResult(self._job.job_id, time.monotonic() - self._started)
-
-    get_job_execution_result = wait
-
-    @property
-    def job(self) -> Any:
-        """The job itself: workers, metrics, failures."""
-        return self._job
 
 
 class StreamExecutionEnvironment:
@@ -354,6 +290,18 @@ class StreamExecutionEnvironment:
         )
         return make_plan(graph, layout, settings)
 
+    def _replanner(self, job_name: str | None) -> Callable[[int], JobPlan]:
+        """What plans the same program with another parallelism, whatever is added to it meanwhile."""
+        other = copy.copy(self)
+        other._pipeline = self._pipeline.copy()  # noqa: SLF001 - of its own class
+        other._configuration = Configuration(self._configuration)  # noqa: SLF001
+
+        def replan(parallelism: int) -> JobPlan:
+            other.get_configuration().set("parallelism.default", parallelism)
+            return other.job_plan(job_name)
+
+        return replan
+
     def _waits_for_final_checkpoint(self) -> bool:
         conf = self._configuration
         periodic = conf.get("execution.checkpointing.interval") is not None and self._local is None
@@ -361,13 +309,17 @@ class StreamExecutionEnvironment:
 
     def _start(self, job_name: str | None, on_output: Callable[[str, bytes, Callable[[], None]], None]) -> Job:
         plan = self.job_plan(job_name)
+        replan = self._replanner(job_name)
         self._pipeline.job_started()
         if self._local is not None:
             return _LocalJob(plan, on_output, self._local)
         job_id = new_job_id()
+        manifest = named_manifest(self._configuration)
+        if manifest is not None:
+            plan = with_key_groups(plan, saved_key_groups(manifest))
         checkpointing = self.get_checkpoint_config().is_checkpointing_enabled()
         restart = from_configuration(self._configuration, checkpointing=checkpointing)
-        job = SparkJob(plan, job_id, self._session(), self._configuration, restart, on_output)
+        job = SparkJob(plan, job_id, self._session(), self._configuration, restart, on_output, replan)
         job.start()
         return job
 

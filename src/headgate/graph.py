@@ -146,6 +146,12 @@ class Pipeline:
                 wanted |= {node.id, *(inlet.node for inlet in node.inlets)}
         return [replace(node) for node in self.nodes if node.id in wanted]
 
+    def copy(self) -> Pipeline:
+        """The same program; what is added to one is not in the other."""
+        other = Pipeline()
+        other.nodes, other._started = list(self.nodes), self._started
+        return other
+
     def job_started(self) -> None:
         """What is there now belongs to the job that was just started."""
         self._started = len(self.nodes)

@@ -142,6 +142,12 @@ class CheckpointService:
         self._tell(ev.AttemptStarted(number, _topology(self._plan), restored))
         return restore
 
+    def replan(self, plan: JobPlan) -> None:
+        """The next attempt runs another plan of the same program."""
+        self._plan = plan
+        self._snapshots.replan(plan)
+        self._splits.replan(plan.graph)
+
     def worker_storage(self) -> WorkerStorage:
         """Where the workers of the attempt write."""
         return self._snapshots.worker_storage(self._attempt, self.settings.incremental)
@@ -271,6 +277,17 @@ class CheckpointService:
     ) -> None:
         """A savepoint now."""
         self._request(ev.SavepointRequested(RequestId(request), target, format), answer)
+
+    def request_stop(
+        self,
+        request: str,
+        target: str | None,
+        drain: bool,
+        format: SavepointFormat,
+        answer: Future[ev.RequestDone],
+    ) -> None:
+        """A savepoint, and then the end of the job (SPEC R8.3)."""
+        self._request(ev.StopRequested(RequestId(request), target, drain, format), answer)
 
     def _request(self, event: Any, answer: Future[ev.RequestDone]) -> None:
         self._requests[event.request_id] = answer

@@ -14,24 +14,26 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from concurrent.futures import Future
 from pathlib import Path
 
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from headgate.config import Configuration
-from headgate.errors import HeadgateError, JobCancelled, JobFailed, NotEnoughSlots
+from headgate.errors import HeadgateError, IllegalState, JobCancelled, JobFailed, NotEnoughSlots
 from headgate.ids import JobId, VertexId
 from headgate.levels import describe as describe_layout
 from headgate.protocol.messages import Cancel, Confirm, Failed, Finished, FromWorker, Metrics, Output, Register, Running
 from headgate.protocol.properties import EndStatus
 from headgate.restart import RestartStrategy
 from headgate.runtime import spark as spark_internals
+from headgate.runtime.attempt import Attempt, Call, CancelRequested, Event, Lost, Message, Rescale, SparkEnded
 from headgate.runtime.causes import choose_cause
 from headgate.runtime.control import ControlServer, WorkerKey
 from headgate.runtime.job_checkpoints import JobCheckpoints
 from headgate.runtime.plan import JobPlan, task_part
+from headgate.runtime.replan import with_key_groups
 from headgate.runtime.restore_files import VertexRestore
 from headgate.runtime.session import dataflow_session
 from headgate.runtime.shipping import search_path, write_archive
@@ -49,58 +51,6 @@ _RETRY_SECONDS = 0.5
 _POLL_SECONDS = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
-    worker: WorkerKey
-    message: FromWorker
-
-
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    worker: WorkerKey
-
-
-@dataclass(frozen=True, slots=True)
-class _SparkEnded:
-    attempt: int
-    error: BaseException | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """Something to be done in the job's thread."""
-
-    function: Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _CancelRequested:
-    pass
-
-
-Event = _Message | _Lost | _SparkEnded | _CancelRequested | _Call
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """What is known of the attempt that runs."""
-
-    number: int
-    group: str
-    workers: dict[WorkerKey, Register] = field(default_factory=dict)
-    running: set[WorkerKey] = field(default_factory=set)
-    finished: set[WorkerKey] = field(default_factory=set)
-    metrics: dict[WorkerKey, Metrics] = field(default_factory=dict)
-    heard: dict[WorkerKey, float] = field(default_factory=dict)  # when each worker last said something
-    failures: list[Failed] = field(default_factory=list)
-    failing_since: float | None = None
-    stopped_at: float | None = None  # when we last told Spark and the workers to stop
-    over_at: float = 0.0  # when Spark's job ended
-    ended_by_us: bool = False  # Spark ended the job because we told it to
-    checked_at: float = 0.0
-    spark_error: BaseException | None = None
-
-
 class SparkJob:
     """One job, from `execute` to its end, over any number of attempts."""
 
@@ -112,8 +62,14 @@ class SparkJob:
         configuration: Configuration,
         restart: RestartStrategy,
         on_output: Callable[[str, bytes, Callable[[], None]], None],
+        replan: Callable[[int], JobPlan] | None = None,
     ) -> None:
-        """`on_output(channel, payload, confirm)` gets printed lines and records; it calls confirm when it took them."""
+        """`on_output(channel, payload, confirm)` gets printed lines and records; it calls confirm when it took them.
+
+        `replan` gives the plan for another parallelism.
+        """
+        self._replan = replan
+        self._rescaling: Rescale | None = None
         self.plan, self.job_id = plan, job_id
         self._spark, self._configuration, self._restart = spark, configuration, restart
         self._on_output = on_output
@@ -122,7 +78,7 @@ class SparkJob:
         self._changed = threading.Condition()
         self._error: HeadgateError | None = None
         self._cancel_requested = threading.Event()
-        self._attempt: _Attempt | None = None
+        self._attempt: Attempt | None = None
         self.restarts = 0
         self.failure_log: list[str] = []
         self._checkpoints: JobCheckpoints | None = None
@@ -147,7 +103,7 @@ class SparkJob:
     def cancel(self) -> None:
         """Stop the job; returns at once."""
         self._cancel_requested.set()
-        self._events.put(_CancelRequested())
+        self._events.put(CancelRequested())
 
     def wait(self, timeout: float | None = None) -> JobStatus:
         """Until the job has ended, or the time is over."""
@@ -169,6 +125,36 @@ class SparkJob:
     def _all_running(self) -> bool:
         attempt = self._attempt
         return attempt is not None and len(attempt.running) == self.plan.layout.slots
+
+    def rescale(self, parallelism: int, timeout: float = 600.0) -> None:
+        """Go on with another parallelism, from a checkpoint that is taken now; called from any other thread.
+
+        (1) Everything that can be refused is refused while the job runs on, (2) a checkpoint, (3) a new attempt.
+        """
+        if self._replan is None or self._checkpoints is None:
+            raise IllegalState(f"job '{self.plan.name}' cannot be rescaled: it has not started yet")
+        groups = {op.id: v.max_parallelism for v in self.plan.graph.vertices for op in v.operators}
+        plan = with_key_groups(self._replan(parallelism), groups)  # (1)
+        reserved = self._configuration.get("headgate.spark.reserved-slots")
+        spark_internals.wait_for_slots(
+            self._spark, plan.layout.slots, reserved, 0, describe_layout(plan.graph, plan.layout), lambda: False
+        )
+        deadline = time.monotonic() + timeout
+        self._checkpoints.trigger_checkpoint(timeout=timeout)  # (2)
+        change = Rescale(plan, Future())
+        self._post(lambda: self._begin_rescale(change))  # (3)
+        change.answer.result(max(0.0, deadline - time.monotonic()))
+
+    def _begin_rescale(self, change: Rescale) -> None:
+        attempt = self._attempt
+        if attempt is None or attempt.failing_since is not None or self._rescaling is not None:
+            message = f"job '{self.plan.name}' is restarting, or is being rescaled already: try again when it runs"
+            change.answer.set_exception(IllegalState(message))
+            return
+        self._rescaling = change
+        attempt.rescaled = True
+        if self._checkpoints is not None:
+            self._checkpoints.job_running(False)
 
     def workers(self) -> dict[tuple[int, int], Register]:
         """The workers of the attempt that runs, by level and number."""
@@ -209,8 +195,8 @@ class SparkJob:
             bind,
             host,
             self._configuration.get("headgate.control.port"),
-            lambda w, m: self._events.put(_Message(w, m)),
-            lambda w: self._events.put(_Lost(w)),
+            lambda w, m: self._events.put(Message(w, m)),
+            lambda w: self._events.put(Lost(w)),
             self._control_timeout,
         )
 
@@ -232,7 +218,7 @@ class SparkJob:
         )
         self.job_id = self._checkpoints.job_id
         while True:
-            attempt = _Attempt(number, f"headgate-{self.job_id}-{number}")
+            attempt = Attempt(number, f"headgate-{self.job_id}-{number}")
             self._attempt = attempt
             error = self._run_attempt(server, attempt)
             if isinstance(error, NotEnoughSlots) and number == 0:
@@ -241,6 +227,12 @@ class SparkJob:
                 self._wait_for_old_tasks(server, attempt, _OLD_TASKS_SECONDS)
                 self._end(error)
                 return
+            if attempt.rescaled and self._rescaling is not None:
+                self._wait_for_old_tasks(server, attempt, _OLD_TASKS_SECONDS)
+                self.plan = self._rescaling.plan
+                self._checkpoints.replan(self.plan)
+                number += 1
+                continue
             self.failure_log.append(str(error))
             delay = self._restart.on_failure(time.time_ns() // 1_000_000)
             if delay is None or self._superseded or spark_internals.is_stopped(self._spark):
@@ -254,13 +246,13 @@ class SparkJob:
                 self._end(JobCancelled(f"job '{self.plan.name}' was cancelled"))
                 return
             number += 1
-            self.restarts = number
+            self.restarts += 1
 
     def _final(self, error: HeadgateError) -> JobFailed:
         tries = f" after {self.restarts} restarts" if self.restarts else ""
         return JobFailed(f"job '{self.plan.name}' failed{tries}: {error}")
 
-    def _run_attempt(self, server: ControlServer, attempt: _Attempt) -> HeadgateError | None:
+    def _run_attempt(self, server: ControlServer, attempt: Attempt) -> HeadgateError | None:
         """One attempt from its start to the end of Spark's job; what it failed of, if it did.
 
         Workers of a failed attempt may still be on their way out.
@@ -297,7 +289,7 @@ class SparkJob:
     def _explain(self) -> str:
         return describe_layout(self.plan.graph, self.plan.layout)
 
-    def _action(self, server: ControlServer, attempt: _Attempt, timeout: float) -> None:
+    def _action(self, server: ControlServer, attempt: Attempt, timeout: float) -> None:
         """In a thread of its own: the Spark job, which runs as long as the dataflow."""
         error: BaseException | None = None
         deadline = time.monotonic() + timeout
@@ -327,9 +319,9 @@ class SparkJob:
             error = caught
         if error is None and self._cancel_requested.is_set() and not attempt.workers:
             error = JobCancelled(f"job '{self.plan.name}' was cancelled")
-        self._events.put(_SparkEnded(attempt.number, error))
+        self._events.put(SparkEnded(attempt.number, error))
 
-    def _functions(self, server: ControlServer, attempt: _Attempt) -> list[LevelTask]:
+    def _functions(self, server: ControlServer, attempt: Attempt) -> list[LevelTask]:
         assert self._checkpoints is not None
         storage = self._checkpoints.worker_storage()
         context = self._spark.sparkContext
@@ -356,13 +348,13 @@ class SparkJob:
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def _step(self, server: ControlServer, attempt: _Attempt) -> bool:
+    def _step(self, server: ControlServer, attempt: Attempt) -> bool:
         """Handle one event; whether the attempt is over."""
         try:
             event: Event | None = self._events.get(timeout=self._patience())
         except queue.Empty:
             event = None
-        if isinstance(event, _SparkEnded):
+        if isinstance(event, SparkEnded):
             if event.attempt != attempt.number:
                 return False
             attempt.spark_error = event.error
@@ -370,11 +362,11 @@ class SparkJob:
             return True
         if self._checkpoints is not None:
             self._checkpoints.tick()
-        if isinstance(event, _Call):
+        if isinstance(event, Call):
             event.function()
-        elif isinstance(event, _Message) and event.worker.attempt == attempt.number:
+        elif isinstance(event, Message) and event.worker.attempt == attempt.number:
             self._on_message(server, attempt, event.worker, event.message)
-        elif isinstance(event, _Lost) and event.worker.attempt == attempt.number:
+        elif isinstance(event, Lost) and event.worker.attempt == attempt.number:
             self._on_lost(attempt, event.worker)
         self._check_heard(attempt)
         if self._cancel_requested.is_set():
@@ -382,6 +374,8 @@ class SparkJob:
             self._stop(server, attempt, "the job was cancelled")
         elif self._is_sure(attempt):
             self._stop(server, attempt, "another subtask failed")
+        elif attempt.rescaled:
+            self._stop(server, attempt, "the job goes on with another parallelism")
         return False
 
     def _patience(self) -> float:
@@ -389,7 +383,7 @@ class SparkJob:
         alarm = None if self._checkpoints is None else self._checkpoints.seconds_to_alarm()
         return _POLL_SECONDS if alarm is None else min(_POLL_SECONDS, alarm)
 
-    def _on_message(self, server: ControlServer, attempt: _Attempt, worker: WorkerKey, message: FromWorker) -> None:
+    def _on_message(self, server: ControlServer, attempt: Attempt, worker: WorkerKey, message: FromWorker) -> None:
         attempt.heard[worker] = time.monotonic()
         if self._checkpoints is not None:
             self._checkpoints.on_message(worker, message)
@@ -405,19 +399,22 @@ class SparkJob:
                 self._set(JobStatus.RUNNING)
                 if self._checkpoints is not None:
                     self._checkpoints.job_running(True)
+                if self._rescaling is not None and not attempt.rescaled:
+                    change, self._rescaling = self._rescaling, None
+                    change.answer.set_result(None)
         elif isinstance(message, Finished):
             attempt.finished.add(worker)
         elif isinstance(message, Failed):
             attempt.failures.append(message)
             self._failing(attempt)
 
-    def _on_lost(self, attempt: _Attempt, worker: WorkerKey) -> None:
+    def _on_lost(self, attempt: Attempt, worker: WorkerKey) -> None:
         if worker in attempt.finished or attempt.stopped_at is not None:
             return
         register = attempt.workers[worker]
         self._lost(attempt, worker, f"died (process {register.pid} on {register.host})")
 
-    def _check_heard(self, attempt: _Attempt) -> None:
+    def _check_heard(self, attempt: Attempt) -> None:
         """The driver's watchdog: a worker that hangs keeps its connection, but says nothing any more."""
         now = time.monotonic()
         if attempt.stopped_at is not None or now - attempt.checked_at < 0.5 or not self._events.empty():
@@ -429,7 +426,7 @@ class SparkJob:
                 seconds = f"{self._control_timeout:.0f} s"
                 self._lost(attempt, worker, f"was not heard for {seconds} (process {register.pid} on {register.host})")
 
-    def _lost(self, attempt: _Attempt, worker: WorkerKey, what: str) -> None:
+    def _lost(self, attempt: Attempt, worker: WorkerKey, what: str) -> None:
         name = self.plan.task_name(worker.level, worker.index)
         attempt.heard.pop(worker, None)
         attempt.failures.append(Failed(f"the worker of {name} {what}", "", operator=name, kind="lost"))
@@ -437,12 +434,12 @@ class SparkJob:
 
     def _post(self, function: Callable[[], None]) -> None:
         """Run something in the job's thread."""
-        self._events.put(_Call(function))
+        self._events.put(Call(function))
 
     def _pump(self) -> None:
         """Wait for the next function of the job's thread, between attempts: workers have nothing to say then."""
         event = self._events.get()
-        if isinstance(event, _Call):
+        if isinstance(event, Call):
             event.function()
 
     def _stand_down(self, message: str) -> None:
@@ -456,14 +453,14 @@ class SparkJob:
             self._attempt.failures.append(Failed(message, "", kind="runtime"))
             self._failing(self._attempt)
 
-    def _failing(self, attempt: _Attempt) -> None:
+    def _failing(self, attempt: Attempt) -> None:
         if attempt.failing_since is None:
             attempt.failing_since = time.monotonic()
             self._set(JobStatus.FAILING)
             if self._checkpoints is not None:
                 self._checkpoints.job_running(False)
 
-    def _is_sure(self, attempt: _Attempt) -> bool:
+    def _is_sure(self, attempt: Attempt) -> bool:
         """Whether to stop what still runs: at once when the user's code failed, else after a moment for a better cause."""
         if attempt.failing_since is None:
             return False
@@ -471,7 +468,7 @@ class SparkJob:
             return True
         return time.monotonic() - attempt.failing_since > _BETTER_CAUSE_SECONDS
 
-    def _stop(self, server: ControlServer, attempt: _Attempt, reason: str) -> None:
+    def _stop(self, server: ControlServer, attempt: Attempt, reason: str) -> None:
         """Called again and again until Spark has ended the job: a task may register, or the job be submitted, late."""
         now = time.monotonic()
         if attempt.stopped_at is not None and now - attempt.stopped_at < 0.2:
@@ -481,7 +478,7 @@ class SparkJob:
         with contextlib.suppress(Exception):
             spark_internals.cancel_group(self._spark, attempt.group)
 
-    def _wait_for_old_tasks(self, server: ControlServer, attempt: _Attempt, seconds: float) -> None:
+    def _wait_for_old_tasks(self, server: ControlServer, attempt: Attempt, seconds: float) -> None:
         """The next attempt starts when no task of this one is active on any executor, and no worker is connected."""
         deadline = time.monotonic() + seconds
         stopping = attempt.spark_error is not None or bool(attempt.failures) or self._cancel_requested.is_set()
@@ -503,14 +500,14 @@ class SparkJob:
         if seconds >= _OLD_TASKS_SECONDS:
             self._warn(f"attempt {attempt.number + 1} is over, but some of its tasks still run; nobody listens to them")
 
-    def _active_tasks(self, attempt: _Attempt) -> int:
+    def _active_tasks(self, attempt: Attempt) -> int:
         if spark_internals.is_stopped(self._spark):
             return 0
         with contextlib.suppress(Exception):
             return spark_internals.active_tasks(self._spark, attempt.group)
         return 0
 
-    def _kill(self, attempt: _Attempt, worker: WorkerKey) -> None:
+    def _kill(self, attempt: Attempt, worker: WorkerKey) -> None:
         """A worker on this machine that does not even react to its own timer: some C code holds the interpreter."""
         register = attempt.workers.get(worker)
         if register is not None:
@@ -518,23 +515,25 @@ class SparkJob:
                 if Path(f"/proc/{register.pid}/comm").read_text().strip() == process_mark(self.job_id, attempt.number):
                     os.kill(register.pid, signal.SIGKILL)
 
-    def _drain(self, server: ControlServer, attempt: _Attempt) -> None:
+    def _drain(self, server: ControlServer, attempt: Attempt) -> None:
         """What workers said while Spark was already stopping: the culprit may be among it, and late output."""
         while True:
             try:
                 event = self._events.get_nowait()
             except queue.Empty:
                 return
-            if isinstance(event, _Call):
+            if isinstance(event, Call):
                 event.function()
-            elif isinstance(event, _Message) and event.worker.attempt == attempt.number:
+            elif isinstance(event, Message) and event.worker.attempt == attempt.number:
                 self._on_message(server, attempt, event.worker, event.message)
-            elif isinstance(event, _Lost) and event.worker.attempt == attempt.number:
+            elif isinstance(event, Lost) and event.worker.attempt == attempt.number:
                 self._on_lost(attempt, event.worker)
 
     # --- status -----------------------------------------------------------------------------------------------------
 
     def _set(self, status: JobStatus) -> None:
+        if status.is_terminal and self._rescaling is not None and not self._rescaling.answer.done():
+            self._rescaling.answer.set_exception(IllegalState(f"job '{self.plan.name}' has ended"))
         if status.is_terminal and self._checkpoints is not None:
             self._checkpoints.job_ended(EndStatus[status.name])
         with self._changed:

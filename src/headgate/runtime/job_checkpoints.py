@@ -47,12 +47,7 @@ class JobCheckpoints:
         self._ended = False
         self._lock = threading.Lock()
         self._unanswered: set[Future[RequestDone]] = set()
-        self._index = {
-            TaskId(slot.vertex, slot.subtask): (level, index)
-            for level, slots in enumerate(plan.layout.levels)
-            for index, slot in enumerate(slots)
-            if not slot.relay
-        }
+        self._index = _index(plan)
         self._service = CheckpointService(
             plan, job_id, configuration, send=self._send, call=post, pump=pump, fail=fail, stand_down=stand_down
         )
@@ -68,6 +63,11 @@ class JobCheckpoints:
     def stats(self) -> StatsTracker:
         """What is remembered of the job's checkpoints."""
         return self._service.coordinator.stats
+
+    def replan(self, plan: JobPlan) -> None:
+        """The next attempt runs another plan of the same program."""
+        self._plan, self._index = plan, _index(plan)
+        self._service.replan(plan)
 
     def start_attempt(self, number: int) -> Mapping[VertexId, VertexRestore]:
         """What the subtasks of a new attempt start from."""
@@ -118,10 +118,21 @@ class JobCheckpoints:
         return self._ask(lambda name, answer: self._service.request_checkpoint(name, full, answer), timeout)
 
     def trigger_savepoint(
-        self, target: str | None = None, format: SavepointFormat = SavepointFormat.NATIVE, timeout: float = 600.0
+        self, target: str | None = None, format: SavepointFormat = SavepointFormat.CANONICAL, timeout: float = 600.0
     ) -> RequestDone:
         """Take a savepoint now and wait for it; its error if it failed."""
         return self._ask(lambda name, answer: self._service.request_savepoint(name, target, format, answer), timeout)
+
+    def stop_with_savepoint(
+        self,
+        target: str | None = None,
+        drain: bool = False,
+        format: SavepointFormat = SavepointFormat.CANONICAL,
+        timeout: float = 600.0,
+    ) -> RequestDone:
+        """Take a savepoint and stop; answered when all tasks have finished. Its error if the job goes on."""
+        ask: Ask = lambda name, answer: self._service.request_stop(name, target, drain, format, answer)  # noqa: E731
+        return self._ask(ask, timeout)
 
     def _ask(self, ask: Ask, timeout: float) -> RequestDone:
         answer: Future[RequestDone] = Future()
@@ -137,3 +148,13 @@ class JobCheckpoints:
 
     def _over(self) -> IllegalState:
         return IllegalState(f"job '{self._plan.name}' has ended")
+
+
+def _index(plan: JobPlan) -> dict[TaskId, tuple[int, int]]:
+    """Level and place of every subtask."""
+    return {
+        TaskId(slot.vertex, slot.subtask): (level, index)
+        for level, slots in enumerate(plan.layout.levels)
+        for index, slot in enumerate(slots)
+        if not slot.relay
+    }

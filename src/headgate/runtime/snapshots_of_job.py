@@ -39,9 +39,10 @@ from headgate.storage.layout import Attempt, JobLayout, make_savepoint_directory
 from headgate.storage.log import CommitNumber, CompletedRef, JobLog, Superseded, load_completed, newest_job
 from headgate.storage.objects import MissingObject, OutcomeUnknown
 from headgate.storage.reader import SnapshotReader
+from headgate.storage.remote import open_store
 from headgate.storage.settings import StorageKind, StorageSettings
 
-__all__ = ["JobSnapshots", "restore_plan"]
+__all__ = ["JobSnapshots", "named_manifest", "restore_plan"]
 
 _FIRST_ENTRY = 1
 _SETTLE_SECONDS = 0.5
@@ -73,6 +74,10 @@ class JobSnapshots:
     @property
     def _in_files(self) -> bool:
         return self._settings.kind is StorageKind.FILESYSTEM
+
+    def replan(self, plan: JobPlan) -> None:
+        """The next attempt runs another plan of the same program."""
+        self._plan = plan
 
     # --- starting ---------------------------------------------------------------------------------------------------
 
@@ -361,6 +366,12 @@ def _size(handle: object) -> int:
     if isinstance(handle, InlineBytes):
         return len(handle.data)
     return handle.length if isinstance(handle, FileSegment | Placeholder) else 0
+
+
+def named_manifest(configuration: Configuration) -> mf.Manifest | None:
+    """The metadata of the snapshot that the user names to start from, if any."""
+    pointer = configuration.get(config.RECOVERY_PATH)
+    return None if pointer is None else load(open_store(), pointer).manifest
 
 
 def restore_plan(

@@ -80,6 +80,10 @@ class Splits:
         self._due: dict[int, int] = {}  # when to look for splits again
         self._attempt = 0
 
+    def replan(self, graph: JobGraph) -> None:
+        """The next attempt runs another graph of the same program."""
+        self._graph, self._operators = graph, dynamic_sources(graph)
+
     @property
     def any(self) -> bool:
         """Whether the job has such sources at all."""

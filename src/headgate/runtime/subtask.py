@@ -93,6 +93,7 @@ class Subtask:
         self._held: set[ChannelId] = set()  # channels whose writers are held back
         self._final_checkpoint: int | None = None  # the first checkpoint behind the last record
         self._committed = not settings.final_checkpoint
+        self._stopping: int | None = None  # the savepoint that the job stops with: no record is read behind it
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -114,9 +115,9 @@ class Subtask:
         self._chain.finish()  # (1)
         self._tell_end_of_data()  # (2)
 
-    def _tell_end_of_data(self) -> None:
+    def _tell_end_of_data(self, drain: bool = True) -> None:
         for writer in self._writers:
-            writer.event(Kind.END_OF_DATA, flags=DRAIN)
+            writer.event(Kind.END_OF_DATA, flags=DRAIN if drain else 0)
         self._outbox.flush()
         self.data_finished = True
         self._end_if_done()
@@ -194,8 +195,15 @@ class Subtask:
 
     def has_work(self) -> bool:
         """Whether `step` can do something now."""
-        return self.has_events() or (
-            self._source is not None and self.status is Status.RUNNING and not self.data_finished
+        return self.has_events() or self._reads()
+
+    def _reads(self) -> bool:
+        """Whether its source is to be asked for records."""
+        return (
+            self._source is not None
+            and self.status is Status.RUNNING
+            and not self.data_finished
+            and self._stopping is None
         )
 
     def has_events(self) -> bool:
@@ -221,9 +229,7 @@ class Subtask:
                 return self._slice(max_records)
             self._event(channel, frame)
             return 0
-        if self._source is not None and self.status is Status.RUNNING and not self.data_finished:
-            return self._poll(max_records)
-        return 0
+        return self._poll(max_records) if self._reads() else 0
 
     def _slice(self, max_records: int) -> int:
         assert self._batch is not None
@@ -252,7 +258,7 @@ class Subtask:
             self._obey(self._gate.on_cancel_marker(channel.id, _checkpoint_id(frame), now))
         elif frame.kind == Kind.END_OF_DATA:
             self._open_data -= 1
-            if self._open_data == 0 and not self.data_finished:
+            if self._open_data == 0 and not self.data_finished and frame.flags & DRAIN:
                 self._finish_data()
         elif frame.kind == Kind.END_OF_PARTITION:
             self._obey(self._gate.on_end_of_partition(channel.id, now))
@@ -267,6 +273,8 @@ class Subtask:
     def trigger(self, barrier: Barrier) -> None:
         """The coordinator starts a checkpoint here: this is a source, or all its writers have ended."""
         if self.status is Status.RUNNING:
+            if barrier.options.drain and not self.data_finished:
+                self._finish_data()  # what follows from the end of the data belongs before the barrier (SPEC R8.3)
             self._obey(self._gate.trigger(barrier, self._services.now()))
         elif self.status is Status.CREATED:
             self._obey(self._gate.not_ready(barrier.id))
@@ -279,12 +287,22 @@ class Subtask:
     def notify_complete(self, checkpoint_id: int, commits: Commits = NO_COMMITS) -> None:
         """A checkpoint is complete; `commits` has its number in the job log."""
         self._chain.notify_complete(checkpoint_id, commits)
+        if self._stopping == checkpoint_id:
+            self._committed = True
+            if self.data_finished:
+                self._end_if_done()
+            else:
+                self._tell_end_of_data(drain=False)  # no last words of the operators: the job goes on another time
+            return
         if self._final_checkpoint is not None and checkpoint_id >= self._final_checkpoint:
             self._committed = True
             self._end_if_done()
 
     def notify_aborted(self, checkpoint_id: int) -> None:
         """The coordinator gave a checkpoint up."""
+        if self._stopping == checkpoint_id:  # the job goes on
+            self._stopping = None
+            self._committed = not self._settings.final_checkpoint
         self._drop(checkpoint_id)
         self._obey(self._gate.on_aborted(checkpoint_id))
         self._chain.notify_aborted(checkpoint_id)
@@ -337,7 +355,9 @@ class Subtask:
         kind = _kind(barrier)
         started = self._services.now()
         operators = self._chain.snapshot(barrier.id, barrier.timestamp, kind, lambda: self._send_barrier(barrier))
-        if self.data_finished and self._final_checkpoint is None and not barrier.options.type.is_savepoint:
+        if barrier.options.type is SnapshotType.SYNC_SAVEPOINT:
+            self._stopping, self._committed = barrier.id, False
+        elif self.data_finished and self._final_checkpoint is None and not barrier.options.type.is_savepoint:
             self._final_checkpoint = barrier.id
         progress = SnapshotInProgress(
             barrier, operators, instruction.metrics, self.data_finished, self._restored_finished
@@ -409,10 +429,10 @@ class Subtask:
         """The next time (ms) at which `on_time` has work."""
         if self.status is not Status.RUNNING:
             return None
-        times = self._chain.deadlines()
+        times = self._chain.deadlines() if self._stopping is None else []
         if self._flush_at is not None:
             times.append(self._flush_at)
-        if self._source is not None and not self.data_finished and (ready := self._source.ready_at()) is not None:
+        if self._reads() and self._source is not None and (ready := self._source.ready_at()) is not None:
             times.append(ready)
         if (align := self._gate.next_deadline()) is not None:
             times.append(align)
@@ -422,7 +442,7 @@ class Subtask:
         """Fire timers, flush buffers that are due, end alignments that took too long."""
         if self.status is not Status.RUNNING:
             return
-        if self._chain.on_time(now):
+        if self._stopping is None and self._chain.on_time(now):
             self._flush_if_due()
         if self._flush_at is not None and now >= self._flush_at:
             self.flush()

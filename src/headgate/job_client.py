@@ -1,0 +1,150 @@
+"""What a program holds of a job that it started."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from headgate.errors import HeadgateError, IllegalState
+from headgate.ids import JobId
+from headgate.protocol.checkpoint_types import SavepointFormat
+from headgate.runtime.job_checkpoints import JobCheckpoints
+from headgate.runtime.status import JobStatus
+
+__all__ = ["Job", "JobClient", "JobExecutionResult"]
+
+
+class Job(Protocol):
+    """A job that was started."""
+
+    job_id: JobId
+
+    @property
+    def status(self) -> JobStatus:
+        """Where it is in its life."""
+        ...
+
+    @property
+    def error(self) -> HeadgateError | None:
+        """Why it failed, if it did."""
+        ...
+
+    def cancel(self) -> None:
+        """Stop it; returns at once."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> JobStatus:
+        """Until it has ended, or the time is over."""
+        ...
+
+    def raise_if_failed(self) -> None:
+        """Its error, for whoever waits for its result."""
+        ...
+
+
+class JobExecutionResult:
+    """What `execute` gives when the job has finished."""
+
+    def __init__(self, job_id: JobId, seconds: float) -> None:
+        self._job_id, self._seconds = job_id, seconds
+
+    def get_job_id(self) -> JobId:
+        """The job's id."""
+        return self._job_id
+
+    def get_net_runtime(self) -> int:
+        """How long the job ran, in milliseconds."""
+        return int(self._seconds * 1000)
+
+
+class JobClient:
+    """A hold on a running job."""
+
+    def __init__(self, job: Job, at_end: Callable[[], None] | None = None) -> None:
+        """`at_end` is called whenever somebody has waited for the end."""
+        self._job = job
+        self._at_end = at_end
+        self._started = time.monotonic()
+
+    def get_job_id(self) -> JobId:
+        """The job's id, 32 hex digits."""
+        return self._job.job_id
+
+    def get_job_status(self) -> JobStatus:
+        """Where the job is in its life."""
+        return self._job.status
+
+    def cancel(self, timeout: float = 30.0) -> JobStatus:
+        """Cancel the job and wait until it has ended."""
+        self._job.cancel()
+        return self._job.wait(timeout)
+
+    def wait(self, timeout: float | None = None) -> JobExecutionResult:
+        """Until the job has finished; its error if it failed, TimeoutError if the time is over before."""
+        if not self._job.wait(timeout).is_terminal:
+            raise TimeoutError(f"the job still runs after {timeout} s")
+        if self._at_end is not None:
+            self._at_end()
+        self._job.raise_if_failed()
+        return JobExecutionResult(self._job.job_id, time.monotonic() - self._started)
+
+    get_job_execution_result = wait
+
+    @property
+    def job(self) -> Any:
+        """The job itself: workers, metrics, failures."""
+        return self._job
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    def trigger_checkpoint(self, full: bool = False, timeout: float = 600.0) -> int:
+        """Take a checkpoint now and wait for it; its id. A `full` one uses no file of an older one."""
+        return self._checkpoints().trigger_checkpoint(full, timeout).checkpoint_id
+
+    def trigger_savepoint(
+        self,
+        savepoint_directory: str | None = None,
+        format: SavepointFormat = SavepointFormat.CANONICAL,
+        timeout: float = 600.0,
+    ) -> str:
+        """Take a savepoint and wait for it; its path."""
+        return self._checkpoints().trigger_savepoint(savepoint_directory, format, timeout).pointer
+
+    def stop_with_savepoint(
+        self,
+        advance_to_end_of_event_time: bool = False,
+        savepoint_directory: str | None = None,
+        format: SavepointFormat = SavepointFormat.CANONICAL,
+        timeout: float = 600.0,
+    ) -> str:
+        """Take a savepoint and stop; its path. To go on later, start a job from it (SPEC R8.3).
+
+        With `advance_to_end_of_event_time` the job is drained: operators act as at the end of their input. Do not go on
+        from such a savepoint.
+        """
+        checkpoints = self._checkpoints()
+        done = checkpoints.stop_with_savepoint(savepoint_directory, advance_to_end_of_event_time, format, timeout)
+        return done.pointer
+
+    def cancel_with_savepoint(self, savepoint_directory: str | None = None, timeout: float = 600.0) -> str:
+        """Take a savepoint, then cancel the job; its path. `stop_with_savepoint` also commits what sinks have prepared."""
+        path = self.trigger_savepoint(savepoint_directory, timeout=timeout)
+        self.cancel()
+        return path
+
+    def rescale(self, parallelism: int, timeout: float = 600.0) -> None:
+        """Go on with another parallelism: from a checkpoint that is taken for it, without losing or repeating a record.
+
+        Operators with a parallelism of their own keep it. Refused, with the job running on, if Spark lacks the slots.
+        """
+        rescale = getattr(self._job, "rescale", None)
+        if rescale is None:
+            raise IllegalState("a job of the local runtime cannot be rescaled")
+        rescale(parallelism, timeout)
+
+    def _checkpoints(self) -> JobCheckpoints:
+        checkpoints: JobCheckpoints | None = getattr(self._job, "checkpoints", None)
+        if checkpoints is None:
+            raise IllegalState("the job takes no checkpoints: it runs in the local runtime, or has not started yet")
+        return checkpoints

@@ -1,0 +1,73 @@
+"""Plans that follow from state: the number of key groups that it was stored with (SPEC R3.3), operators found again (R8.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from headgate.errors import IllegalState
+from headgate.ids import OperatorId
+from headgate.keygroups import check_max_parallelism
+from headgate.runtime.plan import JobPlan, make_plan
+from headgate.storage import manifest as mf
+from headgate.storage.handles import size_of
+
+__all__ = ["Found", "find_operators", "saved_key_groups", "with_key_groups"]
+
+
+def saved_key_groups(manifest: mf.Manifest) -> dict[OperatorId, int]:
+    """The max parallelism of each operator that left state."""
+    return {op.id: op.max_parallelism for op in manifest.operators if any(s.pieces for s in op.subtasks)}
+
+
+def with_key_groups(plan: JobPlan, saved: Mapping[OperatorId, int]) -> JobPlan:
+    """The plan with the max parallelism of stored state, where the program leaves it open; else the same plan."""
+    vertices = []
+    for vertex in plan.graph.vertices:
+        found = {saved[op.id] for op in vertex.operators if op.id in saved}
+        if len(found) > 1:
+            raise IllegalState(
+                f"the operators of vertex '{vertex.name}' were stored with different numbers of key groups, {sorted(found)}: "
+                "they cannot run in one chain; call start_new_chain() on one of them"
+            )
+        kept = found.pop() if found else vertex.max_parallelism
+        if kept != vertex.max_parallelism and not vertex.max_parallelism_set:
+            if kept < vertex.parallelism:
+                raise IllegalState(
+                    f"vertex '{vertex.name}' has parallelism {vertex.parallelism}, but its state was stored with {kept} key "
+                    "groups, which is the highest parallelism it can ever have: lower the parallelism"
+                )
+            check_max_parallelism(kept, vertex.parallelism, f"vertex {vertex.name}")
+            vertex = replace(vertex, max_parallelism=kept)
+        vertices.append(vertex)
+    if all(new is old for new, old in zip(vertices, plan.graph.vertices, strict=True)):
+        return plan
+    return make_plan(replace(plan.graph, vertices=vertices), plan.layout, plan.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What becomes of an operator when a job starts from a snapshot."""
+
+    operator: str
+    uid: str | None
+    what: str  # matched | new | dropped
+    state_bytes: int
+
+
+def find_operators(plan: JobPlan, manifest: mf.Manifest) -> list[Found]:
+    """Every operator of the program and of the snapshot; what has no state and is gone is left out."""
+    stored = {op.id: op for op in manifest.operators}
+    found = []
+    for vertex in plan.graph.vertices:
+        for operator in vertex.operators:
+            old = stored.pop(operator.id, None)
+            what = "new" if old is None else "matched"
+            found.append(Found(operator.name, operator.uid, what, 0 if old is None else _bytes(old)))
+    found += [Found(op.name, op.uid, "dropped", _bytes(op)) for op in stored.values() if _bytes(op)]
+    return found
+
+
+def _bytes(operator: mf.OperatorState) -> int:
+    parts = (part for subtask in operator.subtasks for piece in subtask.pieces for part in piece.parts)
+    return sum(size_of(part.handle) for part in parts)
