@@ -62,15 +62,16 @@ def run(env: StreamExecutionEnvironment, a: argparse.Namespace, records: int) ->
     return time.monotonic() - started
 
 
-def checkpoint(env: StreamExecutionEnvironment, interval: int) -> None:
-    """Take incremental checkpoints in a directory of their own, or none."""
+def checkpoint(env: StreamExecutionEnvironment, interval: int, kind: str) -> None:
+    """Take checkpoints in a directory of their own: none, full or incremental ones."""
     conf = env.get_configuration()
-    if not interval:
+    conf.remove_config("execution.checkpointing.incremental")
+    if kind == "none":
         conf.remove_config("execution.checkpointing.interval")
         return
     conf.set("execution.checkpointing.dir", f"file://{tempfile.mkdtemp(prefix='headgate-bench-')}")
     conf.set("execution.checkpointing.interval", f"{interval} ms")
-    conf.set("execution.checkpointing.incremental", True)
+    conf.set("execution.checkpointing.incremental", kind == "incremental")
 
 
 def main() -> None:
@@ -83,15 +84,16 @@ def main() -> None:
     p.add_argument("--parallelism", type=int, default=2)
     p.add_argument("--runs", type=int, default=1)
     p.add_argument("--interval", type=int, default=0, help="take a checkpoint every so many milliseconds")
-    p.add_argument("--pairs", type=int, default=0, help="so many pairs of runs, without and with checkpoints")
+    p.add_argument("--rounds", type=int, default=0, help="so many rounds of one run of each kind of checkpoint")
+    p.add_argument("--checkpoints", default="incremental", help="kinds: none, full, incremental, separated by commas")
     a = p.parse_args()
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(a.parallelism)
     env.get_configuration().set("state.backend.type", a.backend)
     run(env, a, 20_000)  # workers warm, classes loaded
-    intervals = [0, a.interval] * a.pairs if a.pairs else [a.interval] * a.runs
-    for interval in intervals:
-        checkpoint(env, interval)
+    kinds = a.checkpoints.split(",") if a.interval else ["none"]
+    for kind in kinds * (a.rounds or a.runs):
+        checkpoint(env, a.interval, kind)
         seconds = run(env, a, a.records)
         work = "W1 process + value state" if a.kind == "stateful" else f"W2 sum, emit={a.emit}"
         print(
@@ -102,7 +104,7 @@ def main() -> None:
                     "records": a.records,
                     "seconds": round(seconds, 2),
                     "records_per_s": round(a.records / seconds),
-                    "checkpoint": f"every {interval} ms, incremental" if interval else "none",
+                    "checkpoint": kind,
                     "notes": f"parallelism={a.parallelism} keys={a.keys}",
                 }
             ),

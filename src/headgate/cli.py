@@ -27,7 +27,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from headgate import config
+from headgate import cli_jobs, cli_state, config
 from headgate.config import Configuration
 from headgate.errors import ConfigError, HeadgateError
 from headgate.storage.gc import collect, plan_gc
@@ -42,6 +42,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+cli_jobs.add_commands(app)
+cli_state.add_commands(app)
 
 Assignments = Annotated[
     list[str] | None, typer.Option("-D", metavar="KEY=VALUE", help="Set an option; may be given more than once.")
@@ -94,6 +97,15 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the newest job of this name in the checkpoint directory.")
     ] = False,
+    savepoint: Annotated[
+        str | None, typer.Option("--from", "-s", metavar="PATH", help="Start from a savepoint or checkpoint.")
+    ] = None,
+    allow_non_restored: Annotated[
+        bool, typer.Option("--allow-non-restored-state", "-n", help="Drop state of operators that are gone.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --from: list matched, new and dropped operators, start nothing.")
+    ] = False,
     show_traceback: Annotated[
         bool, typer.Option("--traceback", help="Show the Python traceback of Headgate's errors.")
     ] = False,
@@ -105,6 +117,14 @@ def run(
         given = load_configuration(assignments or [], config_file)
         if resume:
             given.set(config.RESUME, True, config.Origin.COMMAND_LINE)
+        if savepoint is not None:
+            given.set(config.RECOVERY_PATH, savepoint, config.Origin.COMMAND_LINE)
+        if allow_non_restored:
+            given.set(config.RECOVERY_IGNORE_UNCLAIMED, True, config.Origin.COMMAND_LINE)
+        if dry_run:
+            if savepoint is None:
+                raise ConfigError("--dry-run shows what becomes of a snapshot's state: name one with --from PATH")
+            given.set(config.DRY_RUN, True, config.Origin.COMMAND_LINE)
         config.set_process_defaults(given)
         _run_as_main(file, args or [])
     except HeadgateError as error:

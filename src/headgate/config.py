@@ -164,6 +164,9 @@ def _as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+_SECRETS: Final = (".token", ".password", ".secret", ".secret-key")
+
+
 def _is_free(key: str) -> bool:
     return key.startswith(("spark.", "user."))
 
@@ -249,7 +252,7 @@ class Configuration:
         """
         for key, text in sorted(self.to_dict().items()):
             if _is_free(key) or self.get(key) != OPTIONS[key].default:
-                yield key, text, self.origin(key)
+                yield key, "(hidden)" if key.endswith(_SECRETS) else text, self.origin(key)
 
     def spark_options(self) -> dict[str, str]:
         """Give the options that belong to Spark.
@@ -344,7 +347,8 @@ class Configuration:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __repr__(self) -> str:
-        return f"Configuration({self.to_dict()!r})"
+        shown = {key: "(hidden)" if key.endswith(_SECRETS) else text for key, text in self.to_dict().items()}
+        return f"Configuration({shown!r})"
 
 
 # --- headgate.yaml, -D and the process --------------------------------------------------------------------------------

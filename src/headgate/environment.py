@@ -22,13 +22,14 @@ from headgate.graph import Inlet, JobGraph, OperatorSpec, Pipeline, build_job_gr
 from headgate.ids import new_job_id
 from headgate.job_client import Job, JobClient, JobExecutionResult
 from headgate.levels import Layout, as_json, describe, lay_out
+from headgate.rest import register
 from headgate.restart import RestartStrategyConfiguration, from_configuration
 from headgate.runtime.job import JobStatus, SparkJob
 from headgate.runtime.local import LocalRun
 from headgate.runtime.operators.ends import decode_collected
 from headgate.runtime.plan import JobPlan, Settings, make_plan
 from headgate.runtime.progress import live_table
-from headgate.runtime.replan import saved_key_groups, with_key_groups
+from headgate.runtime.replan import dry_run, saved_key_groups, with_key_groups
 from headgate.runtime.session import get_session
 from headgate.runtime.snapshots_of_job import named_manifest
 from headgate.sources import CollectionSource, DataGenSource, SequenceSource, Source
@@ -317,10 +318,13 @@ class StreamExecutionEnvironment:
         manifest = named_manifest(self._configuration)
         if manifest is not None:
             plan = with_key_groups(plan, saved_key_groups(manifest))
+            if self._configuration.get("headgate.dry-run"):
+                raise SystemExit(dry_run(plan, manifest, self._configuration))
         checkpointing = self.get_checkpoint_config().is_checkpointing_enabled()
         restart = from_configuration(self._configuration, checkpointing=checkpointing)
         job = SparkJob(plan, job_id, self._session(), self._configuration, restart, on_output, replan)
         job.start()
+        register(job, self._configuration)
         return job
 
     def _session(self) -> SparkSession:

@@ -377,6 +377,15 @@ def _vertex(number: VertexId, chain: list[Node], ids: dict[int, OperatorId], job
     )
 
 
+def operator_id_of(uid: str) -> OperatorId:
+    """The id of the operator with a uid (SPEC R8.5).
+
+    >>> operator_id_of("a")[:8]
+    '897859f6'
+    """
+    return OperatorId(murmur3_128(uid.encode()).hex())
+
+
 def _operator_ids(nodes: list[Node], auto_uids: bool) -> dict[int, OperatorId]:
     """SPEC R8.5: the uid's hash, or a hash of the structure that does not depend on names or parallelism."""
     ids: dict[int, OperatorId] = {}
@@ -388,7 +397,7 @@ def _operator_ids(nodes: list[Node], auto_uids: bool) -> dict[int, OperatorId]:
                     f"uid '{node.uid}' is used twice: by {owners[node.uid].where} and by {node.where}; every uid must be unique"
                 )
             owners[node.uid] = node
-            digest = murmur3_128(node.uid.encode())
+            ids[node.id] = operator_id_of(node.uid)
         elif not auto_uids:
             raise GraphError(
                 f"{node.where} has no uid and pipeline.auto-generate-uids is false: call .uid('...') on it, "
@@ -396,8 +405,7 @@ def _operator_ids(nodes: list[Node], auto_uids: bool) -> dict[int, OperatorId]:
             )
         else:
             inputs = ",".join(f"{ids[i.node]}:{i.input}:{i.tag.name if i.tag else ''}" for i in node.inlets)
-            digest = murmur3_128(f"{position}|{node.operator.kind}|{inputs}".encode())
-        ids[node.id] = OperatorId(digest.hex())
+            ids[node.id] = operator_id_of(f"{position}|{node.operator.kind}|{inputs}")
     return ids
 
 

@@ -169,6 +169,7 @@ LOCAL_BACKUP = _flag("execution.checkpointing.local-backup.enabled", "Keep a cop
 LOCAL_BACKUP_DIRS = _text("execution.checkpointing.local-backup.dirs", "Directories for local copies, separated by commas.", "taskmanager.state.local.root-dirs")
 
 # --- Recovery ---------------------------------------------------------------------------------------------------------
+DRY_RUN = _flag("headgate.dry-run", "List what would become of the state that execution.state-recovery.path names, and start nothing.")
 RECOVERY_FROM_LOCAL = _flag("execution.state-recovery.from-local", "Restore from local copies where they are still there.", "state.backend.local-recovery")
 RECOVERY_PATH = _text("execution.state-recovery.path", "Checkpoint or savepoint to start from.", "execution.savepoint.path")
 RESUME = _flag("headgate.resume", "Continue the newest job of this name in the checkpoint directory; set by --resume.")
@@ -209,5 +210,9 @@ TTL_MIGRATION = _flag("headgate.state.ttl-migration.enabled", "Let a state's tim
 # --- Output and operations --------------------------------------------------------------------------------------------
 COMMITTER_RETRIES = _count("sink.committer.retries", 10, "Times a sink's commit is tried again before the job fails.")
 CHECKPOINT_HISTORY = _count("web.checkpoints.history", 10, "Checkpoints that REST and dashboard remember.")
-ASYNC_STORE_DURATION = _duration("rest.async.store-duration", 5 * MINUTE, "How long the result of a triggered operation can be asked for.")
+REST_ENABLED = _flag("headgate.rest.enabled", "Serve REST on the driver.", default=True)
+REST_ADDRESS = _add(Option("rest.address", Kind.STRING, "127.0.0.1", "Address that REST listens on; beyond loopback a token is needed.", ("rest.bind-address",)))
+REST_PORT = _count("rest.port", 8081, "Port of REST; if it is taken, the next free one. 0 takes any.", "rest.bind-port")
+REST_TOKEN = _text("headgate.rest.token", "What requests must carry as 'Authorization: Bearer ...'; hidden wherever options are shown.")
+REST_STORE_DURATION = _duration("rest.async.store-duration", 5 * MINUTE, "How long the result of a triggered operation can be asked for.")
 # fmt: on

@@ -68,6 +68,8 @@ class SparkJob:
 
         `replan` gives the plan for another parallelism.
         """
+        self.begun_ms = time.time_ns() // 1_000_000
+        self.ended_ms: int | None = None
         self._replan = replan
         self._rescaling: Rescale | None = None
         self.plan, self.job_id = plan, job_id
@@ -99,6 +101,11 @@ class SparkJob:
     @property
     def error(self) -> HeadgateError | None:
         return self._error
+
+    @property
+    def configuration(self) -> Configuration:
+        """What the job was started with."""
+        return self._configuration
 
     def cancel(self) -> None:
         """Stop the job; returns at once."""
@@ -539,6 +546,7 @@ class SparkJob:
         with self._changed:
             if not self._status.is_terminal:
                 self._status = status
+                self.ended_ms = time.time_ns() // 1_000_000 if status.is_terminal else None
             self._changed.notify_all()
 
     def _fail(self, error: HeadgateError, cause: BaseException | None = None) -> None:

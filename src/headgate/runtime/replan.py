@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from headgate.errors import IllegalState
+from rich.console import Console
+from rich.table import Table
+
+from headgate.config import Configuration
+from headgate.errors import HeadgateError, IllegalState
 from headgate.ids import OperatorId
 from headgate.keygroups import check_max_parallelism
 from headgate.runtime.plan import JobPlan, make_plan
+from headgate.runtime.snapshots_of_job import restore_plan
 from headgate.storage import manifest as mf
 from headgate.storage.handles import size_of
 
-__all__ = ["Found", "find_operators", "saved_key_groups", "with_key_groups"]
+__all__ = ["Found", "dry_run", "find_operators", "saved_key_groups", "with_key_groups"]
 
 
 def saved_key_groups(manifest: mf.Manifest) -> dict[OperatorId, int]:
@@ -71,3 +76,29 @@ def find_operators(plan: JobPlan, manifest: mf.Manifest) -> list[Found]:
 def _bytes(operator: mf.OperatorState) -> int:
     parts = (part for subtask in operator.subtasks for piece in subtask.pieces for part in piece.parts)
     return sum(size_of(part.handle) for part in parts)
+
+
+def dry_run(plan: JobPlan, manifest: mf.Manifest, configuration: Configuration) -> int:
+    """Print what would become of a snapshot's state; the exit code: 1 if the job would be refused."""
+    table = Table(
+        title=f"{manifest.type.value} {manifest.checkpoint_id} of job '{manifest.job_name}'", title_justify="left"
+    )
+    for column in ("operator", "uid", "state"):
+        table.add_column(column)
+    table.add_column("bytes", justify="right")
+    found = find_operators(plan, manifest)
+    for one in found:
+        table.add_row(one.operator, one.uid or "", one.what, f"{one.state_bytes:,}")
+    Console(width=None if Console().is_terminal else 120).print(table)
+    try:
+        restore_plan(
+            plan,
+            manifest,
+            claim=False,
+            ignore_unmatched=configuration.get("execution.state-recovery.ignore-unclaimed-state"),
+        )
+    except HeadgateError as error:
+        print(f"the job would be refused: {error}")  # noqa: T201 - the user asked for it
+        return 1
+    print("the job would start; nothing was started")  # noqa: T201
+    return 0

@@ -24,7 +24,7 @@ from headgate.storage.objects import ObjectStore
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
 
-__all__ = ["RestoreProgress", "VertexRestore", "read_restore"]
+__all__ = ["RestoreProgress", "VertexRestore", "operator_state_of", "read_restore"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def read_restore(
     unchanged = all(len(old) == restore.parallelism for old in restore.operators.values())
     inflight: dict[str, list[list[CapturedFrame]]] = {}
     for operator_id, old in restore.operators.items():
-        left = [_operator_state(reader, pieces) for pieces in old]
+        left = [operator_state_of(reader, pieces) for pieces in old]
         keyed = []
         for index, pieces in enumerate(old):
             for piece in pieces or ():
@@ -140,7 +140,8 @@ def read_restore(
     )
 
 
-def _operator_state(reader: SnapshotReader, pieces: tuple[StatePiece, ...] | None) -> OperatorStateSnapshot | None:
+def operator_state_of(reader: SnapshotReader, pieces: tuple[StatePiece, ...] | None) -> OperatorStateSnapshot | None:
+    """The operator state that a subtask left, if any."""
     for piece in pieces or ():
         if piece.kind is PieceKind.OPERATOR and piece.description:
             described = msgspec.msgpack.decode(piece.description, type=StoredOperatorTables)

@@ -226,6 +226,7 @@ class JobSnapshots:
             self._attempt(),
             content.timestamp,
             tuple(operators),
+            None if content.properties.format is None else content.properties.format.value.lower(),
         )
 
     def _pieces(self, content: ev.Content, task: TaskId, operator: str) -> tuple[mf.StatePiece, ...]:

@@ -43,7 +43,16 @@ from headgate.state.timers import TIMERS, TimeDomain
 from headgate.state.ttl_config import StateTtlConfig, Time
 from headgate.types import PICKLED, TypeInformation, as_type
 
-__all__ = ["CANONICAL", "CanonicalRun", "StoredTable", "as_native", "read_tables", "table_schema"]
+__all__ = [
+    "CANONICAL",
+    "CanonicalRun",
+    "StoredTable",
+    "as_native",
+    "describe_tables",
+    "read_tables",
+    "stored_tables",
+    "table_schema",
+]
 
 CANONICAL = "canonical"
 _RAW = "_raw"
@@ -333,21 +342,10 @@ class CanonicalRun(SnapshotRun):
                 path.unlink()
         finally:
             scratch.dispose()
-        self._handle = _describe(native, files, tables)
-
-
-def _describe(native: KeyedStateHandle, files: list[FileRef], tables: list[StoredTable]) -> KeyedStateHandle:
-    extra: dict[str, Any] = msgspec.to_builtins(_Extra(tables), builtin_types=(bytes,))
-    return KeyedStateHandle(
-        CANONICAL,
-        native.checkpoint_id,
-        native.max_parallelism,
-        native.first_group,
-        native.last_group,
-        native.key_type,
-        files=files,
-        extra=extra,
-    )
+        groups = KeyGroupRange(native.first_group, native.last_group)
+        self._handle = describe_tables(
+            native.checkpoint_id, native.max_parallelism, groups, self._setup.key_type, files, tables
+        )
 
 
 def _write(
@@ -411,13 +409,40 @@ def as_native(
     return native, read_either, remove
 
 
+def stored_tables(handle: KeyedStateHandle) -> list[StoredTable]:
+    """The tables of a canonical handle."""
+    return msgspec.convert(handle.extra, _Extra).tables
+
+
+def describe_tables(
+    checkpoint_id: int,
+    max_parallelism: int,
+    groups: KeyGroupRange,
+    key_type: TypeInformation,
+    files: list[FileRef],
+    tables: list[StoredTable],
+) -> KeyedStateHandle:
+    """The handle of a subtask's tables."""
+    extra: dict[str, Any] = msgspec.to_builtins(_Extra(tables), builtin_types=(bytes,))
+    return KeyedStateHandle(
+        CANONICAL,
+        checkpoint_id,
+        max_parallelism,
+        groups.start,
+        groups.end,
+        TypeMeta.of(key_type),
+        files=files,
+        extra=extra,
+    )
+
+
 def _nothing() -> None:
     """There is nothing to remove."""
 
 
 def _load(backend: KeyedStateBackend, handle: KeyedStateHandle, read: ReadPayload) -> None:
     files = {file.name: file.payload for file in handle.files}
-    for table in msgspec.convert(handle.extra, _Extra).tables:
+    for table in stored_tables(handle):
         with _PayloadFile(files[table.file], read) as source:
             parquet = pq.ParquetFile(pa.PythonFile(source, mode="r"))
             for index, group in enumerate(table.groups):
@@ -540,8 +565,3 @@ class _PayloadFile:
     def close(self) -> None:
         """Nothing is open."""
         self.closed = True
-
-
-def groups_of(handle: KeyedStateHandle) -> KeyGroupRange:
-    """The key groups of a handle."""
-    return KeyGroupRange(handle.first_group, handle.last_group)

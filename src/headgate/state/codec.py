@@ -123,7 +123,9 @@ class ChunkCodec:
         return _LENGTH.pack(len(data)) + data
 
     def _column(self, values: Any, type_info: TypeInformation) -> bytes:
-        array = pa.array(values).cast(type_info.arrow_type)
+        array = pa.array(values)
+        if array.type != type_info.arrow_type:
+            array = array.cast(type_info.arrow_type)
         return _PLAIN + bytes(pa.RecordBatch.from_arrays([array], schema=type_info.schema).serialize())
 
     def _flatten(self, stored: list[Any]) -> tuple[list[int] | None, list[Any] | None, list[Any]]:

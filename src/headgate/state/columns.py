@@ -17,6 +17,7 @@ built anew without them, and their slots are used again, but not while a snapsho
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
@@ -35,7 +36,6 @@ Numbers = npt.NDArray[Any]
 _FIRST_REGION = 64
 _HALF_FULL, _NEARLY_FULL = 0.5, 0.8
 _FEW_DEAD = 32  # not worth building a region anew
-_RELEASED = -1
 _REBUILDS = 4  # in one call, of regions that could still wait
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # golden ratio: neighbouring keys end up far apart
 
@@ -60,7 +60,7 @@ class ColumnTable:
         self._changed: npt.NDArray[np.bool_] | None = None  # by slot, while changes are tracked
         self._dead: Ints = np.zeros(max_parallelism, np.int64)  # removed entries by group that still have their slots
         self._free: list[int] = []  # slots to use again
-        self._held = 0  # snapshots that read the columns
+        self._holders: set[object] = set()  # who reads the columns: snapshots, and changes not picked out yet
         self._index: npt.NDArray[np.int32] = np.zeros(_FIRST_REGION * len(groups), np.int32)
         self._region: Ints = np.full(max_parallelism, -1, np.int64)  # where a group's region starts; -1: not ours
         self._region[groups.start : groups.end + 1] = np.arange(len(groups)) * _FIRST_REGION
@@ -152,7 +152,7 @@ class ColumnTable:
     def _new_slots(self, wanted: int) -> Ints:
         """Slots that were given back, if nobody reads them, then new ones."""
         again: list[int] = []
-        if self._free and not self._held:
+        if self._free and not self._holders:
             again, self._free = self._free[:wanted], self._free[wanted:]
         fresh = wanted - len(again)
         self._reserve(self.count + fresh)
@@ -256,18 +256,21 @@ class ColumnTable:
             self._changed[:] = False
         count = self.count
         columns = self.keys[:count], self.group_of[:count], self.values[:count].copy()
-        self._held += 1
-        return FrozenColumns(*columns, self.live[:count].copy(), changed), Cursor(self._groups.start)
+        cursor = Cursor(self._groups.start)
+        self._holders.add(cursor)
+        return FrozenColumns(*columns, self.live[:count].copy(), changed), cursor
 
     def changes_in(self, frozen: FrozenColumns) -> ColumnChanges:
         """By group, what changed between the freeze that gave `frozen` and the one before."""
-        return frozen.changes()
+        changes = frozen.changes()
+        token = object()
+        self._holders.add(token)
+        weakref.finalize(changes.hold, self._holders.discard, token)
+        return changes
 
     def release(self, cursor: Cursor) -> None:
         """A snapshot is done with the columns."""
-        if cursor.at >= 0:
-            self._held -= 1
-            cursor.at = _RELEASED
+        self._holders.discard(cursor)
 
     def merge(self, budget: int) -> int:
         """Nothing is left behind by a freeze."""
@@ -357,20 +360,33 @@ class FrozenColumns:
 
     def changes(self) -> ColumnChanges:
         """What changed since the freeze before."""
-        rows = np.arange(len(self._keys)) if self._changed is None else self._changed
-        return ColumnChanges(self._keys[rows], self._groups[rows], self._values[rows], self._live[rows])
+        return ColumnChanges(self, np.arange(len(self._keys)) if self._changed is None else self._changed)
+
+    def select(self, rows: Ints) -> FrozenColumns:
+        """Some of the rows, as columns of their own."""
+        return FrozenColumns(self._keys[rows], self._groups[rows], self._values[rows], self._live[rows], None)
+
+
+class _Hold:
+    """While it lives, no slot is used again."""
 
 
 class ColumnChanges:
-    """Entries that changed between two freezes."""
+    """Entries that changed between two freezes; they are picked out when somebody asks, outside the stream's thread."""
 
-    def __init__(self, keys: Ints, groups: npt.NDArray[Any], values: Numbers, live: npt.NDArray[np.bool_]) -> None:
-        self._columns = FrozenColumns(keys, groups, values, live, None)
-        self._size = len(keys)
+    def __init__(self, frozen: FrozenColumns, rows: Ints) -> None:
+        self.hold: _Hold | None = _Hold()  # lives until the changes are picked out, or nobody wants them any more
+        self._frozen: FrozenColumns | None = frozen
+        self._rows, self._size = rows, len(rows)
+        self._picked: FrozenColumns | None = None
 
     def chunk(self, group: int) -> Chunk:
         """The changes of a group."""
-        return self._columns.chunk(group, removals=True)
+        if self._picked is None:
+            assert self._frozen is not None
+            self._picked, self._frozen = self._frozen.select(self._rows), None
+            self.hold = None
+        return self._picked.chunk(group, removals=True)
 
     def __getitem__(self, group: int) -> Table:
         keys, values, gone = self.chunk(group)

@@ -34,6 +34,7 @@ __all__ = [
     "ParsedPath",
     "PathKind",
     "attempt_of",
+    "creator_of",
     "is_inside",
     "is_job_id",
     "make_ref",
@@ -262,6 +263,22 @@ def attempt_of(name: str) -> Attempt | None:
     """
     found = _PRIVATE_NAME.fullmatch(name) or _TEMPORARY_NAME.fullmatch(name)
     return _attempt_of(found) if found and found["epoch"] else None
+
+
+def creator_of(path: str) -> int | None:
+    """The checkpoint that wrote a file, by its path; None if it says nothing.
+
+    >>> (
+    ...     creator_of("/data/job/shared/e1r0-c7-v3-s0-" + "0" * 32 + ".shared"),
+    ...     creator_of("/data/job/chk-9/e1r0-v3-s0.state"),
+    ... )
+    (7, 9)
+    """
+    folder, _, name = path.rpartition("/")
+    if found := _SHARED_NAME.fullmatch(name):
+        return int(found["id"])
+    checkpoint = _CHECKPOINT_DIR.fullmatch(folder.rpartition("/")[2])
+    return int(checkpoint["id"]) if checkpoint else None
 
 
 # ---- references ----------------------------------------------------------------------------------------------------

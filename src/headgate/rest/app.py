@@ -1,0 +1,287 @@
+"""The routes: Flink's paths (SPEC R10.1), with and without `/v1`. What is wrong is a 4xx with the reason in `errors`."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from headgate.errors import HeadgateError, InvalidArgument
+from headgate.job_client import JobClient
+from headgate.protocol.checkpoint_types import SavepointFormat
+from headgate.protocol.stats import CheckpointStats, StatsSnapshot
+from headgate.rest import documents
+from headgate.rest.operations import Operations, UnknownOperation
+from headgate.runtime.job import SparkJob
+from headgate.storage.checkpoints import dispose_savepoint
+from headgate.storage.remote import open_store
+
+__all__ = ["Jobs", "make_app"]
+
+Document = dict[str, Any]
+
+
+class Jobs:
+    """The jobs of this process, oldest first."""
+
+    def __init__(self) -> None:
+        self._jobs: list[SparkJob] = []
+
+    def add(self, job: SparkJob) -> None:
+        """A job has started; of those that have ended the newest hundred are remembered."""
+        ended = [one for one in self._jobs if one.status.is_terminal][:-100]
+        self._jobs = [one for one in self._jobs if one not in ended] + [job]
+
+    def all(self) -> list[SparkJob]:
+        """All that are known."""
+        return list(self._jobs)
+
+    def find(self, job_id: str) -> SparkJob:
+        """The job of this id; 404 if there is none."""
+        for job in reversed(self._jobs):
+            if job.job_id == job_id:
+                return job
+        raise HTTPException(404, f"job {job_id} is not known here; GET /jobs lists the jobs of this driver")
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class CheckpointBody(_Body):
+    """POST /jobs/:jobid/checkpoints."""
+
+    checkpoint_type: str = Field("CONFIGURED", alias="checkpointType")
+    trigger_id: str | None = Field(None, alias="triggerId")
+
+
+class SavepointBody(_Body):
+    """POST /jobs/:jobid/savepoints."""
+
+    target_directory: str | None = Field(None, alias="target-directory")
+    cancel_job: bool = Field(False, alias="cancel-job")
+    format_type: SavepointFormat = Field(SavepointFormat.CANONICAL, alias="formatType")
+    trigger_id: str | None = Field(None, alias="triggerId")
+
+
+class StopBody(_Body):
+    """POST /jobs/:jobid/stop."""
+
+    target_directory: str | None = Field(None, alias="targetDirectory")
+    drain: bool = False
+    format_type: SavepointFormat = Field(SavepointFormat.CANONICAL, alias="formatType")
+    trigger_id: str | None = Field(None, alias="triggerId")
+
+
+class DisposalBody(_Body):
+    """POST /savepoint-disposal."""
+
+    savepoint_path: str = Field(alias="savepoint-path")
+
+
+class _Api:
+    """What the routes do."""
+
+    def __init__(self, jobs: Jobs, store_seconds: float) -> None:
+        self._jobs = jobs
+        self._operations = Operations(store_seconds)
+
+    # --- jobs ---
+
+    def list_jobs(self) -> Document:
+        return {"jobs": [{"id": job.job_id, "status": job.status.value} for job in self._jobs.all()]}
+
+    def overview(self) -> Document:
+        return {"jobs": [documents.job_overview(job) for job in self._jobs.all()]}
+
+    def job(self, job_id: str) -> Document:
+        return documents.job_details(self._jobs.find(job_id))
+
+    def cancel(self, job_id: str, mode: str = "cancel") -> Document:
+        if mode != "cancel":
+            raise HTTPException(400, f"mode is '{mode}', only 'cancel' is known; POST /jobs/:jobid/stop stops")
+        self._running(job_id).cancel()
+        return {}
+
+    def _running(self, job_id: str) -> SparkJob:
+        job = self._jobs.find(job_id)
+        if job.status.is_terminal:
+            raise HTTPException(409, f"job {job_id} has ended: it is {job.status.value}")
+        return job
+
+    # --- checkpoints ---
+
+    def _stats(self, job_id: str) -> StatsSnapshot:
+        checkpoints = self._jobs.find(job_id).checkpoints
+        if checkpoints is None:
+            raise HTTPException(409, f"job {job_id} has not started yet")
+        return checkpoints.stats.snapshot()
+
+    def checkpoints(self, job_id: str) -> Document:
+        return documents.checkpoints(self._stats(job_id))
+
+    def checkpoint_config(self, job_id: str) -> Document:
+        return documents.checkpoint_config(self._jobs.find(job_id).configuration)
+
+    def _checkpoint(self, job_id: str, checkpoint_id: int) -> CheckpointStats:
+        found = self._stats(job_id).find(checkpoint_id)
+        if found is None:
+            raise HTTPException(
+                404,
+                f"checkpoint {checkpoint_id} of job {job_id} is not known, or not remembered (web.checkpoints.history)",
+            )
+        return found
+
+    def checkpoint(self, job_id: str, checkpoint_id: int) -> Document:
+        graph = self._jobs.find(job_id).plan.graph
+        names = {vertex.id: documents.vertex_id(vertex) for vertex in graph.vertices}
+        return documents.checkpoint_details(self._checkpoint(job_id, checkpoint_id), names)
+
+    def subtasks(self, job_id: str, checkpoint_id: int, vertex_id: str) -> Document:
+        stats = self._checkpoint(job_id, checkpoint_id)
+        for vertex in self._jobs.find(job_id).plan.graph.vertices:
+            if documents.vertex_id(vertex) == vertex_id and vertex.id in stats.vertices:
+                return documents.subtask_details(stats, stats.vertices[vertex.id], vertex_id)
+        raise HTTPException(404, f"vertex {vertex_id} has no part in checkpoint {checkpoint_id} of job {job_id}")
+
+    def trigger_checkpoint(self, job_id: str, body: CheckpointBody | None = None) -> Document:
+        body = body or CheckpointBody.model_validate({})
+        if body.checkpoint_type not in {"CONFIGURED", "FULL"}:
+            raise HTTPException(400, f"checkpointType is '{body.checkpoint_type}': it must be CONFIGURED or FULL")
+        client = JobClient(self._running(job_id))
+        full = body.checkpoint_type == "FULL"
+        return self._start("checkpoint", body.trigger_id, lambda: client.trigger_checkpoint(full))
+
+    def trigger_savepoint(self, job_id: str, body: SavepointBody | None = None) -> Document:
+        body = body or SavepointBody.model_validate({})
+        client = JobClient(self._running(job_id))
+
+        def work() -> str:
+            path = client.trigger_savepoint(body.target_directory, body.format_type)
+            if body.cancel_job:
+                client.cancel()
+            return path
+
+        return self._start("savepoint", body.trigger_id, work)
+
+    def stop(self, job_id: str, body: StopBody | None = None) -> Document:
+        body = body or StopBody.model_validate({})
+        client = JobClient(self._running(job_id))
+        work = lambda: client.stop_with_savepoint(body.drain, body.target_directory, body.format_type)  # noqa: E731
+        return self._start("savepoint", body.trigger_id, work)
+
+    def rescale(self, job_id: str, parallelism: int) -> Document:
+        if parallelism < 1:
+            raise HTTPException(400, f"parallelism is {parallelism}: it must be at least 1")
+        client = JobClient(self._running(job_id))
+        return self._start("rescaling", None, lambda: client.rescale(parallelism))
+
+    def dispose(self, body: DisposalBody) -> Document:
+        return self._start("disposal", None, lambda: dispose_savepoint(open_store(), body.savepoint_path).deleted)
+
+    # --- operations ---
+
+    def _start(self, kind: str, request_id: str | None, work: Callable[[], Any]) -> Document:
+        return {"request-id": self._operations.start(kind, request_id, work)}
+
+    def operation_of(
+        self, job_id: str, kind: str, request_id: str, result: str, failure: str = "failure-cause"
+    ) -> Document:
+        self._jobs.find(job_id)
+        return self.operation(kind, request_id, result, failure)
+
+    def operation(self, kind: str, request_id: str, result: str, failure: str = "failure-cause") -> Document:
+        return documents.operation(self._operations.find(kind, request_id), result, failure)
+
+
+def _router(api: _Api) -> APIRouter:
+    router = APIRouter()
+    job, accepted = "/jobs/{job_id}", 202
+    router.get("/jobs")(api.list_jobs)
+    router.get("/jobs/overview")(api.overview)
+    router.get(job)(api.job)
+    router.patch(job, status_code=accepted)(api.cancel)
+    router.get(f"{job}/checkpoints")(api.checkpoints)
+    router.post(f"{job}/checkpoints", status_code=accepted)(api.trigger_checkpoint)
+    router.get(f"{job}/checkpoints/config")(api.checkpoint_config)
+    router.get(f"{job}/checkpoints/details/{{checkpoint_id}}")(api.checkpoint)
+    router.get(f"{job}/checkpoints/details/{{checkpoint_id}}/subtasks/{{vertex_id}}")(api.subtasks)
+    router.post(f"{job}/savepoints", status_code=accepted)(api.trigger_savepoint)
+    router.post(f"{job}/stop", status_code=accepted)(api.stop)
+    router.patch(f"{job}/rescaling", status_code=accepted)(api.rescale)
+    router.post("/savepoint-disposal", status_code=accepted)(api.dispose)
+
+    @router.get(f"{job}/checkpoints/{{trigger_id}}")
+    def checkpoint_status(job_id: str, trigger_id: str) -> Document:
+        return api.operation_of(job_id, "checkpoint", trigger_id, "checkpointId", "failureCause")
+
+    @router.get(f"{job}/savepoints/{{trigger_id}}")
+    def savepoint_status(job_id: str, trigger_id: str) -> Document:
+        return api.operation_of(job_id, "savepoint", trigger_id, "location")
+
+    @router.get(f"{job}/rescaling/{{trigger_id}}")
+    def rescale_status(job_id: str, trigger_id: str) -> Document:
+        return api.operation_of(job_id, "rescaling", trigger_id, "parallelism")
+
+    @router.get("/savepoint-disposal/{trigger_id}")
+    def disposal_status(trigger_id: str) -> Document:
+        return api.operation("disposal", trigger_id, "deleted")
+
+    return router
+
+
+def make_app(jobs: Jobs, hosts: Sequence[str], token: str | None = None, store_seconds: float = 300.0) -> FastAPI:
+    """The application. `hosts` are the names it answers to, so that no web page can reach it under another one.
+
+    With a `token` every request must carry `Authorization: Bearer <token>`.
+    """
+    app = FastAPI(title="Headgate", docs_url="/docs", redoc_url=None)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+    router = _router(_Api(jobs, store_seconds))
+    app.include_router(router)
+    app.include_router(router, prefix="/v1")
+    if token is not None:
+        app.middleware("http")(_require(token))
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HeadgateError, _headgate_error)
+    return app
+
+
+def _require(token: str) -> Any:
+    expected = f"Bearer {token}".encode()
+
+    async def check(request: Request, call_next: Any) -> Response:
+        given = request.headers.get("authorization", "").encode()
+        if not hmac.compare_digest(given, expected):
+            return _errors(401, "give the token as 'Authorization: Bearer ...' (headgate.rest.token)")
+        answer: Response = await call_next(request)
+        return answer
+
+    return check
+
+
+def _errors(status: int, *messages: str) -> JSONResponse:
+    return JSONResponse({"errors": list(messages)}, status_code=status)
+
+
+def _http_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return _errors(error.status_code, str(error.detail))
+
+
+def _invalid(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return _errors(400, *(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()))
+
+
+def _headgate_error(_: Request, error: Exception) -> JSONResponse:
+    status = 404 if isinstance(error, UnknownOperation) else 400 if isinstance(error, InvalidArgument) else 409
+    return _errors(status, str(error))

@@ -1,0 +1,119 @@
+"""The command line's side of REST: finds drivers of this machine, sends requests, waits for operations."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.errors import HeadgateError, InvalidArgument
+from headgate.rest.server import known_servers
+
+__all__ = ["RemoteJob", "RestClient", "RestError", "find_job", "find_jobs"]
+
+_POLL_SECONDS = 0.2
+
+
+class RestError(HeadgateError):
+    """A driver refused a request, or cannot be reached."""
+
+
+class RestClient:
+    """One driver."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise InvalidArgument(f"'{url}' is no address of a driver; one looks like http://127.0.0.1:8081")
+        self.url, self._token = url.rstrip("/"), token
+
+    def get(self, path: str) -> Any:
+        """The answer to a GET."""
+        return self._send("GET", path, None)
+
+    def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """The answer to a request that changes something."""
+        return self._send(method, path, body)
+
+    def _send(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310 - checked above
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+                return json.loads(answer.read() or b"{}")
+        except urllib.error.HTTPError as error:
+            raise RestError(_reason(error)) from None
+        except (urllib.error.URLError, OSError) as error:
+            raise RestError(f"cannot reach the driver at {self.url}: {getattr(error, 'reason', error)}") from None
+
+    def operation(self, path: str, request_id: str, waiting: Callable[[], None] = lambda: None) -> dict[str, Any]:
+        """Until an operation is done: its result; RestError if it failed."""
+        while True:
+            answer = self.get(f"{path}/{request_id}")
+            if answer["status"]["id"] == "COMPLETED":
+                result: dict[str, Any] = answer["operation"]
+                failure = result.get("failure-cause") or result.get("failureCause")
+                if failure is not None:
+                    raise RestError(failure["stack-trace"])
+                return result
+            waiting()
+            time.sleep(_POLL_SECONDS)
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    try:
+        return "; ".join(json.loads(error.read())["errors"])
+    except (ValueError, KeyError, TypeError):
+        return f"{error.code} {error.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteJob:
+    """A job and the driver that runs it."""
+
+    client: RestClient
+    overview: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return str(self.overview["jid"])
+
+    @property
+    def path(self) -> str:
+        """Its path."""
+        return f"/jobs/{self.id}"
+
+
+def find_jobs(url: str | None, token: str | None) -> list[RemoteJob]:
+    """The jobs of one driver, or of all drivers of this user on this machine."""
+    found = []
+    for one in [url] if url else known_servers():
+        client = RestClient(one, token)
+        try:
+            jobs = client.get("/jobs/overview")["jobs"]
+        except RestError:
+            if url:
+                raise
+            continue  # it is just ending
+        found += [RemoteJob(client, job) for job in jobs]
+    return found
+
+
+def find_job(wanted: str, url: str | None, token: str | None) -> RemoteJob:
+    """The job whose id starts so, or that has this name and runs; RestError if there is none, or more than one."""
+    jobs = find_jobs(url, token)
+    matching = [job for job in jobs if job.id.startswith(wanted)]
+    named = [job for job in jobs if job.overview["name"] == wanted]
+    matching = matching or [job for job in named if job.overview["state"] == "RUNNING"] or named
+    if len(matching) == 1:
+        return matching[0]
+    known = ", ".join(f"{job.id[:8]} ({job.overview['name']})" for job in jobs) or "none"
+    problem = "there is no job" if not matching else f"{len(matching)} jobs are meant by"
+    raise RestError(f"{problem} '{wanted}'; jobs that are known: {known}. Give more of the id, or --url of the driver")

@@ -1,0 +1,114 @@
+"""One server for each process: it starts with the first job, and knows all of them."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import uvicorn
+
+from headgate import config
+from headgate.config import Configuration
+from headgate.errors import ConfigError
+from headgate.rest.app import Jobs, make_app
+from headgate.runtime.job import SparkJob
+
+__all__ = ["known_servers", "register"]
+
+_PORTS = 100  # that many are tried from rest.port on
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+_lock = threading.Lock()
+_jobs = Jobs()
+_url: str | None = None
+
+
+def register(job: SparkJob, configuration: Configuration) -> str | None:
+    """Let a job be seen; the address, or None if the interface is switched off."""
+    global _url  # noqa: PLW0603 - one server for each process
+    if not configuration.get(config.REST_ENABLED):
+        return None
+    with _lock:
+        _jobs.add(job)
+        if _url is None:
+            _url = _start(configuration)
+    return _url
+
+
+def _start(configuration: Configuration) -> str | None:
+    address = configuration.get(config.REST_ADDRESS)
+    token = configuration.get(config.REST_TOKEN)
+    if address not in _LOOPBACK and not token:
+        raise ConfigError(
+            f"rest.address is {address}, which others can reach: set headgate.rest.token to a secret that they must know, "
+            "or leave rest.address at 127.0.0.1"
+        )
+    listener = _listen(address, configuration.get(config.REST_PORT))
+    if listener is None:
+        sys.stderr.write(
+            f"headgate: no free port for REST from {configuration.get(config.REST_PORT)} on; going on without\n"
+        )
+        return None
+    port = listener.getsockname()[1]
+    hosts = list(_LOOPBACK) if address in _LOOPBACK else ["*"]
+    seconds = configuration.get(config.REST_STORE_DURATION) / 1000
+    app = make_app(_jobs, hosts, token, seconds)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, lifespan="off"))
+    threading.Thread(target=server.run, args=([listener],), name="headgate-rest", daemon=True).start()
+    url = f"http://{'127.0.0.1' if address in _LOOPBACK else address}:{port}"
+    _announce(url)
+    return url
+
+
+def _listen(address: str, first: int) -> socket.socket | None:
+    for port in [0] if first == 0 else range(first, first + _PORTS):
+        listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address, port))
+            listener.listen(128)
+        except OSError:
+            listener.close()
+            continue
+        return listener
+    return None
+
+
+# ---- who is there --------------------------------------------------------------------------------------------------
+
+
+def _directory() -> Path:
+    return Path(tempfile.gettempdir()) / f"headgate-{os.getuid()}"
+
+
+def _announce(url: str) -> None:
+    """Tell the command line of this user where the server is."""
+    path = _directory() / f"{os.getpid()}.json"
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.write_text(json.dumps({"pid": os.getpid(), "url": url}))
+        atexit.register(lambda: path.unlink(missing_ok=True))
+
+
+def known_servers() -> list[str]:
+    """The addresses of this user's drivers on this machine; those of dead ones are forgotten."""
+    found = []
+    directory = _directory()
+    with suppress(OSError):
+        if directory.stat().st_uid != os.getuid():
+            return []
+        for path in sorted(directory.glob("*.json")):
+            with suppress(OSError, ValueError, KeyError):
+                content = json.loads(path.read_text())
+                if Path(f"/proc/{content['pid']}").exists() or not Path("/proc").exists():
+                    found.append(str(content["url"]))
+                else:
+                    path.unlink()
+    return found
