@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Thread
 from typing import Generic, TypeVar
 
 __all__ = ["CompletableFuture"]
@@ -19,6 +21,24 @@ class CompletableFuture(Generic[T]):
 
     def __init__(self, wait: Callable[[], T], is_done: Callable[[], bool] = lambda: True) -> None:
         self._wait, self._is_done = wait, is_done
+
+    @classmethod
+    def of(cls, work: Callable[[], T]) -> CompletableFuture[T]:
+        """Begin some work in a thread of its own.
+
+        >>> CompletableFuture.of(lambda: 5).result()
+        5
+        """
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(work())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        Thread(target=run, daemon=True).start()
+        return cls(answer.result, answer.done)
 
     def done(self) -> bool:
         """Whether `result` answers at once."""

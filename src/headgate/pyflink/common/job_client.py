@@ -30,6 +30,21 @@ class JobClient:
         self._client.job.cancel()
         return CompletableFuture(self._wait_for_end, self._has_ended)
 
+    def trigger_savepoint(self, savepoint_directory: str | None = None) -> CompletableFuture[str]:
+        """Take a savepoint; its path."""
+        return CompletableFuture.of(lambda: self._client.trigger_savepoint(savepoint_directory))
+
+    def stop_with_savepoint(
+        self, advance_to_end_of_event_time: bool, savepoint_directory: str | None = None
+    ) -> CompletableFuture[str]:
+        """Take a savepoint and stop; its path."""
+        stop = self._client.stop_with_savepoint
+        return CompletableFuture.of(lambda: stop(advance_to_end_of_event_time, savepoint_directory))
+
+    def cancel_with_savepoint(self, savepoint_directory: str | None = None) -> CompletableFuture[str]:
+        """Take a savepoint, then cancel; its path."""
+        return CompletableFuture.of(lambda: self._client.cancel_with_savepoint(savepoint_directory))
+
     def get_job_execution_result(self) -> CompletableFuture[JobExecutionResult]:
         """The result when the job has finished; its error if it failed."""
         return CompletableFuture(self._client.wait, self._has_ended)
