@@ -45,7 +45,7 @@ from headgate.storage.objects import (
     normalise,
     require_create_if_absent,
 )
-from headgate.storage.sealed import HEADER_SIZE, seal, sealed_crc32, unseal
+from headgate.storage.sealed import HEADER_SIZE, actual_crc32, seal, sealed_crc32, unseal
 
 __all__ = [
     "CheckpointCompleted",
@@ -452,8 +452,9 @@ class JobLog:
                 data = self._store.read(before)
             except MissingObject:
                 return False
-        # Not decoded: damage to an old entry must not stop a driver that does not need it any more.
-        return len(data) >= HEADER_SIZE and sealed_crc32(data) == entry.previous
+        # Not decoded: damage to an old entry, be it in its content or in its checksum, must not stop a driver that does
+        # not need it any more.
+        return len(data) >= HEADER_SIZE and entry.previous in (sealed_crc32(data), actual_crc32(data))
 
     def _read(self, path: str) -> _Read | None:
         try:

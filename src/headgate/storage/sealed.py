@@ -20,7 +20,7 @@ from typing import Final
 from headgate.errors import StorageError
 from headgate.handles import CorruptState
 
-__all__ = ["HEADER_SIZE", "seal", "sealed_crc32", "unseal"]
+__all__ = ["HEADER_SIZE", "actual_crc32", "seal", "sealed_crc32", "unseal"]
 
 _HEADER: Final = struct.Struct(">4sHHQI")
 HEADER_SIZE: Final = _HEADER.size
@@ -72,3 +72,12 @@ def sealed_crc32(data: bytes) -> int:
     """
     crc32: int = _HEADER.unpack_from(data)[4]
     return crc32
+
+
+def actual_crc32(data: bytes) -> int:
+    """The checksum of the content, which differs from the one in the frame if either is damaged.
+
+    >>> hex(actual_crc32(seal(b"TEST", 1, b"ab")))
+    '0xd0f32ebe'
+    """
+    return zlib.crc32(data[HEADER_SIZE:], zlib.crc32(data[_CHECKED]))

@@ -349,12 +349,13 @@ def test_damage_to_the_newest_entry_is_reported():
         read_log(store, LAYOUT)
 
 
-def test_damage_to_an_old_entry_does_no_harm():
+@pytest.mark.parametrize("at", [16, 19, 20, 60])  # the checksum itself, the content
+def test_damage_to_an_old_entry_does_no_harm(at):
     store = FaultyStore()
     log = start(store)
     log.complete(take(store, 1))
     store.flip(LAYOUT.log_entry(1), 30)
-    store.flip(LAYOUT.log_entry(2), 60)
+    store.flip(LAYOUT.log_entry(2), at)
     assert log.complete(take(store, 2)).commit == 3
     assert read_log(store, LAYOUT) == log.state
 
