@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 from spark_kit import wait_until
 
-from headgate import CheckpointingMode, FsStateBackend, KeyedProcessFunction, RestartStrategies, ValueStateDescriptor
+from headgate import (
+    CheckpointingMode,
+    FsStateBackend,
+    KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    RestartStrategies,
+    ValueStateDescriptor,
+)
 from headgate.checkpoint_config import ExternalizedCheckpointCleanup
 from headgate.errors import IllegalState, StorageError
 from headgate.runtime.job import JobStatus
@@ -119,6 +127,35 @@ def test_a_restart_reads_the_copies_on_its_host(make_env, workers, tmp_path, bac
     client.wait(120)
     assert_exactly_once(tmp_path)
     assert not [path for path in Path(tmp_path).glob("copies-*/**/*") if path.is_file()]
+
+
+class Rules(KeyedBroadcastProcessFunction):
+    """Numbers the records of each key, beside a few rules."""
+
+    def open(self, runtime_context):
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint"))
+
+    def process_element(self, value, ctx):
+        number = (self.count.value() or 0) + 1
+        self.count.update(number)
+        yield value.k, value.v, number
+
+    def process_broadcast_element(self, value, ctx):
+        return []
+
+
+def test_a_short_source_behind_the_first_level_does_not_hold_checkpoints(make_env, workers, tmp_path):  # SPEC R4.5
+    env = checkpointed(make_env(2), tmp_path, interval=100)
+    source = env.from_datagen(lambda n: (n % KEYS, n), count=COUNT, rate=3000, type_info=INPUT)
+    same = source.rebalance().map(lambda row: row, output_type=INPUT).start_new_chain()
+    rules = env.from_collection([1, 2, 3]).broadcast(MapStateDescriptor("rules"))
+    numbered = same.key_by("k").connect(rules).process(Rules(), output_type=OUTPUT)
+    numbered.rebalance().add_sink(FileSink(f"{tmp_path}/out", "json"))
+    client = env.execute_async("short source")
+    assert client.job.wait_running(60)
+    wait_until(lambda: completed(client.job) >= 4, 30, "checkpoints after the source has ended")
+    client.wait(60)
+    assert_exactly_once(tmp_path)
 
 
 def test_a_bounded_job_commits_its_last_records(make_env, workers, tmp_path):  # SPEC R4.5

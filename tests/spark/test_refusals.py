@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from headgate import KeyedProcessFunction, RestartStrategies, ValueStateDescriptor
 from headgate.cli import app
+from headgate.config import Configuration, set_process_defaults
 from headgate.errors import HeadgateError
 from headgate.storage.checkpoints import dispose_savepoint
 from headgate.storage.remote import open_store
@@ -35,7 +36,7 @@ def started(make_env, path, program, **options):
 
 
 def keyed(env, uid="everything", function=None):
-    stream = env.from_collection([1], type_info="bigint").uid("numbers")
+    stream = env.from_collection([1], type_info="bigint").uid("another source")
     stream.key_by(lambda n: n % 8).process(function or Wrong()).uid(uid).print()
 
 
@@ -92,7 +93,14 @@ def test_a_newer_version(make_env, workers, tmp_path):
         started(make_env, copy, keyed).wait(60)
 
 
-def test_a_dry_run_lists_what_becomes_of_every_operator(tmp_path):  # SPEC R8.5
+@pytest.fixture
+def clean_defaults():
+    """`headgate run` sets options for the whole process."""
+    yield
+    set_process_defaults(Configuration())
+
+
+def test_a_dry_run_lists_what_becomes_of_every_operator(tmp_path, clean_defaults):  # SPEC R8.5
     program = tmp_path / "program.py"
     program.write_text(
         "from headgate import *\n"

@@ -77,7 +77,7 @@ class Output(msgspec.Struct, tag=True, frozen=True):
 
 
 class Finished(msgspec.Struct, tag=True, frozen=True):
-    """The subtask ended well; sent after its last metrics."""
+    """The subtask ended well; its Spark task may go on, as long as the level before does."""
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):

@@ -155,6 +155,7 @@ class Shell:
         self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
         self._times = _Times()
         self.restore = RestoreProgress()
+        self._said_finished = False
         self._limit = 256  # records in a slice, adapted to the time it takes
 
     # --- services of the subtask ------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ class Shell:
         yield from self._pulse(self._readers)
         while True:
             self.check_cancelled()
-            if isinstance(task, Subtask):
+            if isinstance(task, Subtask) and not self._said_finished:
                 self.checkpoints.serve(task)
                 if time.monotonic() >= self._next_upkeep:
                     task.upkeep()
@@ -256,19 +257,29 @@ class Shell:
             if not worked:
                 task.flush()
             yield from self._yield(task)
-            if task.status is Status.FINISHED and self.inflow.exhausted and self.inflow.empty:
-                break
+            if task.status is Status.FINISHED:
+                self._say_finished()
+                if self.inflow.exhausted and self.inflow.empty:
+                    break
             if not worked:
                 if task.status is Status.RUNNING and time.monotonic() - self._sent_at >= _PULSE_SECONDS:
                     yield from self._pulse(min(1, self._readers))
                 self._wait(task)
         self._check_input(task)
-        self.checkpoints.close(finished=True)
         task.close()
         metrics = self._metrics()
         if metrics is not None:
             self.client.send(metrics)
-        self.client.send(Finished())
+
+    def _say_finished(self) -> None:
+        """Once: checkpoints need not wait for this subtask any more.
+
+        Its Spark task may have to go on for as long as the level before does: a short source behind the first level.
+        """
+        if not self._said_finished:
+            self._said_finished = True
+            self.checkpoints.close(finished=True)
+            self.client.send(Finished())
 
     def _room(self, task: Subtask | Relay) -> int:
         """How much to read: what waits inside the subtask counts too, else a slow one would gather all input.
