@@ -119,3 +119,36 @@ def test_a_suspended_operator_has_no_last_words_and_fires_no_timer(keyed):
     assert task.status is Status.FINISHED
     assert ENDED == []
     assert [frame for _, frame in frames_to(taken(task), 0) if frame == "timer"] == []
+
+
+def test_no_timer_fires_behind_the_last_record(keyed):
+    """The readers have been told that no record follows."""
+    from dataclasses import replace
+
+    from rig import data, vertex_plan
+
+    from headgate.runtime.subtask import Subtask
+
+    services, plan = Services(), plan_of(program)
+    part = vertex_plan(plan, "keyed")
+    settings = replace(plan.settings, final_checkpoint=True)  # so that it lives on behind its last record
+    task = Subtask(part, 0, settings, services, part.task_info(0, 0, "0" * 32), (0, 1, 0))
+    task.open()
+    task.receive(data(1))
+    work_off(task)
+    assert task.next_deadline() == 50
+    task.receive(_drained())
+    work_off(task)
+    assert task.data_finished
+    assert task.status is Status.RUNNING
+    services.time = 1000
+    assert task.next_deadline() is None
+    before = list(services.sent)
+    task.on_time(1000)
+    assert services.sent == before
+
+
+def _drained():
+    from headgate.protocol.frames import pack
+
+    return b"".join(pack(Kind.END_OF_DATA, 0, 0, flags=DRAIN))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from typing import Any
 
 from headgate import config
@@ -57,6 +58,15 @@ __all__ = ["CheckpointService"]
 Send = Callable[[TaskId, FromDriver], None]
 
 
+@dataclass(slots=True)
+class _Wish:
+    """What a user asked for; `tries` are left for when a task finishes in the middle of it."""
+
+    event: Any
+    answer: Future[ev.RequestDone]
+    tries: int = 5
+
+
 class CheckpointService:
     """The checkpoints of one job.
 
@@ -96,7 +106,7 @@ class CheckpointService:
         )
         self._alarm: int | None = None
         self._attempt = 0
-        self._requests: dict[RequestId, Future[ev.RequestDone]] = {}
+        self._requests: dict[RequestId, _Wish] = {}
         self._damaged: set[int] = set()
         self._backlogs: set[TaskId] = set()
         self._doers: dict[type[ev.Instruction], Callable[[Any], None]] = {
@@ -217,9 +227,9 @@ class CheckpointService:
         self._splits.close()
         self._io.log.shutdown(wait=True)
         self._io.pool.shutdown(wait=True)
-        for request in self._requests.values():
-            if not request.done():
-                request.set_exception(IllegalState("the job has ended"))
+        for wish in self._requests.values():
+            if not wish.answer.done():
+                wish.answer.set_exception(IllegalState("the job has ended"))
 
     def _acknowledged(self, task: TaskId, message: AcknowledgeCheckpoint) -> None:
         """A subtask has written its part."""
@@ -290,7 +300,7 @@ class CheckpointService:
         self._request(ev.StopRequested(RequestId(request), target, drain, format), answer)
 
     def _request(self, event: Any, answer: Future[ev.RequestDone]) -> None:
-        self._requests[event.request_id] = answer
+        self._requests[event.request_id] = _Wish(event, answer)
         self._tell(event)
 
     # --- instructions -----------------------------------------------------------------------------------------------
@@ -375,13 +385,19 @@ class CheckpointService:
         self._later(lambda: self._snapshots.discard(do), lambda _: ev.Discarded(do.checkpoint_id))
 
     def _complete_request(self, do: ev.CompleteRequest) -> None:
-        answer = self._requests.pop(do.request_id, None)
-        if answer is None:
+        wish = self._requests.get(do.request_id)
+        if wish is None:
             return
+        failed = None if isinstance(do.result, ev.RequestDone) else do.result
+        if failed is not None and failed.reason is FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING and wish.tries:
+            wish.tries -= 1  # a task finished just then: that says nothing against the next try
+            self._call(lambda: self._tell(wish.event))
+            return
+        del self._requests[do.request_id]
         if isinstance(do.result, ev.RequestDone):
-            answer.set_result(do.result)
+            wish.answer.set_result(do.result)
         else:
-            answer.set_exception(IllegalState(do.result.message))
+            wish.answer.set_exception(IllegalState(do.result.message))
 
     def _fail_job(self, do: ev.FailJob) -> None:
         self._fail(do.message)

@@ -429,7 +429,7 @@ class Subtask:
         """The next time (ms) at which `on_time` has work."""
         if self.status is not Status.RUNNING:
             return None
-        times = self._chain.deadlines() if self._stopping is None else []
+        times = self._chain.deadlines() if self._timers_fire() else []
         if self._flush_at is not None:
             times.append(self._flush_at)
         if self._reads() and self._source is not None and (ready := self._source.ready_at()) is not None:
@@ -438,11 +438,15 @@ class Subtask:
             times.append(align)
         return min(times, default=None)
 
+    def _timers_fire(self) -> bool:
+        """Not behind the last record, nor behind the savepoint that the job stops with: what they emit would be lost."""
+        return self._stopping is None and not self.data_finished
+
     def on_time(self, now: int) -> None:
         """Fire timers, flush buffers that are due, end alignments that took too long."""
         if self.status is not Status.RUNNING:
             return
-        if self._stopping is None and self._chain.on_time(now):
+        if self._timers_fire() and self._chain.on_time(now):
             self._flush_if_due()
         if self._flush_at is not None and now >= self._flush_at:
             self.flush()
