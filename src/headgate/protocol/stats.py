@@ -386,11 +386,24 @@ class StatsTracker:
                 stats.discarded = True
 
     def snapshot(self) -> StatsSnapshot:
-        """A copy that does not change; checkpoints that have ended are copied too, as late reports may come."""
-        parts = (tuple(reversed(self._history)), self._latest_completed, self._latest_savepoint, self._latest_failed)
-        history, completed, savepoint, failed = copy.deepcopy(parts)  # in one go: equal parts stay one object
+        """A copy that does not change; checkpoints that have ended are copied too, as late reports may come.
+
+        May be asked for by any thread: what changes while it is copied is copied again.
+        """
+        while True:
+            try:
+                history, completed, savepoint, failed = self._copy()
+                break
+            except RuntimeError:  # a dict or deque changed its size under the copy
+                continue
         figures = {measure: summary.figures() for measure, summary in self._summary.items()}
         return StatsSnapshot(copy.copy(self._counts), figures, history, completed, savepoint, failed, self._restored)
+
+    def _copy(
+        self,
+    ) -> tuple[tuple[CheckpointStats, ...], CheckpointStats | None, CheckpointStats | None, CheckpointStats | None]:
+        parts = (tuple(reversed(self._history)), self._latest_completed, self._latest_savepoint, self._latest_failed)
+        return copy.deepcopy(parts)  # in one go: equal parts stay one object
 
     def gauges(self) -> dict[str, int | str]:
         """The metrics of the job (SPEC R10.3); -1 and "n/a" before the first completed checkpoint."""

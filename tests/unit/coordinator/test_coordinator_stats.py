@@ -1,10 +1,12 @@
 """SPEC R10.2 and R10.3; the cases of Flink's CheckpointStatsHistoryTest, ...CountsTest, ...SummaryTest."""
 
+import threading
+
 import pytest
 from coordinator_harness import Job, chain, task
 
 from headgate.ids import VertexId
-from headgate.protocol.checkpoint_plan import TaskStatus
+from headgate.protocol.checkpoint_plan import TaskId, TaskStatus
 from headgate.protocol.checkpoint_types import SavepointFormat
 from headgate.protocol.stats import (
     CheckpointStats,
@@ -28,6 +30,31 @@ def stats(checkpoint_id, *, savepoint=False, trigger_timestamp=0, parallelism=1)
 
 
 # ---- history -------------------------------------------------------------------------------------------------------
+
+
+def test_it_may_be_looked_at_from_another_thread():
+    tracker = StatsTracker(10)
+    errors = []
+    stop = threading.Event()
+
+    def look():
+        while not stop.is_set():
+            try:
+                tracker.snapshot()
+            except Exception as error:
+                errors.append(error)
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    for number in range(300):
+        stats = CheckpointStats(number, 0, "CHECKPOINT", False, None, "periodic", {0: VertexStats(0, 50)})
+        tracker.pending(stats)
+        for subtask in range(50):
+            stats.report(TaskId(0, subtask), SubtaskStats(subtask, 1, SubtaskMetrics()))
+        tracker.completed(stats)
+    stop.set()
+    looker.join()
+    assert errors == []
 
 
 def test_history_of_size_zero():
