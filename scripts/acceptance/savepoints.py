@@ -212,7 +212,7 @@ def through(sequence: tuple[int, ...], how: str, backend: str, mode: str) -> str
             if path is not None:
                 options["execution.state-recovery.path"] = path
             env = checkpointed(parallelism, options, directory)
-            build(env, directory, rate=None if last else 3000)
+            build(env, directory, rate=None if last else 1200)
             client = env.execute_async(f"rescale {place}")
             client.job.wait_running(120)
             if not last:
