@@ -266,7 +266,7 @@ PAIR = Types.TUPLE([Types.LONG(), Types.LONG()])
 def full_checkpoint(trigger: str, backend: str) -> tuple[bool, str]:
     """Ten increments, a full checkpoint, three increments: what each of them needs."""
     limits = {
-        "policy": {"headgate.full-checkpoint.chain-length": "11"},
+        "policy": {"headgate.full-checkpoint.max-chain-length": "11"},
         "cron": {"headgate.full-checkpoint.cron": "* * * * *"},
     }
     with tempfile.TemporaryDirectory(prefix="headgate-full-") as directory:
