@@ -16,16 +16,17 @@ from headgate.runtime.job import JobStatus
 from headgate.storage.checkpoints import load
 from headgate.storage.remote import open_store
 
-COUNT = 30_000
+COUNT = 20_000
+MANY = 100_000  # for jobs that are stopped: they must not end before
 FORMATS = [SavepointFormat.CANONICAL, SavepointFormat.NATIVE]
 
 
-def assert_exactly_once(directory):
-    assert_all(directory, COUNT)
+def assert_exactly_once(directory, count=COUNT):
+    assert_all(directory, count)
 
 
-def started(env, tmp_path, name):
-    build(env, tmp_path, COUNT, rate=4000)
+def started(env, tmp_path, name, count=COUNT):
+    build(env, tmp_path, count, rate=4000)
     client = env.execute_async(name)
     assert client.job.wait_running(60)
     return client
@@ -37,36 +38,36 @@ def from_savepoint(make_env, parallelism, path, options=None):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_stop_with_a_savepoint_and_go_on_with_another_parallelism(make_env, workers, tmp_path, format):  # SPEC R8.3
-    client = started(checkpointed(make_env(2), tmp_path), tmp_path, f"stop {format}")
+    client = started(checkpointed(make_env(2), tmp_path), tmp_path, f"stop {format}", MANY)
     wait_until(lambda: completed(client.job) > 1, 30, "a checkpoint")
     path = client.stop_with_savepoint(savepoint_directory=f"file://{tmp_path}/savepoints", format=format)
     assert client.wait(30) is not None
     assert client.get_job_status() is JobStatus.FINISHED
     before = len(written(tmp_path))
-    assert 0 < before < COUNT  # what was prepared is committed
+    assert 0 < before < MANY  # what was prepared is committed
     moved = tmp_path / "elsewhere"
     shutil.move(path.removeprefix("file://"), moved)  # self-contained: it may be moved
     env = checkpointed(from_savepoint(make_env, 3, moved), tmp_path)
-    build(env, tmp_path, COUNT, rate=None)
+    build(env, tmp_path, MANY, rate=None)
     env.execute_async("goes on").wait(120)
-    assert_exactly_once(tmp_path)
+    assert_exactly_once(tmp_path, MANY)
     assert (moved / "_metadata").exists()  # it is the user's: nobody deletes it
 
 
 @pytest.mark.parametrize(("old", "new"), [("hashmap", "rocksdb"), ("rocksdb", "hashmap")])
 def test_another_backend_goes_on_from_a_canonical_savepoint(make_env, workers, tmp_path, old, new):  # SPEC R8.2
     env = checkpointed(make_env(2, {"state.backend.type": old}), tmp_path)
-    client = started(env, tmp_path, f"{old} to {new}")
+    client = started(env, tmp_path, f"{old} to {new}", MANY)
     path = client.stop_with_savepoint(savepoint_directory=f"file://{tmp_path}/savepoints")
     client.wait(30)
     env = checkpointed(from_savepoint(make_env, 2, path, {"state.backend.type": new}), tmp_path)
-    build(env, tmp_path, COUNT, rate=None)
+    build(env, tmp_path, MANY, rate=None)
     env.execute_async("goes on").wait(120)
-    assert_exactly_once(tmp_path)
+    assert_exactly_once(tmp_path, MANY)
 
 
 def test_a_native_savepoint_keeps_its_backend(make_env, workers, tmp_path):  # SPEC R8.2
-    client = started(checkpointed(make_env(2), tmp_path), tmp_path, "native")
+    client = started(checkpointed(make_env(2), tmp_path), tmp_path, "native", MANY)
     path = client.stop_with_savepoint(
         savepoint_directory=f"file://{tmp_path}/savepoints", format=SavepointFormat.NATIVE
     )
@@ -79,7 +80,7 @@ def test_a_native_savepoint_keeps_its_backend(make_env, workers, tmp_path):  # S
 
 
 def test_drained(make_env, workers, tmp_path):  # SPEC R8.3
-    client = started(checkpointed(make_env(2), tmp_path), tmp_path, "drain")
+    client = started(checkpointed(make_env(2), tmp_path), tmp_path, "drain", MANY)
     path = client.stop_with_savepoint(True, f"file://{tmp_path}/savepoints")
     client.wait(30)
     assert client.get_job_status() is JobStatus.FINISHED
