@@ -52,7 +52,8 @@ def snapshots(spark, tmp_path_factory):
     return found
 
 
-KINDS = [(backend, kind) for backend in ("hashmap", "rocksdb") for kind in ("checkpoint", "canonical", "native")]
+# A native savepoint is read as a checkpoint is, and a canonical one is the same whichever backend wrote it.
+KINDS = [("hashmap", "checkpoint"), ("hashmap", "canonical"), ("rocksdb", "checkpoint"), ("rocksdb", "native")]
 
 
 @pytest.mark.parametrize(("backend", "kind"), KINDS)
