@@ -7,6 +7,7 @@ import pytest
 from headgate.errors import StorageError
 from headgate.storage.faults import Fault, FaultKind
 from headgate.testing.simulation.run import Run
+from headgate.testing.simulation.world import one_input
 
 COMMON = {
     "execution.checkpointing.mode": "EXACTLY_ONCE",
@@ -22,7 +23,12 @@ SEEDS = range(8)
 
 
 def calm_run(seed, **options):
-    return Run(seed, options=COMMON | {key.replace("_", "."): value for key, value in options.items()}, calm=True)
+    return Run(
+        seed,
+        options=COMMON | {key.replace("_", "."): value for key, value in options.items()},
+        calm=True,
+        program=one_input,
+    )
 
 
 def failures(run):
@@ -55,7 +61,12 @@ def test_a_fault_costs_a_checkpoint_and_nothing_else(name, seed):  # SPEC R5.5, 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_not_tolerated_restarts_the_job(seed):  # SPEC R5.6
-    run = Run(seed, options=COMMON | {"execution.checkpointing.tolerable-failed-checkpoints": "0"}, calm=True)
+    run = Run(
+        seed,
+        options=COMMON | {"execution.checkpointing.tolerable-failed-checkpoints": "0"},
+        calm=True,
+        program=one_input,
+    )
     run.store.inject(Fault(FaultKind.FAIL, 3, within="_metadata", amount=errno.EIO))
     run.store.inject(Fault(FaultKind.SLOW, 4, within="/chk-", amount=60_000))
     outcome = run.go()

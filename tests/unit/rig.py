@@ -9,7 +9,7 @@ from typing import Any
 from headgate.batch import Batch
 from headgate.environment import StreamExecutionEnvironment
 from headgate.functions import TaskInfo
-from headgate.protocol.frames import Frame, Kind, pack, read_frames
+from headgate.protocol.frames import DRAIN, Frame, Kind, pack, read_frames
 from headgate.runtime.operators.ends import decode_collected
 from headgate.runtime.plan import JobPlan, VertexPlan
 from headgate.runtime.subtask import Relay, Subtask
@@ -76,9 +76,10 @@ def data(*values: Any, edge: int = 0, writer: int = 0) -> bytes:
     return b"".join(pack(Kind.PICKLE, edge, writer, pickle.dumps(list(values))))
 
 
-def event(kind: Kind, edge: int = 0, writer: int = 0, body: bytes = b"") -> bytes:
-    """A row with one event."""
-    return b"".join(pack(kind, edge, writer, body))
+def event(kind: Kind, edge: int = 0, writer: int = 0, body: bytes = b"", flags: int | None = None) -> bytes:
+    """A row with one event; the end of data is that of a source that has come to its end."""
+    drain = DRAIN if kind == Kind.END_OF_DATA else 0
+    return b"".join(pack(kind, edge, writer, body, flags=drain if flags is None else flags))
 
 
 def taken(task: Subtask | Relay) -> list[tuple[int, list[Frame]]]:

@@ -111,7 +111,7 @@ def test_a_suspended_operator_has_no_last_words_and_fires_no_timer(keyed):
     services.time = 1000
     assert task.next_deadline() is None
     task.on_time(1000)
-    task.receive(event(Kind.END_OF_DATA))
+    task.receive(event(Kind.END_OF_DATA, flags=0))
     task.receive(event(Kind.END_OF_PARTITION))
     work_off(task)
     assert task.status is Status.RUNNING  # the end of its input came before the word that the savepoint is complete

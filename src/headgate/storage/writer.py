@@ -508,9 +508,9 @@ class _TableStream(PartStream):
 
     def __init__(self, writer: _FileWriter, part_id: str, directory: str) -> None:
         super().__init__(writer, part_id)
-        folder = part_id.rpartition("/")[0]
-        writer.make_directory(f"{directory}/{folder}")
-        self._file = writer.new_file(f"{directory}/{folder}")
+        folder = f"{directory}/{part_id}".rpartition("/")[0]
+        writer.make_directory(folder)
+        self._file = writer.new_file(folder)
 
     def _append(self, data: bytes | memoryview) -> None:
         self._file.write(data)
