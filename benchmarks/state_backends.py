@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -163,7 +164,7 @@ class Checkpoints:
             directory.mkdir(exist_ok=True)
         barrier = Barrier(self.number, 0, CheckpointOptions(location=str(location)))
         run = self.bench.backend.snapshot(self.number)
-        operator = OperatorSnapshot("0" * 32, OperatorStateSnapshot, run)
+        operator = OperatorSnapshot(SimpleNamespace(id="0" * 32), 0, OperatorStateSnapshot, run)
         self.writer.start(SnapshotInProgress(barrier, [operator], AlignmentMetrics()))
         self.bench.backend.notify_complete(self.number)
         ack = self.acks.pop()
