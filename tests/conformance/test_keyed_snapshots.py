@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
+import time
 import types
 from dataclasses import dataclass
 
@@ -166,6 +168,33 @@ def test_a_cancelled_snapshot_leaves_no_trace(lab):
     put(lab, 1, "x")
     lab.backend.notify_aborted(100)
     assert content(lab, lab.snapshot()) == {**{key: key for key in range(100)}, 1: "x"}
+
+
+def test_a_snapshot_may_be_cancelled_while_another_thread_writes_it(lab):
+    """The stream's thread gives a checkpoint up; the one that writes is in the middle of a step."""
+    for key in range(3000):
+        put(lab, key, key)
+    broken = []
+
+    def write(run):
+        try:
+            broken.extend(type(part) for part in run if len(part) != 2)
+        except IllegalState:
+            pass
+        except BaseException as error:
+            broken.append(error)
+
+    for attempt in range(20):
+        run = lab.backend.snapshot(100 + attempt)
+        writer = threading.Thread(target=write, args=(run,))
+        writer.start()
+        time.sleep(attempt / 5000)
+        run.cancel()
+        put(lab, attempt, "new")
+        writer.join()
+        lab.backend.notify_aborted(100 + attempt)
+    assert broken == []
+    assert content(lab, lab.snapshot()) == {key: "new" if key < 20 else key for key in range(3000)}
 
 
 def test_the_handle_of_a_running_snapshot_is_refused(still_lab):

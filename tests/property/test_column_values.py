@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from headgate import Types, ValueStateDescriptor
 from headgate.keygroups import KeyGroupRange, KeyHasher
-from headgate.state.addresses import NO_KEY
+from headgate.state.addresses import NO_KEY, VOID
 from headgate.state.backend import BackendSetup, SnapshotKind
 from headgate.state.column_values import ColumnValue
 from headgate.state.hashmap import HashMapBackend
@@ -32,6 +32,8 @@ values = st.integers(-(2**63), 2**63 - 1)
 access = st.tuples(st.sampled_from(["read", "write", "clear", "add"]), keys, values)
 actions = st.one_of(
     st.tuples(st.just("batch"), st.lists(access, max_size=30)),
+    st.tuples(st.just("strays"), st.tuples(st.lists(keys, max_size=10), st.lists(access, max_size=10))),
+    st.tuples(st.just("apply"), st.integers(0, 5)),
     st.tuples(st.just("single"), st.lists(access, max_size=5)),
     st.tuples(st.just("clear many"), st.integers(0, 60)),
     st.tuples(st.just("checkpoint"), st.sampled_from(["confirm", "abort", "leave", "full"])),
@@ -64,8 +66,13 @@ class Pair:
             self.model.pop(key, None)
 
     def batch(self, accesses):
+        self.strays(([key for _, key, _ in accesses], accesses))
+
+    def strays(self, batch_and_accesses):
+        """A batch of some keys in which others are used as well, as a function that selects keys itself would."""
+        batch, accesses = batch_and_accesses
         backend = self.backend
-        addresses = backend.prepare_keys([key for _, key, _ in accesses])
+        addresses = backend.prepare_keys(batch)
         backend.begin_batch(addresses, [GROUP.group(key) for key in addresses])
         for kind, key, value in accesses:
             backend.context.address, backend.context.group = key, GROUP.group(key)
@@ -78,6 +85,20 @@ class Pair:
             self.backend.set_current_key(key)
             self.access(kind, key, value)
         self.backend.clear_current_key()
+
+    def apply(self, every):
+        """Change or clear state from outside, as the broadcast side of an operator does."""
+
+        def change(key, state):
+            assert state.value() == self.model[key]
+            if every and key % every == 0:
+                state.clear()
+                del self.model[key]
+            else:
+                state.update(key % 7)
+                self.model[key] = key % 7
+
+        self.backend.apply_to_all_keys(TOTAL, VOID, change)
 
     def clear_many(self, below):
         self.batch([("clear", key, 0) for key in list(self.model) if key % 61 < below])

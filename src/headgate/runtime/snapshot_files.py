@@ -141,10 +141,13 @@ class SnapshotWriter:
                 )
             )
         except Exception as error:
+            given_up = progress.cancelled  # then reading on fails, and nobody waits for an answer
             progress.cancel()
             _abort_all(copied)
             if writer is not None:
                 _abort_quietly(writer)
+            if given_up:
+                return
             reason = FailureReason.CHECKPOINT_ASYNC_EXCEPTION.name
             self._send(DeclineCheckpoint(progress.barrier.id, reason, f"{type(error).__name__}: {error}"))
 

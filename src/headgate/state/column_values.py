@@ -80,6 +80,7 @@ class ColumnValue(ValueState[Any]):
         "_loaded",
         "_packer",
         "_slots",
+        "_stray_groups",
         "name",
     )
 
@@ -104,6 +105,7 @@ class ColumnValue(ValueState[Any]):
         self._slots: Ints | None = None  # of the batch's keys, once their values are here
         self._before: Any | None = None  # the values of those slots
         self._loaded = 0
+        self._stray_groups: dict[Any, int] = {}  # of keys that were read one by one
 
     # --- the user's side --------------------------------------------------------------------------------------------
 
@@ -156,6 +158,7 @@ class ColumnValue(ValueState[Any]):
             if strays:
                 self._store_strays(strays)
         self._cache = {} if type(self._cache) is not _Through else self._cache
+        self._stray_groups = {}
         self._addresses, self._groups, self._slots, self._keys, self._before = (), (), None, None, None
 
     def _fetch(self) -> Any:
@@ -171,8 +174,15 @@ class ColumnValue(ValueState[Any]):
                 return self._cache[address]
         elif len(self._cache) > _MANY + self._loaded:
             self.flush()
+        self._stray_groups[address] = context.group
         stored = self._cache[address] = self._columns.get(context.group, address)
         return stored
+
+    def has(self, group: int, address: Any) -> bool:
+        """Whether a key has a value; nothing is written back for the answer."""
+        if address in self._cache:
+            return self._cache[address] is not None
+        return type(address) is int and self._columns.find_one(address, group) >= 0
 
     def _load(self) -> None:
         """Bring the values of the whole batch; what was written meanwhile counts."""
@@ -184,8 +194,9 @@ class ColumnValue(ValueState[Any]):
         for i in np.flatnonzero((slots < 0) | ~self._columns.live[slots]).tolist():
             values[i] = None
         loaded = dict(zip(self._addresses, values, strict=True))
-        loaded.update(self._cache)
-        self._cache, self._loaded = loaded, len(loaded)
+        self._loaded = len(loaded)
+        loaded.update(self._cache)  # which may have keys that are not of the batch
+        self._cache = loaded
 
     def _store(
         self, addresses: Sequence[Any], groups: Any, slots: Ints, values: list[Any], before: Any | None = None
@@ -216,7 +227,7 @@ class ColumnValue(ValueState[Any]):
         if not all(type(address) is int for address in strays):
             self._use_tables()
             return
-        known = dict(zip(self._addresses, np.asarray(self._groups).tolist(), strict=True))
+        known = dict(zip(self._addresses, np.asarray(self._groups).tolist(), strict=True)) | self._stray_groups
         addresses = list(strays)
         groups = np.array([known[a] if a in known else self._group_of(a) for a in addresses], np.int64)
         self._keys = np.array(addresses, np.int64)

@@ -37,7 +37,9 @@ _FIRST_REGION = 64
 _HALF_FULL, _NEARLY_FULL = 0.5, 0.8
 _FEW_DEAD = 32  # not worth building a region anew
 _REBUILDS = 4  # in one call, of regions that could still wait
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # golden ratio: neighbouring keys end up far apart
+_SPREAD_INT = 0x9E3779B97F4A7C15  # golden ratio: neighbouring keys end up far apart
+_SPREAD = np.uint64(_SPREAD_INT)
+_64_BITS = (1 << 64) - 1
 
 
 class ColumnTable:
@@ -132,6 +134,18 @@ class ColumnTable:
             slots = result[left]
             left = left[(slots >= 0) & (self.keys[slots] != keys[left])]
         return result
+
+    def find_one(self, key: int, group: int) -> int:
+        """The same for one key, without the price of calls that are made for many; -1 also for a dead slot."""
+        start, mask = self._region.item(group), self._mask.item(group)
+        if start < 0:
+            raise IllegalState(FOREIGN_GROUP)
+        step = ((key * _SPREAD_INT & _64_BITS) >> 32) & mask
+        while (slot := self._index.item(start + step) - 1) >= 0:
+            if self.keys.item(slot) == key:
+                return slot if self.live.item(slot) else -1
+            step = (step + 1) & mask
+        return -1
 
     # --- growing ----------------------------------------------------------------------------------------------------
 
@@ -288,8 +302,8 @@ class ColumnTable:
 
     def get(self, group: int, key: int) -> Any:
         """The value of one key, or None."""
-        slot = int(self.find(np.array([key], np.int64), np.array([group]))[0])
-        return None if slot < 0 or not self.live[slot] else self.values[slot].item()
+        slot = self.find_one(key, group)
+        return None if slot < 0 else self.values.item(slot)
 
     def load(self, entries: Iterable[tuple[int, Any]], group: int) -> None:
         """Take over entries of one group; later ones count, None removes."""

@@ -283,7 +283,9 @@ class HashMapBackend(KeyedStateBackend):
 
     def has_entry(self, name: str, group: int, address: Any) -> bool:
         """Whether a state has an entry at an address."""
-        self._settle()
+        handle = self._handles.get(name)
+        if handle is not None and isinstance(handle[1], ColumnValue) and handle[1] in self._column_values:
+            return handle[1].has(group, address)
         return self._stores[name].table.get(group, address) is not None
 
     def entry_count(self, name: str) -> int:
@@ -316,7 +318,7 @@ class HashMapBackend(KeyedStateBackend):
     def begin_batch(self, addresses: Sequence[Any], groups: Sequence[int]) -> None:
         """A batch follows; per-record cleanup is worked off at its end."""
         self._batch = len(addresses)
-        for handle in self._column_values:
+        for handle in list(self._column_values):  # one may leave the list
             handle.begin(addresses, groups)
 
     def end_batch(self) -> None:

@@ -6,8 +6,10 @@ of a megabyte, and a step ends when a chunk's worth of entries is written, over 
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
@@ -155,16 +157,22 @@ class HashMapSnapshot(SnapshotRun):
         self._rows = _MAX_ROWS // 4
         self._steps = self._work()
         self._handle: KeyedStateHandle | None = None
+        self._stepping = threading.Lock()
         self.status = "running"
 
     def __next__(self) -> tuple[str, bytes]:
         try:
-            return next(self._steps)
+            with self._stepping:
+                if self.status == "cancelled":
+                    raise StopIteration
+                return next(self._steps)
         except StopIteration:
             raise
         except BaseException:
             self.cancel()
             raise
+        finally:
+            self._release_cancelled()  # by another thread, which could not while this one took its step
 
     @property
     def handle(self) -> KeyedStateHandle | None:
@@ -174,13 +182,18 @@ class HashMapSnapshot(SnapshotRun):
         return self._handle
 
     def cancel(self) -> None:
-        """Stop, and release the tables."""
+        """Stop, and release the tables; another thread may be in the middle of a step, then it does."""
         if self.status == "running":
             self.status = "cancelled"
-            self._steps.close()
-            for state in self._states:
-                state.table.release(state.cursor)
-            self._states = []
+            self._release_cancelled()
+
+    def _release_cancelled(self) -> None:
+        if self.status == "cancelled" and self._stepping.acquire(blocking=False):
+            with closing(self._steps):
+                for state in self._states:
+                    state.table.release(state.cursor)
+                self._states = []
+            self._stepping.release()
 
     def _work(self) -> Generator[tuple[str, bytes], None, None]:
         for state in self._states:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 
+from headgate import Types
 from headgate.keygroups import KeyGroupRange, KeyHasher
 from headgate.state.api import ListStateDescriptor, ValueStateDescriptor
 from headgate.state.backend import BackendSetup, SnapshotKind
@@ -173,3 +175,54 @@ def test_dispose_frees_the_entries():
     backend.dispose()
     assert sys.getrefcount(value) <= 3
     assert list(run) == []
+
+
+class Held:
+    """A value whose pickling waits: the thread that writes it is in the middle of a step."""
+
+    writing, go_on = threading.Event(), threading.Event()
+
+    def __reduce__(self):
+        Held.writing.set()
+        assert Held.go_on.wait(10)
+        return Held, ()
+
+
+def test_a_snapshot_cancelled_in_the_middle_of_a_step_releases_its_tables():
+    backend = make()
+    write(backend, [1], Held(), ValueStateDescriptor("held"))
+    run = backend.snapshot(1)
+    left = []
+    writer = threading.Thread(target=lambda: left.extend(run))
+    writer.start()
+    assert Held.writing.wait(10)
+    run.cancel()  # not from the thread that is inside
+    table = backend._stores["held"].table
+    assert table.cursors  # the writer still reads
+    Held.go_on.set()
+    writer.join()
+    assert not table.cursors
+    assert len(left) <= 1
+    assert run.status == "cancelled"
+
+
+def test_a_key_outside_the_batch_counts_though_it_was_written_before_the_batch_was_read():
+    backend = make(key_type=Types.LONG())
+    groups = KeyHasher(128).groups([1, 2])
+    state, context = backend.state(V), backend.context
+    backend.begin_batch([1], groups[:1])
+    context.address, context.group = 2, groups[1]
+    state.update(22)
+    context.address, context.group = 1, groups[0]
+    assert state.value() is None  # brings the values of the batch
+    state.update(11)
+    backend.end_batch()
+    backend.set_current_key(2)
+    assert state.value() == 22
+    handle = backend.snapshot(1, SnapshotKind.FULL).finish()
+    restored = make(key_type=Types.LONG())
+    restored.restore([handle])
+    found = restored.state(V)
+    for key, value in ((1, 11), (2, 22)):
+        restored.set_current_key(key)
+        assert found.value() == value
