@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headgate.batch import Batch
 from headgate.errors import InvalidArgument
+from headgate.functions import OutputTag
 from headgate.types import PICKLED, TypeInformation
 
 __all__ = [
@@ -78,6 +79,13 @@ class SourceReader(ABC, Generic[S]):
     def no_more_splits(self) -> None:
         """Of a dynamic source: when the present splits are read, the reader is finished."""
 
+    corrupt: int = 0
+    """How many records could not be read and were left out."""
+
+    def take_side(self) -> list[tuple[OutputTag, Any]]:
+        """Records for side outputs, asked for after each `poll`."""
+        return []
+
     def close(self) -> None:
         """Give back what the reader holds."""
 
@@ -89,6 +97,9 @@ class Source(ABC, Generic[S]):
     """Whether it must run in one subtask."""
 
     type: TypeInformation = PICKLED
+
+    side_outputs: tuple[OutputTag, ...] = ()
+    """The side outputs that its readers give records to."""
 
     @abstractmethod
     def splits(self, parallelism: int) -> list[S]:

@@ -252,7 +252,8 @@ class DataStream(_Named):
     def get_side_output(self, output_tag: OutputTag) -> DataStream:
         """The records that the operator yielded with this tag."""
         node = self._own("get_side_output()")
-        if node.operator.kind not in (
+        of_source = getattr(node.operator.function, "side_outputs", ())
+        if output_tag not in of_source and node.operator.kind not in (
             "process",
             "keyed_process",
             "co_process",
@@ -260,7 +261,8 @@ class DataStream(_Named):
             "broadcast_process",
         ):
             raise GraphError(
-                f"get_side_output({output_tag.name!r}): {node.where} has no side outputs; only process(...) does"
+                f"get_side_output({output_tag.name!r}): {node.where} has no side outputs; process(...) does, "
+                "and a source that was given this tag, for corrupt records"
             )
         return DataStream(self.pipeline, self.executor, [Inlet(node.id, output_tag, None, 0)], output_tag.type)
 

@@ -248,7 +248,7 @@ CASES = [
     (
         lambda: numbers().map(str).name("M").get_side_output(OutputTag("late")),
         GraphError,
-        rf"get_side_output\('late'\): 'M' \({HERE}\) has no side outputs; only process\(...\) does",
+        rf"get_side_output\('late'\): 'M' \({HERE}\) has no side outputs; process\(...\) does, and a source",
     ),
     (
         lambda: numbers().rebalance().get_side_output(OutputTag("late")),

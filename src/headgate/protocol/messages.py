@@ -66,6 +66,7 @@ class Metrics(msgspec.Struct, tag=True, frozen=True):
     restored_bytes: int = 0
     restore_bytes: int = 0  # what is to be restored
     restored_locally: int = 0  # of the restored ones: from copies on the worker's host
+    corrupt_records: int = 0  # that a source could not read
 
 
 class Output(msgspec.Struct, tag=True, frozen=True):

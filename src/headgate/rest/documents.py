@@ -77,6 +77,7 @@ def job_details(job: SparkJob) -> Document:
                 "status": job.status.value,
                 "metrics": {
                     "read-records": sum(one.records_in for one in mine),
+                    "corrupt-records": sum(one.corrupt_records for one in mine),
                     "write-records": sum(one.records_out for one in mine),
                     "read-bytes": sum(one.bytes_in for one in mine),
                     "write-bytes": sum(one.bytes_out for one in mine),

@@ -60,8 +60,9 @@ class JobTable:
         for vertex in plan.graph.vertices:
             metrics = by_vertex.get(vertex.id, [])
             rate = (now.records.get(vertex.id, 0) - self._before.records.get(vertex.id, 0)) / seconds
+            corrupt = sum(m.corrupt_records for m in metrics)
             table.add_row(
-                vertex.name,
+                f"{vertex.name}, {corrupt:,} corrupt records left out" if corrupt else vertex.name,
                 f"{len(metrics)}/{vertex.parallelism}",
                 f"{now.records.get(vertex.id, 0):,}",
                 f"{max(rate, 0):,.0f}",

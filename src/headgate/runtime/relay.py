@@ -15,7 +15,7 @@ class Relay:
 
     def __init__(self, destination: int, task: tuple[int, int, int], buffer_size: int) -> None:
         self.status = Status.CREATED
-        self.records_in = self.records_out = self.bytes_in = self.queued_bytes = 0
+        self.records_in = self.records_out = self.bytes_in = self.queued_bytes = self.corrupt_records = 0
         self._destination = destination
         self._number, previous, self._next_width = task
         self._ends = Ends(previous)

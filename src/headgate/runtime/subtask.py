@@ -142,6 +142,11 @@ class Subtask:
         return self._source is not None and not self.data_finished and self._source.backlog
 
     @property
+    def corrupt_records(self) -> int:
+        """How many records its source could not read."""
+        return 0 if self._source is None else self._source.corrupt
+
+    @property
     def wants_split(self) -> bool:
         """Whether its source asks for something to read."""
         return self.status is Status.RUNNING and self._source is not None and self._source.wants_split

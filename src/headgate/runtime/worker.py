@@ -379,6 +379,7 @@ class Shell:
             restored_bytes=self.restore.done,
             restore_bytes=self.restore.total,
             restored_locally=self.restore.local,
+            corrupt_records=task.corrupt_records,
         )
 
 

@@ -76,12 +76,20 @@ class SourceOperator(Operator):
     def poll(self, max_records: int) -> int:
         """Read and emit at most so many records; how many there were."""
         batch = self.guard(self.reader.poll, max_records)
-        if batch is None:
-            return 0
+        aside = self.reader.take_side()
+        if aside:
+            self.emit_tagged(aside)
+        if batch is None or not len(batch):
+            return len(aside)
         if batch.origin is None:
             batch.origin = self.origin
         self.emit(batch)
-        return len(batch)
+        return len(batch) + len(aside)
+
+    @property
+    def corrupt(self) -> int:
+        """How many records could not be read."""
+        return 0 if self._reader is None else self._reader.corrupt
 
     def ready_at(self) -> int | None:
         """When asking again makes sense, if that is known."""
