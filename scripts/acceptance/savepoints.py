@@ -357,6 +357,19 @@ def _disk_speed(directory: str, size: int) -> tuple[float, float]:
     return wrote, read
 
 
+def _filled_job(env: StreamExecutionEnvironment, keys: int) -> JobClient:
+    """The same sum, filled as fast as it goes; then a trickle, so that no barrier waits behind a backlog."""
+
+    def fill(numbers: Any) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([pa.array(numbers), pa.array(numbers % 100)], schema=PAIR.schema)
+
+    filling = env.from_datagen(fill, count=keys, type_info=PAIR, vectorised=True).uid("fill")
+    trickle = env.from_datagen(fill, rate=1000, type_info=PAIR, vectorised=True).uid("trickle")
+    summed = filling.union(trickle).key_by(0).sum(1, emit="batch").uid("sum")
+    summed.map_batches(lambda batch: None).print()
+    return env.execute_async("sum")
+
+
 def large_savepoint(keys: int, backend: str) -> str:
     """Savepoints of both formats, and a restore from each."""
     figures = []
@@ -364,11 +377,11 @@ def large_savepoint(keys: int, backend: str) -> str:
         wrote, read = _disk_speed(directory, 512 << 20)
         figures.append(f"disk {wrote / 1e6:.0f} MB/s written, {read / 1e6:.0f} MB/s read")
         env = environment(2, {"state.backend.type": backend, "execution.checkpointing.timeout": "20 min"})
-        client = _sum_job(env, keys, None)
+        client = _filled_job(env, keys)
         job = client.job
         job.wait_running(120)
-        source = lambda: sum(m.records_in for (level, _), m in job.metrics().items() if level == 1)  # noqa: E731
-        wait_until(lambda: source() >= keys, 600, "all keys")
+        taken = lambda: sum(m.records_in for (level, _), m in job.metrics().items() if level == 1)  # noqa: E731
+        wait_until(lambda: taken() >= keys, 900, "all keys")
         for format in ("native", "canonical"):
             started = time.monotonic()
             path = client.trigger_savepoint(
@@ -382,7 +395,7 @@ def large_savepoint(keys: int, backend: str) -> str:
             (path,) = map(str, Path(directory, format).iterdir())
             env = environment(2, {"state.backend.type": backend, "execution.state-recovery.path": path})
             started = time.monotonic()
-            client = _sum_job(env, keys, None)
+            client = _filled_job(env, keys)
             client.job.wait_running(1100)
             figures.append(f"restored {format} in {time.monotonic() - started:.1f} s (with the start of the job)")
             client.cancel()
