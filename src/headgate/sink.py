@@ -29,11 +29,12 @@ C = TypeVar("C")
 class WriterContext:
     """Where a writer or committer runs.
 
-    >>> WriterContext("orders", "0" * 32, 0, 2, 1, None).subtask
+    >>> WriterContext("orders", "cbc357cc", "0" * 32, 0, 2, 1, None).subtask
     0
     """
 
     operator: str
+    operator_id: str
     job_id: str
     subtask: int
     parallelism: int

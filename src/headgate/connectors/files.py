@@ -5,7 +5,8 @@
 "FileSource('/data/in')"
 """
 
+from headgate.connectors.file_sink import FileSink
 from headgate.connectors.file_source import FileSource
 from headgate.connectors.values import CORRUPT_TYPE
 
-__all__ = ["CORRUPT_TYPE", "FileSource"]
+__all__ = ["CORRUPT_TYPE", "FileSink", "FileSource"]

@@ -37,7 +37,7 @@ class TwoPhaseSink(Operator):
         super().__init__(operator, context)
         info = context.info
         self._where = WriterContext(
-            operator.name, info.job_id, info.subtask, info.parallelism, info.attempt, context.restored_id
+            operator.name, operator.id, info.job_id, info.subtask, info.parallelism, info.attempt, context.restored_id
         )
         self._writer: SinkWriter[Any] | None = None
         self._committer: Committer[Any] | None = None
