@@ -26,7 +26,7 @@ from headgate.errors import InvalidArgument
 from headgate.sink import CommitRequest, Committer, Sink, SinkWriter, WriterContext
 from headgate.types import TypeInformation, as_type
 
-__all__ = ["FileSink"]
+__all__ = ["FileSink", "partitions_of"]
 
 _SUFFIXES = {"text": "txt", "json": "jsonl", "csv": "csv", "parquet": "parquet"}
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -245,7 +245,7 @@ class _FileWriter(SinkWriter[PreparedFile]):
             self._append("", Batch.of_arrow(batch, self._type))
             return
         rest = batch.select([name for name in batch.schema.names if name not in self._sink.partition_by])
-        for directory, places in _partitions(batch, self._sink.partition_by):
+        for directory, _, places in partitions_of(batch, self._sink.partition_by):
             part = rest if places is None else rest.take(pa.array(places))
             self._append(directory, Batch.of_arrow(part, self._rest))
 
@@ -317,23 +317,35 @@ def _at_least(number: int) -> str:
     return "|".join(ways)
 
 
-def _partitions(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """The directories of a batch's records with their places; None: all of them."""
+def partitions_of(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, tuple[str | None, ...], Any]]:
+    """The directories of a batch's records, their values, and the records' places; None: all of them.
+
+    >>> batch = as_type("k string, n bigint").to_batch([("a", 1), (None, 2), ("a", 3)])
+    >>> [(directory, values) for directory, values, _ in partitions_of(batch, ["k"])]
+    [('k=a/', ('a',)), ('k=__HIVE_DEFAULT_PARTITION__/', (None,))]
+    """
     codes = np.zeros(batch.num_rows, np.int64)
-    texts: list[list[str]] = []
+    texts: list[list[str | None]] = []
     for name in columns:
         encoded = batch.column(name).dictionary_encode(null_encoding="encode")
         texts.append([_text(value) for value in encoded.dictionary.to_pylist()])
         codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
     distinct, inverse = np.unique(codes, return_inverse=True)
     for number, code in enumerate(distinct.tolist()):
-        names = []
-        for column, values in zip(reversed(columns), reversed(texts), strict=True):
-            code, own = divmod(code, len(values))
-            names.append(f"{column}={values[own]}/")
-        yield "".join(reversed(names)), None if len(distinct) == 1 else np.flatnonzero(inverse == number)
+        values: list[str | None] = []
+        for own in reversed(texts):
+            code, place = divmod(code, len(own))
+            values.insert(0, own[place])
+        names = [f"{column}={_directory(value)}/" for column, value in zip(columns, values, strict=True)]
+        yield "".join(names), tuple(values), None if len(distinct) == 1 else np.flatnonzero(inverse == number)
 
 
-def _text(value: Any) -> str:
-    """A value in the name of a directory, as Hive and Spark write it."""
-    return _NO_VALUE if value is None or value == "" else quote(str(value), safe=" +,@()!$&'~;._-")
+def _text(value: Any) -> str | None:
+    """A value as Hive and Spark write it; an empty string is none."""
+    if value is None or value == "":
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _directory(value: str | None) -> str:
+    return _NO_VALUE if value is None else quote(value, safe=" +,@()!$&'~;._-")
