@@ -338,7 +338,7 @@ class CheckpointService:
 
     def _snapshot_driver_state(self, do: ev.SnapshotDriverState) -> None:
         # One step: a split that is assigned between the enumerators' part and the trigger would be in both parts.
-        self._call(lambda: self._tell(ev.DriverStateReady(do.checkpoint_id, self._splits.snapshot())))
+        self._call(lambda: self._tell(ev.DriverStateReady(do.checkpoint_id, self._splits.snapshot(do.checkpoint_id))))
 
     def _trigger_tasks(self, do: ev.TriggerTasks) -> None:
         for task in do.tasks:
@@ -373,6 +373,7 @@ class CheckpointService:
     def _notify_complete(self, do: ev.NotifyComplete) -> None:
         for task in do.tasks:
             self._send(task, CheckpointComplete(do.checkpoint_id, self._snapshots.commits))
+        self._splits.notify_complete(do.checkpoint_id)
 
     def _notify_aborted(self, do: ev.NotifyAborted) -> None:
         for task in do.tasks:
