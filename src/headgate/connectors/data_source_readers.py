@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
+from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
 from headgate.batch import Batch
 from headgate.errors import UserCodeError
@@ -62,9 +63,6 @@ class _Rows:
     """What one `read` gives, as Arrow batches of any size; the first `skip` rows were given before a failure."""
 
     def __init__(self, source: Described, rows: Any, skip: int) -> None:
-        # Needed only here, and slow to import: pyspark's own worker code.
-        from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
-
         if not isinstance(rows, Iterator):
             raise UserCodeError(
                 f"read() of data source '{source.name}' must give an iterator, got a {type(rows).__name__}"
