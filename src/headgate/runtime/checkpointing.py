@@ -370,7 +370,7 @@ class CheckpointService:
 
     def _snapshot_driver_state(self, do: ev.SnapshotDriverState) -> None:
         # One step: a split that is assigned between the enumerators' part and the trigger would be in both parts.
-        self._call(lambda: self._tell(ev.DriverStateReady(do.checkpoint_id, self._splits.snapshot())))
+        self._call(lambda: self._tell(ev.DriverStateReady(do.checkpoint_id, self._splits.snapshot(do.checkpoint_id))))
 
     def _trigger_tasks(self, do: ev.TriggerTasks) -> None:
         for task in do.tasks:
@@ -408,6 +408,7 @@ class CheckpointService:
         if self._epochs.any:
             manifest = self._snapshots.published(do.checkpoint_id)
             self._epochs.completed(manifest, do.checkpoint_id, self._snapshots.commits)
+        self._splits.notify_complete(do.checkpoint_id)
 
     def _notify_aborted(self, do: ev.NotifyAborted) -> None:
         for task in do.tasks:
