@@ -6,21 +6,24 @@ import copy
 import itertools
 import queue
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from headgate import config
 from headgate.checkpoint_config import CheckpointConfig, CheckpointingMode
 from headgate.config import Configuration, process_defaults
+from headgate.connectors.dataframe import DataFrameSource
 from headgate.connectors.epochs import EpochSink
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument, JobCancelled
 from headgate.functions import callable_of
 from headgate.graph import Inlet, JobGraph, OperatorSpec, Pipeline, build_job_graph
-from headgate.ids import new_job_id
+from headgate.ids import JobId, new_job_id
 from headgate.job_client import Job, JobClient, JobExecutionResult
 from headgate.levels import Layout, as_json, describe, lay_out
 from headgate.rest import register
@@ -36,6 +39,7 @@ from headgate.runtime.session import get_session
 from headgate.runtime.snapshots_of_job import named_manifest
 from headgate.sources import CollectionSource, DataGenSource, SequenceSource, Source
 from headgate.state_backends import StateBackend
+from headgate.storage.settings import StorageSettings
 from headgate.stream import DataStream, DataStreamSink, Records, call_site, check_parallelism
 from headgate.types import TypeInformation, as_type
 
@@ -198,6 +202,15 @@ class StreamExecutionEnvironment:
         callable_of(generate, "generate", "from_datagen()")
         return self.from_source(DataGenSource(generate, count, rate, as_type(type_info), vectorised), "DataGen Source")
 
+    def from_dataframe(self, frame: DataFrame, source_name: str = "DataFrame") -> DataStream:
+        """The rows of a bounded Spark DataFrame.
+
+        A Spark job writes them once, below execution.checkpointing.dir if that is set (set it if there is more than one
+        machine), before the dataflow starts; they are deleted when the job has finished.
+        """
+        self._spark = self._spark or frame.sparkSession
+        return self.from_source(DataFrameSource(frame), source_name)
+
     def from_source(self, source: Source[Any], source_name: str = "Source") -> DataStream:
         """A stream from a source object."""
         node = self._pipeline.add(source_name, OperatorSpec("source", source), [], source.type, call_site())
@@ -336,12 +349,13 @@ class StreamExecutionEnvironment:
         return periodic and bool(conf.get("execution.checkpointing.checkpoints-after-tasks-finish"))
 
     def _start(self, job_name: str | None, on_output: Callable[[str, bytes, Callable[[], None]], None]) -> Job:
+        job_id = new_job_id()
+        frames = self._place_frames(job_id)
         plan = self.job_plan(job_name)
         replan = self._replanner(job_name)
         self._pipeline.job_started()
         if self._local is not None:
             return _LocalJob(plan, on_output, self._local)
-        job_id = new_job_id()
         manifest = named_manifest(self._configuration)
         if manifest is not None:
             plan = with_key_groups(plan, saved_key_groups(manifest))
@@ -350,9 +364,26 @@ class StreamExecutionEnvironment:
         checkpointing = self.get_checkpoint_config().is_checkpointing_enabled()
         restart = from_configuration(self._configuration, checkpointing=checkpointing)
         job = SparkJob(plan, job_id, self._session(), self._configuration, restart, on_output, replan)
+        self._stage(frames, job, resumed=manifest is not None)
         job.start()
         register(job, self._configuration)
         return job
+
+    def _place_frames(self, job_id: JobId) -> list[DataFrameSource]:
+        """The DataFrames that are sources; each is told where its rows are kept."""
+        functions = (node.operator.function for node in self._pipeline.nodes)
+        frames = [function for function in functions if isinstance(function, DataFrameSource)]
+        layout = StorageSettings.of(self._configuration).layout(job_id) if frames else None
+        for frame in frames:
+            frame.place(layout.task_owned if layout is not None else tempfile.mkdtemp(prefix="headgate-"))
+        return frames
+
+    def _stage(self, frames: list[DataFrameSource], job: SparkJob, *, resumed: bool) -> None:
+        """Write the rows of DataFrames before the dataflow takes the slots; a snapshot refers to rows that are there."""
+        for frame in frames:
+            if not resumed and not self._configuration.get(config.RESUME):
+                frame.stage()
+            job.when_finished.append(frame.forget)
 
     def _session(self) -> SparkSession:
         self._spark = get_session(self._spark, self._configuration)
