@@ -26,6 +26,7 @@ from headgate.graph import Inlet, JobGraph, OperatorSpec, Pipeline, build_job_gr
 from headgate.ids import JobId, new_job_id
 from headgate.job_client import Job, JobClient, JobExecutionResult
 from headgate.levels import Layout, as_json, describe, lay_out
+from headgate.rate_limit import limited
 from headgate.rest import register
 from headgate.restart import RestartStrategyConfiguration, from_configuration
 from headgate.runtime.epochs import epoch_sinks
@@ -182,9 +183,9 @@ class StreamExecutionEnvironment:
         """A stream of the arguments."""
         return self.from_collection(elements, type_info)
 
-    def from_sequence(self, start: int, end: int) -> DataStream:
-        """The integers start .. end, both included, in parallel."""
-        return self.from_source(SequenceSource(start, end, as_type("bigint")), "Sequence Source")
+    def from_sequence(self, start: int, end: int, *, rate: float | None = None) -> DataStream:
+        """The integers start .. end, both included, in parallel; with `rate` at most so many a second."""
+        return self.from_source(SequenceSource(start, end, as_type("bigint")), "Sequence Source", rate=rate)
 
     def from_datagen(
         self,
@@ -211,8 +212,10 @@ class StreamExecutionEnvironment:
         self._spark = self._spark or frame.sparkSession
         return self.from_source(DataFrameSource(frame), source_name)
 
-    def from_source(self, source: Source[Any], source_name: str = "Source") -> DataStream:
-        """A stream from a source object."""
+    def from_source(self, source: Source[Any], source_name: str = "Source", *, rate: float | None = None) -> DataStream:
+        """A stream from a source object; with `rate` it gives at most so many records a second, over all subtasks."""
+        if rate is not None:
+            source = limited(source, rate)
         node = self._pipeline.add(source_name, OperatorSpec("source", source), [], source.type, call_site())
         node.single = source.single
         return DataStream(self._pipeline, self, [Inlet(node.id, None, None, 0)], node.type, node)
