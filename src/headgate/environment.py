@@ -81,6 +81,7 @@ class StreamExecutionEnvironment:
         self._local = local  # options of the local runtime
         self._pipeline = Pipeline()
         self._channels = itertools.count()
+        self._frames: list[DataFrameSource] = []  # of the next job
 
     @classmethod
     def get_execution_environment(
@@ -203,14 +204,18 @@ class StreamExecutionEnvironment:
         callable_of(generate, "generate", "from_datagen()")
         return self.from_source(DataGenSource(generate, count, rate, as_type(type_info), vectorised), "DataGen Source")
 
-    def from_dataframe(self, frame: DataFrame, source_name: str = "DataFrame") -> DataStream:
+    def from_dataframe(
+        self, frame: DataFrame, source_name: str = "DataFrame", *, rate: float | None = None
+    ) -> DataStream:
         """The rows of a bounded Spark DataFrame.
 
         A Spark job writes them once, below execution.checkpointing.dir if that is set (set it if there is more than one
         machine), before the dataflow starts; they are deleted when the job has finished.
         """
         self._spark = self._spark or frame.sparkSession
-        return self.from_source(DataFrameSource(frame), source_name)
+        source = DataFrameSource(frame)
+        self._frames.append(source)
+        return self.from_source(source, source_name, rate=rate)
 
     def from_source(self, source: Source[Any], source_name: str = "Source", *, rate: float | None = None) -> DataStream:
         """A stream from a source object; with `rate` it gives at most so many records a second, over all subtasks."""
@@ -374,8 +379,7 @@ class StreamExecutionEnvironment:
 
     def _place_frames(self, job_id: JobId) -> list[DataFrameSource]:
         """The DataFrames that are sources; each is told where its rows are kept."""
-        functions = (node.operator.function for node in self._pipeline.nodes)
-        frames = [function for function in functions if isinstance(function, DataFrameSource)]
+        frames, self._frames = self._frames, []
         layout = StorageSettings.of(self._configuration).layout(job_id) if frames else None
         for frame in frames:
             frame.place(layout.task_owned if layout is not None else tempfile.mkdtemp(prefix="headgate-"))
