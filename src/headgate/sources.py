@@ -86,6 +86,9 @@ class SourceReader(ABC, Generic[S]):
         """Records for side outputs, asked for after each `poll`."""
         return []
 
+    def checkpointed(self, splits: list[S]) -> None:
+        """A checkpoint is complete that holds these splits: the place to tell others how far reading came (SPEC R9.4)."""
+
     def close(self) -> None:
         """Give back what the reader holds."""
 

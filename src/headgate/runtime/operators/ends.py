@@ -16,6 +16,7 @@ from headgate.batch import Batch
 from headgate.errors import UserCodeError
 from headgate.functions import callable_of
 from headgate.graph import ChainedOperator
+from headgate.protocol.commits import Commits
 from headgate.runtime.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
 from headgate.sources import ReaderContext, Source, SourceReader
 from headgate.state.api import ListStateDescriptor
@@ -34,6 +35,7 @@ class SourceOperator(Operator):
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
         self._reader: SourceReader[Any] | None = None
+        self._taken: dict[int, list[Any]] = {}  # what checkpoints hold that are not complete yet
 
     def open(self) -> None:
         info = self.context.info
@@ -107,8 +109,21 @@ class SourceOperator(Operator):
 
     def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> OperatorSnapshot:
         if isinstance(self.function, Source):
-            self.context.operator_state.get_list_state(_SPLITS).update(self.reader.snapshot())
+            splits = self.reader.snapshot()
+            self.context.operator_state.get_list_state(_SPLITS).update(splits)
+            self._taken[checkpoint_id] = splits
         return super().snapshot(checkpoint_id, timestamp, kind)
+
+    def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:
+        super().notify_complete(checkpoint_id, commits)
+        splits = self._taken.get(checkpoint_id)
+        self._taken = {taken: kept for taken, kept in self._taken.items() if taken > checkpoint_id}
+        if splits is not None:
+            self.guard(self.reader.checkpointed, splits)
+
+    def notify_aborted(self, checkpoint_id: int) -> None:
+        super().notify_aborted(checkpoint_id)
+        self._taken.pop(checkpoint_id, None)
 
     def close(self) -> None:
         if self._reader is not None:

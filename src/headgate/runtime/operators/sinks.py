@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,12 @@ class _Prepared:
 
     checkpoint_id: int
     committables: tuple[Any, ...]
+
+
+def _in_order(elements: Iterable[Any]) -> list[_Prepared]:
+    """What the elements hold, the oldest checkpoint first; in older checkpoints an element is a single one."""
+    prepared = [one for kept in elements for one in ((kept,) if isinstance(kept, _Prepared) else kept)]
+    return sorted(prepared, key=lambda one: one.checkpoint_id)
 
 
 class TwoPhaseSink(Operator):
@@ -55,7 +61,7 @@ class TwoPhaseSink(Operator):
         sink: Sink[Any] = self.function
         state = self.context.operator_state
         self._committer = self.guard(sink.committer, self._where)
-        for kept in sorted(state.get_list_state(_COMMITTABLES).get(), key=lambda one: one.checkpoint_id):
+        for kept in _in_order(state.get_list_state(_COMMITTABLES).get()):
             self._commit(kept.committables, self.context.restored_commits.number_for(kept.checkpoint_id))
         self._writer = self.guard(sink.writer, self._where, list(state.get_list_state(_WRITER).get()))
 
@@ -95,7 +101,8 @@ class TwoPhaseSink(Operator):
         if self._fresh:
             self._prepared.append(_Prepared(checkpoint_id, self._fresh))
             self._fresh = ()
-        state.get_list_state(_COMMITTABLES).update(list(self._prepared))
+        # One element: a rescale deals out elements, and what one subtask prepared must stay together and in order.
+        state.get_list_state(_COMMITTABLES).update([tuple(self._prepared)] if self._prepared else [])
         state.get_list_state(_WRITER).update(self.guard(self.writer.snapshot))
         return super().snapshot(checkpoint_id, timestamp, kind)
 

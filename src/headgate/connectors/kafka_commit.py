@@ -1,0 +1,251 @@
+"""Commits epochs to Kafka: one transaction each, with a marker of what is done. See kafka_sink for the reasons."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.connectors.kafka_client import Client, is_one_of, load
+from headgate.errors import ConfigError, HeadgateError, StorageError
+from headgate.sink import CommitRequest, Committer
+
+__all__ = ["Epoch", "EpochCommitter", "Marker"]
+
+_ORIGINS = 64  # writers remembered in a marker: at most 36 bytes each, and a broker takes 4096
+_TRY_SECONDS = 30.0
+_POLL_EVERY = 1000
+_OLD_SECONDS = 6 * 24 * 3600  # brokers forget offsets after offsets.retention.minutes, 7 days if nobody changed it
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Epoch:
+    """The records of one writer between two barriers, encoded; `sequence` counts the epochs of an `origin` from 1 on.
+
+    >>> Epoch("totals-Sink-0", "totals", "ab12", 3, 0, None, [b"{}"])
+    Epoch(totals-Sink-0, ab12:3, 1 records)
+    """
+
+    transactional_id: str
+    topic: str
+    origin: str
+    sequence: int
+    written: int  # seconds since 1970
+    keys: list[bytes | None] | None
+    values: list[bytes | None] = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"Epoch({self.transactional_id}, {self.origin}:{self.sequence}, {len(self.values)} records)"
+
+
+class Marker:
+    """How far each writer's epochs are committed: origin -> sequence, the newest writers last.
+
+    >>> marker = Marker.read('{"a1":3}')
+    >>> marker.of("a1"), marker.of("b2"), marker.after("b2", 1).text
+    (3, 0, '{"a1":3,"b2":1}')
+    """
+
+    def __init__(self, done: dict[str, int]) -> None:
+        self._done = done
+
+    @classmethod
+    def read(cls, text: str | None) -> Marker:
+        """From the metadata of an offset."""
+        return cls(json.loads(text) if text else {})
+
+    @property
+    def text(self) -> str:
+        """For the metadata of an offset."""
+        return json.dumps(self._done, separators=(",", ":"))
+
+    def of(self, origin: str) -> int:
+        """The last epoch of a writer that is committed; 0: none that is known."""
+        return self._done.get(origin, 0)
+
+    def after(self, origin: str, sequence: int) -> Marker:
+        """When one more epoch is committed."""
+        others = [(name, last) for name, last in self._done.items() if name != origin]
+        return Marker(dict([*others[1 - _ORIGINS :], (origin, sequence)]))
+
+
+class _Transactions:
+    """One transactional id: its producer, and its marker, which is read when older producers are fenced."""
+
+    def __init__(self, client: Client, transactional_id: str, topic: str, timeout_ms: int) -> None:
+        self._client, self.topic, self._id = client, topic, transactional_id
+        self.failed: list[Any] = []  # errors of records
+        self.refused: HeadgateError | None = None
+        fixed = {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": timeout_ms,
+            "delivery.report.only.error": True,
+            "on_delivery": self._delivered,
+            "error_cb": self._trouble,
+        }
+        self._seconds = min(_TRY_SECONDS, timeout_ms / 1000)
+        defaults = {"client.id": "headgate", "partitioner": "murmur2_random", "linger.ms": 5}
+        self._producer = client.make("Producer", client.conf(defaults, fixed))
+        # A group of its own for the marker; nobody ever joins it.
+        alone = {"group.id": transactional_id, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        self._group = client.make("Consumer", client.conf({"client.id": "headgate"}, alone))
+        self.marker = Marker({})
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failed.append(error)
+
+    def _trouble(self, error: Any) -> None:
+        self.refused = self.refused or self._client.refused(error)
+
+    def open(self) -> None:
+        """Fence older producers, wait for their transactions to be over, then read how far they came."""
+        self._producer.init_transactions(self._seconds)
+        place = load().TopicPartition(self.topic, 0)
+        (found,) = self._group.committed([place], self._seconds)
+        if found.error is not None:
+            raise load().KafkaException(found.error)
+        self.marker = Marker.read(found.metadata if found.offset >= 0 else None)
+
+    def commit(self, epoch: Epoch, number: int) -> None:
+        """Produce the records, and store the marker, in one transaction."""
+        marker = self.marker.after(epoch.origin, epoch.sequence)
+        self._producer.begin_transaction()
+        self._produce(epoch)
+        place = load().TopicPartition(self.topic, 0, number, marker.text)
+        self._producer.send_offsets_to_transaction([place], self._group.consumer_group_metadata(), self._seconds)
+        self._producer.commit_transaction(self._seconds)
+        self.marker = marker
+
+    def _produce(self, epoch: Epoch) -> None:
+        producer, topic = self._producer, self.topic
+        deadline = time.monotonic() + self._seconds
+        for start in range(0, len(epoch.values), _POLL_EVERY):
+            values = epoch.values[start : start + _POLL_EVERY]
+            keys = epoch.keys[start : start + _POLL_EVERY] if epoch.keys else [None] * len(values)
+            for key, value in zip(keys, values, strict=True):
+                while True:
+                    try:
+                        producer.produce(topic, value=value, key=key)
+                        break
+                    except BufferError:  # the queue is full
+                        if time.monotonic() > deadline:
+                            raise load().KafkaException(
+                                load().KafkaError(load().KafkaError.REQUEST_TIMED_OUT)
+                            ) from None
+                        producer.poll(0.1)
+            producer.poll(0)
+            deadline = time.monotonic() + self._seconds  # it moves
+
+    def abandon(self) -> None:
+        """Give up what is under way, so that consumers need not wait for its timeout, and leave the brokers."""
+        with suppress(load().KafkaException, RuntimeError):  # init_transactions of the next one settles it anyway
+            self._producer.abort_transaction(5)
+        self.close()
+
+    def close(self) -> None:
+        """Leave the brokers."""
+        self._producer.purge()
+        self._producer.flush(0)
+        self._group.close()
+
+
+class EpochCommitter(Committer[Epoch]):
+    """Commits the epochs of a subtask, and after a rescale those of others, each under the id it was written for."""
+
+    def __init__(self, client: Client, timeout_ms: int, own_id: str, on_lost_marker: str = "fail") -> None:
+        self._client, self._timeout_ms, self._own_id = client, timeout_ms, own_id
+        self._on_lost_marker = on_lost_marker
+        self._open: dict[tuple[str, str], _Transactions] = {}
+
+    def commit(self, requests: Sequence[CommitRequest[Epoch]]) -> None:
+        """Commit each that is not there yet; behind one that must wait, those of the same id wait as well."""
+        waiting: set[str] = set()
+        for request in requests:
+            epoch = request.committable
+            if epoch.transactional_id in waiting:
+                request.retry_later()
+            elif not self._commit(epoch, request.commit_number, request.tries):
+                waiting.add(epoch.transactional_id)
+                request.retry_later()
+        for key in [key for key in self._open if key[0] != self._own_id]:
+            self._open.pop(key).close()  # the subtask that has the id now will need it
+
+    def _commit(self, epoch: Epoch, number: int | None, tries: int) -> bool:
+        """Whether it is there now."""
+        kafka, key = load(), (epoch.transactional_id, epoch.topic)
+        transactions = self._open.get(key)
+        try:
+            if transactions is None:
+                transactions = self._open[key] = _Transactions(self._client, *key, self._timeout_ms)
+                transactions.open()
+            if transactions.marker.of(epoch.origin) >= epoch.sequence:
+                return True
+            if self._marker_lost(epoch, transactions.marker) and self._on_lost_marker == "skip":
+                return True
+            transactions.commit(epoch, number or 0)
+            return True
+        except kafka.KafkaException as error:
+            assert transactions is not None
+            del self._open[key]
+            self._raise_if_final(epoch, transactions, error.args[0])
+            transactions.abandon()
+            sys.stderr.write(f"headgate: Kafka: {epoch!r} is tried again: {self._client.say(error)}\n")
+            time.sleep(min(0.1 * 2**tries, 5.0))
+            return False
+
+    def _marker_lost(self, epoch: Epoch, marker: Marker) -> bool:
+        """Whether an epoch's predecessor is unknown: then nobody knows whether the epoch itself is committed."""
+        known = marker.of(epoch.origin)
+        forgotten = known == 0 and time.time() - epoch.written > _OLD_SECONDS
+        if known == epoch.sequence - 1 and not forgotten:
+            return False
+        message = (
+            f"Kafka: whether {epoch!r} was written before is not known any more: group '{epoch.transactional_id}' has no offset with "
+            f"its marker (brokers keep it for offsets.retention.minutes, and delete it with topic '{epoch.topic}')"
+        )
+        if self._on_lost_marker == "fail":
+            raise StorageError(
+                f"{message}. See whether the topic has records of that time, and set on_lost_marker='write' or 'skip' for one start"
+            )
+        sys.stderr.write(f"headgate: {message}; on_lost_marker={self._on_lost_marker}\n")
+        return True
+
+    def _raise_if_final(self, epoch: Epoch, transactions: _Transactions, error: Any) -> None:
+        """Raise what trying again does not mend."""
+        client = self._client
+        refused = transactions.refused or client.refused(error)
+        if refused is not None:
+            raise refused
+        if is_one_of(error, "_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"):
+            raise StorageError(
+                f"Kafka: another producer with transactional id '{epoch.transactional_id}' has started, so this one may not commit "
+                f"({client.say(error)}). After a restart that is how an old attempt ends, and a commit that took longer than "
+                "transaction_timeout_ms ends so too; if it comes again and again, another sink or job has the same transactional_id_prefix"
+            )
+        causes = [error, *transactions.failed]
+        for cause in causes:
+            if is_one_of(cause, "MSG_SIZE_TOO_LARGE"):
+                raise StorageError(
+                    f"Kafka: topic '{epoch.topic}' takes no records as long as one of {epoch!r} ({client.say(cause)}); raise "
+                    "max.message.bytes of the topic, the records are in the checkpoint"
+                )
+            if is_one_of(cause, "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION", "_UNKNOWN_PARTITION"):
+                raise StorageError(
+                    f"Kafka: topic '{epoch.topic}' does not exist ({client.say(cause)}); create it, the records are in the checkpoint"
+                )
+            if is_one_of(cause, "INVALID_TRANSACTION_TIMEOUT"):
+                raise ConfigError(
+                    f"Kafka: the brokers refuse transaction_timeout_ms={self._timeout_ms} ({client.say(cause)}); lower it, or raise "
+                    "transaction.max.timeout.ms of the brokers"
+                )
+
+    def close(self) -> None:
+        """Leave the brokers."""
+        for transactions in self._open.values():
+            transactions.close()
+        self._open.clear()
