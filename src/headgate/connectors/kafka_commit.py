@@ -116,6 +116,9 @@ class _Transactions:
         marker = self.marker.after(epoch.origin, epoch.sequence)
         self._producer.begin_transaction()
         self._produce(epoch)
+        self._producer.flush(self._seconds)
+        if self.failed:  # commit_transaction would only say that some have
+            raise load().KafkaException(self.failed[0])
         place = load().TopicPartition(self.topic, 0, number, marker.text)
         self._producer.send_offsets_to_transaction([place], self._group.consumer_group_metadata(), self._seconds)
         self._producer.commit_transaction(self._seconds)

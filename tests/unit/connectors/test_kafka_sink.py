@@ -5,7 +5,6 @@ import time
 
 import cloudpickle
 import pytest
-from kafka_mock import MockCluster
 
 from headgate import Row
 from headgate.connectors.kafka import KafkaSink
@@ -13,6 +12,7 @@ from headgate.connectors.kafka_commit import Epoch, EpochCommitter, Marker
 from headgate.errors import InvalidArgument, StorageError
 from headgate.sink import CommitRequest, WriterContext
 from headgate.types import PICKLED, as_type
+from kafka_mock import MockCluster
 
 TYPE = as_type("user bigint, word string")
 WHERE = WriterContext("Sink", "0" * 32, 0, 1, 0, None)

@@ -4,7 +4,6 @@ import pickle
 import time
 
 import pytest
-from kafka_mock import MockCluster
 
 from headgate import OutputTag, StreamExecutionEnvironment
 from headgate.connectors.kafka import KafkaSource
@@ -13,6 +12,7 @@ from headgate.connectors.values import CORRUPT_TYPE
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument, StorageError
 from headgate.runtime.local import LocalRun
 from headgate.sources import ReaderContext
+from kafka_mock import MockCluster
 
 
 @pytest.fixture(scope="module")
