@@ -7,7 +7,7 @@ from typing import Any
 
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument, StorageError
 
-__all__ = ["Client", "is_one_of", "load", "load_admin", "unreachable"]
+__all__ = ["Client", "is_one_of", "load", "load_admin", "reason_of", "unreachable"]
 
 _SECRET = ("password", "secret", "token", "credential", ".pem", "oauthbearer.config")
 
@@ -47,6 +47,20 @@ def is_one_of(error: Any, *names: str) -> bool:
     """Whether a KafkaError has one of these codes, named as in confluent_kafka.KafkaError."""
     codes = load().KafkaError
     return any(error.code() == getattr(codes, name) for name in names)
+
+
+def reason_of(error: Exception) -> Any:
+    """The KafkaError inside an exception; any other exception is raised again.
+
+    A fatal error is raised in the middle of whatever librdkafka does then, also before callbacks that are due: Python then
+    complains of the callback, with a SystemError whose cause is the one that counts.
+    """
+    exception = load().KafkaException
+    if isinstance(error, SystemError) and isinstance(error.__cause__, exception):
+        error = error.__cause__
+    if not isinstance(error, exception):
+        raise error
+    return error.args[0]
 
 
 class Client:

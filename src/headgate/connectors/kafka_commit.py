@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.connectors.kafka_client import Client, is_one_of, load
+from headgate.connectors.kafka_client import Client, is_one_of, load, reason_of
 from headgate.errors import ConfigError, HeadgateError, StorageError
 from headgate.sink import CommitRequest, Committer
 
@@ -146,14 +146,17 @@ class _Transactions:
 
     def abandon(self) -> None:
         """Give up what is under way, so that consumers need not wait for its timeout, and leave the brokers."""
-        with suppress(load().KafkaException, RuntimeError):  # init_transactions of the next one settles it anyway
+        with suppress(
+            load().KafkaException, RuntimeError, SystemError
+        ):  # else init_transactions of the next one does it
             self._producer.abort_transaction(5)
         self.close()
 
     def close(self) -> None:
         """Leave the brokers."""
-        self._producer.purge()
-        self._producer.flush(0)
+        with suppress(load().KafkaException, RuntimeError, SystemError):  # of what went wrong before
+            self._producer.purge()
+            self._producer.flush(0)
         self._group.close()
 
 
@@ -180,7 +183,7 @@ class EpochCommitter(Committer[Epoch]):
 
     def _commit(self, epoch: Epoch, number: int | None, tries: int) -> bool:
         """Whether it is there now."""
-        kafka, key = load(), (epoch.transactional_id, epoch.topic)
+        key = epoch.transactional_id, epoch.topic
         transactions = self._open.get(key)
         try:
             if transactions is None:
@@ -192,12 +195,13 @@ class EpochCommitter(Committer[Epoch]):
                 return True
             transactions.commit(epoch, number or 0)
             return True
-        except kafka.KafkaException as error:
-            assert transactions is not None
+        except (load().KafkaException, SystemError) as error:
+            reason = reason_of(error)
+            assert transactions is not None, "an error of librdkafka, but no client"
             del self._open[key]
-            self._raise_if_final(epoch, transactions, error.args[0])
             transactions.abandon()
-            sys.stderr.write(f"headgate: Kafka: {epoch!r} is tried again: {self._client.say(error)}\n")
+            self._raise_if_final(epoch, transactions, reason)
+            sys.stderr.write(f"headgate: Kafka: {epoch!r} is tried again: {self._client.say(reason)}\n")
             time.sleep(min(0.1 * 2**tries, 5.0))
             return False
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 
 from headgate.batch import Batch
-from headgate.connectors.kafka_client import Client
+from headgate.connectors.kafka_client import Client, load, reason_of
 from headgate.connectors.kafka_commit import Epoch, EpochCommitter
 from headgate.connectors.values import encoder
 from headgate.errors import HeadgateError, InvalidArgument, StorageError
@@ -237,8 +238,15 @@ class DirectWriter(_Writer):
 
     def put(self, keys: list[bytes | None] | None, values: Sequence[bytes | None]) -> None:
         """Produce them."""
+        try:
+            self._produce(keys or [None] * len(values), values)
+        except (load().KafkaException, SystemError) as error:
+            self._failed.append(reason_of(error))
+        self._raise()
+
+    def _produce(self, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
         producer, topic = self._producer, self.sink.topic
-        for key, value in zip(keys or [None] * len(values), values, strict=True):
+        for key, value in zip(keys, values, strict=True):
             while True:
                 try:
                     producer.produce(topic, value=value, key=key, on_delivery=self._delivered)
@@ -247,11 +255,14 @@ class DirectWriter(_Writer):
                     producer.poll(0.1)
                     self._raise()
         producer.poll(0)
-        self._raise()
 
     def prepare(self, end_of_input: bool) -> Sequence[Epoch]:
         """Wait until everything has arrived."""
-        left = self._producer.flush(_FLUSH_SECONDS)
+        left = 0
+        try:
+            left = self._producer.flush(_FLUSH_SECONDS)
+        except (load().KafkaException, SystemError) as error:
+            self._failed.append(reason_of(error))
         self._raise()
         if left:
             raise StorageError(
@@ -270,5 +281,6 @@ class DirectWriter(_Writer):
 
     def close(self) -> None:
         """Leave the brokers; what did not arrive was not promised."""
-        self._producer.purge()
-        self._producer.flush(1)
+        with suppress(load().KafkaException, SystemError):
+            self._producer.purge()
+            self._producer.flush(1)

@@ -230,6 +230,9 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
 
     def discover(self) -> Sequence[KafkaSplit]:
         """The partitions that are new; brokers that do not answer are asked again later, but not at the start."""
+        self._admin = (
+            self._source.client.admin()
+        )  # a new one each time: between two discoveries there is nothing to close
         try:
             found = sorted(self._partitions() - self._known)
             splits = self._splits(found) if found else []
@@ -238,6 +241,8 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
                 raise
             sys.stderr.write(f"headgate: {error}; the source goes on, and looks for new partitions later\n")
             return []
+        finally:
+            self._admin = None
         self._known.update(found)
         self._begun = True
         self.complete = self._source.stop is not None or self._source.interval is None
@@ -259,8 +264,6 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
     def _partitions(self) -> set[Place]:
         """All partitions of the topics that are wanted."""
         client = self._source.client
-        if self._admin is None:
-            self._admin = client.admin()
         topics = self._asked(lambda: self._admin.list_topics(timeout=_ANSWER_SECONDS)).topics
         wanted = {name: topic for name, topic in topics.items() if self._source.wants(name)}
         missing = [name for name in self._source.topics if name not in wanted]
@@ -381,7 +384,11 @@ class KafkaReader(SourceReader[KafkaSplit]):
 
     def poll(self, max_records: int) -> Batch | None:
         """What has come by now, of any partition."""
-        messages = self._consumer.consume(min(max_records, _MOST), 0.0)
+        try:
+            messages = self._consumer.consume(min(max_records, _MOST), 0.0)
+        except load().KafkaException as error:  # what librdkafka cannot go on after
+            client = self._source.client
+            raise StorageError(f"Kafka: {self._source!r} cannot go on: {client.say(error)}") from None
         if self._error is not None:
             raise self._error
         kept = self._accepted(messages)

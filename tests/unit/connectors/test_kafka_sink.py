@@ -62,6 +62,12 @@ def test_records_are_visible_when_they_are_committed(cluster, topic):
     ]
 
 
+def test_every_attempt_of_a_subtask_has_the_same_id_so_that_a_new_one_fences_an_old_one(cluster):
+    sink = sink_of(cluster, "t", transactional_id_prefix="mine")
+    ids = [sink.transactional_id(WriterContext("Sink", "0" * 32, 1, 2, attempt, None)) for attempt in (0, 1)]
+    assert ids == ["mine-Sink-1"] * 2
+
+
 def test_a_committer_does_not_write_an_epoch_twice(cluster, topic):
     sink = sink_of(cluster, topic)
     writer = sink.writer(WHERE, [])
