@@ -88,7 +88,9 @@ class _Transactions:
             "error_cb": self._trouble,
         }
         self._seconds = min(_TRY_SECONDS, timeout_ms / 1000)
-        defaults = {"client.id": "headgate", "partitioner": "murmur2_random", "linger.ms": 5}
+        # An epoch is there as a whole: large batches, and a queue that takes most epochs at once.
+        defaults = {"linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
+        defaults |= {"client.id": "headgate", "partitioner": "murmur2_random"}
         self._producer = client.make("Producer", client.conf(defaults, fixed))
         # A group of its own for the marker; nobody ever joins it.
         alone = {"group.id": transactional_id, "enable.auto.commit": False, "isolation.level": "read_committed"}
@@ -140,7 +142,7 @@ class _Transactions:
                             raise load().KafkaException(
                                 load().KafkaError(load().KafkaError.REQUEST_TIMED_OUT)
                             ) from None
-                        producer.poll(0.1)
+                        producer.poll(0.005)  # it returns late: records that arrive are no event
             producer.poll(0)
             deadline = time.monotonic() + self._seconds  # it moves
 

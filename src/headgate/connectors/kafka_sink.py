@@ -252,7 +252,7 @@ class DirectWriter(_Writer):
                     producer.produce(topic, value=value, key=key, on_delivery=self._delivered)
                     break
                 except BufferError:  # the queue is full: back-pressure
-                    producer.poll(0.1)
+                    producer.poll(0.005)
                     self._raise()
         producer.poll(0)
 
