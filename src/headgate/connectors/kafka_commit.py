@@ -89,7 +89,7 @@ class _Transactions:
         }
         self._seconds = min(_TRY_SECONDS, timeout_ms / 1000)
         # An epoch is there as a whole: large batches, and a queue that takes most epochs at once.
-        defaults = {"linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
+        defaults: dict[str, Any] = {"linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
         defaults |= {"client.id": "headgate", "partitioner": "murmur2_random"}
         self._producer = client.make("Producer", client.conf(defaults, fixed))
         # A group of its own for the marker; nobody ever joins it.
