@@ -254,7 +254,7 @@ def _sum_job(env: StreamExecutionEnvironment, keys: int, count: int | None) -> J
         return pa.RecordBatch.from_arrays([pa.array(key), pa.array(numbers % 100)], schema=PAIR.schema)
 
     stream = env.from_datagen(
-        generate, count=count, rate=200_000 if count is None else None, type_info=PAIR, vectorised=True
+        generate, count=count, rate=60_000 if count is None else None, type_info=PAIR, vectorised=True
     )
     stream.uid("source").key_by(0).sum(1, emit="batch").uid("sum").map_batches(lambda batch: None).print()
     return env.execute_async("sum")
@@ -287,7 +287,7 @@ def full_checkpoint(trigger: str, backend: str) -> tuple[bool, str]:
         files_before = len(_restore_files(str(before.external_path)))
         if trigger == "request":
             client.trigger_checkpoint(full=True)
-        wait_until(lambda: any(s.full and s.id > before.id for s in completed()), 90, "the full checkpoint")
+        wait_until(lambda: any(s.full and s.id > before.id for s in completed()), 240, "the full checkpoint")
         during = _rate(job, 3.0)
         full = next(s for s in completed() if s.full and s.id > before.id)
         wait_until(lambda: completed()[0].id >= full.id + 3, 60, "later increments")

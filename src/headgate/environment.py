@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 
 from headgate.checkpoint_config import CheckpointConfig, CheckpointingMode
 from headgate.config import Configuration, process_defaults
-from headgate.errors import HeadgateError, InvalidArgument, JobCancelled
+from headgate.connectors.epochs import EpochSink
+from headgate.errors import ConfigError, HeadgateError, InvalidArgument, JobCancelled
 from headgate.functions import callable_of
 from headgate.graph import Inlet, JobGraph, OperatorSpec, Pipeline, build_job_graph
 from headgate.ids import new_job_id
@@ -24,6 +25,7 @@ from headgate.job_client import Job, JobClient, JobExecutionResult
 from headgate.levels import Layout, as_json, describe, lay_out
 from headgate.rest import register
 from headgate.restart import RestartStrategyConfiguration, from_configuration
+from headgate.runtime.epochs import epoch_sinks
 from headgate.runtime.job import JobStatus, SparkJob
 from headgate.runtime.local import LocalRun
 from headgate.runtime.operators.ends import decode_collected
@@ -34,7 +36,7 @@ from headgate.runtime.session import get_session
 from headgate.runtime.snapshots_of_job import named_manifest
 from headgate.sources import CollectionSource, DataGenSource, SequenceSource, Source
 from headgate.state_backends import StateBackend
-from headgate.stream import DataStream, Records, call_site, check_parallelism
+from headgate.stream import DataStream, DataStreamSink, Records, call_site, check_parallelism
 from headgate.types import TypeInformation, as_type
 
 __all__ = ["JobClient", "JobExecutionResult", "StreamExecutionEnvironment"]
@@ -249,6 +251,15 @@ class StreamExecutionEnvironment:
         job = self._start(job_name, results.take)
         return results.iterate(job)
 
+    def foreach_epoch(self, stream: DataStream, function: Callable[[Any, int], object]) -> DataStreamSink:
+        """Give each completed checkpoint's output to a function (see DataStream.foreach_epoch)."""
+        sink = stream.sink_to(EpochSink(function))
+        # The function runs Spark jobs beside the dataflow: they need a slot, or they would wait for ever.
+        self._configuration.set(
+            "headgate.spark.reserved-slots", max(1, self._configuration.get("headgate.spark.reserved-slots"))
+        )
+        return sink
+
     def _graph(self, job_name: str | None) -> tuple[JobGraph, Layout]:
         conf = self._configuration
         limit = conf.get("pipeline.max-parallelism")
@@ -289,7 +300,23 @@ class StreamExecutionEnvironment:
             committer_retries=conf.get("sink.committer.retries"),
             final_checkpoint=self._waits_for_final_checkpoint(),
         )
+        self._check_sinks(graph)
         return make_plan(graph, layout, settings)
+
+    def _check_sinks(self, graph: JobGraph) -> None:
+        """Sinks that commit on the driver do so with checkpoints."""
+        for operator in (operator for some in epoch_sinks(graph).values() for operator in some):
+            where = f"sink '{operator.name}' ({operator.call_site})"
+            if not self._waits_for_final_checkpoint():
+                raise ConfigError(
+                    f"{where} writes with every completed checkpoint, and the job takes none: call env.enable_checkpointing(ms), "
+                    "leave execution.checkpointing.checkpoints-after-tasks-finish on, and run on Spark"
+                )
+            if operator.spec.function.needs_staging and self._configuration.get("execution.checkpointing.dir") is None:
+                raise ConfigError(
+                    f"{where} keeps its records beside the checkpoints until they are complete: set execution.checkpointing.dir to "
+                    "a directory that Spark can read"
+                )
 
     def _replanner(self, job_name: str | None) -> Callable[[int], JobPlan]:
         """What plans the same program with another parallelism, whatever is added to it meanwhile."""

@@ -20,7 +20,17 @@ import pyarrow as pa
 
 from headgate.errors import InvalidArgument
 
-__all__ = ["CommitRequest", "Committer", "Sink", "SinkWriter", "WriterContext"]
+__all__ = [
+    "CommitRequest",
+    "Committer",
+    "Epoch",
+    "EpochCommitter",
+    "EpochContext",
+    "Prepared",
+    "Sink",
+    "SinkWriter",
+    "WriterContext",
+]
 
 C = TypeVar("C")
 
@@ -29,16 +39,18 @@ C = TypeVar("C")
 class WriterContext:
     """Where a writer or committer runs.
 
-    >>> WriterContext("orders", "0" * 32, 0, 2, 1, None).subtask
+    >>> WriterContext("orders", "cbc357cc", "0" * 32, 0, 2, 1, None).subtask
     0
     """
 
     operator: str
+    operator_id: str
     job_id: str
     subtask: int
     parallelism: int
     attempt: int  # grows with every restart of the job's tasks
     restored_checkpoint: int | None  # the checkpoint that the task goes on from
+    staging: str | None = None  # a directory of the job on the checkpoints' storage, for files that are not visible yet
 
 
 class CommitRequest(Generic[C]):
@@ -71,6 +83,52 @@ class Committer(ABC, Generic[C]):
     @abstractmethod
     def commit(self, requests: Sequence[CommitRequest[C]]) -> None:
         """Commit each; one that was committed before is done already. An exception fails the job."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What one subtask prepared for one checkpoint; checkpoints hold it until it is committed.
+
+    >>> Prepared(3, ("part-0",)).checkpoint_id
+    3
+    """
+
+    checkpoint_id: int
+    committables: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch(Generic[C]):
+    """What all subtasks prepared for one checkpoint.
+
+    >>> Epoch(7, ["a", "b"]).commit_number
+    7
+    """
+
+    commit_number: int
+    committables: Sequence[C]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochContext:
+    """Where epochs are committed: on the driver."""
+
+    operator: str
+    operator_id: str
+    job_id: str
+    spark: Any  # the user's session; None where there is no Spark
+    staging: str | None = None
+
+
+class EpochCommitter(ABC, Generic[C]):
+    """Makes whole epochs visible, on the driver: in order, one at a time."""
+
+    @abstractmethod
+    def commit(self, epoch: Epoch[C]) -> None:
+        """Commit; after a failure the same epoch comes again, with the same number. An exception fails the job."""
 
     def close(self) -> None:
         """Give back what it holds."""
@@ -115,6 +173,18 @@ class Sink(ABC, Generic[C]):
     def committer(self, context: WriterContext) -> Committer[C] | None:
         """What commits, in the same subtask; None if a writer's work is visible at once."""
         return None
+
+    commits_on_driver = False
+    """Whether what all subtasks prepared is committed together, on the driver, by `epoch_committer`."""
+
+    needs_staging = False
+    """Whether writers put files below `WriterContext.staging`: checkpoints must have a directory then."""
+
+    def epoch_committer(self, context: EpochContext) -> EpochCommitter[C]:
+        """What commits on the driver, if `commits_on_driver` is set; it stays there, and needs not travel."""
+        raise NotImplementedError(
+            f"{type(self).__name__} says that it commits on the driver, but has no epoch_committer()"
+        )
 
 
 def check_sink(sink: Any) -> None:

@@ -55,6 +55,9 @@ class SourceReader(ABC, Generic[S]):
     backlog: bool = False
     """Whether it works off records that have waited: `execution.checkpointing.interval-during-backlog` applies then."""
 
+    holds_barrier: bool = False
+    """Whether it stands inside something that it cannot resume in the middle: it is polled on before a snapshot."""
+
     @abstractmethod
     def poll(self, max_records: int) -> Batch | None:
         """At most so many records, or None if there are none now; sets `finished` behind the last one."""
@@ -62,6 +65,9 @@ class SourceReader(ABC, Generic[S]):
     @abstractmethod
     def snapshot(self) -> list[S]:
         """The splits with their positions: the first record not yet given (SPEC R9.4)."""
+
+    def notify_complete(self, splits: list[S]) -> None:
+        """A checkpoint is complete that holds these splits: what `snapshot` gave for it (SPEC R9.4)."""
 
     def ready_at(self) -> int | None:
         """When None was returned: the time (ms) at which asking again makes sense, if that is known."""
@@ -85,9 +91,6 @@ class SourceReader(ABC, Generic[S]):
     def take_side(self) -> list[tuple[OutputTag, Any]]:
         """Records for side outputs, asked for after each `poll`."""
         return []
-
-    def checkpointed(self, splits: list[S]) -> None:
-        """A checkpoint is complete that holds these splits: the place to tell others how far reading came (SPEC R9.4)."""
 
     def close(self) -> None:
         """Give back what the reader holds."""
@@ -129,6 +132,9 @@ class SplitEnumerator(ABC, Generic[S]):
     complete: bool = False
     """Set it when there is nothing more to find: readers then finish, and the job may end."""
 
+    in_rounds: bool = False
+    """Whether to look for splits only when all that were found are read to their end, in all subtasks."""
+
     @abstractmethod
     def discover(self) -> Sequence[S]:
         """The splits that it has not given before. It may do I/O: it runs beside the job, but never twice at once."""
@@ -140,6 +146,13 @@ class SplitEnumerator(ABC, Generic[S]):
     def owner(self, split: S, parallelism: int) -> int | None:
         """The subtask that must read a split; None: whichever has nothing to do."""
         return None
+
+    def notify_complete(self, read: Any) -> None:
+        """A checkpoint is complete that has everything in front of its barrier that was found up to the snapshot `read`.
+
+        Only of an enumerator that works `in_rounds`. It is called in the job's thread, maybe while `discover` runs in
+        another one: remember it, and do I/O in the next `discover` or in `close`.
+        """
 
     def close(self) -> None:
         """Give back what it holds."""

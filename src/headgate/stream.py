@@ -29,6 +29,10 @@ class Executor(Protocol):
         """Run the program and give this stream's records."""
         ...
 
+    def foreach_epoch(self, stream: DataStream, function: Callable[[Any, int], object]) -> DataStreamSink:
+        """Give each completed checkpoint's records to a function."""
+        ...
+
 
 class Records(Protocol):
     """Records of a job that may still run; closing cancels it."""
@@ -281,6 +285,16 @@ class DataStream(_Named):
         check_sink(sink)
         sink.check(self.get_type())
         return DataStreamSink(self._add("Sink", OperatorSpec("sink_to", sink), PICKLED))
+
+    def foreach_epoch(self, function: Callable[[Any, int], object]) -> DataStreamSink:
+        """Call `function(df, commit_number)` with each completed checkpoint's records as a Spark DataFrame.
+
+        It runs on the driver, in your session, in order, one call at a time; while more than three epochs wait, no
+        checkpoint starts. After a failure an epoch may come again, with the same number and the same rows.
+
+        >>> stream.foreach_epoch(lambda df, n: df.write.mode("append").saveAsTable("orders"))  # doctest: +SKIP
+        """
+        return self.executor.foreach_epoch(self, function)
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
         """Print every record on the driver, with `n>` in front when there is more than one subtask."""

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from headgate.connectors.kafka import KafkaSink, KafkaSource
-from headgate.connectors.kafka_commit import Epoch, EpochCommitter
+from headgate.connectors.kafka_commit import Portion, TransactionCommitter
 from headgate.environment import StreamExecutionEnvironment
 from headgate.errors import StorageError
 from headgate.protocol.checkpoint_types import Barrier
@@ -32,25 +32,25 @@ def topic(kafka_broker):
 
 
 class Writer:
-    """Epochs of one writer."""
+    """Portions of one writer."""
 
     def __init__(self, topic, origin="00aa", subtask=0):
         self.topic, self.origin, self.subtask, self.sequence = topic, origin, subtask, 0
 
-    def epoch(self, *values):
+    def portion(self, *values):
         self.sequence += 1
         ident = f"{self.topic}-Sink-{self.subtask}"
-        return Epoch(ident, self.topic, self.origin, self.sequence, int(time.time()), None, list(values))
+        return Portion(ident, self.topic, self.origin, self.sequence, int(time.time()), None, list(values))
 
 
 def committer(broker, topic, timeout_ms=10_000):
     client = KafkaSink(broker.address, topic, transactional_id_prefix=topic).client
-    return EpochCommitter(client, timeout_ms, f"{topic}-Sink-0")
+    return TransactionCommitter(client, timeout_ms, f"{topic}-Sink-0")
 
 
-def commit(committer, *epochs, number=1):
+def commit(committer, *portions, number=1):
     """Commit as the operator does, with up to 10 retries."""
-    requests = [CommitRequest(pickle.loads(pickle.dumps(epoch)), number) for epoch in epochs]
+    requests = [CommitRequest(pickle.loads(pickle.dumps(portion)), number) for portion in portions]
     for _ in range(10):
         committer.commit(requests)
         requests = [
@@ -66,18 +66,18 @@ def values(broker, topic):
 
 
 def test_a_crash_before_the_commit(kafka_broker, topic):
-    epochs = [Writer(topic).epoch(b"a", b"b")]
-    commit(committer(kafka_broker, topic), *epochs)  # of the attempt after the crash
+    portions = [Writer(topic).portion(b"a", b"b")]
+    commit(committer(kafka_broker, topic), *portions)  # of the attempt after the crash
     assert values(kafka_broker, topic) == [b"a", b"b"]
 
 
 def test_a_crash_after_the_commit_writes_nothing_twice(kafka_broker, topic):
     writer = Writer(topic)
-    first, second = writer.epoch(b"a"), writer.epoch(b"b")
+    first, second = writer.portion(b"a"), writer.portion(b"b")
     commit(committer(kafka_broker, topic), first)
     commit(committer(kafka_broker, topic), first, second, number=1)
     commit(committer(kafka_broker, topic), second, number=1)  # a new job counts its commits anew
-    after = Writer(topic, "00bb").epoch(b"c")
+    after = Writer(topic, "00bb").portion(b"c")
     commit(committer(kafka_broker, topic), first, second, after)
     commit(committer(kafka_broker, topic), first, second, after)
     assert values(kafka_broker, topic) == [b"a", b"b", b"c"]
@@ -90,13 +90,13 @@ def test_a_crash_in_the_middle_of_a_transaction(kafka_broker, topic):
     zombie.begin_transaction()
     zombie.produce(topic, b"a")
     zombie.flush(10)
-    commit(committer(kafka_broker, topic), writer.epoch(b"a"))
+    commit(committer(kafka_broker, topic), writer.portion(b"a"))
     assert values(kafka_broker, topic) == [b"a"]
 
 
 def test_a_zombie_is_fenced(kafka_broker, topic):
     writer, zombie = Writer(topic), committer(kafka_broker, topic)
-    first, second = writer.epoch(b"a"), writer.epoch(b"b")
+    first, second = writer.portion(b"a"), writer.portion(b"b")
     commit(zombie, first)
     commit(committer(kafka_broker, topic), second)
     with pytest.raises(StorageError, match=f"another producer with transactional id '{topic}-Sink-0' has started"):
@@ -106,7 +106,7 @@ def test_a_zombie_is_fenced(kafka_broker, topic):
 
 def test_a_zombie_that_comes_late_sees_the_marker(kafka_broker, topic):
     writer, alive = Writer(topic), committer(kafka_broker, topic)
-    first, second = writer.epoch(b"a"), writer.epoch(b"b")
+    first, second = writer.portion(b"a"), writer.portion(b"b")
     commit(alive, first)
     commit(committer(kafka_broker, topic), first)  # it had not begun when it was replaced
     with pytest.raises(StorageError, match="another producer"):
@@ -116,7 +116,7 @@ def test_a_zombie_that_comes_late_sees_the_marker(kafka_broker, topic):
 
 
 def test_a_topic_that_does_not_exist(kafka_broker):
-    epoch = Writer("missing").epoch(b"a")
+    portion = Writer("missing").portion(b"a")
     client = KafkaSink(
         kafka_broker.address,
         "missing",
@@ -124,26 +124,26 @@ def test_a_topic_that_does_not_exist(kafka_broker):
         options={"topic.metadata.propagation.max.ms": 500},
     ).client
     with pytest.raises(StorageError, match=r"topic 'missing' does not exist .*create it"):
-        EpochCommitter(client, 10_000, "missing-Sink-0").commit([CommitRequest(epoch, 1)])
+        TransactionCommitter(client, 10_000, "missing-Sink-0").commit([CommitRequest(portion, 1)])
 
 
 def test_a_topic_that_takes_only_short_records(kafka_broker):
     kafka_broker.create("short", 1, max_message_bytes="1000")
-    epoch = Writer("short").epoch(b"a" * 5000)
+    portion = Writer("short").portion(b"a" * 5000)
     with pytest.raises(StorageError, match=r"topic 'short' takes no records as long as .*max.message.bytes"):
-        committer(kafka_broker, "short").commit([CommitRequest(epoch, 1)])
+        committer(kafka_broker, "short").commit([CommitRequest(portion, 1)])
 
 
 def test_brokers_that_are_killed_between(kafka_broker, topic):
     writer, attempt = Writer(topic), committer(kafka_broker, topic, 3000)
-    commit(attempt, writer.epoch(b"a"))
-    epoch = writer.epoch(b"b")
+    commit(attempt, writer.portion(b"a"))
+    portion = writer.portion(b"b")
     kafka_broker.kill()
-    request = CommitRequest(epoch, 1)
+    request = CommitRequest(portion, 1)
     attempt.commit([request])
     assert request.retry
     kafka_broker.start()
-    commit(attempt, epoch)
+    commit(attempt, portion)
     assert values(kafka_broker, topic) == [b"a", b"b"]
 
 

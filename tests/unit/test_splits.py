@@ -49,6 +49,18 @@ def test_restored_splits_are_dealt_first():
     assert assigner.asked(0) == [Assignment(0, ["b"]), Assignment(0, [], True)]
 
 
+def test_all_is_read_when_everybody_has_asked_again():
+    assigner = SplitAssigner(2, lambda split, parallelism: split % parallelism)
+    assigner.asked(0)
+    assert not assigner.idle
+    assigner.asked(1)
+    assert assigner.idle
+    assert assigner.found([1, 3], complete=False) == [Assignment(1, [1, 3])]
+    assert not assigner.idle
+    assigner.asked(1)
+    assert assigner.idle
+
+
 class Words(DynamicSource[str]):
     """A split is a word; two more are found every second."""
 

@@ -1,4 +1,4 @@
-"""Commits epochs to Kafka: one transaction each, with a marker of what is done. See kafka_sink for the reasons."""
+"""Commits portions to Kafka: one transaction each, with a marker of what is done. See kafka_sink for the reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.connectors.kafka_client import Client, is_one_of, load, reason_of
 from headgate.errors import ConfigError, HeadgateError, StorageError
 from headgate.sink import CommitRequest, Committer
 
-__all__ = ["Epoch", "EpochCommitter", "Marker"]
+__all__ = ["Marker", "Portion", "TransactionCommitter"]
 
 _ORIGINS = 64  # writers remembered in a marker: at most 36 bytes each, and a broker takes 4096
 _TRY_SECONDS = 30.0
@@ -23,11 +23,11 @@ _OLD_SECONDS = 6 * 24 * 3600  # brokers forget offsets after offsets.retention.m
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Epoch:
-    """The records of one writer between two barriers, encoded; `sequence` counts the epochs of an `origin` from 1 on.
+class Portion:
+    """The records of one writer between two barriers, encoded; `sequence` counts the portions of an `origin` from 1 on.
 
-    >>> Epoch("totals-Sink-0", "totals", "ab12", 3, 0, None, [b"{}"])
-    Epoch(totals-Sink-0, ab12:3, 1 records)
+    >>> Portion("totals-cbc357cc-0", "totals", "ab12", 3, 0, None, [b"{}"])
+    Portion(totals-cbc357cc-0, ab12:3, 1 records)
     """
 
     transactional_id: str
@@ -39,11 +39,11 @@ class Epoch:
     values: list[bytes | None] = field(repr=False)
 
     def __repr__(self) -> str:
-        return f"Epoch({self.transactional_id}, {self.origin}:{self.sequence}, {len(self.values)} records)"
+        return f"Portion({self.transactional_id}, {self.origin}:{self.sequence}, {len(self.values)} records)"
 
 
 class Marker:
-    """How far each writer's epochs are committed: origin -> sequence, the newest writers last.
+    """How far each writer's portions are committed: origin -> sequence, the newest writers last.
 
     >>> marker = Marker.read('{"a1":3}')
     >>> marker.of("a1"), marker.of("b2"), marker.after("b2", 1).text
@@ -64,11 +64,11 @@ class Marker:
         return json.dumps(self._done, separators=(",", ":"))
 
     def of(self, origin: str) -> int:
-        """The last epoch of a writer that is committed; 0: none that is known."""
+        """The last portion of a writer that is committed; 0: none that is known."""
         return self._done.get(origin, 0)
 
     def after(self, origin: str, sequence: int) -> Marker:
-        """When one more epoch is committed."""
+        """When one more portion is committed."""
         others = [(name, last) for name, last in self._done.items() if name != origin]
         return Marker(dict([*others[1 - _ORIGINS :], (origin, sequence)]))
 
@@ -88,7 +88,7 @@ class _Transactions:
             "error_cb": self._trouble,
         }
         self._seconds = min(_TRY_SECONDS, timeout_ms / 1000)
-        # An epoch is there as a whole: large batches, and a queue that takes most epochs at once.
+        # A portion is there as a whole: large batches, and a queue that takes most portions at once.
         defaults: dict[str, Any] = {"linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
         defaults |= {"client.id": "headgate", "partitioner": "murmur2_random"}
         self._producer = client.make("Producer", client.conf(defaults, fixed))
@@ -113,11 +113,11 @@ class _Transactions:
             raise load().KafkaException(found.error)
         self.marker = Marker.read(found.metadata if found.offset >= 0 else None)
 
-    def commit(self, epoch: Epoch, number: int) -> None:
+    def commit(self, portion: Portion, number: int) -> None:
         """Produce the records, and store the marker, in one transaction."""
-        marker = self.marker.after(epoch.origin, epoch.sequence)
+        marker = self.marker.after(portion.origin, portion.sequence)
         self._producer.begin_transaction()
-        self._produce(epoch)
+        self._produce(portion)
         self._producer.flush(self._seconds)
         if self.failed:  # commit_transaction would only say that some have
             raise load().KafkaException(self.failed[0])
@@ -126,12 +126,12 @@ class _Transactions:
         self._producer.commit_transaction(self._seconds)
         self.marker = marker
 
-    def _produce(self, epoch: Epoch) -> None:
+    def _produce(self, portion: Portion) -> None:
         producer, topic = self._producer, self.topic
         deadline = time.monotonic() + self._seconds
-        for start in range(0, len(epoch.values), _POLL_EVERY):
-            values = epoch.values[start : start + _POLL_EVERY]
-            keys = epoch.keys[start : start + _POLL_EVERY] if epoch.keys else [None] * len(values)
+        for start in range(0, len(portion.values), _POLL_EVERY):
+            values = portion.values[start : start + _POLL_EVERY]
+            keys = portion.keys[start : start + _POLL_EVERY] if portion.keys else [None] * len(values)
             for key, value in zip(keys, values, strict=True):
                 while True:
                     try:
@@ -162,60 +162,60 @@ class _Transactions:
         self._group.close()
 
 
-class EpochCommitter(Committer[Epoch]):
-    """Commits the epochs of a subtask, and after a rescale those of others, each under the id it was written for."""
+class TransactionCommitter(Committer[Portion]):
+    """Commits the portions of a subtask, and after a rescale those of others, each under the id it was written for."""
 
     def __init__(self, client: Client, timeout_ms: int, own_id: str, on_lost_marker: str = "fail") -> None:
         self._client, self._timeout_ms, self._own_id = client, timeout_ms, own_id
         self._on_lost_marker = on_lost_marker
         self._open: dict[tuple[str, str], _Transactions] = {}
 
-    def commit(self, requests: Sequence[CommitRequest[Epoch]]) -> None:
+    def commit(self, requests: Sequence[CommitRequest[Portion]]) -> None:
         """Commit each that is not there yet; behind one that must wait, those of the same id wait as well."""
         waiting: set[str] = set()
         for request in requests:
-            epoch = request.committable
-            if epoch.transactional_id in waiting:
+            portion = request.committable
+            if portion.transactional_id in waiting:
                 request.retry_later()
-            elif not self._commit(epoch, request.commit_number, request.tries):
-                waiting.add(epoch.transactional_id)
+            elif not self._commit(portion, request.commit_number, request.tries):
+                waiting.add(portion.transactional_id)
                 request.retry_later()
         for key in [key for key in self._open if key[0] != self._own_id]:
             self._open.pop(key).close()  # the subtask that has the id now will need it
 
-    def _commit(self, epoch: Epoch, number: int | None, tries: int) -> bool:
+    def _commit(self, portion: Portion, number: int | None, tries: int) -> bool:
         """Whether it is there now."""
-        key = epoch.transactional_id, epoch.topic
+        key = portion.transactional_id, portion.topic
         transactions = self._open.get(key)
         try:
             if transactions is None:
                 transactions = self._open[key] = _Transactions(self._client, *key, self._timeout_ms)
                 transactions.open()
-            if transactions.marker.of(epoch.origin) >= epoch.sequence:
+            if transactions.marker.of(portion.origin) >= portion.sequence:
                 return True
-            if self._marker_lost(epoch, transactions.marker) and self._on_lost_marker == "skip":
+            if self._marker_lost(portion, transactions.marker) and self._on_lost_marker == "skip":
                 return True
-            transactions.commit(epoch, number or 0)
+            transactions.commit(portion, number or 0)
             return True
         except (load().KafkaException, SystemError) as error:
             reason = reason_of(error)
             assert transactions is not None, "an error of librdkafka, but no client"
             del self._open[key]
             transactions.abandon()
-            self._raise_if_final(epoch, transactions, reason)
-            sys.stderr.write(f"headgate: Kafka: {epoch!r} is tried again: {self._client.say(reason)}\n")
+            self._raise_if_final(portion, transactions, reason)
+            sys.stderr.write(f"headgate: Kafka: {portion!r} is tried again: {self._client.say(reason)}\n")
             time.sleep(min(0.1 * 2**tries, 5.0))
             return False
 
-    def _marker_lost(self, epoch: Epoch, marker: Marker) -> bool:
-        """Whether an epoch's predecessor is unknown: then nobody knows whether the epoch itself is committed."""
-        known = marker.of(epoch.origin)
-        forgotten = known == 0 and time.time() - epoch.written > _OLD_SECONDS
-        if known == epoch.sequence - 1 and not forgotten:
+    def _marker_lost(self, portion: Portion, marker: Marker) -> bool:
+        """Whether a portion's predecessor is unknown: then nobody knows whether the portion itself is committed."""
+        known = marker.of(portion.origin)
+        forgotten = known == 0 and time.time() - portion.written > _OLD_SECONDS
+        if known == portion.sequence - 1 and not forgotten:
             return False
         message = (
-            f"Kafka: whether {epoch!r} was written before is not known any more: group '{epoch.transactional_id}' has no offset with "
-            f"its marker (brokers keep it for offsets.retention.minutes, and delete it with topic '{epoch.topic}')"
+            f"Kafka: whether {portion!r} was written before is not known any more: group '{portion.transactional_id}' has no offset with "
+            f"its marker (brokers keep it for offsets.retention.minutes, and delete it with topic '{portion.topic}')"
         )
         if self._on_lost_marker == "fail":
             raise StorageError(
@@ -224,7 +224,7 @@ class EpochCommitter(Committer[Epoch]):
         sys.stderr.write(f"headgate: {message}; on_lost_marker={self._on_lost_marker}\n")
         return True
 
-    def _raise_if_final(self, epoch: Epoch, transactions: _Transactions, error: Any) -> None:
+    def _raise_if_final(self, portion: Portion, transactions: _Transactions, error: Any) -> None:
         """Raise what trying again does not mend."""
         client = self._client
         refused = transactions.refused or client.refused(error)
@@ -232,20 +232,20 @@ class EpochCommitter(Committer[Epoch]):
             raise refused
         if is_one_of(error, "_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"):
             raise StorageError(
-                f"Kafka: another producer with transactional id '{epoch.transactional_id}' has started, so this one may not commit "
+                f"Kafka: another producer with transactional id '{portion.transactional_id}' has started, so this one may not commit "
                 f"({client.say(error)}). After a restart that is how an old attempt ends, and a commit that took longer than "
-                "transaction_timeout_ms ends so too; if it comes again and again, another sink or job has the same transactional_id_prefix"
+                "transaction_timeout_ms ends so too; if it comes again and again, another job has the same transactional_id_prefix"
             )
         causes = [error, *transactions.failed]
         for cause in causes:
             if is_one_of(cause, "MSG_SIZE_TOO_LARGE"):
                 raise StorageError(
-                    f"Kafka: topic '{epoch.topic}' takes no records as long as one of {epoch!r} ({client.say(cause)}); raise "
+                    f"Kafka: topic '{portion.topic}' takes no records as long as one of {portion!r} ({client.say(cause)}); raise "
                     "max.message.bytes of the topic, the records are in the checkpoint"
                 )
             if is_one_of(cause, "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION", "_UNKNOWN_PARTITION"):
                 raise StorageError(
-                    f"Kafka: topic '{epoch.topic}' does not exist ({client.say(cause)}); create it, the records are in the checkpoint"
+                    f"Kafka: topic '{portion.topic}' does not exist ({client.say(cause)}); create it, the records are in the checkpoint"
                 )
             if is_one_of(cause, "INVALID_TRANSACTION_TIMEOUT"):
                 raise ConfigError(

@@ -1,7 +1,7 @@
 """Writes Kafka, each record exactly once: records go through the checkpoint, and then through one transaction.
 
 librdkafka cannot take up a prepared transaction after a crash, as a two-phase commit would need. So the records of an
-epoch, encoded, are the committable: they are in the checkpoint. When it is complete they are produced in one transaction,
+portion, encoded, are the committable: they are in the checkpoint. When it is complete they are produced in one transaction,
 which also stores a *marker*: the offset of a group named like the transactional id, whose metadata say how far each writer
 is. After a failure the marker tells what is there already; `init_transactions` has settled by then what was under way, and
 fenced whoever was at it.
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from headgate.batch import Batch
 from headgate.connectors.kafka_client import Client, load, reason_of
-from headgate.connectors.kafka_commit import Epoch, EpochCommitter
+from headgate.connectors.kafka_commit import Portion, TransactionCommitter
 from headgate.connectors.values import encoder
 from headgate.errors import HeadgateError, InvalidArgument, StorageError
 from headgate.sink import Committer, Sink, SinkWriter, WriterContext
@@ -33,7 +33,7 @@ Encode = Callable[[Batch], Sequence[bytes | None]]
 Key = str | Callable[[Any], Any] | None
 
 
-class KafkaSink(Sink[Epoch]):
+class KafkaSink(Sink[Portion]):
     """Writes records to a topic, which must exist.
 
     `value_format` is `json`, `text`, `bytes`, `csv`, or a function that makes bytes of a record (None: a tombstone). `key` is the
@@ -41,15 +41,14 @@ class KafkaSink(Sink[Epoch]):
     the same as Java's clients choose.
 
     `delivery`: with `exactly-once` records become visible when their checkpoint is complete, each once, to consumers with
-    `isolation.level=read_committed`. It needs a `transactional_id_prefix` that no other sink or job uses at the same
-    time. Where the brokers have forgotten whether an old checkpoint's records are written (`offsets.retention.minutes`), the
+    `isolation.level=read_committed`. It needs a `transactional_id_prefix` that no other job uses at the same time. Where the brokers have forgotten whether an old checkpoint's records are written (`offsets.retention.minutes`), the
     job fails, or writes or skips them: `on_lost_marker`. With `at-least-once` records are visible at once, and some again after a failure.
 
     >>> KafkaSink("broker:9092", "totals", key="user", transactional_id_prefix="totals")
     KafkaSink('broker:9092', 'totals', exactly-once)
     >>> KafkaSink("broker:9092", "totals")
     Traceback (most recent call last):
-    headgate.errors.InvalidArgument: KafkaSink: exactly-once needs transactional_id_prefix=..., a name that no other sink or job uses at the same time
+    headgate.errors.InvalidArgument: KafkaSink: exactly-once needs transactional_id_prefix=..., a name that no other job uses at the same time
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class KafkaSink(Sink[Epoch]):
             raise InvalidArgument(f"KafkaSink: delivery must be 'exactly-once' or 'at-least-once', got {delivery!r}")
         if delivery == "exactly-once" and not transactional_id_prefix:
             raise InvalidArgument(
-                "KafkaSink: exactly-once needs transactional_id_prefix=..., a name that no other sink or job uses at the same time"
+                "KafkaSink: exactly-once needs transactional_id_prefix=..., a name that no other job uses at the same time"
             )
         if on_lost_marker not in {"fail", "write", "skip"}:
             raise InvalidArgument(
@@ -121,20 +120,20 @@ class KafkaSink(Sink[Epoch]):
 
     def transactional_id(self, context: WriterContext) -> str:
         """The same for every attempt of a subtask, so that a new one fences an old one."""
-        return f"{self.prefix}-{context.operator}-{context.subtask}"
+        return f"{self.prefix}-{context.operator_id[:8]}-{context.subtask}"
 
-    def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[Epoch]:
-        """Collects the records of an epoch, or hands them to a producer."""
+    def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[Portion]:
+        """Collects the records of a portion, or hands them to a producer."""
         if self.exactly_once:
-            return EpochWriter(self, self.transactional_id(context))
+            return TransactionWriter(self, self.transactional_id(context))
         return DirectWriter(self)
 
-    def committer(self, context: WriterContext) -> Committer[Epoch] | None:
-        """Produces epochs."""
+    def committer(self, context: WriterContext) -> Committer[Portion] | None:
+        """Produces portions."""
         if not self.exactly_once:
             return None
         own = self.transactional_id(context)
-        return EpochCommitter(self.client, self.transaction_timeout_ms, own, self.on_lost_marker)
+        return TransactionCommitter(self.client, self.transaction_timeout_ms, own, self.on_lost_marker)
 
 
 def _checked(value: Any, row: Any) -> bytes | None:
@@ -151,7 +150,7 @@ def _key_bytes(key: Any) -> bytes | None:
     return str(key).encode()
 
 
-class _Writer(SinkWriter[Epoch]):
+class _Writer(SinkWriter[Portion]):
     """Makes key and value of records; too long ones are refused here, before a checkpoint holds them."""
 
     def __init__(self, sink: KafkaSink) -> None:
@@ -192,8 +191,8 @@ class _Writer(SinkWriter[Epoch]):
         raise NotImplementedError
 
 
-class EpochWriter(_Writer):
-    """Keeps the records of an epoch for the checkpoint."""
+class TransactionWriter(_Writer):
+    """Keeps the records of a portion for the checkpoint."""
 
     def __init__(self, sink: KafkaSink, transactional_id: str) -> None:
         super().__init__(sink)
@@ -207,13 +206,15 @@ class EpochWriter(_Writer):
         self._kept[0].extend(keys or ())
         self._kept[1].extend(values)
 
-    def prepare(self, end_of_input: bool) -> Sequence[Epoch]:
-        """The epoch, if it has records."""
+    def prepare(self, end_of_input: bool) -> Sequence[Portion]:
+        """The portion, if it has records."""
         (keys, values), self._kept = self._kept, ([], [])
         if not values:
             return []
         self._sequence += 1
-        return [Epoch(self._id, self.sink.topic, self._origin, self._sequence, int(time.time()), keys or None, values)]
+        return [
+            Portion(self._id, self.sink.topic, self._origin, self._sequence, int(time.time()), keys or None, values)
+        ]
 
 
 class DirectWriter(_Writer):
@@ -256,7 +257,7 @@ class DirectWriter(_Writer):
                     self._raise()
         producer.poll(0)
 
-    def prepare(self, end_of_input: bool) -> Sequence[Epoch]:
+    def prepare(self, end_of_input: bool) -> Sequence[Portion]:
         """Wait until everything has arrived."""
         left = 0
         try:

@@ -509,7 +509,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
         """The partitions at their next offsets."""
         return [replace(split, position=self._next[place]) for place, split in self._splits.items()]
 
-    def checkpointed(self, splits: list[KafkaSplit]) -> None:
+    def notify_complete(self, splits: list[KafkaSplit]) -> None:
         """Tell Kafka how far a complete checkpoint goes, for whoever watches the group's lag."""
         if self._source.group_id is None:
             return

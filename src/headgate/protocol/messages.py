@@ -18,6 +18,7 @@ __all__ = [
     "Confirm",
     "DataFinished",
     "DeclineCheckpoint",
+    "EpochCommitted",
     "Failed",
     "Finished",
     "FromDriver",
@@ -198,6 +199,13 @@ class CheckpointAborted(msgspec.Struct, tag=True, frozen=True):
     commits: Commits = Commits()
 
 
+class EpochCommitted(msgspec.Struct, tag=True, frozen=True):
+    """What was prepared for checkpoints up to this one is committed: the sink need not keep it any more."""
+
+    operator_id: str
+    checkpoint_id: int
+
+
 class Ping(msgspec.Struct, tag=True, frozen=True):
     """The driver lives; the worker answers nothing, its metrics show that it lives too."""
 
@@ -227,6 +235,7 @@ FromDriver = (
     | CheckpointAborted
     | Hold
     | AssignSplits
+    | EpochCommitted
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -65,6 +65,11 @@ class SplitAssigner(Generic[S]):
         """The splits that nobody reads yet."""
         return list(self._free)
 
+    @property
+    def idle(self) -> bool:
+        """Whether every subtask has asked since it got something: if splits are dealt only then, all of them are read."""
+        return not self._free and len(self._asking) == self._parallelism
+
     def found(self, splits: Iterable[S], complete: bool) -> list[Assignment[S]]:
         """New splits; `complete`: there will be no others."""
         self._free.extend(splits)
@@ -89,6 +94,8 @@ class SplitAssigner(Generic[S]):
             else:
                 given.setdefault(owner, []).append(split)
         self._free = free
+        if given:  # who got a split that it owns asks again when it has read it
+            self._asking = deque(subtask for subtask in self._asking if subtask not in given)
         dealt = [Assignment(subtask, splits) for subtask, splits in given.items()]
         if self.complete and not free and not self._told:
             self._told = True

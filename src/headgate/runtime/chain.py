@@ -78,6 +78,7 @@ class OperatorChain:
             lockstep=services.lockstep,
             final_checkpoint=self._settings.final_checkpoint,
             committer_retries=self._settings.committer_retries,
+            staging=self._settings.staging,
         )
         return make_operator(chained, context)
 
@@ -173,6 +174,12 @@ class OperatorChain:
         """A checkpoint will never be complete."""
         for operator in self._living:
             operator.notify_aborted(checkpoint_id)
+
+    def epoch_committed(self, operator_id: str, checkpoint_id: int) -> None:
+        """The driver has committed what an operator prepared, up to a checkpoint."""
+        for operator in self._living:
+            if operator.operator.id == operator_id:
+                operator.epoch_committed(checkpoint_id)
 
     def upkeep(self) -> None:
         """Let the operators do what no record asks for."""

@@ -15,6 +15,7 @@ from headgate.protocol.messages import (
     CheckpointComplete,
     DataFinished,
     DeclineCheckpoint,
+    EpochCommitted,
     FromWorker,
     Hold,
     SourceBacklog,
@@ -27,7 +28,13 @@ from headgate.runtime.subtask import Subtask
 __all__ = ["CheckpointLink", "CheckpointMessage"]
 
 CheckpointMessage = (
-    TriggerCheckpoint | AnnounceCheckpoint | CheckpointComplete | CheckpointAborted | Hold | AssignSplits
+    TriggerCheckpoint
+    | AnnounceCheckpoint
+    | CheckpointComplete
+    | CheckpointAborted
+    | Hold
+    | AssignSplits
+    | EpochCommitted
 )
 
 
@@ -83,6 +90,8 @@ class CheckpointLink:
         elif isinstance(message, AssignSplits):
             self._asked = False
             task.add_splits(decode_splits(message.splits), message.no_more)
+        elif isinstance(message, EpochCommitted):
+            task.epoch_committed(message.operator_id, message.checkpoint_id)
         elif isinstance(message, Hold):
             (self._holders.add if message.hold else self._holders.discard)(message.reader)
         else:

@@ -21,6 +21,7 @@ from headgate.protocol import coordinator_events as ev
 from headgate.protocol.assignment import Mode, StateShape
 from headgate.protocol.checkpoint_plan import PlanInput, PlanVertex, TaskId, TaskReport, TaskStatus, Topology
 from headgate.protocol.checkpoint_types import SavepointFormat
+from headgate.protocol.commits import NO_COMMITS
 from headgate.protocol.coordinator import Coordinator
 from headgate.protocol.decider import RequestId
 from headgate.protocol.messages import (
@@ -44,6 +45,7 @@ from headgate.protocol.properties import CheckpointSettings, EndStatus
 from headgate.protocol.reasons import FailureReason
 from headgate.protocol.stats import SubtaskMetrics
 from headgate.runtime.driver_io import DriverIo
+from headgate.runtime.epochs import Epochs
 from headgate.runtime.plan import JobPlan
 from headgate.runtime.restore_files import VertexRestore
 from headgate.runtime.schedule import cron
@@ -51,6 +53,7 @@ from headgate.runtime.snapshot_files import AckState, WorkerStorage
 from headgate.runtime.snapshots_of_job import JobSnapshots, restore_plan
 from headgate.runtime.splits import Splits
 from headgate.runtime.step_back import StepBack
+from headgate.sink import EpochContext
 from headgate.storage.objects import MissingObject
 
 __all__ = ["CheckpointService"]
@@ -86,7 +89,9 @@ class CheckpointService:
         fail: Callable[[str], None],
         stand_down: Callable[[str], None],
         io: DriverIo | None = None,
+        spark: Any = None,
     ) -> None:
+        """`spark` is the user's session, for sinks that commit on the driver."""
         self._io = io or DriverIo()
         self.settings = CheckpointSettings.from_configuration(configuration)
         self._plan, self._send, self._call, self._fail, self._stand_down = plan, send, call, fail, stand_down
@@ -95,6 +100,16 @@ class CheckpointService:
         self._snapshots = JobSnapshots(plan, job_id, configuration, self._io)
         self.job_id = self._snapshots.job_id
         self._splits = Splits(plan.graph, self._io, send, call, fail)
+        self._epochs = Epochs(
+            plan.graph,
+            self._io.epochs,
+            self._snapshots.prepared,
+            send,
+            call,
+            fail,
+            lambda held: self._tell(ev.HoldChanged(held)),
+            lambda op: EpochContext(op.name, op.id, self.job_id, spark, self._snapshots.staging),
+        )
         recovered, next_id = self._snapshots.recovered()
         self._coordinator = Coordinator(
             self.settings,
@@ -143,7 +158,8 @@ class CheckpointService:
 
     def start_attempt(self, number: int) -> dict[VertexId, VertexRestore]:
         """A new attempt begins: what its subtasks start from. Steps back over damaged checkpoints."""
-        while not self._coordinator.settled:  # a claim under way may succeed: then that is where to start from
+        # A claim under way may succeed: then that is where to start from. And no two epochs are committed at once.
+        while not self._coordinator.settled or not self.epochs_settled:
             self._pump()
         self._attempt = number
         self._backlogs.clear()
@@ -157,6 +173,7 @@ class CheckpointService:
         self._plan = plan
         self._snapshots.replan(plan)
         self._splits.replan(plan.graph)
+        self._epochs.replan(plan.graph)
 
     def worker_storage(self) -> WorkerStorage:
         """Where the workers of the attempt write."""
@@ -171,19 +188,22 @@ class CheckpointService:
                 self._warn(self._step_back.over(checkpoint.id, error))
                 self._damaged.add(checkpoint.id)
                 continue
+            commits = self._snapshots.step_back_to(checkpoint)
             restore = restore_plan(
                 self._plan,
                 snapshot.manifest,
                 claim=self.settings.incremental and not checkpoint.properties.unclaimed,
                 ignore_unmatched=self._configuration.get(config.RECOVERY_IGNORE_UNCLAIMED),
-                commits=self._snapshots.step_back_to(checkpoint),
+                commits=commits,
             )
+            self._epochs.start_attempt(snapshot.manifest, checkpoint.id, commits)
             return checkpoint.id, restore, self._snapshots.driver_states(snapshot.manifest)
         if self._damaged:
             raise StorageError(
                 f"every retained checkpoint is damaged ({', '.join(map(str, sorted(self._damaged)))}): the job cannot go on "
                 "without losing state; start it anew, or from a savepoint (execution.state-recovery.path)"
             )
+        self._epochs.start_attempt(None, None, NO_COMMITS)
         return None, {}, {}
 
     def on_message(self, task: TaskId, message: FromWorker) -> None:
@@ -216,7 +236,18 @@ class CheckpointService:
         """All subtasks run, or the attempt is failing."""
         if running:
             self._splits.job_running()
+            self._epochs.job_running()
         self._tell(ev.JobStatusChanged(running))
+
+    def settle_epochs(self) -> None:
+        """Wait until sinks have committed on the driver what is due; a failure fails the attempt."""
+        while not self.epochs_settled:
+            self._pump()
+
+    @property
+    def epochs_settled(self) -> bool:
+        """Whether nothing is left to be committed on the driver."""
+        return self._epochs.idle
 
     def job_ended(self, status: EndStatus) -> None:
         """The job is over: delete what need not be kept, and wait for that."""
@@ -225,6 +256,7 @@ class CheckpointService:
         while not self._coordinator.settled:
             self._pump()
         self._splits.close()
+        self._epochs.close()
         self._io.log.shutdown(wait=True)
         self._io.pool.shutdown(wait=True)
         for wish in self._requests.values():
@@ -338,7 +370,7 @@ class CheckpointService:
 
     def _snapshot_driver_state(self, do: ev.SnapshotDriverState) -> None:
         # One step: a split that is assigned between the enumerators' part and the trigger would be in both parts.
-        self._call(lambda: self._tell(ev.DriverStateReady(do.checkpoint_id, self._splits.snapshot())))
+        self._call(lambda: self._tell(ev.DriverStateReady(do.checkpoint_id, self._splits.snapshot(do.checkpoint_id))))
 
     def _trigger_tasks(self, do: ev.TriggerTasks) -> None:
         for task in do.tasks:
@@ -373,6 +405,10 @@ class CheckpointService:
     def _notify_complete(self, do: ev.NotifyComplete) -> None:
         for task in do.tasks:
             self._send(task, CheckpointComplete(do.checkpoint_id, self._snapshots.commits))
+        if self._epochs.any:
+            manifest = self._snapshots.published(do.checkpoint_id)
+            self._epochs.completed(manifest, do.checkpoint_id, self._snapshots.commits)
+        self._splits.notify_complete(do.checkpoint_id)
 
     def _notify_aborted(self, do: ev.NotifyAborted) -> None:
         for task in do.tasks:

@@ -23,6 +23,7 @@ class DriverIo:
         self.random = Random()
         self.pool: Executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="headgate-checkpoints")
         self.log: Executor = ThreadPoolExecutor(1, thread_name_prefix="headgate-log")  # entries are claimed in order
+        self.epochs: Executor = ThreadPoolExecutor(1, thread_name_prefix="headgate-epochs")  # and committed in order
 
     def now(self) -> int:
         """Milliseconds since the epoch that never jump: a corrected clock must not let every checkpoint expire."""

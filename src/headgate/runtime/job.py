@@ -222,12 +222,16 @@ class SparkJob:
             self._pump,
             self._fail_attempt,
             self._stand_down,
+            self._spark,
         )
         self.job_id = self._checkpoints.job_id
         while True:
             attempt = Attempt(number, f"headgate-{self.job_id}-{number}")
             self._attempt = attempt
             error = self._run_attempt(server, attempt)
+            if error is None:
+                self._checkpoints.settle_epochs()  # the last output counts only when it is committed
+                error = JobFailed(attempt.failures[0].message) if attempt.failures else None
             if isinstance(error, NotEnoughSlots) and number == 0:
                 raise error  # it never ran: to try again would not help
             if error is None or self._cancel_requested.is_set() or isinstance(error, JobCancelled):

@@ -6,6 +6,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from typing import Any
 
 from headgate.config import Configuration
 from headgate.errors import IllegalState
@@ -40,6 +41,7 @@ class JobCheckpoints:
         pump: Callable[[], None],
         fail: Callable[[str], None],
         stand_down: Callable[[str], None],
+        spark: Any = None,
     ) -> None:
         """`post` runs a function in the job's thread, `pump` waits there for the next one; see CheckpointService."""
         self._plan, self._server, self._post = plan, server, post
@@ -49,7 +51,15 @@ class JobCheckpoints:
         self._unanswered: set[Future[RequestDone]] = set()
         self._index = _index(plan)
         self._service = CheckpointService(
-            plan, job_id, configuration, send=self._send, call=post, pump=pump, fail=fail, stand_down=stand_down
+            plan,
+            job_id,
+            configuration,
+            send=self._send,
+            call=post,
+            pump=pump,
+            fail=fail,
+            stand_down=stand_down,
+            spark=spark,
         )
 
     # --- the job ----------------------------------------------------------------------------------------------------
@@ -81,6 +91,10 @@ class JobCheckpoints:
     def job_running(self, running: bool) -> None:
         """All subtasks run, or the attempt is failing."""
         self._service.job_running(running)
+
+    def settle_epochs(self) -> None:
+        """Wait until sinks have committed on the driver what is due."""
+        self._service.settle_epochs()
 
     def job_ended(self, status: EndStatus) -> None:
         """The job is over."""

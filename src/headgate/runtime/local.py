@@ -159,7 +159,7 @@ class LocalRun:
             states = {state.operator_id: state for s in task.take_snapshots() for state in s.finish().operators}
             for operator_id in task.operator_ids:
                 left.setdefault(operator_id, []).append(states.get(operator_id))
-        return msgspec.msgpack.encode(_Snapshot(checkpoint_id, left, self._splits.snapshot()))
+        return msgspec.msgpack.encode(_Snapshot(checkpoint_id, left, self._splits.snapshot(checkpoint_id)))
 
     def _round(self, reading: bool = True) -> bool:
         """Let every subtask do one thing; whether anything happened. Without `reading`, sources stand still."""
@@ -177,6 +177,8 @@ class LocalRun:
                 task.flush()
             moved = self._deliver(level, task)
             happened = happened or bool(count) or moved or task.status is not before or task.queued_bytes != queued
+        if reading and not happened:  # a reader may just have come to its end, and asks for more
+            happened = self._splits.serve(self._subtasks, self.time)
         return happened or any(isinstance(t, Subtask) and t.has_events() for level in self._tasks for t in level)
 
     def _deliver(self, level: int, task: Subtask | Relay) -> bool:
@@ -188,7 +190,8 @@ class LocalRun:
     def _advance(self, until: int | None) -> None:
         """Nobody has work: jump to the next deadline."""
         deadlines = [t for level in self._tasks for task in level if (t := task.next_deadline()) is not None]
-        deadlines += self._splits.due.values()
+        if (alarm := self._splits.next_alarm()) is not None:
+            deadlines.append(alarm)
         if not deadlines:
             if until is not None:
                 self.time = until
@@ -233,23 +236,28 @@ class _LocalSplits:
         dealt = []
         for vertex, source in self._sources.items():
             assignments = [] if self._begun else source.resumed()
-            if self.due.get(vertex, now + 1) <= now:
+            for (owner, subtask), task in tasks.items():  # before the discovery: who gets a split of it asks no more
+                if owner == vertex and task.wants_split:
+                    assignments += source.asked(subtask)
+            if self.due.get(vertex, now + 1) <= now and source.wants_discovery:
+                source.begin_discovery()
                 assignments += source.found(list(source.enumerator.discover()))
                 self.due.pop(vertex)
                 if not source.complete:
                     self.due[vertex] = now + source.enumerator.interval
-            for (owner, subtask), task in tasks.items():
-                if owner == vertex and task.wants_split:
-                    assignments += source.asked(subtask)
             dealt += [(vertex, one) for one in assignments]
         self._begun = True
         for vertex, one in dealt:
             tasks[VertexId(vertex), one.subtask].add_splits(one.splits, one.no_more)
         return bool(dealt)
 
-    def snapshot(self) -> dict[str, bytes]:
+    def next_alarm(self) -> int | None:
+        """When `serve` has something to look for."""
+        return min((at for vertex, at in self.due.items() if self._sources[vertex].wants_discovery), default=None)
+
+    def snapshot(self, checkpoint_id: int) -> dict[str, bytes]:
         """What a snapshot keeps of them."""
-        return {source.operator.id: source.snapshot() for source in self._sources.values()}
+        return {source.operator.id: source.snapshot(checkpoint_id) for source in self._sources.values()}
 
 
 def _assign(plan: JobPlan, taken: _Snapshot) -> dict[VertexId, list[SubtaskRestore]]:

@@ -42,6 +42,7 @@ class Settings:
     write_copies: bool = False
     restore_from_copies: bool = False
     committer_retries: int = 10
+    staging: str | None = None  # where sinks may put files on the checkpoints' storage; known when the job runs
     final_checkpoint: bool = False  # whether a finished subtask waits for one more complete checkpoint (SPEC R4.5)
 
 

@@ -62,6 +62,7 @@ class WorkerStorage:
     shared_directory: str | None
     inline_threshold: int
     asynchronous: bool = True  # else records wait until a snapshot is written
+    staging: str | None = None  # for files of sinks that are not visible yet
 
     def target(self, progress: SnapshotInProgress) -> SnapshotTarget:
         """Where one checkpoint goes."""

@@ -19,10 +19,13 @@ from headgate.protocol.checkpoint_types import SnapshotType
 from headgate.protocol.commits import NO_COMMITS, Commits
 from headgate.protocol.properties import CheckpointProperties, CheckpointSettings, ClaimMode
 from headgate.runtime.driver_io import DriverIo
+from headgate.runtime.operators.sinks import prepared_in
 from headgate.runtime.plan import JobPlan
-from headgate.runtime.restore_files import VertexRestore
+from headgate.runtime.restore_files import VertexRestore, operator_state_of
 from headgate.runtime.snapshot_files import AckState, WorkerStorage
 from headgate.runtime.step_back import StepBack
+from headgate.sink import Prepared
+from headgate.state.operator import OperatorStateBackend, rescale
 from headgate.storage import manifest as mf
 from headgate.storage import shared
 from headgate.storage.checkpoints import (
@@ -37,12 +40,12 @@ from headgate.storage.checkpoints import (
 from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
 from headgate.storage.layout import Attempt, JobLayout, make_savepoint_directory, savepoint_target
 from headgate.storage.log import CommitNumber, CompletedRef, JobLog, Superseded, load_completed, newest_job
-from headgate.storage.objects import MissingObject, OutcomeUnknown
+from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
 from headgate.storage.settings import StorageKind, StorageSettings
 
-__all__ = ["JobSnapshots", "named_manifest", "restore_plan"]
+__all__ = ["JobSnapshots", "named_manifest", "prepared_of", "restore_plan"]
 
 _FIRST_ENTRY = 1
 _SETTLE_SECONDS = 0.5
@@ -154,8 +157,18 @@ class JobSnapshots:
         shared_directory = self._layout.shared if self._layout is not None and incremental else None
         asynchronous = self._configuration.get(config.ASYNC_SNAPSHOTS)
         return WorkerStorage(
-            self._attempt(), self._in_files, shared_directory, self._settings.inline_threshold, asynchronous
+            self._attempt(),
+            self._in_files,
+            shared_directory,
+            self._settings.inline_threshold,
+            asynchronous,
+            self.staging,
         )
+
+    @property
+    def staging(self) -> str | None:
+        """Where sinks may put files that are not visible yet; None without a directory for checkpoints."""
+        return None if self._layout is None else self._layout.task_owned
 
     def _attempt(self, restart: int | None = None) -> Attempt:
         restart = self._restart if restart is None else restart
@@ -307,6 +320,14 @@ class JobSnapshots:
         reader = SnapshotReader(self._store)
         return {op.id: reader.read(op.coordinator) for op in manifest.operators if op.coordinator is not None}
 
+    def published(self, checkpoint_id: int) -> mf.Manifest:
+        """The metadata of a checkpoint that is complete."""
+        return self._published[checkpoint_id].manifest
+
+    def prepared(self, manifest: mf.Manifest, operator_id: str) -> list[Prepared]:
+        """What the subtasks of a sink had prepared."""
+        return prepared_of(self._store, manifest, operator_id)
+
     def _patiently(self, read: Callable[[], Snapshot]) -> Snapshot:
         """Storage that does not answer says nothing about a checkpoint: ask again before giving up."""
         for _ in range(_READ_TRIES - 1):
@@ -354,6 +375,16 @@ class JobSnapshots:
         for path in paths:
             self._store.delete(path)
         return in_use
+
+
+def prepared_of(store: ObjectStore, manifest: mf.Manifest, operator_id: str) -> list[Prepared]:
+    """What the subtasks of a sink had prepared at a checkpoint, the oldest first."""
+    reader = SnapshotReader(store)
+    for operator in manifest.operators:
+        if operator.id == operator_id:
+            left = [operator_state_of(reader, subtask.pieces) for subtask in operator.subtasks]
+            return prepared_in(OperatorStateBackend(operator.name, rescale(left, 1)[0]))
+    return []
 
 
 def _finished(outcome: object, parallelism: int) -> frozenset[int]:

@@ -39,6 +39,19 @@ class SourceSplits:
         self._assigner: SplitAssigner[Any] = SplitAssigner(parallelism, self.enumerator.owner, unassigned, complete)
         # Taken when a discovery is over: the next one may be under way, in another thread, when a checkpoint comes.
         self._state = state if restored is not None else self.enumerator.snapshot()
+        # In rounds: the newest state whose splits are all read, now and at each checkpoint that may become complete.
+        self._read: Any = None
+        self._read_at: dict[int, Any] = {}
+
+    @property
+    def wants_discovery(self) -> bool:
+        """Whether it may look for splits now."""
+        return not self.enumerator.in_rounds or self._assigner.idle
+
+    def begin_discovery(self) -> None:
+        """A discovery begins: in rounds, everything that was found before is read."""
+        if self.enumerator.in_rounds:
+            self._read = self._state
 
     @property
     def complete(self) -> bool:
@@ -58,9 +71,19 @@ class SourceSplits:
         """A reader has nothing left."""
         return self._assigner.asked(subtask)
 
-    def snapshot(self) -> bytes:
+    def snapshot(self, checkpoint_id: int) -> bytes:
         """What a checkpoint keeps."""
+        if self.enumerator.in_rounds:
+            # A reader that has asked has emitted all it had: the barrier, which it gets later, is behind that.
+            self._read_at[checkpoint_id] = self._state if self._assigner.idle else self._read
         return pickle.dumps((self._state, self._assigner.unassigned, self._assigner.complete))
+
+    def notify_complete(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete: what it has in front of its barriers will never be read again."""
+        read = self._read_at.pop(checkpoint_id, None)
+        self._read_at = {one: state for one, state in self._read_at.items() if one > checkpoint_id}
+        if read is not None:
+            self.enumerator.notify_complete(read)
 
 
 class Splits:
@@ -109,27 +132,36 @@ class Splits:
         for vertex, source in self._sources.items():
             self._assign(vertex, source.resumed())
             if not source.complete:
-                self._discover(vertex, source)
+                self._due[vertex] = self._io.now()
+        self.tick()
 
     def asked(self, task: TaskId) -> None:
         """A reader has nothing left to read."""
         if task.vertex in self._sources:
             self._assign(task.vertex, self._sources[task.vertex].asked(task.subtask))
 
-    def snapshot(self) -> dict[OperatorId, bytes]:
+    def snapshot(self, checkpoint_id: int) -> dict[OperatorId, bytes]:
         """What a checkpoint keeps of the enumerators."""
-        return {source.operator.id: source.snapshot() for source in self._sources.values()}
+        return {source.operator.id: source.snapshot(checkpoint_id) for source in self._sources.values()}
+
+    def notify_complete(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete: enumerators may tell the outside."""
+        for source in self._sources.values():
+            source.notify_complete(checkpoint_id)
 
     def tick(self) -> None:
         """Look for splits where it is time."""
         now = self._io.now()
-        for vertex in [vertex for vertex, at in self._due.items() if at <= now]:
+        for vertex in [vertex for vertex, at in self._due.items() if at <= now and self._wanted(vertex)]:
             del self._due[vertex]
             self._discover(vertex, self._sources[vertex])
 
     def next_alarm(self) -> int | None:
         """When `tick` has work."""
-        return min(self._due.values(), default=None)
+        return min((at for vertex, at in self._due.items() if self._wanted(vertex)), default=None)
+
+    def _wanted(self, vertex: int) -> bool:
+        return self._sources[vertex].wants_discovery
 
     def _assign(self, vertex: int, assignments: list[Assignment[Any]]) -> None:
         for one in assignments:
@@ -140,6 +172,7 @@ class Splits:
 
     def _discover(self, vertex: int, source: SourceSplits) -> None:
         attempt = self._attempt
+        source.begin_discovery()
 
         def work() -> None:
             try:

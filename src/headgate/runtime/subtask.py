@@ -303,6 +303,10 @@ class Subtask:
             self._committed = True
             self._end_if_done()
 
+    def epoch_committed(self, operator_id: str, checkpoint_id: int) -> None:
+        """The driver has committed what an operator prepared, up to a checkpoint."""
+        self._chain.epoch_committed(operator_id, checkpoint_id)
+
     def notify_aborted(self, checkpoint_id: int) -> None:
         """The coordinator gave a checkpoint up."""
         if self._stopping == checkpoint_id:  # the job goes on

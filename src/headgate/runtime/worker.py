@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -497,7 +497,8 @@ class LevelTask:
         if given is not None:
             usable = copies if settings.restore_from_copies else None
             restore = read_restore(given, slot.subtask, plan, copies=usable, progress=shell.restore)
-        return Subtask(plan, slot.subtask, settings, shell, info, numbers, restore)
+        staging = None if storage is None else storage.staging
+        return Subtask(plan, slot.subtask, replace(settings, staging=staging), shell, info, numbers, restore)
 
 
 def process_mark(job_id: str, attempt: int) -> str:

@@ -8,14 +8,14 @@ import pytest
 
 from headgate import Row
 from headgate.connectors.kafka import KafkaSink
-from headgate.connectors.kafka_commit import Epoch, EpochCommitter, Marker
+from headgate.connectors.kafka_commit import Marker, Portion, TransactionCommitter
 from headgate.errors import InvalidArgument, StorageError
 from headgate.sink import CommitRequest, WriterContext
 from headgate.types import PICKLED, as_type
 from kafka_mock import MockCluster
 
 TYPE = as_type("user bigint, word string")
-WHERE = WriterContext("Sink", "0" * 32, 0, 1, 0, None)
+WHERE = WriterContext("Sink", "cbc357cc" * 4, "0" * 32, 0, 1, 0, None)
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,9 @@ def sink_of(cluster, topic, type=TYPE, **how):
     return pickle.loads(cloudpickle.dumps(sink))
 
 
-def committed(sink, epochs, number=7):
+def committed(sink, portions, number=7):
     committer = sink.committer(WHERE)
-    requests = [CommitRequest(epoch, number) for epoch in epochs]
+    requests = [CommitRequest(portion, number) for portion in portions]
     committer.commit(requests)
     committer.close()
     return [request.retry for request in requests]
@@ -51,11 +51,11 @@ def test_records_are_visible_when_they_are_committed(cluster, topic):
     writer = sink.writer(WHERE, [])
     assert writer.batches
     writer.write_batch(TYPE.to_batch([(1, "a"), (2, "b")]))
-    epochs = pickle.loads(pickle.dumps(list(writer.prepare(False))))
-    assert [(epoch.transactional_id, epoch.sequence) for epoch in epochs] == [(f"{topic}-Sink-0", 1)]
-    assert list(writer.prepare(True)) == []  # an epoch without records is none
+    portions = pickle.loads(pickle.dumps(list(writer.prepare(False))))
+    assert [(portion.transactional_id, portion.sequence) for portion in portions] == [(f"{topic}-cbc357cc-0", 1)]
+    assert list(writer.prepare(True)) == []  # a portion without records is none
     assert cluster.read(topic) == []
-    assert committed(sink, epochs) == [False]
+    assert committed(sink, portions) == [False]
     assert sorted(row[1:] for row in cluster.read(topic)) == [
         (b"1", b'{"user":1,"word":"a"}'),
         (b"2", b'{"user":2,"word":"b"}'),
@@ -64,11 +64,14 @@ def test_records_are_visible_when_they_are_committed(cluster, topic):
 
 def test_every_attempt_of_a_subtask_has_the_same_id_so_that_a_new_one_fences_an_old_one(cluster):
     sink = sink_of(cluster, "t", transactional_id_prefix="mine")
-    ids = [sink.transactional_id(WriterContext("Sink", "0" * 32, 1, 2, attempt, None)) for attempt in (0, 1)]
-    assert ids == ["mine-Sink-1"] * 2
+    ids = [
+        sink.transactional_id(WriterContext("Sink", "cbc357cc" * 4, "0" * 32, 1, 2, attempt, None))
+        for attempt in (0, 1)
+    ]
+    assert ids == ["mine-cbc357cc-1"] * 2
 
 
-def test_a_committer_does_not_write_an_epoch_twice(cluster, topic):
+def test_a_committer_does_not_write_a_portion_twice(cluster, topic):
     sink = sink_of(cluster, topic)
     writer = sink.writer(WHERE, [])
     writer.write_batch(TYPE.to_batch([(1, "a")]))
@@ -79,7 +82,7 @@ def test_a_committer_does_not_write_an_epoch_twice(cluster, topic):
     assert len(cluster.read(topic)) == 2
 
 
-def test_an_epoch_larger_than_the_queue(cluster, topic):
+def test_a_portion_larger_than_the_queue(cluster, topic):
     sink = sink_of(cluster, topic, options={"queue.buffering.max.messages": 100})
     writer = sink.writer(WHERE, [])
     writer.write_batch(TYPE.to_batch([(n, "x") for n in range(5000)]))
@@ -101,11 +104,11 @@ def test_formats_and_keys_of_untyped_records(cluster, topic, delivery):
     assert not writer.batches
     writer.write(Row(user=1, word="a"))
     writer.write(Row(user=None, word=None))
-    epochs = writer.prepare(True)
+    portions = writer.prepare(True)
     if delivery == "exactly-once":
-        committed(sink, epochs)
+        committed(sink, portions)
     else:
-        assert list(epochs) == []
+        assert list(portions) == []
         assert sink.committer(WHERE) is None
     writer.close()
     assert sorted((row[1:] for row in cluster.read(topic)), key=str) == [(None, None), (b"1", b"a")]
@@ -137,14 +140,14 @@ def test_brokers_that_are_away_are_tried_again(topic, capsys):
     sink = KafkaSink(
         "127.0.0.1:9", topic, transactional_id_prefix="t", transaction_timeout_ms=1000, options={"log_level": 0}
     )
-    epoch = Epoch("t-Sink-0", topic, "ab", 1, int(time.time()), None, [b"secret record"])
+    portion = Portion("t-Sink-0", topic, "ab", 1, int(time.time()), None, [b"secret record"])
     committer = sink.committer(WHERE)
-    requests = [CommitRequest(epoch, 1), CommitRequest(epoch, 1)]
+    requests = [CommitRequest(portion, 1), CommitRequest(portion, 1)]
     committer.commit(requests)
     committer.close()
     assert [request.retry for request in requests] == [True, True]
     said = capsys.readouterr().err
-    assert "Epoch(t-Sink-0, ab:1, 1 records) is tried again: _TIMED_OUT" in said
+    assert "Portion(t-Sink-0, ab:1, 1 records) is tried again: _TIMED_OUT" in said
     assert "secret" not in said + repr(requests)
 
 
@@ -157,16 +160,16 @@ def test_a_record_that_is_too_long_never_gets_into_a_checkpoint(cluster, topic, 
 
 
 def committer_of(cluster, topic, **how):
-    return EpochCommitter(sink_of(cluster, topic).client, 10_000, f"{topic}-Sink-0", **how)
+    return TransactionCommitter(sink_of(cluster, topic).client, 10_000, f"{topic}-Sink-0", **how)
 
 
 def test_a_marker_that_is_lost(cluster, topic, capsys):
     now = int(time.time())
-    follower = Epoch(f"{topic}-Sink-0", topic, "ab", 2, now, None, [b"follower"])
-    old = Epoch(f"{topic}-Sink-0", topic, "cd", 1, now - 8 * 24 * 3600, None, [b"old"])
-    for epoch in (follower, old):
+    follower = Portion(f"{topic}-Sink-0", topic, "ab", 2, now, None, [b"follower"])
+    old = Portion(f"{topic}-Sink-0", topic, "cd", 1, now - 8 * 24 * 3600, None, [b"old"])
+    for portion in (follower, old):
         with pytest.raises(StorageError, match=r"is not known any more: group .* on_lost_marker='write' or 'skip'"):
-            committer_of(cluster, topic).commit([CommitRequest(epoch, 1)])
+            committer_of(cluster, topic).commit([CommitRequest(portion, 1)])
     committer_of(cluster, topic, on_lost_marker="skip").commit([CommitRequest(follower, 1)])
     assert cluster.read(topic) == []
     committer_of(cluster, topic, on_lost_marker="write").commit([CommitRequest(follower, 1), CommitRequest(old, 1)])

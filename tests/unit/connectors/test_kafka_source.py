@@ -217,7 +217,7 @@ def test_a_checkpoint_tells_the_group(cluster, topic):
     source = source_of(cluster, topic, value_format="text", group_id=f"watch-{topic}")
     reader = reader_of(source, discovered(source)[1])
     polled(reader, 2)
-    reader.checkpointed(reader.snapshot())
+    reader.notify_complete(reader.snapshot())
     deadline = time.monotonic() + 10
     while cluster.committed(f"watch-{topic}", topic) != {0: 2}:
         assert time.monotonic() < deadline

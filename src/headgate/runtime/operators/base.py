@@ -46,6 +46,7 @@ class OperatorContext:
     lockstep: bool  # sources with a thread of their own hand over record by record, so that a run can be repeated
     final_checkpoint: bool = False  # whether a checkpoint follows the last record
     committer_retries: int = 10
+    staging: str | None = None  # where sinks may put files on the checkpoints' storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,9 @@ class Operator:
         listener = getattr(self.function, method, None)
         if listener is not None:
             self.guard(listener, checkpoint_id)
+
+    def epoch_committed(self, checkpoint_id: int) -> None:
+        """The driver has committed what this operator prepared, up to a checkpoint."""
 
     def upkeep(self) -> None:
         """A bounded piece of work that no record asks for, about once a second."""

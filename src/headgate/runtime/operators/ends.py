@@ -35,7 +35,7 @@ class SourceOperator(Operator):
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
         self._reader: SourceReader[Any] | None = None
-        self._taken: dict[int, list[Any]] = {}  # what checkpoints hold that are not complete yet
+        self._given: dict[int, list[Any]] = {}  # the splits in checkpoints that may become complete
 
     def open(self) -> None:
         info = self.context.info
@@ -102,28 +102,22 @@ class SourceOperator(Operator):
         return reader.get_checkpoint_lock() if isinstance(reader, FunctionReader) else nullcontext()
 
     def before_barrier(self) -> None:
-        """What the source's thread has emitted belongs before the barrier."""
-        if isinstance(self.reader, FunctionReader):
-            while self.reader.waiting and self.poll(1 << 30):
-                pass
+        """What the source's thread has emitted, or what must not be cut, belongs before the barrier."""
+        while self.reader.holds_barrier and self.poll(1 << 30):
+            pass
 
     def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> OperatorSnapshot:
         if isinstance(self.function, Source):
-            splits = self.reader.snapshot()
+            splits = self._given[checkpoint_id] = self.reader.snapshot()
             self.context.operator_state.get_list_state(_SPLITS).update(splits)
-            self._taken[checkpoint_id] = splits
         return super().snapshot(checkpoint_id, timestamp, kind)
 
     def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:
         super().notify_complete(checkpoint_id, commits)
-        splits = self._taken.get(checkpoint_id)
-        self._taken = {taken: kept for taken, kept in self._taken.items() if taken > checkpoint_id}
-        if splits is not None:
-            self.guard(self.reader.checkpointed, splits)
-
-    def notify_aborted(self, checkpoint_id: int) -> None:
-        super().notify_aborted(checkpoint_id)
-        self._taken.pop(checkpoint_id, None)
+        splits = self._given.pop(checkpoint_id, None)
+        self._given = {one: given for one, given in self._given.items() if one > checkpoint_id}
+        if splits is not None and self._reader is not None:
+            self.guard(self._reader.notify_complete, splits)
 
     def close(self) -> None:
         if self._reader is not None:
@@ -195,7 +189,7 @@ class FunctionReader(SourceReader[Any]):
         return self._lock
 
     @property
-    def waiting(self) -> bool:
+    def holds_barrier(self) -> bool:  # type: ignore[override]
         """Whether emitted records wait to be polled."""
         return bool(self._rows)
 

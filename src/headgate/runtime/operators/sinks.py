@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from headgate.batch import Batch
@@ -12,27 +11,23 @@ from headgate.errors import StorageError
 from headgate.graph import ChainedOperator
 from headgate.protocol.commits import Commits
 from headgate.runtime.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
-from headgate.sink import CommitRequest, Committer, Sink, SinkWriter, WriterContext
+from headgate.sink import CommitRequest, Committer, Prepared, Sink, SinkWriter, WriterContext
 from headgate.state.api import ListStateDescriptor
 from headgate.state.backend import SnapshotKind
+from headgate.state.operator import OperatorStateBackend
 
-__all__ = ["TwoPhaseSink"]
+__all__ = ["TwoPhaseSink", "prepared_in"]
 
 _WRITER = ListStateDescriptor("writer")
 _COMMITTABLES = ListStateDescriptor("committables")
+_Prepared = Prepared  # pickles in older checkpoints have this name
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """What waits for a checkpoint to be complete."""
-
-    checkpoint_id: int
-    committables: tuple[Any, ...]
-
-
-def _in_order(elements: Iterable[Any]) -> list[_Prepared]:
-    """What the elements hold, the oldest checkpoint first; in older checkpoints an element is a single one."""
-    prepared = [one for kept in elements for one in ((kept,) if isinstance(kept, _Prepared) else kept)]
+def prepared_in(state: OperatorStateBackend) -> list[Prepared]:
+    """What an operator state holds for a commit, the oldest checkpoint first."""
+    elements = state.get_list_state(_COMMITTABLES).get()
+    # In older checkpoints an element is a single one.
+    prepared = [one for kept in elements for one in ((kept,) if isinstance(kept, Prepared) else kept)]
     return sorted(prepared, key=lambda one: one.checkpoint_id)
 
 
@@ -43,11 +38,18 @@ class TwoPhaseSink(Operator):
         super().__init__(operator, context)
         info = context.info
         self._where = WriterContext(
-            operator.name, info.job_id, info.subtask, info.parallelism, info.attempt, context.restored_id
+            operator.name,
+            operator.id,
+            info.job_id,
+            info.subtask,
+            info.parallelism,
+            info.attempt,
+            context.restored_id,
+            context.staging,
         )
         self._writer: SinkWriter[Any] | None = None
         self._committer: Committer[Any] | None = None
-        self._prepared: list[_Prepared] = []
+        self._prepared: list[Prepared] = []
         self._fresh: tuple[Any, ...] = ()  # prepared for the checkpoint whose barrier is about to leave
         self._ended = False
 
@@ -61,8 +63,11 @@ class TwoPhaseSink(Operator):
         sink: Sink[Any] = self.function
         state = self.context.operator_state
         self._committer = self.guard(sink.committer, self._where)
-        for kept in _in_order(state.get_list_state(_COMMITTABLES).get()):
-            self._commit(kept.committables, self.context.restored_commits.number_for(kept.checkpoint_id))
+        if sink.commits_on_driver:
+            self._prepared = prepared_in(state)  # until the driver says that it is committed
+        else:
+            for kept in prepared_in(state):
+                self._commit(kept.committables, self.context.restored_commits.number_for(kept.checkpoint_id))
         self._writer = self.guard(sink.writer, self._where, list(state.get_list_state(_WRITER).get()))
 
     def receiver(self, input: int) -> Receiver:
@@ -99,7 +104,7 @@ class TwoPhaseSink(Operator):
     def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> OperatorSnapshot:
         state = self.context.operator_state
         if self._fresh:
-            self._prepared.append(_Prepared(checkpoint_id, self._fresh))
+            self._prepared.append(Prepared(checkpoint_id, self._fresh))
             self._fresh = ()
         # One element: a rescale deals out elements, and what one subtask prepared must stay together and in order.
         state.get_list_state(_COMMITTABLES).update([tuple(self._prepared)] if self._prepared else [])
@@ -107,10 +112,16 @@ class TwoPhaseSink(Operator):
         return super().snapshot(checkpoint_id, timestamp, kind)
 
     def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:
-        """Commit what the checkpoint holds, the oldest first."""
-        while self._prepared and self._prepared[0].checkpoint_id <= checkpoint_id:
+        """Commit what the checkpoint holds, the oldest first; on the driver that is none of a subtask's business."""
+        while (
+            not self.function.commits_on_driver and self._prepared and self._prepared[0].checkpoint_id <= checkpoint_id
+        ):
             due = self._prepared.pop(0)
             self._commit(due.committables, commits.number_for(due.checkpoint_id))
+
+    def epoch_committed(self, checkpoint_id: int) -> None:
+        """The driver has committed everything up to a checkpoint: no later one needs to hold it."""
+        self._prepared = [one for one in self._prepared if one.checkpoint_id > checkpoint_id]
 
     def _commit(self, committables: Sequence[Any], commit_number: int | None) -> None:
         if self._committer is None:

@@ -86,8 +86,8 @@ class SimulatedIo(DriverIo):
 
     def __init__(self, clock: Callable[[], int], store: ObjectStore, random: Random, pause: Callable[[], None]) -> None:
         self.random = random
-        self.jobs = (Jobs(), Jobs())
-        self.pool, self.log = self.jobs
+        self.jobs = (Jobs(), Jobs(), Jobs())
+        self.pool, self.log, self.epochs = self.jobs
         self.warnings: list[str] = []
         self._clock, self._store, self._pause = clock, store, pause
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from headgate.config import Configuration
+from headgate.runtime.epochs import epoch_sinks
 from headgate.runtime.operators.base import Operator
 from headgate.runtime.operators.ends import SourceOperator
 from headgate.runtime.operators.keyed import KeyedOperator
-from headgate.runtime.snapshots_of_job import restore_plan
+from headgate.runtime.snapshots_of_job import prepared_of, restore_plan
 from headgate.runtime.subtask import Subtask
 from headgate.state.api import ValueStateDescriptor
 from headgate.storage.checkpoints import Snapshot, load, require_intact
@@ -50,6 +51,7 @@ class Oracle:
             restore = restore_plan(driver.plan, snapshot.manifest, claim=False, ignore_unmatched=False)
             attempt = Attempt(driver.plan, driver.service.job_id, 1_000_000, restore, None, self._store, driver.io.now)
             attempt.open()
+            self._commit_epochs(driver, snapshot)
             _drain(attempt)
             finished = {vertex for vertex, state in restore.items() if state.finished}
             rest = _unread(attempt, finished) | self._unassigned(snapshot)
@@ -64,6 +66,14 @@ class Oracle:
             subtask.finished for operator in snapshot.manifest.operators for subtask in operator.subtasks
         )
         self._check_state(where, counts, done)
+
+    def _commit_epochs(self, driver: Driver, snapshot: Snapshot) -> None:
+        """What a driver would commit that restores the checkpoint."""
+        for operators in epoch_sinks(driver.plan.graph).values():
+            for operator in operators:
+                for one in prepared_of(self._store, snapshot.manifest, operator.id):
+                    for transaction in one.committables:
+                        worlds[self._run].move(transaction, "committed")
 
     def _unassigned(self, snapshot: Snapshot) -> set[int]:
         """The records in splits that no reader has, or that are not found yet."""

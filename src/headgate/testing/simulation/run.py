@@ -174,6 +174,7 @@ class Run:
             attempt is not None
             and self.driver.failed is None
             and attempt.finished
+            and self.driver.service.epochs_settled
             and all(worker.said_finished and not worker.messages for worker in attempt.workers)
         )
 
@@ -229,11 +230,10 @@ class Run:
         actions: list[Callable[[], None]] = []
         if driver.calls:
             actions.append(driver.take_call)
-        pool, log = driver.io.jobs
+        pool, *in_order = driver.io.jobs
         if pool.waiting:
             actions.append(lambda: pool.run(self.random.randrange(len(pool.waiting))))
-        if log.waiting:
-            actions.append(log.run)
+        actions += [jobs.run for jobs in in_order if jobs.waiting]
         if driver.alarm is not None and driver.alarm <= self.time:
             actions.append(driver.service.tick)
         return actions

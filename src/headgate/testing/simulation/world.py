@@ -17,7 +17,16 @@ from headgate.functions import (
     KeyedProcessFunction,
     RuntimeContext,
 )
-from headgate.sink import CommitRequest, Committer, Sink, SinkWriter, WriterContext
+from headgate.sink import (
+    CommitRequest,
+    Committer,
+    Epoch,
+    EpochCommitter,
+    EpochContext,
+    Sink,
+    SinkWriter,
+    WriterContext,
+)
 from headgate.sinks import TwoPhaseCommitSinkFunction
 from headgate.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
 from headgate.state.api import MapStateDescriptor, ValueStateDescriptor
@@ -47,6 +56,7 @@ class World:
 
     def __init__(self) -> None:
         self.transactions: dict[str, _Transaction] = {}
+        self.last_epoch = 0
         self.violations: list[
             str
         ] = []  # the runtime turns errors of a sink into a restart, and these are none of its own
@@ -233,6 +243,33 @@ class _NumberedCommitter(Committer[str]):
             world.move(request.committable, "committed")
 
 
+class WholeSink(NumberedSink):
+    """The same, committed as a whole on the driver: epochs in order, and none in parts."""
+
+    commits_on_driver = True
+
+    def epoch_committer(self, context: EpochContext) -> EpochCommitter[str]:
+        """Commits in the world."""
+        return _WholeCommitter(self._run)
+
+
+class _WholeCommitter(EpochCommitter[str]):
+    def __init__(self, run: str) -> None:
+        self._run = run
+
+    def commit(self, epoch: Epoch[str]) -> None:
+        world = worlds[self._run]
+        for name in epoch.committables:
+            transaction = world.transactions[name]
+            if transaction.number not in (None, epoch.commit_number):
+                world.violations.append(f"{name} was committed in epoch {transaction.number} before {epoch}")
+            if transaction.number is None and epoch.commit_number < world.last_epoch:
+                world.violations.append(f"{name} is new in {epoch}, but epoch {world.last_epoch} is committed already")
+            transaction.number = epoch.commit_number
+            world.move(name, "committed")
+        world.last_epoch = max(world.last_epoch, epoch.commit_number)
+
+
 def key_of(record: int) -> int:
     """The key of a record."""
     return record % KEYS
@@ -322,6 +359,12 @@ def found_splits(env: StreamExecutionEnvironment, run: str, records: int) -> Non
     env.from_source(Chunks(records)).key_by(key_of).process(Number()).sink_to(NumberedSink(run))
 
 
+def whole_epochs(env: StreamExecutionEnvironment, run: str, records: int) -> None:
+    """A sink whose output is committed on the driver."""
+    numbered = env.from_sequence(0, records - 1).key_by(key_of).process(Number())
+    numbered.rebalance().sink_to(WholeSink(run))
+
+
 def with_rules(env: StreamExecutionEnvironment, run: str, records: int) -> None:
     """Keyed records beside a broadcast stream, whose own records are beyond those that are counted."""
     rules = env.from_sequence(_RULES, _RULES + 20).map(_same).start_new_chain().broadcast(_RULE_STATE)
@@ -329,4 +372,4 @@ def with_rules(env: StreamExecutionEnvironment, run: str, records: int) -> None:
     keyed.connect(rules).process(NumberUnderRules()).add_sink(WorldSink(run))
 
 
-PROGRAMS: tuple[Program, ...] = (one_input, two_inputs, diamond, found_splits, with_rules)
+PROGRAMS: tuple[Program, ...] = (one_input, two_inputs, diamond, found_splits, with_rules, whole_epochs)

@@ -1,0 +1,140 @@
+"""A Delta table as a sink: every checkpoint is one commit of the table, and no checkpoint is committed twice.
+
+Subtasks write Parquet files into the table's directory, which no reader sees before they are in the table's log. The
+driver adds all files of a checkpoint in one commit that carries the commit number as an application transaction: a
+commit that comes again finds its number there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from headgate.connectors.staged import StagedFile, StagedWriter
+from headgate.errors import InvalidArgument
+from headgate.sink import Epoch, EpochCommitter, EpochContext, Sink, SinkWriter, WriterContext
+from headgate.types import PICKLED, TypeInformation
+
+__all__ = ["DeltaSink"]
+
+
+class DeltaSink(Sink[StagedFile]):
+    """Appends to a Delta table, which is made if it is not there. Needs `pip install 'headgate[delta]'`.
+
+    `storage_options` are those of the `deltalake` package, for tables on object stores.
+
+    >>> DeltaSink("/data/orders", partition_by=["day"]).path
+    '/data/orders'
+    """
+
+    commits_on_driver = True
+
+    def __init__(
+        self, path: str, *, partition_by: Sequence[str] = (), storage_options: Mapping[str, str] | None = None
+    ) -> None:
+        self.path = path.removeprefix("file://").rstrip("/")
+        self.partition_by = [partition_by] if isinstance(partition_by, str) else list(partition_by)
+        self._options = dict(storage_options or {})
+        self._type = PICKLED
+
+    def __repr__(self) -> str:
+        return f"DeltaSink('{self.path}')"  # the options may hold secrets
+
+    def check(self, stream_type: TypeInformation) -> None:
+        """Whether records of this type fit the table."""
+        if stream_type.kind not in ("row", "tuple") or stream_type.schema is None:
+            raise InvalidArgument(
+                f"{self!r} needs a stream with named fields: declare output_type, for example 'word string, n bigint'"
+            )
+        names = stream_type.schema.names
+        for column in self.partition_by:
+            if column not in names:
+                raise InvalidArgument(f"{self!r}: there is no field '{column}' to partition by in {stream_type}")
+        if len(self.partition_by) == len(names):
+            raise InvalidArgument(f"{self!r}: nothing is left to write if all fields are partitions")
+        self._type = stream_type
+        self._check_table(stream_type)
+
+    def _check_table(self, type: TypeInformation) -> None:
+        table = self._open()
+        if table is None or type.schema is None:
+            return
+        own = {field.name: str(field.type) for field in table.schema().fields}
+        from deltalake import Schema
+
+        ours = {field.name: str(field.type) for field in Schema.from_arrow(type.schema).fields}
+        if own != ours:
+            raise InvalidArgument(f"{self!r} has the fields {own}, but the stream has {ours}")
+        if table.metadata().partition_columns != self.partition_by:
+            raise InvalidArgument(
+                f"{self!r} is partitioned by {table.metadata().partition_columns}, but partition_by is {self.partition_by}"
+            )
+
+    def _open(self) -> Any | None:
+        """The table, if there is one."""
+        try:
+            from deltalake import DeltaTable
+        except ImportError as error:
+            raise InvalidArgument(f"{self!r} needs the deltalake package: pip install 'headgate[delta]'") from error
+        if not DeltaTable.is_deltatable(self.path, self._options or None):
+            return None
+        return DeltaTable(self.path, storage_options=self._options or None)
+
+    def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[StagedFile]:
+        """Writes the files of one subtask."""
+        return StagedWriter(self.path, f"part-{context.job_id[:8]}-{context.subtask}", self._type, self.partition_by)
+
+    def epoch_committer(self, context: EpochContext) -> EpochCommitter[StagedFile]:
+        """Adds them to the table."""
+        return _Appender(self, f"headgate-{context.job_id}-{context.operator_id}")
+
+    def table(self) -> Any:
+        """The table; it is made if it is not there."""
+        table = self._open()
+        if table is None:
+            from deltalake import DeltaTable
+
+            assert self._type.schema is not None, "check() has seen the type"
+            table = DeltaTable.create(
+                self.path,
+                self._type.schema,
+                mode="ignore",
+                partition_by=self.partition_by,
+                storage_options=self._options or None,
+            )
+        return table
+
+
+class _Appender(EpochCommitter[StagedFile]):
+    def __init__(self, sink: DeltaSink, application: str) -> None:
+        self._sink, self._application = sink, application
+
+    def commit(self, epoch: Epoch[StagedFile]) -> None:
+        from deltalake import CommitProperties, Transaction
+
+        table = self._sink.table()
+        done = table.transaction_version(self._application)
+        if done is not None and done >= epoch.commit_number:
+            return
+        files = list(epoch.committables)
+        if done is None:
+            # The first commit of this job: what a savepoint brought may have been committed by the job that took it.
+            known = {uri.rpartition("/")[2] for uri in table.file_uris()}
+            files = [file for file in files if file.name.rpartition("/")[2] not in known]
+        properties = CommitProperties(app_transactions=[Transaction(self._application, epoch.commit_number)])
+        table.create_write_transaction(
+            [_add(file) for file in files],
+            mode="append",
+            schema=table.schema(),
+            partition_by=self._sink.partition_by,
+            commit_properties=properties,
+        )
+
+
+def _add(file: StagedFile) -> Any:
+    from deltalake.transaction import AddAction
+
+    path = quote(file.name, safe="/=._-")  # the log holds paths as URIs
+    return AddAction(path, file.size, file.partition, file.modified, True, json.dumps({"numRecords": file.rows}))
