@@ -14,6 +14,7 @@ from pathlib import Path
 
 VERSION = "4.1.0"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "headgate" / f"kafka-{VERSION}"
+LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 FETCH_SECONDS = 270
 START_SECONDS = 60
 
@@ -70,7 +71,7 @@ class Broker:
 
     def __init__(self, directory: str | Path, options: dict[str, str] | None = None) -> None:
         self.directory = Path(directory)
-        self.port, self._controller = free_port(), free_port()
+        self.port, self.login_port, self._controller = free_port(), free_port(), free_port()
         self._options = options or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._class_path = f"{jars()}/*"
@@ -80,15 +81,23 @@ class Broker:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def login_address(self) -> str:
+        """Where SASL PLAIN is asked for: alice, hunter2."""
+        return f"127.0.0.1:{self.login_port}"
+
     def _properties(self) -> str:
+        open_to_all, with_login = f"PLAINTEXT://127.0.0.1:{self.port}", f"LOGIN://127.0.0.1:{self.login_port}"
         lines = {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self._controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": f"{open_to_all},{with_login},CONTROLLER://127.0.0.1:{self._controller}",
+            "advertised.listeners": f"{open_to_all},{with_login}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.login.plain.sasl.jaas.config": f'{LOGIN} required user_alice="hunter2";',
             "log.dirs": f"{self.directory}/data",
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "4",
@@ -96,6 +105,8 @@ class Broker:
             "transaction.state.log.min.isr": "1",
             "transaction.state.log.num.partitions": "4",
             "group.initial.rebalance.delay.ms": "0",
+            "broker.session.timeout.ms": "2000",  # a broker that was killed may come back so soon
+            "broker.heartbeat.interval.ms": "500",
             "num.network.threads": "2",
             "num.io.threads": "2",
             "auto.create.topics.enable": "false",
@@ -111,7 +122,8 @@ class Broker:
         self.directory.mkdir(parents=True, exist_ok=True)
         config = self.directory / "broker.properties"
         config.write_text(self._properties())
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # An id that begins with a dash would be taken for an option.
+        cluster = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         command = self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config))
         subprocess.run(command, check=True, capture_output=True, timeout=60)
 

@@ -11,14 +11,16 @@ from confluent_kafka import Producer
 
 from headgate.connectors.kafka import KafkaSink, KafkaSource
 from headgate.connectors.kafka_commit import Portion, TransactionCommitter
+from headgate.connectors.kafka_source import KafkaSplit
 from headgate.environment import StreamExecutionEnvironment
-from headgate.errors import StorageError
+from headgate.errors import ConfigError, StorageError
 from headgate.protocol.checkpoint_types import Barrier
 from headgate.protocol.commits import Commits
 from headgate.runtime.snapshot import assign_state
 from headgate.runtime.subtask import Subtask
-from headgate.sink import CommitRequest
+from headgate.sink import CommitRequest, WriterContext
 from headgate.sources import ReaderContext
+from headgate.types import as_type
 from kafka_broker import read_all
 
 _names = count()
@@ -293,3 +295,51 @@ def test_times_and_partitions_that_come_later(kafka_broker, topic):
         assert time.monotonic() < deadline
         found = list(enumerator.discover())
     assert [(split.partition, split.position) for split in found] == [(2, -2), (3, -2)]
+
+
+def login(password):
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "alice",
+        "sasl.password": password,
+        "log_level": 0,
+    }
+
+
+def test_a_login(kafka_broker, topic):
+    sink = KafkaSink(kafka_broker.login_address, topic, transactional_id_prefix="login", options=login("hunter2"))
+    commit(TransactionCommitter(sink.client, 10_000, "login"), Writer(topic).portion(b"a"))
+    source = KafkaSource(
+        kafka_broker.login_address, topics=[topic], value_format="text", stop="latest", options=login("hunter2")
+    )
+    assert read_until_finished(source) == ["a"]
+
+
+def for_seconds(seconds, step):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        step()
+        time.sleep(0.02)
+
+
+def test_a_login_that_is_refused(kafka_broker, topic):
+    where, wrong = kafka_broker.login_address, login("hunter3")
+    refused = "refuse the login: .*sasl.password and security.protocol in options="
+    source = KafkaSource(where, topics=[topic], options=wrong)
+    with pytest.raises(ConfigError, match=refused) as caught:
+        source.enumerator(None).discover()
+    assert "hunter3" not in str(caught.value)
+    reader = source.reader(ReaderContext(0, 1, lambda: 0), [KafkaSplit(topic, 0, 0, None)])
+    with pytest.raises(ConfigError, match=refused):
+        for_seconds(20, lambda: reader.poll(10))
+    reader.close()
+    sink = KafkaSink(where, topic, transactional_id_prefix="login", options=wrong)
+    with pytest.raises(ConfigError, match=refused):
+        TransactionCommitter(sink.client, 2000, "login").commit([CommitRequest(Writer(topic).portion(b"a"), 1)])
+    sink = KafkaSink(where, topic, "text", delivery="at-least-once", options=wrong)
+    sink.check(as_type("string"))
+    writer = sink.writer(WriterContext("Sink", "0" * 32, "0" * 32, 0, 1, 0, None), [])
+    with pytest.raises(ConfigError, match=refused):
+        for_seconds(20, lambda: writer.write_batch(as_type("string").to_batch(["a"])))
+    writer.close()

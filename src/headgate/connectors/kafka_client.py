@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument, StorageError
@@ -103,11 +103,11 @@ class Client:
                 f"Kafka: librdkafka refuses the options: {self.say(error)}; see options=..."
             ) from None
 
-    def admin(self) -> Any:
-        """A client for questions about topics and offsets."""
+    def admin(self, trouble: Callable[[Any], None]) -> Any:
+        """A client for questions about topics and offsets; it tells of errors when it is polled."""
         kafka = load()
         try:
-            return load_admin().AdminClient(self.conf({}, {}))
+            return load_admin().AdminClient(self.conf({"client.id": "headgate"}, {"error_cb": trouble}))
         except (kafka.KafkaException, TypeError, ValueError) as error:
             raise InvalidArgument(
                 f"Kafka: librdkafka refuses the options: {self.say(error)}; see options=..."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,6 +36,24 @@ _METADATA = (
 _ANSWER_SECONDS = 30.0
 _MOST = 10_000  # records of one poll
 _IDLE_MS = 5  # how long a reader without records is left alone
+
+_PASSING = (
+    "_TRANSPORT",
+    "_TIMED_OUT",
+    "_ALL_BROKERS_DOWN",
+    "_RESOLVE",
+    "_WAIT_COORD",
+    "REQUEST_TIMED_OUT",
+    "LEADER_NOT_AVAILABLE",
+    "NOT_LEADER_FOR_PARTITION",
+    "BROKER_NOT_AVAILABLE",
+    "REPLICA_NOT_AVAILABLE",
+    "KAFKA_STORAGE_ERROR",
+    "FENCED_LEADER_EPOCH",
+    "UNKNOWN_LEADER_EPOCH",
+    "OFFSET_NOT_AVAILABLE",
+)
+"""Errors of a partition that librdkafka gets over by itself, when brokers go and come."""
 
 Place = tuple[str, int]
 Offsets = Mapping[Place, int]
@@ -225,14 +244,14 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
         self._source = source
         self._begun, self._known = (False, set()) if restored is None else (restored[0], set(restored[1]))
         self._admin: Any = None
+        self._refused: HeadgateError | None = None
         if source.interval is not None:
             self.interval = source.interval
 
     def discover(self) -> Sequence[KafkaSplit]:
         """The partitions that are new; brokers that do not answer are asked again later, but not at the start."""
-        self._admin = (
-            self._source.client.admin()
-        )  # a new one each time: between two discoveries there is nothing to close
+        # A new one each time: between two discoveries there is nothing to close.
+        self._admin = self._source.client.admin(self._trouble)
         try:
             found = sorted(self._partitions() - self._known)
             splits = self._splits(found) if found else []
@@ -247,6 +266,9 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
         self._begun = True
         self.complete = self._source.stop is not None or self._source.interval is None
         return splits
+
+    def _trouble(self, error: Any) -> None:
+        self._refused = self._refused or self._source.client.refused(error)
 
     def snapshot(self) -> tuple[bool, set[Place]]:
         """Which partitions are known."""
@@ -264,7 +286,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
     def _partitions(self) -> set[Place]:
         """All partitions of the topics that are wanted."""
         client = self._source.client
-        topics = self._asked(lambda: self._admin.list_topics(timeout=_ANSWER_SECONDS)).topics
+        topics = self._topics()
         wanted = {name: topic for name, topic in topics.items() if self._source.wants(name)}
         missing = [name for name in self._source.topics if name not in wanted]
         if missing and not self._begun:
@@ -272,6 +294,20 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
                 f"Kafka: the brokers {client.brokers} have no topic {', '.join(map(repr, missing))}; create it, or correct topics=..."
             )
         return {(name, partition) for name, topic in wanted.items() for partition in topic.partitions}
+
+    def _topics(self) -> dict[str, Any]:
+        """All topics; asked for in short steps, since a refused login shows only between them."""
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return self._admin.list_topics(timeout=min(2.0, left)).topics  # type: ignore[no-any-return]
+            except load().KafkaException as error:
+                self._admin.poll(0)
+                if self._refused is not None:
+                    raise self._refused from None
+                if left <= 2.0:
+                    raise unreachable(self._source.client, _ANSWER_SECONDS, error) from None
 
     def _splits(self, found: list[Place]) -> list[KafkaSplit]:
         source = self._source
@@ -302,10 +338,10 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
             ends = dict.fromkeys(found, BEGINNING)
         return {place: ends[place] if offset is None else offset for place, offset in exact.items()}
 
-    def _listed(self, places: list[Place], time: int | None) -> dict[Place, int | None]:
+    def _listed(self, places: list[Place], stamp: int | None) -> dict[Place, int | None]:
         """End offsets, or the offsets of the first records from a time on (None: there is none)."""
         kafka, which = load(), load_admin().OffsetSpec
-        spec = which.latest() if time is None else which.for_timestamp(time)
+        spec = which.latest() if stamp is None else which.for_timestamp(stamp)
         asked = {kafka.TopicPartition(*place): spec for place in places}
         futures = self._asked(lambda: self._admin.list_offsets(asked, request_timeout=_ANSWER_SECONDS))
         found = {(tp.topic, tp.partition): self._asked(future.result).offset for tp, future in futures.items()}
@@ -369,7 +405,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
 
     def add_splits(self, splits: list[KafkaSplit]) -> None:
         """Read these as well."""
-        fresh = [split for split in splits if split.place not in self._splits]
+        fresh = [s for s in splits if s.place not in self._splits and (s.stop is None or s.position < s.stop)]
         for split in fresh:
             self._splits[split.place] = split
             self._next[split.place] = split.position
@@ -393,10 +429,9 @@ class KafkaReader(SourceReader[KafkaSplit]):
             raise self._error
         kept = self._accepted(messages)
         self.finished = self._no_more and not self._splits
-        self._idle_since = None if messages else self._clock()
-        if not kept:
-            return None
-        return self._decoded(kept)
+        batch = self._decoded(kept) if kept else None
+        self._idle_since = None if kept else self._clock()
+        return batch
 
     def _accepted(self, messages: list[Any]) -> list[Any]:
         """The records in front of the stops; positions move on."""
@@ -419,16 +454,14 @@ class KafkaReader(SourceReader[KafkaSplit]):
 
     def _event(self, place: Place, message: Any) -> None:
         error, split = message.error(), self._splits.get(place)
-        if split is None and message.topic() is not None:
-            return
-        if is_one_of(error, "_PARTITION_EOF"):
+        if split is None:  # of a partition that is done, or of none
+            self._trouble(error)
+        elif not is_one_of(error, "_PARTITION_EOF"):
+            if not is_one_of(error, *_PASSING):
+                raise self._failure(place, error)
+        elif split.stop is not None and message.offset() >= split.stop:
             # The offset is behind the last record and whatever else is there: marks of transactions, aborted records.
-            if split is not None and split.stop is not None and message.offset() >= split.stop:
-                self._stop(place)
-            return
-        if error.retriable():
-            return
-        raise self._failure(place, error)
+            self._stop(place)
 
     def _failure(self, place: Place, error: Any) -> HeadgateError:
         client, (topic, partition) = self._source.client, place
@@ -453,11 +486,13 @@ class KafkaReader(SourceReader[KafkaSplit]):
         del self._next[place]
         self._consumer.incremental_unassign([load().TopicPartition(split.topic, split.partition)])
 
-    def _decoded(self, messages: list[Any]) -> Batch:
+    def _decoded(self, messages: list[Any]) -> Batch | None:
         source = self._source
         values = [message.value() for message in messages]
         if None in values and source.decoder.type.kind != "scalar":
             messages, values = self._without_tombstones(messages)
+        if not values:
+            return None
         batch, bad = source.decoder.decode(values)
         for one in bad:
             self._corrupt(messages[one.index], one)

@@ -201,6 +201,29 @@ def test_corrupt_records(cluster, topic):
     reader.close()
 
 
+def test_nothing_but_a_record_without_a_value(cluster, topic):
+    cluster.produce(topic, 0, None)
+    source = source_of(cluster, topic, value_format="json", type_info="n bigint", on_corrupt="skip", stop="latest")
+    reader = reader_of(source, discovered(source)[1])
+    reader.no_more_splits()
+    assert polled(reader, None) == []
+    assert reader.corrupt == 1
+    reader.close()
+    text = source_of(cluster, topic, value_format="text", stop="latest")
+    reader = reader_of(text, discovered(text)[1])
+    reader.no_more_splits()
+    assert polled(reader, None) == [None]
+    reader.close()
+
+
+def test_a_split_that_starts_behind_its_stop_is_done(cluster, topic):
+    source = source_of(cluster, topic, stop="latest")
+    reader = reader_of(source, [KafkaSplit(topic, 0, 9, 5)])
+    reader.no_more_splits()
+    assert reader.finished
+    reader.close()
+
+
 def test_an_offset_that_is_gone_is_an_error(cluster, topic):
     cluster.produce(topic, 0, b"a")
     source = source_of(cluster, topic)
