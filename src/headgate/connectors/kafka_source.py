@@ -82,7 +82,7 @@ class KafkaSplit:
 class KafkaSource(DynamicSource[KafkaSplit]):
     """The records of some topics.
 
-    `topics` are names, or `pattern` is a regular expression that whole names match; topics and partitions that come later
+    `topics` are names, or `pattern` is a regular expression that whole names match (Kafka's own, `__...`, never do); topics and partitions that come later
     are found every `discovery_interval_ms` (None: never) and read from their beginning.
 
     `value_format` is `bytes`, `text`, `json` or `csv` (with `type_info`, DDL of the fields), or a function of the bytes. With
@@ -150,7 +150,9 @@ class KafkaSource(DynamicSource[KafkaSplit]):
 
     def wants(self, topic: str) -> bool:
         """Whether the source reads a topic."""
-        return topic in self.topics if self.pattern is None else self.pattern.fullmatch(topic) is not None
+        if self.pattern is None:
+            return topic in self.topics
+        return not topic.startswith("__") and self.pattern.fullmatch(topic) is not None
 
     def enumerator(self, restored: Any | None) -> SplitEnumerator[KafkaSplit]:
         """Finds partitions."""
@@ -293,6 +295,11 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
             raise ConfigError(
                 f"Kafka: the brokers {client.brokers} have no topic {', '.join(map(repr, missing))}; create it, or correct topics=..."
             )
+        for name, topic in wanted.items():
+            if topic.error is not None:  # its partitions may not be all there
+                raise StorageError(
+                    f"Kafka: the brokers {client.brokers} cannot tell about '{name}': {client.say(topic.error)}"
+                )
         return {(name, partition) for name, topic in wanted.items() for partition in topic.partitions}
 
     def _topics(self) -> dict[str, Any]:
@@ -362,8 +369,9 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
         try:
             return question()
         except load().KafkaException as error:
-            reason = error.args[0]
-            raise client.refused(reason) or unreachable(client, _ANSWER_SECONDS, reason) from None
+            raise client.refused(error.args[0]) or StorageError(
+                f"Kafka: the brokers {client.brokers} cannot tell offsets: {client.say(error)}; see whether all partitions have a leader"
+            ) from None
 
 
 # --- the worker's side ------------------------------------------------------------------------------------------------

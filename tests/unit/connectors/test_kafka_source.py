@@ -267,8 +267,9 @@ def test_a_topic_that_the_program_no_longer_names_is_left_out(cluster, topic):
 
 
 def test_patterns(cluster):
-    for name in ("pattern-a", "pattern-b", "other-pattern"):
+    for name in ("pattern-a", "pattern-b", "other-pattern", "__consumer_offsets"):
         cluster.create(name)
+    assert not KafkaSource(cluster.address, pattern=".*").wants("__consumer_offsets")
     found = discovered(KafkaSource(cluster.address, pattern="pattern-.*"))[1]
     assert {split.topic for split in found} == {"pattern-a", "pattern-b"}
 
