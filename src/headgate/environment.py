@@ -6,23 +6,27 @@ import copy
 import itertools
 import queue
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from headgate import config
 from headgate.checkpoint_config import CheckpointConfig, CheckpointingMode
 from headgate.config import Configuration, process_defaults
+from headgate.connectors.dataframe import DataFrameSource
 from headgate.connectors.epochs import EpochSink
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument, JobCancelled
 from headgate.functions import callable_of
 from headgate.graph import Inlet, JobGraph, OperatorSpec, Pipeline, build_job_graph
-from headgate.ids import new_job_id
+from headgate.ids import JobId, new_job_id
 from headgate.job_client import Job, JobClient, JobExecutionResult
 from headgate.levels import Layout, as_json, describe, lay_out
+from headgate.rate_limit import limited
 from headgate.rest import register
 from headgate.restart import RestartStrategyConfiguration, from_configuration
 from headgate.runtime.epochs import epoch_sinks
@@ -36,6 +40,7 @@ from headgate.runtime.session import get_session
 from headgate.runtime.snapshots_of_job import named_manifest
 from headgate.sources import CollectionSource, DataGenSource, SequenceSource, Source
 from headgate.state_backends import StateBackend
+from headgate.storage.settings import StorageSettings
 from headgate.stream import DataStream, DataStreamSink, Records, call_site, check_parallelism
 from headgate.types import TypeInformation, as_type
 
@@ -76,6 +81,7 @@ class StreamExecutionEnvironment:
         self._local = local  # options of the local runtime
         self._pipeline = Pipeline()
         self._channels = itertools.count()
+        self._frames: list[DataFrameSource] = []  # of the next job
 
     @classmethod
     def get_execution_environment(
@@ -178,9 +184,9 @@ class StreamExecutionEnvironment:
         """A stream of the arguments."""
         return self.from_collection(elements, type_info)
 
-    def from_sequence(self, start: int, end: int) -> DataStream:
-        """The integers start .. end, both included, in parallel."""
-        return self.from_source(SequenceSource(start, end, as_type("bigint")), "Sequence Source")
+    def from_sequence(self, start: int, end: int, *, rate: float | None = None) -> DataStream:
+        """The integers start .. end, both included, in parallel; with `rate` at most so many a second."""
+        return self.from_source(SequenceSource(start, end, as_type("bigint")), "Sequence Source", rate=rate)
 
     def from_datagen(
         self,
@@ -198,8 +204,23 @@ class StreamExecutionEnvironment:
         callable_of(generate, "generate", "from_datagen()")
         return self.from_source(DataGenSource(generate, count, rate, as_type(type_info), vectorised), "DataGen Source")
 
-    def from_source(self, source: Source[Any], source_name: str = "Source") -> DataStream:
-        """A stream from a source object."""
+    def from_dataframe(
+        self, frame: DataFrame, source_name: str = "DataFrame", *, rate: float | None = None
+    ) -> DataStream:
+        """The rows of a bounded Spark DataFrame.
+
+        A Spark job writes them once, below execution.checkpointing.dir if that is set (set it if there is more than one
+        machine), before the dataflow starts; they are deleted when the job has finished.
+        """
+        self._spark = self._spark or frame.sparkSession
+        source = DataFrameSource(frame)
+        self._frames.append(source)
+        return self.from_source(source, source_name, rate=rate)
+
+    def from_source(self, source: Source[Any], source_name: str = "Source", *, rate: float | None = None) -> DataStream:
+        """A stream from a source object; with `rate` it gives at most so many records a second, over all subtasks."""
+        if rate is not None:
+            source = limited(source, rate)
         node = self._pipeline.add(source_name, OperatorSpec("source", source), [], source.type, call_site())
         node.single = source.single
         return DataStream(self._pipeline, self, [Inlet(node.id, None, None, 0)], node.type, node)
@@ -336,12 +357,13 @@ class StreamExecutionEnvironment:
         return periodic and bool(conf.get("execution.checkpointing.checkpoints-after-tasks-finish"))
 
     def _start(self, job_name: str | None, on_output: Callable[[str, bytes, Callable[[], None]], None]) -> Job:
+        job_id = new_job_id()
+        frames = self._place_frames(job_id)
         plan = self.job_plan(job_name)
         replan = self._replanner(job_name)
         self._pipeline.job_started()
         if self._local is not None:
             return _LocalJob(plan, on_output, self._local)
-        job_id = new_job_id()
         manifest = named_manifest(self._configuration)
         if manifest is not None:
             plan = with_key_groups(plan, saved_key_groups(manifest))
@@ -350,9 +372,25 @@ class StreamExecutionEnvironment:
         checkpointing = self.get_checkpoint_config().is_checkpointing_enabled()
         restart = from_configuration(self._configuration, checkpointing=checkpointing)
         job = SparkJob(plan, job_id, self._session(), self._configuration, restart, on_output, replan)
+        self._stage(frames, job, resumed=manifest is not None)
         job.start()
         register(job, self._configuration)
         return job
+
+    def _place_frames(self, job_id: JobId) -> list[DataFrameSource]:
+        """The DataFrames that are sources; each is told where its rows are kept."""
+        frames, self._frames = self._frames, []
+        layout = StorageSettings.of(self._configuration).layout(job_id) if frames else None
+        for frame in frames:
+            frame.place(layout.task_owned if layout is not None else tempfile.mkdtemp(prefix="headgate-"))
+        return frames
+
+    def _stage(self, frames: list[DataFrameSource], job: SparkJob, *, resumed: bool) -> None:
+        """Write the rows of DataFrames before the dataflow takes the slots; a snapshot refers to rows that are there."""
+        for frame in frames:
+            if not resumed and not self._configuration.get(config.RESUME):
+                frame.stage()
+            job.when_finished.append(frame.forget)
 
     def _session(self) -> SparkSession:
         self._spark = get_session(self._spark, self._configuration)

@@ -23,6 +23,7 @@ from headgate.functions import OutputTag
 from headgate.types import PICKLED, TypeInformation
 
 __all__ = [
+    "UNCUT",
     "CollectionSource",
     "DataGenSource",
     "DynamicSource",
@@ -34,6 +35,8 @@ __all__ = [
 ]
 
 S = TypeVar("S")
+
+UNCUT = 1 << 30  # records that are asked for at once when a reader `holds_barrier`
 
 _SPLITS = 16  # at least so many, so that a job can be given more subtasks later
 

@@ -16,7 +16,7 @@ from headgate.sink import Epoch, EpochCommitter, EpochContext, Sink, SinkWriter,
 from headgate.storage.remote import open_store
 from headgate.types import PICKLED, TypeInformation
 
-__all__ = ["EpochSink"]
+__all__ = ["EpochSink", "for_spark"]
 
 
 class EpochSink(Sink[StagedFile]):
@@ -69,15 +69,15 @@ class _Caller(EpochCommitter[StagedFile]):
     def commit(self, epoch: Epoch[StagedFile]) -> None:
         paths = [file.path for file in epoch.committables]
         if all(map(self._store.exists, paths)):  # else it was done before: only who has seen it done deletes them
-            self._function(self._spark.read.parquet(*map(_for_spark, paths)), epoch.commit_number)
+            self._function(self._spark.read.parquet(*map(for_spark, paths)), epoch.commit_number)
         for path in paths:
             self._store.delete(path)
 
 
-def _for_spark(path: str) -> str:
+def for_spark(path: str) -> str:
     """Spark's name for a path: local ones with their scheme, whatever its default file system is; S3 through s3a.
 
-    >>> _for_spark("/data/x"), _for_spark("s3://bucket/x")
+    >>> for_spark("/data/x"), for_spark("s3://bucket/x")
     ('file:///data/x', 's3a://bucket/x')
     """
     if path.startswith("/"):

@@ -21,7 +21,7 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from headgate.config import Configuration
-from headgate.errors import HeadgateError, IllegalState, JobCancelled, JobFailed, NotEnoughSlots
+from headgate.errors import HeadgateError, IllegalState, JobCancelled, JobFailed, NotEnoughSlots, StorageError
 from headgate.ids import JobId, VertexId
 from headgate.levels import describe as describe_layout
 from headgate.protocol.messages import Cancel, Confirm, Failed, Finished, FromWorker, Metrics, Output, Register, Running
@@ -82,6 +82,9 @@ class SparkJob:
         self._cancel_requested = threading.Event()
         self._attempt: Attempt | None = None
         self.restarts = 0
+        self.when_finished: list[
+            Callable[[], None]
+        ] = []  # called when all data is processed: nobody will go on with it
         self.failure_log: list[str] = []
         self._checkpoints: JobCheckpoints | None = None
         self._superseded = False
@@ -562,6 +565,10 @@ class SparkJob:
         """The job has finished, or was cancelled; a cancel that comes too late changes nothing."""
         if isinstance(error, JobCancelled):
             self._error = error  # says who did it, if it was not the user of this job
+        if error is None and self._checkpoints is not None and not self._checkpoints.stopped:
+            for clean_up in self.when_finished:
+                with contextlib.suppress(StorageError):
+                    clean_up()
         self._set(JobStatus.FINISHED if error is None else JobStatus.CANCELED)
 
     def raise_if_failed(self) -> None:

@@ -47,6 +47,7 @@ class JobCheckpoints:
         self._plan, self._server, self._post = plan, server, post
         self._attempt = 0
         self._ended = False
+        self.stopped = False  # with a savepoint, that somebody may go on from
         self._lock = threading.Lock()
         self._unanswered: set[Future[RequestDone]] = set()
         self._index = _index(plan)
@@ -145,7 +146,11 @@ class JobCheckpoints:
         timeout: float = 600.0,
     ) -> RequestDone:
         """Take a savepoint and stop; answered when all tasks have finished. Its error if the job goes on."""
-        ask: Ask = lambda name, answer: self._service.request_stop(name, target, drain, format, answer)  # noqa: E731
+
+        def ask(name: str, answer: Future[RequestDone]) -> None:
+            self.stopped = True
+            self._service.request_stop(name, target, drain, format, answer)
+
         return self._ask(ask, timeout)
 
     def _ask(self, ask: Ask, timeout: float) -> RequestDone:

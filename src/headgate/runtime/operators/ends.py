@@ -18,7 +18,7 @@ from headgate.functions import callable_of
 from headgate.graph import ChainedOperator
 from headgate.protocol.commits import Commits
 from headgate.runtime.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
-from headgate.sources import ReaderContext, Source, SourceReader
+from headgate.sources import UNCUT, ReaderContext, Source, SourceReader
 from headgate.state.api import ListStateDescriptor
 from headgate.state.backend import SnapshotKind
 from headgate.types import PICKLED, TypeInformation
@@ -103,7 +103,7 @@ class SourceOperator(Operator):
 
     def before_barrier(self) -> None:
         """What the source's thread has emitted, or what must not be cut, belongs before the barrier."""
-        while self.reader.holds_barrier and self.poll(1 << 30):
+        while self.reader.holds_barrier and self.poll(UNCUT):
             pass
 
     def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> OperatorSnapshot:

@@ -1,0 +1,308 @@
+"""Connectors on Spark: whatever dies, what they read and write is there exactly once. SPEC R9.1, R9.3, R9.4"""
+
+import datetime as dt
+import json
+import threading
+import time
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+from spark_kit import run_program, wait_until
+from test_checkpoints import checkpointed, completed, kill_after_checkpoints
+
+import s3_server
+from headgate import OutputTag, RestartStrategies
+from headgate.connectors.data_source_sink import PythonDataSink
+from headgate.connectors.delta import DeltaSink
+from headgate.connectors.epochs import EpochSink
+from headgate.connectors.files import CORRUPT_TYPE, FileSink, FileSource
+from headgate.errors import ConfigError, HeadgateError, InvalidArgument
+from headgate.testing.deadly import MOMENTS, Deadly, Tickets
+
+COUNT = 12_000
+PAIR = "id bigint, word string"
+
+
+def numbers(env, count=COUNT, rate=4000):
+    return env.from_sequence(0, count - 1, rate=rate).map(lambda n: (n, f"w{n % 7}"), output_type=PAIR)
+
+
+def parquet_ids(directory):
+    files = [path for path in Path(directory).rglob("*.parquet") if "/." not in str(path)]
+    return Counter(n for path in files for n in pq.ParquetFile(path).read().column("id").to_pylist())
+
+
+def run_with_kills(env, name, tickets=None, victims=((0, 0),)):
+    """Run to the end; workers die one after the other: at the moments of a commit, and at a checkpoint."""
+    client = env.execute_async(name)
+    job = client.job
+
+    def kill():
+        for moment in MOMENTS if tickets is not None else ():
+            assert job.wait_running(60)
+            tickets.issue(moment)
+            restarts = job.restarts
+            wait_until(lambda restarts=restarts: job.restarts > restarts or job.status.is_terminal, 60, moment)
+        kill_after_checkpoints(job, victims)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    client.wait(150)
+    killer.join(30)
+    assert job.restarts >= 1, job.failure_log
+    return job
+
+
+# --- sinks ------------------------------------------------------------------------------------------------------------
+
+
+def test_parquet_files(make_env, workers, tmp_path):
+    env, tickets = checkpointed(make_env(2), tmp_path), Tickets(f"{tmp_path}/tickets")
+    numbers(env).sink_to(Deadly(FileSink(f"{tmp_path}/out", "parquet", partition_by="word"), tickets))
+    run_with_kills(env, "parquet", tickets)
+    assert parquet_ids(f"{tmp_path}/out") == Counter(range(COUNT))
+    assert list(Path(tmp_path, "out").glob(".headgate-*/*")) == []
+    assert len(list(Path(tmp_path, "out").glob("word=*"))) == 7
+
+
+def test_a_delta_table(make_env, workers, tmp_path):
+    env, tickets = checkpointed(make_env(2), tmp_path), Tickets(f"{tmp_path}/tickets")
+    sink = DeltaSink(f"{tmp_path}/table", partition_by="word")
+    numbers(env).sink_to(Deadly(sink, tickets))
+    job = run_with_kills(env, "delta", tickets)
+    table = DeltaTable(f"{tmp_path}/table")
+    rows = table.to_pyarrow_table()
+    assert Counter(rows.column("id").to_pylist()) == Counter(range(COUNT))
+    assert {(i, w) for i, w in zip(*rows.to_pydict().values(), strict=True)} == {(i, f"w{i % 7}") for i in range(COUNT)}
+    assert len(table.history()) <= completed(job) + 1  # one commit a checkpoint, and the table itself
+
+
+class Wrong(Exception):
+    """What the function of an epoch raises."""
+
+
+def test_each_epoch_as_a_data_frame(make_env, spark, workers, tmp_path):
+    env, tickets = checkpointed(make_env(2), tmp_path), Tickets(f"{tmp_path}/tickets")
+    seen, fails = [], [2, 5]
+
+    def write(frame, number):
+        seen.append((number, frame.count()))
+        frame.write.mode("overwrite").parquet(f"{tmp_path}/out/epoch={number}")
+        if len(seen) in fails:
+            raise Wrong("after it was written")
+
+    env.get_configuration().set("headgate.spark.reserved-slots", 1)
+    numbers(env).sink_to(Deadly(EpochSink(write), tickets))
+    job = run_with_kills(env, "epochs", tickets)
+    assert any("cannot commit: Wrong: after it was written" in failure for failure in job.failure_log)
+    assert spark.read.parquet(f"{tmp_path}/out").count() == COUNT
+    assert parquet_ids(f"{tmp_path}/out") == Counter(range(COUNT))
+    counts = {}
+    for number, count in seen:
+        assert counts.setdefault(number, count) == count  # again the same rows under the same number
+    assert [number for number, _ in seen] == sorted(number for number, _ in seen)
+    assert not list(Path(tmp_path, "checkpoints").rglob("epochs-*/*.parquet"))
+
+
+class Lines(DataSource):
+    """Writes a file for each task, and renames them in commit()."""
+
+    @classmethod
+    def name(cls):
+        return "lines"
+
+    def streamWriter(self, schema, overwrite):  # noqa: N802
+        return (ArrowLines if self.options["kind"] == "arrow" else RowLines)(self.options["path"])
+
+
+class RowLines(DataSourceStreamWriter):
+    def __init__(self, path):
+        self.path = path
+
+    def write(self, iterator):
+        return self.finish([row.asDict() for row in iterator])
+
+    def finish(self, rows):
+        name = f"{time.time_ns()}-{rows[0]['id']}"
+        Path(self.path).mkdir(parents=True, exist_ok=True)
+        Path(self.path, f".{name}").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return Written(name)
+
+    def commit(self, messages, batchId):  # noqa: N803
+        for message in messages:
+            file = Path(self.path, f".{message.name}")
+            if file.exists():
+                file.rename(Path(self.path, f"{batchId}-{message.name}"))
+
+    def abort(self, messages, batchId):  # noqa: N803
+        raise AssertionError("nothing fails here")
+
+
+class ArrowLines(DataSourceStreamArrowWriter, RowLines):
+    def write(self, iterator):
+        return self.finish([row for batch in iterator for row in batch.to_pylist()])
+
+
+class Written(WriterCommitMessage):
+    def __init__(self, name):
+        self.name = name
+
+
+@pytest.mark.parametrize("kind", ["rows", "arrow"])
+def test_a_stream_writer_of_a_python_data_source(make_env, workers, tmp_path, kind):
+    env, tickets = checkpointed(make_env(2), tmp_path), Tickets(f"{tmp_path}/tickets")
+    sink = PythonDataSink(Lines, {"path": f"{tmp_path}/out", "kind": kind})
+    numbers(env).sink_to(Deadly(sink, tickets if kind == "rows" else Tickets(f"{tmp_path}/none")))
+    run_with_kills(env, f"writer {kind}", tickets if kind == "rows" else None)
+    files = [path for path in Path(tmp_path, "out").iterdir() if not path.name.startswith(".")]
+    rows = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    assert Counter(row["id"] for row in rows) == Counter(range(COUNT))
+    assert all(row["word"] == f"w{row['id'] % 7}" for row in rows)
+
+
+# --- sources ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_directory_that_is_watched(make_env, workers, tmp_path):
+    inbox = Path(tmp_path, "in")
+    inbox.mkdir()
+    corrupt = OutputTag("corrupt", CORRUPT_TYPE)
+
+    def put(number):
+        hidden = Path(tmp_path, f"{number}.json")
+        lines = [json.dumps({"id": n, "word": "x"}) for n in range(number * 500, number * 500 + 500)]
+        hidden.write_text("\n".join([*lines[:250], "{", *lines[250:]]))
+        hidden.rename(inbox / hidden.name)
+
+    env = checkpointed(make_env(2), tmp_path)
+    source = FileSource(str(inbox), "json", PAIR, watch_ms=100, on_corrupt=corrupt)
+    rows = env.from_source(source, "Inbox", rate=4000)
+    rows.rebalance().sink_to(FileSink(f"{tmp_path}/out", "parquet"))
+    rows.get_side_output(corrupt).sink_to(FileSink(f"{tmp_path}/corrupt", "parquet"))
+    for number in range(6):
+        put(number)
+    client = env.execute_async("inbox")
+    kill_after_checkpoints(client.job, [(0, 0), (1, 1)])
+    assert client.job.restarts == 2
+    for number in range(6, 10):
+        put(number)
+    wait_until(lambda: len(parquet_ids(f"{tmp_path}/out")) == 5000, 60, "all records")
+    reported = lambda: sum(m.corrupt_records for m in client.job.metrics().values())  # noqa: E731
+    wait_until(lambda: reported() >= 4, 10, "the count of corrupt records")  # since the last restart
+    client.stop_with_savepoint(savepoint_directory=f"file://{tmp_path}/savepoints")
+    client.wait(30)
+    assert parquet_ids(f"{tmp_path}/out") == Counter(range(5000))
+    places = [
+        p for f in Path(tmp_path, "corrupt").glob("*.parquet") for p in pq.read_table(f).column("place").to_pylist()
+    ]
+    assert len(places) == len(set(places)) == 10
+
+
+def test_a_data_frame(make_env, spark, workers, tmp_path):
+    frame = spark.range(COUNT).selectExpr(
+        "id",
+        "concat('w', id) as text",
+        "array(id, null) as several",
+        "map('k', id) as pairs",
+        "named_struct('a', id, 'b', array('x')) as inside",
+        "cast(id as decimal(20, 2)) as money",
+        "date_add(date'2026-01-01', cast(id % 100 as int)) as day",
+        "timestamp'2026-01-01 00:00:00Z' + make_interval(0, 0, 0, 0, 0, 0, id) as at",
+        "if(id % 2 = 0, null, true) as odd",
+    )
+    env = checkpointed(make_env(2), tmp_path)
+    rows = env.from_dataframe(frame)
+    rows.map(lambda row: row, output_type=rows.get_type()).sink_to(FileSink(f"{tmp_path}/out", "parquet"))
+    client = env.execute_async("frame")
+    client.wait(120)
+    back = spark.read.parquet(f"{tmp_path}/out")
+    assert back.count() == COUNT
+    one = back.where("id = 7").collect()[0]
+    assert one.text == "w7"
+    assert one.several == [7, None]
+    assert one.pairs == {"k": 7}
+    assert one.inside.asDict() == {"a": 7, "b": ["x"]}
+    assert one.money == Decimal("7.00")
+    assert one.day == dt.date(2026, 1, 8)
+    assert one.odd is True
+    assert back.selectExpr("sum(unix_seconds(at))").collect() == frame.selectExpr("sum(unix_seconds(at))").collect()
+    assert parquet_ids(f"{tmp_path}/out") == Counter(range(COUNT))
+    assert not list(Path(tmp_path, "checkpoints").rglob("dataframe-*"))  # the job has finished
+
+
+def test_a_data_frame_is_read_on_after_a_kill(make_env, spark, workers, tmp_path):
+    env = checkpointed(make_env(2), tmp_path)
+    frame = spark.range(0, COUNT, 1, 5).selectExpr("id", "'x' as word").orderBy("word")
+    rows = env.from_dataframe(frame, rate=4000)
+    rows.rebalance().sink_to(FileSink(f"{tmp_path}/out", "parquet"))
+    run_with_kills(env, "frame", victims=[(0, 0), (1, 1)])
+    assert parquet_ids(f"{tmp_path}/out") == Counter(range(COUNT))
+
+
+# --- S3 ---------------------------------------------------------------------------------------------------------------
+
+
+def test_checkpoints_and_files_on_s3(tmp_path):
+    server, options = s3_server.start()
+    try:
+        bucket = s3_server.make_bucket(options, "spark")
+        environment = {
+            "FSSPEC_S3_ENDPOINT_URL": options["endpoint_url"],
+            "FSSPEC_S3_KEY": "testing",
+            "FSSPEC_S3_SECRET": "testing",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+        found = run_program("on_s3.py", bucket, env=environment)
+    finally:
+        server.shutdown()
+    assert found == {"restarts": 1, "ids": 4000, "rows": 4000}
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_sinks_that_commit_on_the_driver_need_checkpoints(make_env, tmp_path):
+    env = make_env(1)
+    numbers(env).sink_to(DeltaSink(f"{tmp_path}/table"))
+    with pytest.raises(
+        ConfigError, match=r"sink 'Sink' \(.*\) writes with every completed checkpoint, and the job takes none"
+    ):
+        env.execute_async()
+    env = make_env(1)
+    env.enable_checkpointing(1000)
+    numbers(env).foreach_epoch(print)
+    with pytest.raises(
+        ConfigError, match=r"keeps its records beside the checkpoints .*: set execution\.checkpointing\.dir"
+    ):
+        env.execute_async()
+    assert env.get_configuration().get("headgate.spark.reserved-slots") == 1
+
+
+def test_what_does_not_fit_is_refused(make_env, spark, tmp_path):
+    env = make_env(1)
+    DeltaTable.create(f"{tmp_path}/table", numbers(env).get_type().schema, partition_by=["word"])
+    with pytest.raises(
+        InvalidArgument, match=r"DeltaSink\(.*\) is partitioned by \['word'\], but partition_by is \[\]"
+    ):
+        numbers(env).sink_to(DeltaSink(f"{tmp_path}/table"))
+    other = env.from_sequence(1, 3).map(lambda n: (n, n), output_type="id bigint, word bigint")
+    with pytest.raises(InvalidArgument, match=r"DeltaSink\(.*\) has the fields .*string.*, but the stream has .*long"):
+        other.sink_to(DeltaSink(f"{tmp_path}/table", partition_by="word"))
+    for sink in (DeltaSink("/x"), EpochSink(print), PythonDataSink(Lines)):
+        with pytest.raises(InvalidArgument, match="declare output_type, for example"):
+            env.from_collection([1]).sink_to(sink)
+    with pytest.raises(InvalidArgument, match="needs a bounded DataFrame, and this one is a stream"):
+        env.from_dataframe(spark.readStream.format("rate").load())
+
+
+def test_an_error_of_a_stream_writer_names_the_sink(make_env, workers, tmp_path):
+    env = checkpointed(make_env(1), tmp_path)
+    env.set_restart_strategy(RestartStrategies.no_restart())
+    numbers(env, 100).sink_to(PythonDataSink(Lines, {"path": "/proc/nowhere", "kind": "rows"}))
+    with pytest.raises(HeadgateError, match=r"(?s)/proc/nowhere.*in operator 'Sink', defined at"):
+        env.execute_async("writer fails").wait(120)
