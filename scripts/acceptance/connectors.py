@@ -323,6 +323,7 @@ def from_kafka() -> Outcome:
 
 def _from_kafka(broker: Any) -> Outcome:
     from confluent_kafka import Producer
+
     from headgate.connectors.kafka import KafkaSource
 
     broker.create("in", 4)

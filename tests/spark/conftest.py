@@ -7,6 +7,7 @@ from spark_kit import Workers
 
 from headgate import Configuration, StreamExecutionEnvironment
 from headgate.runtime.session import get_session
+from kafka_broker import Broker, NoBroker
 
 HERE = Path(__file__).parent
 
@@ -41,3 +42,14 @@ def workers(spark):
     found = Workers()
     yield found
     found.assert_gone()
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory):
+    """One Kafka broker for all tests that need a real one; skipped where it cannot be had."""
+    try:
+        broker = Broker(tmp_path_factory.mktemp("kafka"))
+    except NoBroker as reason:
+        pytest.skip(str(reason))
+    yield broker.start()
+    broker.kill()

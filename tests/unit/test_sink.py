@@ -228,3 +228,60 @@ def test_a_record_that_cannot_be_written_is_named():
 def test_only_a_sink():
     with pytest.raises((InvalidArgument, HeadgateError), match="needs a headgate Sink"):
         plan_of(lambda env: env.from_sequence(1, 6).sink_to(print))
+
+
+def prepared_by(subtasks, plan):
+    """What subtasks keep that have prepared for checkpoints 1 and 2, which are not complete."""
+    from headgate.runtime.snapshot import assign_state as assign
+
+    states = {}
+    for index in range(subtasks):
+        task = subtask(plan, "Sequence", index)
+        task.open()
+        task.step(2)
+        barrier(task, 1)
+        task.step(2)
+        for state in barrier(task, 2).operators:
+            states.setdefault(state.operator_id, []).append(state)
+    LOG.clear()
+    return lambda parallelism: assign(states, dict.fromkeys(states, 128), parallelism, 2)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (3, 2), (2, 3)])
+def test_a_rescale_keeps_together_and_in_order_what_a_subtask_prepared(before, after):  # SPEC R9.3
+    from dataclasses import replace
+
+    from rig import Services, vertex_plan
+
+    from headgate.runtime.subtask import Subtask
+
+    def program(parallelism):
+        return plan_of(lambda env: env.set_parallelism(parallelism).from_sequence(1, 60).sink_to(Notes()))
+
+    shares = prepared_by(before, program(before))(after)
+    plan, seen = program(after), []
+    for index, share in enumerate(shares):
+        part = vertex_plan(plan, "Sequence")
+        share = replace(share, commits=Commits().add(1, 7).add(2, 9))
+        task = Subtask(part, index, plan.settings, Services(), part.task_info(index, 1, "0" * 32), (0, 0, 0), share)
+        task.open()
+        numbers = {}
+        for records, number, _ in committed():
+            numbers.setdefault(records[0] // (60 // before), []).append(number)
+        assert all(of_one == [7, 9] for of_one in numbers.values())  # all of a subtask's, the oldest first
+        seen += committed()
+        LOG.clear()
+    assert len(seen) == 2 * before
+
+
+def test_checkpoints_of_the_older_layout_are_restored():
+    from headgate.runtime.operators.sinks import _COMMITTABLES, _Prepared, prepared_in
+    from headgate.sink import Prepared
+    from headgate.state.operator import OperatorStateBackend
+
+    assert _Prepared is Prepared  # the name in their pickles
+    one, two, three = (Prepared(number, (f"c{number}",)) for number in (1, 2, 3))
+    for elements in ([three, one, two], [(one, three), (two,)]):
+        state = OperatorStateBackend("sink")
+        state.get_list_state(_COMMITTABLES).update(elements)
+        assert prepared_in(state) == [one, two, three]

@@ -20,6 +20,7 @@ __all__ = ["TwoPhaseSink", "prepared_in"]
 
 _WRITER = ListStateDescriptor("writer")
 _COMMITTABLES = ListStateDescriptor("committables")
+_Prepared = Prepared  # pickles in older checkpoints have this name
 
 
 def prepared_in(state: OperatorStateBackend) -> list[Prepared]:

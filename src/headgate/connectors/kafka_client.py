@@ -1,0 +1,149 @@
+"""What the Kafka source and sink share: librdkafka's options, and its errors in words that help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headgate.errors import ConfigError, HeadgateError, InvalidArgument, StorageError
+
+__all__ = ["Client", "is_one_of", "load", "load_admin", "reason_of", "unreachable"]
+
+_SECRET = ("password", "secret", "token", "credential", ".pem", "oauthbearer.config")
+
+_OWNED = {
+    "bootstrap.servers": "brokers=...",
+    "metadata.broker.list": "brokers=...",
+    "group.id": "group_id=... of KafkaSource",
+    "enable.auto.commit": "checkpoints: they hold the offsets",
+    "enable.auto.offset.store": "checkpoints: they hold the offsets",
+    "auto.offset.reset": "start=...",
+    "enable.partition.eof": "stop=...",
+    "transactional.id": "transactional_id_prefix=...",
+    "transaction.timeout.ms": "transaction_timeout_ms=...",
+    "enable.idempotence": "delivery=...",
+    "delivery.report.only.error": "delivery=...",
+}
+
+
+def load() -> Any:
+    """The module confluent_kafka; ConfigError if it is not installed."""
+    try:
+        import confluent_kafka
+    except ImportError as error:
+        raise ConfigError(f"Kafka needs the package confluent-kafka ({error}): pip install 'headgate[kafka]'") from None
+    return confluent_kafka
+
+
+def load_admin() -> Any:
+    """The module confluent_kafka.admin."""
+    load()
+    import confluent_kafka.admin
+
+    return confluent_kafka.admin
+
+
+def is_one_of(error: Any, *names: str) -> bool:
+    """Whether a KafkaError has one of these codes, named as in confluent_kafka.KafkaError."""
+    codes = load().KafkaError
+    return any(error.code() == getattr(codes, name) for name in names)
+
+
+def reason_of(error: Exception) -> Any:
+    """The KafkaError inside an exception; any other exception is raised again.
+
+    A fatal error is raised in the middle of whatever librdkafka does then, also before callbacks that are due: Python then
+    complains of the callback, with a SystemError whose cause is the one that counts.
+    """
+    exception = load().KafkaException
+    if isinstance(error, SystemError) and isinstance(error.__cause__, exception):
+        error = error.__cause__
+    if not isinstance(error, exception):
+        raise error
+    return error.args[0]
+
+
+class Client:
+    """Where the brokers are and how to talk to them; makes clients, and keeps secrets out of every text.
+
+    >>> Client("broker:9092", {"sasl.password": "hunter2"}).hide("no property hunter2")
+    'no property ***'
+    >>> Client("broker:9092", {"group.id": "mine"})
+    Traceback (most recent call last):
+    headgate.errors.InvalidArgument: options: 'group.id' is set by group_id=... of KafkaSource
+    """
+
+    def __init__(self, brokers: str, options: Mapping[str, Any] | None) -> None:
+        if not isinstance(brokers, str) or not brokers.strip():
+            raise InvalidArgument(f"brokers must be 'host:port' or several with commas between, got {brokers!r}")
+        for key in options or {}:
+            if key in _OWNED:
+                raise InvalidArgument(f"options: '{key}' is set by {_OWNED[key]}")
+        self.brokers = brokers
+        self._options = dict(options or {})
+
+    def __repr__(self) -> str:
+        return f"Client({self.brokers!r})"
+
+    def conf(self, defaults: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of one client: ours that the user may change, the user's, and ours that he may not."""
+        return {**defaults, **self._options, **fixed, "bootstrap.servers": self.brokers}
+
+    def option(self, key: str, default: Any) -> Any:
+        """What the user has set for a key."""
+        return self._options.get(key, default)
+
+    def make(self, kind: str, conf: Mapping[str, Any]) -> Any:
+        """A Consumer or Producer; an option that librdkafka refuses is named."""
+        kafka = load()
+        try:
+            return getattr(kafka, kind)(dict(conf))
+        except (kafka.KafkaException, TypeError, ValueError) as error:
+            raise InvalidArgument(
+                f"Kafka: librdkafka refuses the options: {self.say(error)}; see options=..."
+            ) from None
+
+    def admin(self, trouble: Callable[[Any], None]) -> Any:
+        """A client for questions about topics and offsets; it tells of errors when it is polled."""
+        kafka = load()
+        try:
+            return load_admin().AdminClient(self.conf({"client.id": "headgate"}, {"error_cb": trouble}))
+        except (kafka.KafkaException, TypeError, ValueError) as error:
+            raise InvalidArgument(
+                f"Kafka: librdkafka refuses the options: {self.say(error)}; see options=..."
+            ) from None
+
+    def hide(self, text: str) -> str:
+        """A text without the secrets among the options."""
+        for key, value in self._options.items():
+            if any(part in key for part in _SECRET) and isinstance(value, str) and value:
+                text = text.replace(value, "***")
+        return text
+
+    def say(self, error: BaseException | Any) -> str:
+        """An error of librdkafka in one line."""
+        cause = error.args[0] if isinstance(error, BaseException) and error.args else error
+        text = f"{cause.name()}: {cause.str()}" if hasattr(cause, "str") and hasattr(cause, "name") else str(cause)
+        return self.hide(text)
+
+    def refused(self, error: Any) -> HeadgateError | None:
+        """The error for a KafkaError that trying again does not mend; None for any other."""
+        if is_one_of(error, "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"):
+            return ConfigError(
+                f"Kafka: the brokers {self.brokers} refuse the login: {self.say(error)}; see sasl.mechanism, sasl.username, "
+                "sasl.password and security.protocol in options=..."
+            )
+        if error.name().endswith("_AUTHORIZATION_FAILED"):
+            return ConfigError(
+                f"Kafka: the login may not do this: {self.say(error)}; a source needs Read on its topics (and group_id), a sink "
+                "Write on its topic, and for exactly-once Write on the transactional ids and Read on groups of the same names"
+            )
+        return None
+
+
+def unreachable(client: Client, seconds: float, error: Any) -> StorageError:
+    """No broker answers."""
+    return StorageError(
+        f"Kafka: no broker of '{client.brokers}' answered in {seconds:.0f} s ({client.say(error)}); check brokers=..., that "
+        "they run, and security.protocol in options=..."
+    )

@@ -1,0 +1,345 @@
+"""The Kafka sink's kill points and the source's ends, against a real broker: nothing is lost, nothing comes twice. SPEC R9.3, R9.4"""
+
+import pickle
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from confluent_kafka import Producer
+
+from headgate.connectors.kafka import KafkaSink, KafkaSource
+from headgate.connectors.kafka_commit import Portion, TransactionCommitter
+from headgate.connectors.kafka_source import KafkaSplit
+from headgate.environment import StreamExecutionEnvironment
+from headgate.errors import ConfigError, StorageError
+from headgate.protocol.checkpoint_types import Barrier
+from headgate.protocol.commits import Commits
+from headgate.runtime.snapshot import assign_state
+from headgate.runtime.subtask import Subtask
+from headgate.sink import CommitRequest, WriterContext
+from headgate.sources import ReaderContext
+from headgate.types import as_type
+from kafka_broker import read_all
+
+_names = count()
+
+
+@pytest.fixture
+def topic(kafka_broker):
+    name = f"topic-{next(_names)}"
+    kafka_broker.create(name, 2)
+    return name
+
+
+class Writer:
+    """Portions of one writer."""
+
+    def __init__(self, topic, origin="00aa", subtask=0):
+        self.topic, self.origin, self.subtask, self.sequence = topic, origin, subtask, 0
+
+    def portion(self, *values):
+        self.sequence += 1
+        ident = f"{self.topic}-Sink-{self.subtask}"
+        return Portion(ident, self.topic, self.origin, self.sequence, int(time.time()), None, list(values))
+
+
+def committer(broker, topic, timeout_ms=10_000):
+    client = KafkaSink(broker.address, topic, transactional_id_prefix=topic).client
+    return TransactionCommitter(client, timeout_ms, f"{topic}-Sink-0")
+
+
+def commit(committer, *portions, number=1):
+    """Commit as the operator does, with up to 10 retries."""
+    requests = [CommitRequest(pickle.loads(pickle.dumps(portion)), number) for portion in portions]
+    for _ in range(10):
+        committer.commit(requests)
+        requests = [
+            CommitRequest(request.committable, number, request.tries + 1) for request in requests if request.retry
+        ]
+        if not requests:
+            return
+    raise AssertionError(f"{requests} were not committed")
+
+
+def values(broker, topic):
+    return sorted(value for *_, value in read_all(broker.address, topic))
+
+
+def test_a_crash_before_the_commit(kafka_broker, topic):
+    portions = [Writer(topic).portion(b"a", b"b")]
+    commit(committer(kafka_broker, topic), *portions)  # of the attempt after the crash
+    assert values(kafka_broker, topic) == [b"a", b"b"]
+
+
+def test_a_crash_after_the_commit_writes_nothing_twice(kafka_broker, topic):
+    writer = Writer(topic)
+    first, second = writer.portion(b"a"), writer.portion(b"b")
+    commit(committer(kafka_broker, topic), first)
+    commit(committer(kafka_broker, topic), first, second, number=1)
+    commit(committer(kafka_broker, topic), second, number=1)  # a new job counts its commits anew
+    after = Writer(topic, "00bb").portion(b"c")
+    commit(committer(kafka_broker, topic), first, second, after)
+    commit(committer(kafka_broker, topic), first, second, after)
+    assert values(kafka_broker, topic) == [b"a", b"b", b"c"]
+
+
+def test_a_crash_in_the_middle_of_a_transaction(kafka_broker, topic):
+    writer = Writer(topic)
+    zombie = Producer({"bootstrap.servers": kafka_broker.address, "transactional.id": f"{topic}-Sink-0"})
+    zombie.init_transactions(30)
+    zombie.begin_transaction()
+    zombie.produce(topic, b"a")
+    zombie.flush(10)
+    commit(committer(kafka_broker, topic), writer.portion(b"a"))
+    assert values(kafka_broker, topic) == [b"a"]
+
+
+def test_a_zombie_is_fenced(kafka_broker, topic):
+    writer, zombie = Writer(topic), committer(kafka_broker, topic)
+    first, second = writer.portion(b"a"), writer.portion(b"b")
+    commit(zombie, first)
+    commit(committer(kafka_broker, topic), second)
+    with pytest.raises(StorageError, match=f"another producer with transactional id '{topic}-Sink-0' has started"):
+        commit(zombie, second)
+    assert values(kafka_broker, topic) == [b"a", b"b"]
+
+
+def test_a_zombie_that_comes_late_sees_the_marker(kafka_broker, topic):
+    writer, alive = Writer(topic), committer(kafka_broker, topic)
+    first, second = writer.portion(b"a"), writer.portion(b"b")
+    commit(alive, first)
+    commit(committer(kafka_broker, topic), first)  # it had not begun when it was replaced
+    with pytest.raises(StorageError, match="another producer"):
+        commit(alive, second)  # a restart, and its next attempt:
+    commit(committer(kafka_broker, topic), first, second)
+    assert values(kafka_broker, topic) == [b"a", b"b"]
+
+
+def test_a_topic_that_does_not_exist(kafka_broker):
+    portion = Writer("missing").portion(b"a")
+    client = KafkaSink(
+        kafka_broker.address,
+        "missing",
+        transactional_id_prefix="missing",
+        options={"topic.metadata.propagation.max.ms": 500},
+    ).client
+    with pytest.raises(StorageError, match=r"topic 'missing' does not exist .*create it"):
+        TransactionCommitter(client, 10_000, "missing-Sink-0").commit([CommitRequest(portion, 1)])
+
+
+def test_a_topic_that_takes_only_short_records(kafka_broker):
+    kafka_broker.create("short", 1, max_message_bytes="1000")
+    portion = Writer("short").portion(b"a" * 5000)
+    with pytest.raises(StorageError, match=r"topic 'short' takes no records as long as .*max.message.bytes"):
+        committer(kafka_broker, "short").commit([CommitRequest(portion, 1)])
+
+
+def test_brokers_that_are_killed_between(kafka_broker, topic):
+    writer, attempt = Writer(topic), committer(kafka_broker, topic, 3000)
+    commit(attempt, writer.portion(b"a"))
+    portion = writer.portion(b"b")
+    kafka_broker.kill()
+    request = CommitRequest(portion, 1)
+    attempt.commit([request])
+    assert request.retry
+    kafka_broker.start()
+    commit(attempt, portion)
+    assert values(kafka_broker, topic) == [b"a", b"b"]
+
+
+# --- rescaling --------------------------------------------------------------------------------------------------------
+
+
+class World:
+    """What a subtask needs."""
+
+    lockstep = True
+
+    def now(self):
+        return 0
+
+    def to_driver(self, channel, payload, records):
+        pass
+
+    def wake(self):
+        pass
+
+
+def plan_of(broker, topic, parallelism):
+    env = StreamExecutionEnvironment.local()
+    sink = KafkaSink(broker.address, topic, "text", transactional_id_prefix=topic)
+    env.set_parallelism(parallelism).from_sequence(1, 32).sink_to(sink)
+    return env.job_plan()
+
+
+def tasks_of(plan, attempt, shares):
+    part = pickle.loads(plan.vertices[0])
+    for index, share in enumerate(shares):
+        info = part.task_info(index, attempt, "0" * 32)
+        yield Subtask(part, index, plan.settings, World(), info, (0, 0, 0), share)
+
+
+def barrier(task, number):
+    task.trigger(Barrier(number, 0))
+    return task.take_snapshots()[0].finish()
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_a_rescale(kafka_broker, topic, before, after):
+    plan, states = plan_of(kafka_broker, topic, before), {}
+    tasks = list(tasks_of(plan, 0, [None] * before))
+    for task in tasks:
+        task.open()
+        task.step(4)
+        barrier(task, 1)
+        task.step(4)
+        for state in barrier(task, 2).operators:
+            states.setdefault(state.operator_id, []).append(state)
+    commits = Commits().add(1, 1).add(2, 2)
+    tasks[0].notify_complete(1, commits)  # one hears of one checkpoint, and then all are gone
+    plan = plan_of(kafka_broker, topic, after)
+    shares = [replace(share, commits=commits) for share in assign_state(states, dict.fromkeys(states, 128), after, 2)]
+    again = list(tasks_of(plan, 1, shares))
+    for task in again:
+        task.open()
+    for task in again:
+        while not task.data_finished:
+            task.step(10)
+        task.close()
+    assert Counter(values(kafka_broker, topic)) == Counter(str(n).encode() for n in range(1, 33))
+
+
+# --- the source -------------------------------------------------------------------------------------------------------
+
+
+def transaction(broker, topic, partition, *batch, commit=True):
+    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": f"tx-{topic}"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for value in batch:
+        producer.produce(topic, value, partition=partition)
+    producer.flush(10)
+    if commit is None:
+        return producer
+    producer.commit_transaction(30) if commit else producer.abort_transaction(30)
+    return None
+
+
+def read_until_finished(source, seconds=30.0):
+    reader = source.reader(ReaderContext(0, 1, lambda: 0), list(source.enumerator(None).discover()))
+    reader.no_more_splits()
+    rows, deadline = [], time.monotonic() + seconds
+    while not reader.finished:
+        assert time.monotonic() < deadline, rows
+        batch = reader.poll(100)
+        rows += [] if batch is None else batch.rows()
+        time.sleep(0 if batch else 0.005)
+    reader.close()
+    return rows
+
+
+def test_a_bounded_partition_ends_behind_marks_and_aborted_records(kafka_broker, topic):
+    transaction(kafka_broker, topic, 0, b"a", b"b")
+    transaction(kafka_broker, topic, 0, b"aborted", commit=False)
+    transaction(kafka_broker, topic, 1, b"aborted too", commit=False)
+    source = KafkaSource(kafka_broker.address, topics=[topic], value_format="text", stop="latest")
+    assert sorted(read_until_finished(source)) == ["a", "b"]
+    everything = KafkaSource(
+        kafka_broker.address,
+        topics=[topic],
+        value_format="text",
+        stop="latest",
+        options={"isolation.level": "read_uncommitted"},
+    )
+    assert sorted(read_until_finished(everything)) == ["a", "aborted", "aborted too", "b"]
+
+
+def test_a_bounded_partition_waits_for_an_open_transaction(kafka_broker, topic):
+    transaction(kafka_broker, topic, 0, b"a")
+    open_one = transaction(kafka_broker, topic, 0, b"b", commit=None)
+    source = KafkaSource(kafka_broker.address, topics=[topic], value_format="text", stop="latest")
+    reader = source.reader(ReaderContext(0, 1, lambda: 0), list(source.enumerator(None).discover()))
+    reader.no_more_splits()
+    rows, deadline = [], time.monotonic() + 2
+    while time.monotonic() < deadline:
+        batch = reader.poll(100)
+        rows += [] if batch is None else batch.rows()
+    assert rows == ["a"]
+    assert not reader.finished
+    open_one.commit_transaction(30)
+    deadline = time.monotonic() + 20
+    while not reader.finished:
+        assert time.monotonic() < deadline
+        batch = reader.poll(100)
+        rows += [] if batch is None else batch.rows()
+    assert rows == ["a", "b"]
+    reader.close()
+
+
+def test_times_and_partitions_that_come_later(kafka_broker, topic):
+    producer = Producer({"bootstrap.servers": kafka_broker.address})
+    for stamp in range(1_700_000_000_000, 1_700_000_010_000, 1000):
+        producer.produce(topic, str(stamp % 100_000).encode(), partition=0, timestamp=stamp)
+    assert producer.flush(10) == 0
+    where = {"topics": [topic], "value_format": "text"}
+    source = KafkaSource(kafka_broker.address, start=1_700_000_003_500, stop=1_700_000_006_000, **where)
+    assert read_until_finished(source) == ["4000", "5000"]
+    after = KafkaSource(kafka_broker.address, start=1_800_000_000_000, **where)
+    enumerator = after.enumerator(None)
+    assert [split.position for split in enumerator.discover()] == [10, 0]
+    kafka_broker.add_partitions(topic, 4)
+    deadline, found = time.monotonic() + 20, []
+    while not found:
+        assert time.monotonic() < deadline
+        found = list(enumerator.discover())
+    assert [(split.partition, split.position) for split in found] == [(2, -2), (3, -2)]
+
+
+def login(password):
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "alice",
+        "sasl.password": password,
+        "log_level": 0,
+    }
+
+
+def test_a_login(kafka_broker, topic):
+    sink = KafkaSink(kafka_broker.login_address, topic, transactional_id_prefix="login", options=login("hunter2"))
+    commit(TransactionCommitter(sink.client, 10_000, "login"), Writer(topic).portion(b"a"))
+    source = KafkaSource(
+        kafka_broker.login_address, topics=[topic], value_format="text", stop="latest", options=login("hunter2")
+    )
+    assert read_until_finished(source) == ["a"]
+
+
+def for_seconds(seconds, step):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        step()
+        time.sleep(0.02)
+
+
+def test_a_login_that_is_refused(kafka_broker, topic):
+    where, wrong = kafka_broker.login_address, login("hunter3")
+    refused = "refuse the login: .*sasl.password and security.protocol in options="
+    source = KafkaSource(where, topics=[topic], options=wrong)
+    with pytest.raises(ConfigError, match=refused) as caught:
+        source.enumerator(None).discover()
+    assert "hunter3" not in str(caught.value)
+    reader = source.reader(ReaderContext(0, 1, lambda: 0), [KafkaSplit(topic, 0, 0, None)])
+    with pytest.raises(ConfigError, match=refused):
+        for_seconds(20, lambda: reader.poll(10))
+    reader.close()
+    sink = KafkaSink(where, topic, transactional_id_prefix="login", options=wrong)
+    with pytest.raises(ConfigError, match=refused):
+        TransactionCommitter(sink.client, 2000, "login").commit([CommitRequest(Writer(topic).portion(b"a"), 1)])
+    sink = KafkaSink(where, topic, "text", delivery="at-least-once", options=wrong)
+    sink.check(as_type("string"))
+    writer = sink.writer(WriterContext("Sink", "0" * 32, "0" * 32, 0, 1, 0, None), [])
+    with pytest.raises(ConfigError, match=refused):
+        for_seconds(20, lambda: writer.write_batch(as_type("string").to_batch(["a"])))
+    writer.close()
