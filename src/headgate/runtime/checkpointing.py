@@ -124,7 +124,16 @@ class CheckpointService:
         self._requests: dict[RequestId, _Wish] = {}
         self._damaged: set[int] = set()
         self._backlogs: set[TaskId] = set()
-        self._doers: dict[type[ev.Instruction], Callable[[Any], None]] = {
+        self._doers = self._make_doers()
+        for warning in self.settings.warnings:
+            self._warn(warning)
+        imported = self._snapshots.import_named()
+        if imported is not None:
+            self._tell(imported)
+
+    def _make_doers(self) -> dict[type[ev.Instruction], Callable[[Any], None]]:
+        """Who carries out which instruction."""
+        return {
             ev.PrepareLocation: self._prepare_location,
             ev.SnapshotDriverState: self._snapshot_driver_state,
             ev.TriggerTasks: self._trigger_tasks,
@@ -143,11 +152,6 @@ class CheckpointService:
             ev.Warn: self._pass_warning,
             ev.StandDown: self._superseded,
         }
-        for warning in self.settings.warnings:
-            self._warn(warning)
-        imported = self._snapshots.import_named()
-        if imported is not None:
-            self._tell(imported)
 
     @property
     def coordinator(self) -> Coordinator:
