@@ -323,8 +323,8 @@ class StreamExecutionEnvironment:
         checkpointing = self.get_checkpoint_config().is_checkpointing_enabled()
         restart = from_configuration(self._configuration, checkpointing=checkpointing)
         job = SparkJob(plan, job_id, self._session(), self._configuration, restart, on_output, replan)
+        register(job, self._configuration)  # first, since it may refuse: then nothing runs
         job.start()
-        register(job, self._configuration)
         return job
 
     def _session(self) -> SparkSession:
