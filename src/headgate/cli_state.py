@@ -156,8 +156,9 @@ def diff(
             table.add_column(column, justify="left" if column in ("operator", "state") else "right")
         samples: list[str] = []
         differs = False
-        keys = [(info.operator_id, info.name, info.operator) for info in (*before.states(), *after.states())]
-        for operator_id, state, operator in dict.fromkeys(keys):
+        # An operator is known by its id: its name may be another one in each.
+        names = {(info.operator_id, info.name): info.operator for info in (*after.states(), *before.states())}
+        for (operator_id, state), operator in names.items():
             first, second = _rows(before, operator_id, state), _rows(after, operator_id, state)
             added, removed = second.keys() - first.keys(), first.keys() - second.keys()
             changed = [key for key in first.keys() & second.keys() if first[key] != second[key]]
