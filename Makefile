@@ -3,6 +3,8 @@
 VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
+# Not for tests with a JVM: several of them at once would not keep their time limits.
+ALL_CORES := -n logical --dist worksteal
 
 .PHONY: help setup demo test test-fast test-long sim check bench bench-quick clean
 .DEFAULT_GOAL := help
@@ -20,10 +22,11 @@ demo: $(READY) ## Run the word count on local Spark
 	$(VENV)/bin/headgate run examples/word_count.py
 
 test: $(READY) ## All tests but the long ones; under 20 minutes on 2 cores
-	$(PYTHON) -m pytest -m "not long"
+	$(PYTHON) -m pytest -m "not spark and not long" $(ALL_CORES)
+	$(PYTHON) -m pytest -m "spark and not long"
 
 test-fast: $(READY) ## Tests that need no JVM
-	$(PYTHON) -m pytest -m "not spark and not long"
+	$(PYTHON) -m pytest -m "not spark and not long" $(ALL_CORES)
 
 SEEDS ?= 200
 sim: $(READY) ## Seeded simulation of checkpoints under faults: make sim SEEDS=2000

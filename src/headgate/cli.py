@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.text import Text
 
 from headgate import cli_jobs, cli_state, config
+from headgate.cli_output import fail
 from headgate.config import Configuration
 from headgate.errors import ConfigError, HeadgateError
 from headgate.storage.gc import collect, plan_gc
@@ -77,14 +78,6 @@ def load_configuration(assignments: list[str], file: Path | None) -> Configurati
     return configuration.add_all(config.from_assignments(assignments))
 
 
-def _fail(error: HeadgateError, show_traceback: bool = False) -> typer.Exit:
-    if show_traceback:
-        traceback.print_exception(error)
-    else:
-        typer.echo(str(error), err=True)
-    return typer.Exit(1)
-
-
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
@@ -128,7 +121,7 @@ def run(
         config.set_process_defaults(given)
         _run_as_main(file, args or [])
     except HeadgateError as error:
-        raise _fail(error, show_traceback) from None
+        raise fail(error, show_traceback) from None
 
 
 def _run_as_main(file: Path, args: list[str]) -> None:
@@ -171,7 +164,7 @@ def gc(
             live = None if stopped else Attempt(entry.epoch)
             _gc_job(store, JobLayout.of(directory, entry.job_id), live, dry_run)
     except HeadgateError as error:
-        raise _fail(error) from None
+        raise fail(error) from None
 
 
 def _gc_job(store: ObjectStore, layout: JobLayout, live: Attempt | None, dry_run: bool) -> None:
@@ -235,7 +228,7 @@ def doctor(
     try:
         configuration = load_configuration(assignments or [], config_file)
     except HeadgateError as error:
-        raise _fail(error) from None
+        raise fail(error) from None
     console = Console(highlight=False, soft_wrap=True)
     healthy = True
     for check in _checks(configuration, master, checkpoint_dir, spark):

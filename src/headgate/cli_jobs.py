@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
+from headgate.cli_output import console, fail
 from headgate.errors import HeadgateError
 from headgate.protocol.checkpoint_types import SavepointFormat
 from headgate.rest.client import RemoteJob, find_job, find_jobs
@@ -39,17 +40,12 @@ def _token() -> str | None:
     return os.environ.get("HEADGATE_REST_TOKEN")
 
 
-def _fail(error: HeadgateError) -> typer.Exit:
-    typer.echo(str(error), err=True)
-    return typer.Exit(1)
-
-
 def list_jobs(url: Url = None) -> None:
     """List jobs: id, status, name, parallelism, restarts, how long they run."""
     try:
         jobs = find_jobs(url, _token())
     except HeadgateError as error:
-        raise _fail(error) from None
+        raise fail(error) from None
     table = Table()
     for column in ("job", "status", "name", "tasks", "restarts", "seconds", "driver"):
         table.add_column(column, no_wrap=column in ("job", "driver"))
@@ -58,7 +54,7 @@ def list_jobs(url: Url = None) -> None:
         seconds = f"{shown['duration'] / 1000:.0f}"
         tasks, restarts = str(shown["tasks"]["total"]), str(shown["restarts"])
         table.add_row(job.id, shown["state"], shown["name"], tasks, restarts, seconds, job.client.url)
-    Console().print(table if jobs else "no job runs on this machine; give --url for a driver elsewhere")
+    console().print(table if jobs else "no job runs on this machine; give --url for a driver elsewhere")
 
 
 def _operation(wanted: str, url: str | None, what: str, start: Any, path: str) -> dict[str, Any]:
@@ -69,7 +65,7 @@ def _operation(wanted: str, url: str | None, what: str, start: Any, path: str) -
         with Status(f"{what} of job {job.id[:8]} ({job.overview['name']})", console=Console(stderr=True)):
             return job.client.operation(job.path + path, request)
     except HeadgateError as error:
-        raise _fail(error) from None
+        raise fail(error) from None
 
 
 def checkpoint(
@@ -123,7 +119,7 @@ def cancel(job: Job, url: Url = None) -> None:
         found: RemoteJob = find_job(job, url, _token())
         found.client.send("PATCH", f"{found.path}?mode=cancel")
     except HeadgateError as error:
-        raise _fail(error) from None
+        raise fail(error) from None
     typer.echo(f"job {found.id} is being cancelled")
 
 
@@ -132,6 +128,6 @@ def dispose(path: Annotated[str, typer.Argument(help="A savepoint: its directory
     try:
         done = dispose_savepoint(open_store(), path)
     except HeadgateError as error:
-        raise _fail(error) from None
+        raise fail(error) from None
     left = f"; {len(done.left)} files that are not ours were left: {', '.join(done.left)}" if done.left else ""
     typer.echo(f"{done.deleted} files deleted{left}")

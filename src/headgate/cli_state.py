@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from headgate.cli_output import console, fail
 from headgate.errors import HeadgateError
 from headgate.state_reader import StateInfo, StateSnapshotReader
 from headgate.storage.layout import creator_of
@@ -25,11 +25,6 @@ def add_commands(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def _fail(error: HeadgateError) -> typer.Exit:
-    typer.echo(str(error), err=True)
-    return typer.Exit(1)
-
-
 # --- inspect ----------------------------------------------------------------------------------------------------------
 
 
@@ -40,24 +35,24 @@ def inspect(
     verify: Annotated[bool, typer.Option("--verify", help="Compare every file with its checksum.")] = False,
 ) -> None:
     """Show what a checkpoint or savepoint holds: operators, states, sizes, keys, how evenly they are spread, files."""
-    console = Console(width=None if Console().is_terminal else 160)
+    output = console()
     try:
         snapshot = StateSnapshotReader.open(path)
         if verify:
             snapshot.verify()
         manifest = snapshot.manifest
-        console.print(
+        output.print(
             f"{manifest.type.value} {manifest.checkpoint_id}{f', {manifest.format}' if manifest.format else ''} of job "
             f"'{manifest.job_name}' ({manifest.job_id}), attempt {manifest.attempt}\n{snapshot.snapshot.directory}",
             highlight=False,
         )
-        console.print(_operators(snapshot))
-        console.print(_states(snapshot, counts))
-        console.print(_files(snapshot, files))
+        output.print(_operators(snapshot))
+        output.print(_states(snapshot, counts))
+        output.print(_files(snapshot, files))
         if verify:
-            console.print("every file matches its checksum")
+            output.print("every file matches its checksum")
     except HeadgateError as error:
-        raise _fail(error) from None
+        raise fail(error) from None
 
 
 def _operators(snapshot: StateSnapshotReader) -> Table:
@@ -73,7 +68,7 @@ def _operators(snapshot: StateSnapshotReader) -> Table:
             str(operator.parallelism),
             str(operator.max_parallelism),
             f"{finished} of {operator.parallelism}" if finished else "",
-            f"{snapshot.state_bytes(operator):,}",
+            f"{operator.size:,}",
         )
     return table
 
@@ -153,7 +148,7 @@ def diff(
     show: Annotated[int, typer.Option("--show", help="How many differing rows to show for each state.")] = 5,
 ) -> None:
     """Compare two checkpoints or savepoints, state by state. Exit code 1 if they differ."""
-    console = Console(width=None if Console().is_terminal else 160)
+    output = console()
     try:
         before, after = StateSnapshotReader.open(old), StateSnapshotReader.open(new)
         table = Table()
@@ -161,8 +156,9 @@ def diff(
             table.add_column(column, justify="left" if column in ("operator", "state") else "right")
         samples: list[str] = []
         differs = False
-        keys = [(info.operator_id, info.name, info.operator) for info in (*before.states(), *after.states())]
-        for operator_id, state, operator in dict.fromkeys(keys):
+        # An operator is known by its id: its name may be another one in each.
+        names = {(info.operator_id, info.name): info.operator for info in (*after.states(), *before.states())}
+        for (operator_id, state), operator in names.items():
             first, second = _rows(before, operator_id, state), _rows(after, operator_id, state)
             added, removed = second.keys() - first.keys(), first.keys() - second.keys()
             changed = [key for key in first.keys() & second.keys() if first[key] != second[key]]
@@ -174,10 +170,10 @@ def diff(
             samples += [f"- {state} {key} = {first[key]}" for key in _some(removed, show)]
             samples += [f"~ {state} {key} = {first[key]} -> {second[key]}" for key in _some(changed, show)]
     except HeadgateError as error:
-        raise _fail(error) from None
-    console.print(table)
+        raise fail(error) from None
+    output.print(table)
     for line in samples:
-        console.print(line, highlight=False, markup=False)
+        output.print(line, highlight=False, markup=False)
     if differs:
         raise typer.Exit(1)
 

@@ -373,8 +373,8 @@ class StreamExecutionEnvironment:
         restart = from_configuration(self._configuration, checkpointing=checkpointing)
         job = SparkJob(plan, job_id, self._session(), self._configuration, restart, on_output, replan)
         self._stage(frames, job, resumed=manifest is not None)
+        register(job, self._configuration)  # first, since it may refuse: then nothing runs
         job.start()
-        register(job, self._configuration)
         return job
 
     def _place_frames(self, job_id: JobId) -> list[DataFrameSource]:

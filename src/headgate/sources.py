@@ -83,7 +83,10 @@ class SourceReader(ABC, Generic[S]):
 
     def add_splits(self, splits: list[S]) -> None:
         """Of a dynamic source: read these as well."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} is given splits while it runs, since its source is dynamic: "
+            "it must define add_splits(splits)"
+        )
 
     def no_more_splits(self) -> None:
         """Of a dynamic source: when the present splits are read, the reader is finished."""

@@ -13,7 +13,7 @@ in a directory that is removed afterwards.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.errors import InvalidArgument, StorageError
-from headgate.handles import KeyedStateHandle, Payload, StateMeta, decode_handle
+from headgate.handles import KeyedStateHandle, StateMeta, decode_handle
 from headgate.keygroups import KeyGroupRange
-from headgate.runtime.restore_files import operator_state_of
+from headgate.runtime.restore_files import Payloads, operator_state_of
 from headgate.state.backend import BackendSetup, KeyedStateBackend
 from headgate.state.canonical import CANONICAL, read_tables, stored_tables, table_schema
 from headgate.state.hashmap import HashMapBackend
@@ -32,7 +32,6 @@ from headgate.state.operator import decode_elements
 from headgate.state.operator_tables import operator_schema, operator_table
 from headgate.storage import manifest as mf
 from headgate.storage.checkpoints import Snapshot, load, require_intact
-from headgate.storage.handles import FileSegment, InlineBytes, Placeholder, size_of
 from headgate.storage.objects import ObjectStore
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
@@ -189,13 +188,15 @@ class StateSnapshotReader:
         self, piece: mf.StatePiece, handle: KeyedStateHandle, groups: KeyGroupRange, state: str
     ) -> Iterator[tuple[StateMeta, Iterable[tuple[int, pa.RecordBatch]]]]:
         """The states of one subtask's keyed state, as tables."""
-        read = self._payloads(piece)
+        payloads = Payloads(self._store)
+        for part in piece.parts:
+            payloads.add(part)
         if handle.backend == CANONICAL:
             files = {file.name: file.payload for file in handle.files}
             for table in stored_tables(handle):
                 if table.meta.name == state:
                     payload = files[table.file]
-                    yield table.meta, _parquet_rows(read(payload, 0, payload.size), table.groups, groups)
+                    yield table.meta, _parquet_rows(payloads.read(payload, 0, payload.size), table.groups, groups)
             return
         with tempfile.TemporaryDirectory(prefix="headgate-look-") as directory:
             setup = BackendSetup(
@@ -209,34 +210,16 @@ class StateSnapshotReader:
             )
             backend = _backend(handle.backend)(setup)
             try:
-                backend.restore([handle], read)
+                backend.restore([handle], payloads.read)
                 yield from read_tables(backend)
             finally:
                 backend.dispose()
 
-    def _payloads(self, piece: mf.StatePiece) -> Callable[[Payload, int, int], bytes]:
-        handles: dict[str, FileSegment | InlineBytes] = {
-            part.id: part.handle for part in piece.parts if not isinstance(part.handle, Placeholder)
-        }
-
-        def read(payload: Payload, offset: int, length: int) -> bytes:
-            handle = handles[payload.id]
-            if isinstance(handle, InlineBytes):
-                return handle.data[offset : offset + length]
-            return self._store.read(handle.path, handle.offset + offset, length)
-
-        return read
-
-    # --- sizes and files --------------------------------------------------------------------------------------------
+    # --- files -------------------------------------------------------------------------------------------------------
 
     def files(self) -> dict[str, int]:
         """The files that a restore reads, with the bytes it needs of each."""
         return {path: sum(one.length for one in segments) for path, segments in self.snapshot.files().items()}
-
-    def state_bytes(self, operator: mf.OperatorState) -> int:
-        """The bytes of an operator's state."""
-        parts = (part for subtask in operator.subtasks for piece in subtask.pieces for part in piece.parts)
-        return sum(size_of(part.handle) for part in parts)
 
 
 def _backend(name: str) -> type[KeyedStateBackend]:

@@ -2,7 +2,7 @@
 
     writer = SavepointWriter.new(max_parallelism=128)
     writer.with_keyed_state("count", ValueStateDescriptor("total", "bigint"), df, key="user", value="n")
-    path = writer.write(spark, "/savepoints")
+    path = writer.write("/savepoints")
 
 `SavepointWriter.from_existing(path)` starts with a canonical savepoint: states that are given replace those of the same
 name, all others are taken over. The operator is named by its uid. Spark writes the tables, one file for each part.
@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
@@ -150,7 +150,7 @@ class SavepointWriter:
         if not frame.columns:
             raise InvalidArgument(f"the DataFrame for state '{state.name}' has no columns")
 
-    def write(self, spark: SparkSession, target: str) -> str:
+    def write(self, target: str) -> str:
         """Write the savepoint below a directory; its path."""
         store = open_store()
         job_id = new_job_id()
@@ -167,7 +167,7 @@ class SavepointWriter:
                 raise InvalidArgument(
                     f"the states of operator '{state.uid}' have keys of different types: {known}, {state.key_type}"
                 )
-            self._write_state(spark, state, operator_id, directory, parts)
+            self._write_state(state, operator_id, directory, parts)
         kept = self._existing_operators(store, directory, operators, key_types)
         made = [self._operator(id, names[id], key_types[id], parts) for id, parts in operators.items()]
         manifest = mf.Manifest(
@@ -183,9 +183,7 @@ class SavepointWriter:
         publish(store, manifest, directory)
         return directory
 
-    def _write_state(
-        self, spark: SparkSession, state: _State, operator_id: str, directory: str, parts: dict[int, _Part]
-    ) -> None:
+    def _write_state(self, state: _State, operator_id: str, directory: str, parts: dict[int, _Part]) -> None:
         """Let Spark write one file for each part."""
         folder = f"{operator_directory(state.uid, operator_id)}/{state.meta.name}"
         open_store().make_directory(f"{directory}/{folder}")

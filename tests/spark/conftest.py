@@ -1,5 +1,6 @@
 """One Spark session for all tests that need a JVM; tests that need another kind of session start a program of their own."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from headgate.runtime.session import get_session
 from kafka_broker import Broker, NoBroker
 
 HERE = Path(__file__).parent
+
+# Every JVM here lives for seconds or minutes: with its best compiler it spends more on compiling than it saves. Half of
+# the processor time of a JVM, measured from its start to its thirtieth job.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_collection_modifyitems(items):

@@ -30,7 +30,7 @@ INPUT = "k bigint, v bigint"
 OUTPUT = "k bigint, v bigint, n bigint"
 
 
-class Number(KeyedProcessFunction):
+class Numbering:
     """Numbers the records of each key: a record that is lost or repeated leaves a gap or a double."""
 
     def open(self, runtime_context):
@@ -40,6 +40,10 @@ class Number(KeyedProcessFunction):
         number = (self.count.value() or 0) + 1
         self.count.update(number)
         yield value.k, value.v, number
+
+
+class Number(Numbering, KeyedProcessFunction):
+    """Of one stream."""
 
 
 def checkpointed(env, directory, interval=200):
@@ -129,16 +133,8 @@ def test_a_restart_reads_the_copies_on_its_host(make_env, workers, tmp_path, bac
     assert not [path for path in Path(tmp_path).glob("copies-*/**/*") if path.is_file()]
 
 
-class Rules(KeyedBroadcastProcessFunction):
-    """Numbers the records of each key, beside a few rules."""
-
-    def open(self, runtime_context):
-        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint"))
-
-    def process_element(self, value, ctx):
-        number = (self.count.value() or 0) + 1
-        self.count.update(number)
-        yield value.k, value.v, number
+class Rules(Numbering, KeyedBroadcastProcessFunction):
+    """Of a stream beside a few rules."""
 
     def process_broadcast_element(self, value, ctx):
         return []

@@ -190,8 +190,12 @@ def through_relays(numbers):
 
 @pytest.mark.parametrize("spread", [by_key, by_turns, through_relays])
 def test_the_order_of_each_channel_is_kept(make_env, spread):
-    count = 1_000_000
-    numbers = make_env(2).from_sequence(1, count).map_batches(Stamp(), output_type=SEQUENCE)
+    count = 300_000  # about eighty full buffers in each channel
+    numbers = (
+        make_env(2, {"headgate.buffer.size": "16 kb"})
+        .from_sequence(1, count)
+        .map_batches(Stamp(), output_type=SEQUENCE)
+    )
     checked = spread(numbers).map_batches(InOrder(), output_type="n bigint")
     assert sum(row.n for row in checked.execute_and_collect()) == count
 
@@ -226,7 +230,8 @@ def test_collecting_holds_the_job_back(make_env, workers):
     env = make_env(1, {"headgate.collect.max-unconfirmed": 4})
     with env.from_datagen(lambda n: n).rebalance().map(lambda n: n).execute_and_collect() as results:
         assert next(results) == 0
-        time.sleep(2)
+        wait_until(lambda: results._batches.qsize() == 4, 20, "as many batches as may be under way")
+        time.sleep(1.5)  # until the metrics tell of it too
         assert results._batches.qsize() <= 4
         taken = results.job.metrics()[1, 0].records_in
         time.sleep(2)
@@ -245,7 +250,9 @@ def test_a_slow_sink_holds_its_source_back(make_env, workers):
     env.from_datagen(lambda n: b"x" * 1000).rebalance().map(len).add_sink(SlowSink())
     client = env.execute_async()
     assert client.job.wait_running(60)
-    time.sleep(4)
+    full = lambda: (1, 0) in client.job.metrics() and client.job.metrics()[1, 0].queued_bytes > limit / 2  # noqa: E731
+    wait_until(full, 20, "a full queue")
+    time.sleep(1.5)  # a source that is not held back would send much more by now
     queued = client.job.metrics()[1, 0].queued_bytes
     sent = client.job.metrics()[0, 0].bytes_out
     assert limit / 2 < queued <= 3 * limit  # its queue, the subtask's, and a row on the way in each

@@ -91,7 +91,7 @@ def test_drained(make_env, workers, tmp_path):  # SPEC R8.3
         assert numbers == list(range(1, len(numbers) + 1))
 
 
-def test_a_plain_savepoint_changes_nothing(make_env, workers, tmp_path):  # SPEC R8.1
+def test_a_plain_savepoint_changes_nothing(spark, make_env, workers, tmp_path):  # SPEC R8.1
     client = started(checkpointed(make_env(2), tmp_path), tmp_path, "plain")
     path = client.trigger_savepoint(f"file://{tmp_path}/savepoints")
     client.wait(60)
@@ -106,6 +106,9 @@ def test_a_plain_savepoint_changes_nothing(make_env, workers, tmp_path):  # SPEC
     ((rows, total, keys),) = duckdb.sql(query).fetchall()
     assert rows == keys == KEYS
     assert 0 < total < COUNT
+    read = spark.read.parquet(f"{path}/{count}")  # Spark needs nothing of ours for it
+    assert read.selectExpr("count(*)", "sum(value)", "count(distinct key)").collect() == [(rows, total, keys)]
+    assert all(spark.read.parquet(f"{path}/{one}").count() for one in {str(Path(t).parent) for t in tables})
 
 
 def test_without_a_directory_it_is_refused(make_env, workers, tmp_path):  # SPEC R8.1

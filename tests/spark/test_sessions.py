@@ -169,8 +169,9 @@ def test_a_session_of_the_users_own():
 
 def test_run_finds_modules_beside_the_program_and_is_quiet(tmp_path):
     program = PROGRAMS / "beside" / "main.py"
+    env = {key: value for key, value in os.environ.items() if key != "JDK_JAVA_OPTIONS"}  # Java tells that it is set
     done = subprocess.run(
-        [HEADGATE, "run", program], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
+        [HEADGATE, "run", program], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False, env=env
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["*hello [a]*", "*hello [b]*"]

@@ -117,7 +117,7 @@ def test_a_job_starts_with_state_from_a_dataframe(spark, make_env, workers, tmp_
     frame = spark.createDataFrame([(key, 100 * key) for key in range(KEYS)], "k bigint, n bigint")
     writer = SavepointWriter.new(parts=3)
     writer.with_keyed_state("number", ValueStateDescriptor("count", "bigint"), frame, key="k", value="n")
-    path = writer.write(spark, f"file://{tmp_path}/made")
+    path = writer.write(f"file://{tmp_path}/made")
     options = {"state.backend.type": backend, "execution.state-recovery.path": path}
     env = checkpointed(make_env(2, options), tmp_path)
     build(env, tmp_path)
@@ -140,7 +140,7 @@ def test_lists_maps_and_tuple_keys_round_trip(spark, tmp_path):
     writer.with_keyed_state("op", MapStateDescriptor("map", "string", "double"), maps, key=key, value="v", map_key="m")
     row = ValueStateDescriptor("row", "city string, pop bigint")
     writer.with_keyed_state("op", row, pairs, key=key, value=["city", "pop"])
-    path = writer.write(spark, f"file://{tmp_path}")
+    path = writer.write(f"file://{tmp_path}")
     read = spark.read.format("headgate-state").option("operator", "op")
     found = {(r["key"]["f0"], r["pos"]): r["value"] for r in read.option("state", "list").load(path).collect()}
     assert found == {("a", 0): 10, ("a", 1): 20, ("b", 0): 5}
@@ -156,7 +156,7 @@ def test_a_savepoint_is_repaired(spark, make_env, workers, snapshots, tmp_path):
     repaired = state.selectExpr("key", "value + 1000000 as value")
     writer = SavepointWriter.from_existing(path)
     writer.with_keyed_state("number", ValueStateDescriptor("count", "bigint"), repaired, key="key", value="value")
-    made = writer.write(spark, f"file://{tmp_path}/repaired")
+    made = writer.write(f"file://{tmp_path}/repaired")
     again = spark.read.format("headgate-state").option("operator", "number").option("state", "count").load(made)
     before = {row["key"]: row["value"] for row in state.collect()}
     assert {row["key"]: row["value"] for row in again.collect()} == {k: v + 1_000_000 for k, v in before.items()}

@@ -7,8 +7,10 @@ import pytest
 from headgate import Configuration, JobStatus, RestartStrategies, StreamExecutionEnvironment
 from headgate.config import set_process_defaults
 from headgate.environment import JobClient
-from headgate.errors import HeadgateError, InvalidArgument, JobFailed
+from headgate.errors import ConfigError, HeadgateError, InvalidArgument, JobFailed
 from headgate.ids import new_job_id
+from headgate.rest import server
+from headgate.runtime.job import SparkJob
 
 
 @pytest.fixture
@@ -188,3 +190,20 @@ def test_lines_beyond_the_limit_are_counted_and_never_silently_lost(capsys):
     env.from_collection(range(5)).print()
     env.execute()
     assert capsys.readouterr().out == ("0\n1\n... 3 lines not shown (headgate.print.max-lines-per-second = 2)\n")
+
+
+# --- a job that is refused ------------------------------------------------------------------------------------------
+
+
+def test_what_rest_refuses_does_not_run(monkeypatch):  # SPEC R10.1
+    started = []
+    monkeypatch.setattr(SparkJob, "start", started.append)
+    monkeypatch.setattr(StreamExecutionEnvironment, "_session", lambda env: None)
+    monkeypatch.setattr(server, "_url", None)
+    monkeypatch.setattr(server, "_jobs", server.Jobs())
+    env = StreamExecutionEnvironment.get_execution_environment(Configuration({"rest.address": "0.0.0.0"}))
+    env.from_elements(1).print()
+    with pytest.raises(ConfigError, match=r"rest\.address is 0\.0\.0\.0.*headgate\.rest\.token"):
+        env.execute_async("open to others")
+    assert started == []
+    assert server._jobs.all() == []

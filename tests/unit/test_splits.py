@@ -6,6 +6,7 @@ from headgate import StreamExecutionEnvironment
 from headgate.batch import Batch
 from headgate.errors import HeadgateError
 from headgate.protocol.splits import Assignment, SplitAssigner
+from headgate.runtime.failures import OperatorFailure
 from headgate.runtime.local import LocalRun
 from headgate.sources import DynamicSource, SourceReader, SplitEnumerator
 
@@ -167,3 +168,12 @@ def test_an_enumerator_that_fails_says_so():
     local, _ = run(plan_of(ALL, fail_at=2))
     with pytest.raises((OSError, HeadgateError), match="the directory is gone"):
         local.run()
+
+
+def test_a_reader_that_cannot_take_splits_says_what_it_lacks(monkeypatch):
+    monkeypatch.delattr(WordReader, "add_splits")
+    local, _ = run(plan_of(ALL))
+    with pytest.raises(OperatorFailure) as caught:
+        local.run()
+    text = "WordReader is given splits while it runs, since its source is dynamic: it must define add_splits(splits)"
+    assert str(caught.value.__cause__) == text

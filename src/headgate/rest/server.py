@@ -31,14 +31,17 @@ _url: str | None = None
 
 
 def register(job: SparkJob, configuration: Configuration) -> str | None:
-    """Let a job be seen; the address, or None if the interface is switched off."""
+    """Let a job be seen; the address, or None if the interface is switched off.
+
+    ConfigError if the interface would be open to others without a token; the job is not listed then.
+    """
     global _url  # noqa: PLW0603 - one server for each process
     if not configuration.get(config.REST_ENABLED):
         return None
     with _lock:
-        _jobs.add(job)
         if _url is None:
             _url = _start(configuration)
+        _jobs.add(job)
     return _url
 
 

@@ -7,14 +7,15 @@ What counts is on storage; a copy that cannot be written, is gone or does not ma
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Concatenate, ParamSpec
 from urllib.parse import quote
 
 from headgate.storage.handles import FileSegment
@@ -22,6 +23,7 @@ from headgate.storage.handles import FileSegment
 __all__ = ["CopyWriter", "LocalCopies"]
 
 _CHUNK = 1 << 20
+P = ParamSpec("P")
 
 
 class LocalCopies:
@@ -82,6 +84,22 @@ class LocalCopies:
         return list(self._root(self._subtask).glob(f"*-{self._subtask}of{self._parallelism}"))
 
 
+def _guarded(step: Callable[Concatenate[CopyWriter, P], None]) -> Callable[Concatenate[CopyWriter, P], None]:
+    """Not at all once the copy has failed; an error of the disk makes it fail."""
+
+    @functools.wraps(step)
+    def run(self: CopyWriter, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if self.failed:
+            return
+        try:
+            step(self, *args, **kwargs)
+        except OSError:
+            self.failed = True
+            self.abort()
+
+    return run
+
+
 class CopyWriter:
     """Writes one copy; an error of the disk ends it, and only it."""
 
@@ -90,47 +108,42 @@ class CopyWriter:
         self._draft = directory / f".{checkpoint_id}-{os.getpid()}"
         self._file: tuple[str, IO[bytes]] | None = None
         self.failed = False
-        with self._guarded():
-            shutil.rmtree(self._draft, ignore_errors=True)
-            self._draft.mkdir(parents=True)
+        self._begin()
 
+    @_guarded
+    def _begin(self) -> None:
+        shutil.rmtree(self._draft, ignore_errors=True)
+        self._draft.mkdir(parents=True)
+
+    @_guarded
     def write(self, payload: str, data: bytes) -> None:
         """Append to the copy of a payload; payloads come one after the other."""
-        if self.failed:
-            return
-        with self._guarded():
-            if self._file is None or self._file[0] != payload:
-                self._close()
-                self._file = payload, (self._draft / _name(payload)).open("wb")
-            self._file[1].write(data)
+        if self._file is None or self._file[0] != payload:
+            self._close()
+            self._file = payload, (self._draft / _name(payload)).open("wb")
+        self._file[1].write(data)
 
+    @_guarded
     def add(self, payload: str, path: Path) -> None:
         """Copy a file; without reading it if both are on one disk."""
-        if self.failed:
-            return
-        with self._guarded():
-            _link(path, self._draft / _name(payload))
+        _link(path, self._draft / _name(payload))
 
+    @_guarded
     def reuse(self, payload: str) -> None:
         """Take a payload over from the copy of an earlier checkpoint, if it has one."""
-        if self.failed:
-            return
-        with self._guarded():
-            for number in sorted(_numbers(self._directory), reverse=True):
-                earlier = self._directory / str(number) / _name(payload)
-                if number < self._id and earlier.exists():
-                    _link(earlier, self._draft / _name(payload))
-                    return
+        for number in sorted(_numbers(self._directory), reverse=True):
+            earlier = self._directory / str(number) / _name(payload)
+            if number < self._id and earlier.exists():
+                _link(earlier, self._draft / _name(payload))
+                return
 
+    @_guarded
     def commit(self) -> None:
         """The checkpoint's own files are written: the copy may be used from here on."""
-        if self.failed:
-            return
-        with self._guarded():
-            self._close()
-            target = self._directory / str(self._id)
-            shutil.rmtree(target, ignore_errors=True)  # of an earlier attempt that did not complete it
-            self._draft.rename(target)
+        self._close()
+        target = self._directory / str(self._id)
+        shutil.rmtree(target, ignore_errors=True)  # of an earlier attempt that did not complete it
+        self._draft.rename(target)
 
     def abort(self) -> None:
         """Forget it."""
@@ -142,14 +155,6 @@ class CopyWriter:
         if self._file is not None:
             file, self._file = self._file[1], None
             file.close()
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError:
-            self.failed = True
-            self.abort()
 
 
 def _name(payload: str) -> str:

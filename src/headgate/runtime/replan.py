@@ -15,7 +15,6 @@ from headgate.keygroups import check_max_parallelism
 from headgate.runtime.plan import JobPlan, make_plan
 from headgate.runtime.snapshots_of_job import restore_plan
 from headgate.storage import manifest as mf
-from headgate.storage.handles import size_of
 
 __all__ = ["Found", "dry_run", "find_operators", "saved_key_groups", "with_key_groups"]
 
@@ -68,14 +67,9 @@ def find_operators(plan: JobPlan, manifest: mf.Manifest) -> list[Found]:
         for operator in vertex.operators:
             old = stored.pop(operator.id, None)
             what = "new" if old is None else "matched"
-            found.append(Found(operator.name, operator.uid, what, 0 if old is None else _bytes(old)))
-    found += [Found(op.name, op.uid, "dropped", _bytes(op)) for op in stored.values() if _bytes(op)]
+            found.append(Found(operator.name, operator.uid, what, 0 if old is None else old.size))
+    found += [Found(op.name, op.uid, "dropped", op.size) for op in stored.values() if op.size]
     return found
-
-
-def _bytes(operator: mf.OperatorState) -> int:
-    parts = (part for subtask in operator.subtasks for piece in subtask.pieces for part in piece.parts)
-    return sum(size_of(part.handle) for part in parts)
 
 
 def dry_run(plan: JobPlan, manifest: mf.Manifest, configuration: Configuration) -> int:

@@ -18,13 +18,13 @@ from headgate.runtime.plan import VertexPlan
 from headgate.runtime.snapshot import OperatorRestore, SubtaskRestore
 from headgate.state.operator import OperatorStateSnapshot, rescale
 from headgate.state.operator_tables import StoredOperatorTables, read_operator_tables
-from headgate.storage.handles import FileSegment, InlineBytes, Placeholder, size_of
+from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
 from headgate.storage.manifest import Part, PieceKind, StatePiece
 from headgate.storage.objects import ObjectStore
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
 
-__all__ = ["RestoreProgress", "VertexRestore", "operator_state_of", "read_restore"]
+__all__ = ["Payloads", "RestoreProgress", "VertexRestore", "operator_state_of", "read_restore"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,23 @@ class _Origin:
     parallelism: int
 
 
-class _Payloads:
+class Payloads:
     """Reads keyed state when a backend asks for it: a copy on this host if it is whole, else storage (SPEC R7.7)."""
 
     def __init__(
-        self, store: ObjectStore, checkpoint_id: int, copies: LocalCopies | None, progress: RestoreProgress
+        self,
+        store: ObjectStore,
+        checkpoint_id: int = 0,
+        copies: LocalCopies | None = None,
+        progress: RestoreProgress | None = None,
     ) -> None:
-        self._store, self._id, self._copies, self._progress = store, checkpoint_id, copies, progress
+        self._store, self._id, self._copies = store, checkpoint_id, copies
+        self._progress = progress or RestoreProgress()
         self._origins: dict[str, _Origin] = {}
         self._local: dict[str, Path | None] = {}
 
-    def add(self, part: Part, operator_id: str, subtask: int, parallelism: int) -> None:
-        """A part that may be asked for."""
+    def add(self, part: Part, operator_id: str = "", subtask: int = 0, parallelism: int = 1) -> None:
+        """A part that may be asked for; who wrote it is needed only to find its copy."""
         if not isinstance(part.handle, Placeholder):
             self._origins[part.id] = _Origin(part.handle, operator_id, subtask, parallelism)
 
@@ -112,7 +117,7 @@ def read_restore(
     store = store or open_store()
     progress = progress or RestoreProgress()
     reader = SnapshotReader(store)
-    payloads = _Payloads(store, restore.checkpoint_id, copies, progress)
+    payloads = Payloads(store, restore.checkpoint_id, copies, progress)
     operators: dict[str, OperatorRestore] = {}
     own = key_group_range(subtask, restore.max_parallelism, restore.parallelism)
     unchanged = all(len(old) == restore.parallelism for old in restore.operators.values())
@@ -127,8 +132,7 @@ def read_restore(
                     if shared:
                         for part in piece.parts:
                             payloads.add(part, operator_id, index, len(old))
-                        size = sum(size_of(part.handle) for part in piece.parts)
-                        progress.total += size * shared // len(piece.key_groups)
+                        progress.total += piece.size * shared // len(piece.key_groups)
                         keyed.append(decode_handle(piece.description))
                 elif piece.kind is PieceKind.CHANNEL and (not unchanged or index == subtask):
                     inflight.setdefault(operator_id, [[] for _ in old])[index] += _frames(reader, piece)

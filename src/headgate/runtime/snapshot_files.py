@@ -27,7 +27,6 @@ from headgate.runtime.tables import operator_table_file
 from headgate.state.backend import SnapshotRun
 from headgate.state.operator import OperatorStateSnapshot
 from headgate.state.operator_tables import StoredOperatorTable, StoredOperatorTables, write_operator_tables
-from headgate.storage.handles import InlineBytes
 from headgate.storage.layout import Attempt
 from headgate.storage.manifest import Part, PieceKind, StatePiece
 from headgate.storage.objects import ObjectStore
@@ -240,7 +239,7 @@ class SnapshotWriter:
         self, progress: SnapshotInProgress, state: AckState, written: int, objects: int, started: float
     ) -> AcknowledgeCheckpoint:
         metrics = progress.metrics
-        full = sum(_piece_size(piece) for pieces in state.operators.values() for piece in pieces)
+        full = sum(piece.size for pieces in state.operators.values() for piece in pieces)
         return AcknowledgeCheckpoint(
             progress.barrier.id,
             state.encode(),
@@ -283,10 +282,6 @@ def _without_bytes(handle: KeyedStateHandle) -> KeyedStateHandle:
     segments = [replace(s, payload=replace(s.payload, data=None, path=None)) for s in handle.segments]
     files = [replace(f, payload=replace(f.payload, data=None, path=None)) for f in handle.files]
     return replace(handle, segments=segments, files=files)
-
-
-def _piece_size(piece: StatePiece) -> int:
-    return sum(len(p.handle.data) if isinstance(p.handle, InlineBytes) else p.handle.length for p in piece.parts)
 
 
 def _abort_quietly(writer: StateWriter) -> None:

@@ -37,7 +37,7 @@ from headgate.storage.checkpoints import (
     publish,
     require_intact,
 )
-from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
+from headgate.storage.handles import FileSegment, InlineBytes, size_of
 from headgate.storage.layout import Attempt, JobLayout, make_savepoint_directory, savepoint_target
 from headgate.storage.log import CommitNumber, CompletedRef, JobLog, Superseded, load_completed, newest_job
 from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown
@@ -148,7 +148,7 @@ class JobSnapshots:
         mode = ClaimMode(self._configuration.get(config.RECOVERY_CLAIM_MODE))
         self._published[manifest.checkpoint_id] = snapshot
         self._registry.register_restored(manifest, shared.ClaimMode(mode.value))
-        size = sum(_size(handle) for handle in mf.handles_of(manifest))
+        size = sum(size_of(handle) for handle in mf.handles_of(manifest))
         return ev.SnapshotImported(manifest.checkpoint_id, snapshot.directory, snapshot.directory, mode, size)
 
     def worker_storage(self, restart: int, incremental: bool) -> WorkerStorage:
@@ -392,12 +392,6 @@ def _finished(outcome: object, parallelism: int) -> frozenset[int]:
     if state is FinishedState.FULLY:
         return frozenset(range(parallelism))
     return frozenset(getattr(outcome, "finished", ()))
-
-
-def _size(handle: object) -> int:
-    if isinstance(handle, InlineBytes):
-        return len(handle.data)
-    return handle.length if isinstance(handle, FileSegment | Placeholder) else 0
 
 
 def named_manifest(configuration: Configuration) -> mf.Manifest | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 
 from headgate.graph import ChainedOperator
 
@@ -38,6 +39,4 @@ def _plain(name: str) -> str:
 
 
 def _digest(name: str) -> str:
-    import zlib
-
     return f"{zlib.crc32(name.encode()):08x}"

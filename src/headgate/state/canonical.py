@@ -38,6 +38,7 @@ from headgate.state.addresses import VOID, address_of, in_namespace, key_of, pre
 from headgate.state.api import ValueStateDescriptor
 from headgate.state.backend import BackendSetup, KeyedStateBackend, SnapshotKind, SnapshotRun, StateSpec
 from headgate.state.cells import ListCell, MapCell, ValueCell
+from headgate.state.pickling import dump_values, load_values
 from headgate.state.table_columns import column_fields, columns_of, values_of
 from headgate.state.timers import TIMERS, TimeDomain
 from headgate.state.ttl_config import StateTtlConfig, Time
@@ -238,8 +239,6 @@ def _batches(
 def _namespaces(namespaces: list[Any]) -> pa.Array:
     if not any(one is not None for one in namespaces):
         return pa.nulls(len(namespaces), pa.binary())
-    from headgate.state.pickling import dump_values
-
     cells = [None if one is None or one is VOID else dump_values([one], "a namespace") for one in namespaces]
     return pa.array(cells, pa.binary())
 
@@ -513,8 +512,6 @@ def _store(
 def _read_namespaces(column: pa.ChunkedArray) -> list[Any]:
     if column.null_count == len(column):
         return [None] * len(column)
-    from headgate.state.pickling import load_values
-
     return [None if cell is None else load_values(cell, "a namespace")[0] for cell in column.to_pylist()]
 
 

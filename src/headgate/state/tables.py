@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from headgate.errors import IllegalState
 from headgate.keygroups import KeyGroupRange
 
-__all__ = ["FOREIGN_GROUP", "Cursor", "Layer", "StateTable", "Table", "view"]
+__all__ = ["FOREIGN_GROUP", "FOREIGN_TABLE", "Cursor", "Layer", "StateTable", "Table", "view"]
 
 FOREIGN_GROUP = (
     "state was used for a key group that another subtask owns: the key of a record must be the same "
@@ -61,7 +61,7 @@ class _ForeignGroup(Table):
     __getitem__ = __setitem__ = get = pop = __contains__ = _refuse
 
 
-_FOREIGN = _ForeignGroup()
+FOREIGN_TABLE = _ForeignGroup()
 
 
 class Cursor:
@@ -95,7 +95,7 @@ class StateTable:
 
     def __init__(self, groups: KeyGroupRange, max_parallelism: int) -> None:
         self._groups = groups
-        self.tables: list[Table] = [{} if group in groups else _FOREIGN for group in range(max_parallelism)]
+        self.tables: list[Table] = [{} if group in groups else FOREIGN_TABLE for group in range(max_parallelism)]
         self.below: list[Layer | None] = [None] * max_parallelism
         self.tracking = False
         self.cursors: list[Cursor] = []

@@ -22,7 +22,7 @@ from headgate.errors import IllegalState, StorageError
 from headgate.handles import CorruptState
 from headgate.ids import JobId, OperatorId
 from headgate.keygroups import KeyGroupRange
-from headgate.storage.handles import FileSegment, Handle, Placeholder
+from headgate.storage.handles import FileSegment, Handle, Placeholder, size_of
 from headgate.storage.layout import Attempt
 from headgate.storage.sealed import seal, unseal
 
@@ -109,6 +109,15 @@ class StatePiece(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     description: bytes = b""
     key_groups: KeyGroupRange | None = None
 
+    @property
+    def size(self) -> int:
+        """The bytes of its parts.
+
+        >>> StatePiece(PieceKind.KEYED, (Part("base", Placeholder(100)), Part("next", Placeholder(20)))).size
+        120
+        """
+        return sum(size_of(part.handle) for part in self.parts)
+
 
 class SubtaskState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What one subtask of an operator left; nothing at all if it is not listed.
@@ -141,6 +150,11 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     def fully_finished(self) -> bool:
         """Whether every subtask had finished: restored as finished, it does not run (SPEC R4.5)."""
         return sum(subtask.finished for subtask in self.subtasks) == self.parallelism
+
+    @property
+    def size(self) -> int:
+        """The bytes of its subtasks' state."""
+        return sum(piece.size for subtask in self.subtasks for piece in subtask.pieces)
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

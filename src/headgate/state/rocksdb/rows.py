@@ -28,7 +28,6 @@ from itertools import islice, takewhile
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
-from headgate.errors import IllegalState
 from headgate.handles import StateMeta
 from headgate.keygroups import KeyGroupRange
 from headgate.state.addresses import VOID, key_of, split_address
@@ -36,6 +35,7 @@ from headgate.state.cells import MISSING
 from headgate.state.rocksdb.keys import RowKeys
 from headgate.state.rocksdb.store import Column, WriteBatch
 from headgate.state.rocksdb.values import Packed, StoredCodec
+from headgate.state.tables import FOREIGN_TABLE
 from headgate.types import TypeMismatch
 
 __all__ = ["UPPER", "Change", "Ground", "Layer", "Portion", "StateRows", "ValueRows"]
@@ -52,23 +52,6 @@ _SAMPLED_GROUPS, _SAMPLED_ENTRIES = 8, 4
 _LARGE: Final = 64 * 1024  # bytes; a larger value is read anew each time, since caches are bounded by the usual size
 _SMALL_TYPES: Final = frozenset([int, float, bool])
 _FIRST: Final = itemgetter(0)
-
-
-class _ForeignGroup(dict[Any, Any]):
-    """Stands for the key groups of other subtasks: state written there would be lost, so it is refused."""
-
-    __slots__ = ()
-
-    def _refuse(self, *_: Any) -> Any:
-        raise IllegalState(
-            "state was used for a key group that another subtask owns: the key of a record must be the same "
-            "on both sides of key_by()"
-        )
-
-    __getitem__ = __setitem__ = get = pop = __contains__ = _refuse
-
-
-_FOREIGN: Final = _ForeignGroup()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +82,7 @@ class StateRows(ABC):
         self.groups = groups = ground.groups
         self.guard = ground.guard
         # Handles keep this list for good, so it is only ever changed in place.
-        self.tables: list[dict[Any, Any]] = [_FOREIGN] * keys.max_parallelism
+        self.tables: list[dict[Any, Any]] = [FOREIGN_TABLE] * keys.max_parallelism
         for group in groups:
             self.tables[group] = self._table(group)
         self.frozen: list[Layer] = []

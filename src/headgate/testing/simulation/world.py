@@ -275,7 +275,7 @@ def key_of(record: int) -> int:
     return record % KEYS
 
 
-class Number(KeyedProcessFunction):
+class _Numbering:
     """Numbers the records of each key: one that is lost or repeated leaves a gap or a double."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -287,30 +287,18 @@ class Number(KeyedProcessFunction):
         yield value, number
 
 
-class NumberBoth(CoProcessFunction):
-    """The same over two inputs that share their keys."""
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self._count = runtime_context.get_state(_STATE)
-
-    def process_element1(self, value: int, ctx: Any) -> Iterator[tuple[int, int]]:
-        number = (self._count.value() or 0) + 1
-        self._count.update(number)
-        yield value, number
-
-    process_element2 = process_element1
+class Number(_Numbering, KeyedProcessFunction):
+    """Over one input."""
 
 
-class NumberUnderRules(KeyedBroadcastProcessFunction):
-    """The same beside broadcast state, which every subtask has whole."""
+class NumberBoth(_Numbering, CoProcessFunction):
+    """Over two inputs that share their keys."""
 
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self._count = runtime_context.get_state(_STATE)
+    process_element1 = process_element2 = _Numbering.process_element
 
-    def process_element(self, value: int, ctx: Any) -> Iterator[tuple[int, int]]:
-        number = (self._count.value() or 0) + 1
-        self._count.update(number)
-        yield value, number
+
+class NumberUnderRules(_Numbering, KeyedBroadcastProcessFunction):
+    """Beside broadcast state, which every subtask has whole."""
 
     def process_broadcast_element(self, value: int, ctx: Any) -> list[Any]:
         ctx.get_broadcast_state(_RULE_STATE).put(value, value)

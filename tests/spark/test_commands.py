@@ -1,0 +1,182 @@
+"""What the README shows, as a user would type it: its program, its commands, its code for state as a DataFrame.
+
+One job runs in a process of its own and is driven by the command line; every step is a command with its exit code and
+what it prints. The program and the code are cut out of the README, so that it cannot say what does not work.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from spark_kit import wait_until
+from typer.testing import CliRunner
+
+from headgate.cli import app
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+USERS = 100
+FILES_ONLY = ("inspect", "diff", "gc", "dispose")  # they talk to nobody: quicker in this process, and just the same
+
+
+def readme(mark):
+    """The Python code in the README that has this text in it."""
+    (block,) = [code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if mark in code]
+    return block
+
+
+class Machine:
+    """A user's machine: a directory for everything, and a shell."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.temporary = directory / "tmp"  # drivers announce themselves there: only ours are found
+        self.temporary.mkdir()
+        self.program = directory / "totals.py"
+        code = readme("class Total(")
+        assert "count=1_000_000" in code
+        slow = code.replace("/data/", f"{directory}/").replace("count=1_000_000", "count=1_000_000, rate=2000")
+        self.program.write_text(slow)
+        self.log = directory / "run.log"
+        self.savepoints = f"file://{directory}/savepoints"
+
+    def start(self, *words, output=subprocess.PIPE):
+        """`headgate ...` in the background."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_", "HEADGATE_"))}
+        return subprocess.Popen(
+            [sys.executable, "-m", "headgate.cli", *map(str, words)],
+            stdout=output,
+            stderr=output,
+            text=True,
+            cwd=self.directory,
+            env=environment | {"TMPDIR": str(self.temporary)},
+        )
+
+    def headgate(self, *words, code=0):
+        """`headgate ...`: what it printed; it must end with this exit code."""
+        if words[0] in FILES_ONLY:
+            done = CliRunner().invoke(app, list(map(str, words)))
+            ended, out, err = done.exit_code, done.stdout, done.stderr
+        else:
+            process = self.start(*words)
+            out, err = process.communicate(timeout=100)
+            ended = process.returncode
+        assert ended == code, f"headgate {words} ended with {ended}\n{out}\n{err}"
+        return out if code == 0 else out + err
+
+    @contextmanager
+    def job(self, *words):
+        """`headgate run` of the README's program, until it has taken a checkpoint and for as long as the block lasts."""
+        options = ["-D", "headgate.spark.master=local[16]", "-D", "parallelism.default=2", "-D", "rest.port=0"]
+        known = set(self.checkpoints())
+        with self.log.open("w") as log:
+            process = self.start("run", *words, *options, self.program, output=log)
+        try:
+            wait_until(lambda: process.poll() is not None or set(self.checkpoints()) - known, 100, "a checkpoint")
+            assert process.poll() is None, self.log.read_text()
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def checkpoints(self):
+        return [path.parent for path in self.directory.glob("checkpoints/*/chk-*/_metadata")]
+
+    def rows(self):
+        files = [path for path in (self.directory / "out").iterdir() if not path.name.startswith(".")]
+        return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    return Machine(tmp_path_factory.mktemp("machine"))
+
+
+@pytest.fixture(scope="module")
+def savepoints(machine):
+    """The job is asked for everything, and stopped: the savepoint that was taken before, and the last one."""
+    with machine.job() as process:
+        shown = machine.headgate("list")
+        assert re.search(r"[0-9a-f]{32} .*RUNNING .*totals .*http://127\.0\.0\.1:\d+", shown), shown
+        (job_id,) = re.findall(r"[0-9a-f]{32}", shown)
+        assert re.fullmatch(r"checkpoint \d+ is complete\n", machine.headgate("checkpoint", "totals"))
+        assert re.fullmatch(r"checkpoint \d+ is complete\n", machine.headgate("checkpoint", job_id[:8], "--full"))
+        first = machine.headgate("savepoint", "totals", "--target", machine.savepoints).strip()
+        assert first.startswith(f"{machine.directory}/savepoints/savepoint-{job_id[:6]}-")
+        assert machine.headgate("rescale", "totals", "-p", "3") == "the job runs with parallelism 3\n"
+        assert "the job needs 200 task slots, but Spark has 16" in machine.headgate(
+            "rescale", "totals", "-p", "100", code=1
+        )
+        assert "there is no job 'total'; jobs that are known:" in machine.headgate("stop", "total", code=1)
+        shown = machine.headgate("gc", f"{machine.directory}/checkpoints", "--dry-run")
+        assert re.search(rf"^job {job_id}: \d+ files, \d+ bytes would be deleted$", shown, re.MULTILINE)
+        last = machine.headgate("stop", "totals", "--target", machine.savepoints).strip()
+        assert process.wait(60) == 0
+    assert "no job runs on this machine" in machine.headgate("list")
+    return first, last
+
+
+def totals(rows):
+    """The newest total of each user; amounts are whole numbers above zero, but for the first one."""
+    return {user: max(row["total"] for row in rows if row["user"] == user) for user in range(USERS)}
+
+
+def test_a_savepoint_is_looked_into(machine, savepoints):  # SPEC R8.1
+    first, last = savepoints
+    shown = machine.headgate("inspect", first)
+    assert re.search(r"Keyed Process +│ totals +│", shown), shown
+    assert re.search(
+        r"Keyed Process +│ total +│ value +│ key int64, value int64 +│ canonical +│ +100 │ +100 │", shown
+    ), shown
+    machine.headgate("inspect", last, "--verify")
+    changed = machine.headgate("diff", first, last, code=1)
+    assert re.findall(r"│ total +│ +(\d+) │ +(\d+) │ +(\d+) │ +(\d+) │", changed) == [("0", "0", "100", "0")], changed
+    assert "cannot find a checkpoint or savepoint" in machine.headgate(
+        "inspect", f"{machine.savepoints}/nothing", code=1
+    )
+
+
+@pytest.fixture(scope="module")
+def made(spark, machine, savepoints):
+    """The README's code for DataFrames, run on the savepoint that the job was stopped with."""
+    code = readme('format("headgate-state")')
+    assert "file:///data/checkpoints/<job>/chk-7" in code
+    code = code.replace("file:///data/checkpoints/<job>/chk-7", savepoints[1]).replace(
+        "/data/", f"{machine.directory}/"
+    )
+    names = {"spark": spark}
+    exec(code, names)
+    return names
+
+
+def test_state_is_a_dataframe_in_both_directions(machine, savepoints, made):
+    read = {row["key"]: row["value"] for row in made["totals"].collect()}
+    assert read == totals(machine.rows())
+    shown = machine.headgate("diff", savepoints[1], made["path"], code=1)  # it has no state of source and sink
+    assert re.findall(r"│ total +│ +(\d+) │ +(\d+) │ +(\d+) │ +(\d+) │", shown) == [("0", "0", "0", "100")], shown
+    shown = machine.headgate("run", "--from", made["path"], "--dry-run", machine.program)
+    assert re.search(r"totals +│ matched", shown), shown
+
+
+def test_the_job_goes_on_and_is_cancelled(machine, savepoints):  # SPEC R8.3, R8.5
+    first, last = savepoints
+    shown = machine.headgate("run", "--from", last, "--dry-run", machine.program)
+    assert "the job would start; nothing was started" in shown
+    assert re.search(r"totals +│ matched", shown), shown
+    before = totals(machine.rows())
+    with machine.job("--from", last) as process:
+        cancelled = machine.headgate("cancel", "totals")
+        assert re.fullmatch(r"job [0-9a-f]{32} is being cancelled\n", cancelled)
+        assert process.wait(60) == 1
+        assert "job 'totals' was cancelled" in machine.log.read_text()
+    rows = machine.rows()
+    assert len({(row["user"], row["total"]) for row in rows}) == len(rows)  # nothing twice
+    after = totals(rows)
+    assert all(after[user] > before[user] for user in range(USERS))
+    assert re.fullmatch(r"\d+ files deleted\n", machine.headgate("dispose", first))
+    assert "cannot find a checkpoint or savepoint" in machine.headgate("dispose", first, code=1)
