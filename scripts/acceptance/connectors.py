@@ -59,8 +59,7 @@ def watch_notifications(tickets: Tickets) -> None:
     notify = CheckpointService._notify_complete  # noqa: SLF001
 
     def deadly(self: CheckpointService, do: Any) -> None:
-        if tickets.take("before-notification"):
-            tickets.kill_one()
+        tickets.kill_one("before-notification")
         notify(self, do)
 
     CheckpointService._notify_complete = deadly  # type: ignore[method-assign]  # noqa: SLF001

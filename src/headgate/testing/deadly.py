@@ -68,14 +68,14 @@ class Tickets:
         """A worker says which process it is."""
         (Path(self.directory) / f"pid-{subtask}").write_text(str(os.getpid()))
 
-    def kill_one(self) -> None:
-        """Kill the worker that entered last."""
+    def kill_one(self, moment: str) -> None:
+        """If there is a ticket, kill the worker that entered last; the ticket stays if nobody is there to die."""
         entered = sorted(Path(self.directory).glob("pid-*"), key=lambda path: path.stat().st_mtime_ns)
-        if entered:
+        if entered and self.take(moment):
             try:
                 os.kill(int(entered[-1].read_text()), signal.SIGKILL)
             except (ProcessLookupError, ValueError):
-                return
+                self.issue(moment)
 
 
 def _die() -> None:
@@ -152,11 +152,9 @@ class _DeadlyEpochs(EpochCommitter[Any]):
         self._committer, self._tickets = committer, tickets
 
     def commit(self, epoch: Epoch[Any]) -> None:
-        if self._tickets.take("before-commit"):
-            self._tickets.kill_one()
+        self._tickets.kill_one("before-commit")
         self._committer.commit(epoch)
-        if self._tickets.take("after-commit"):
-            self._tickets.kill_one()
+        self._tickets.kill_one("after-commit")
 
     def close(self) -> None:
         self._committer.close()
