@@ -30,6 +30,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from acceptance.checkpoints import checkpointed, kill_worker
 from acceptance.lines import Outcome, line, wait_until
@@ -169,8 +170,11 @@ class Numbers(DataSource):
         return NumbersReader()
 
 
-class NumbersReader(DataSourceStreamReader):
+class NumbersReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A round is 40,000 ids."""
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The ids are all there."""
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return {"at": 0}
@@ -188,7 +192,7 @@ class NumbersReader(DataSourceStreamReader):
 
 def python_source(env: StreamExecutionEnvironment, _: str) -> DataStream:
     """A Python data source."""
-    source = PythonDataSource(Numbers, poll_interval_ms=20)
+    source = PythonDataSource(Numbers, bounded=True)
     return env.from_source(source, "numbers", rate=RATE)
 
 
