@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from headgate.errors import InvalidArgument
+from headgate.types import PICKLED, TypeInformation
 
 __all__ = [
     "CommitRequest",
@@ -51,6 +52,7 @@ class WriterContext:
     attempt: int  # grows with every restart of the job's tasks
     restored_checkpoint: int | None  # the checkpoint that the task goes on from
     staging: str | None = None  # a directory of the job on the checkpoints' storage, for files that are not visible yet
+    type: TypeInformation = PICKLED  # of the records
 
 
 class CommitRequest(Generic[C]):
@@ -121,6 +123,7 @@ class EpochContext:
     job_id: str
     spark: Any  # the user's session; None where there is no Spark
     staging: str | None = None
+    type: TypeInformation = PICKLED  # of the records
 
 
 class EpochCommitter(ABC, Generic[C]):

@@ -284,7 +284,7 @@ class DataStream(_Named):
         """
         check_sink(sink)
         sink.check(self.get_type())
-        return DataStreamSink(self._add("Sink", OperatorSpec("sink_to", sink), PICKLED))
+        return DataStreamSink(self._add("Sink", OperatorSpec("sink_to", sink, {"type": self.get_type()}), PICKLED))
 
     def foreach_epoch(self, function: Callable[[Any, int], object]) -> DataStreamSink:
         """Call `function(df, commit_number)` with each completed checkpoint's records as a Spark DataFrame.

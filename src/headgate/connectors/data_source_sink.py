@@ -27,7 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from headgate.errors import InvalidArgument, UserCodeError
 from headgate.sink import Epoch, EpochCommitter, EpochContext, Sink, SinkWriter, WriterContext
-from headgate.types import PICKLED, TypeInformation
+from headgate.types import TypeInformation
 
 __all__ = ["PythonDataSink"]
 
@@ -54,7 +54,6 @@ class PythonDataSink(Sink[bytes]):
             )
         self._source, self._overwrite = source, overwrite
         self._options = {name: str(value) for name, value in (options or {}).items()}
-        self._type = PICKLED
 
     def check(self, stream_type: TypeInformation) -> None:
         """A data source writes typed columns."""
@@ -63,11 +62,10 @@ class PythonDataSink(Sink[bytes]):
                 f"data source '{self._source.name()}' needs a stream with fields: declare output_type, for example 'word string, n "
                 "bigint'"
             )
-        self._type = stream_type
 
-    def stream_writer(self) -> DataSourceStreamWriter:
-        """A new writer of the data source."""
-        schema = from_arrow_schema(self._type.schema)
+    def stream_writer(self, type: TypeInformation) -> DataSourceStreamWriter:
+        """A new writer of the data source for records of this type."""
+        schema = from_arrow_schema(type.schema)
         writer: Any = self._source(CaseInsensitiveDict(self._options)).streamWriter(schema, self._overwrite)
         if not isinstance(writer, DataSourceStreamWriter):
             raise UserCodeError(
@@ -77,11 +75,11 @@ class PythonDataSink(Sink[bytes]):
 
     def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[bytes]:
         """Runs `write`."""
-        return _Writer(self, self._type)
+        return _Writer(self, context.type)
 
     def epoch_committer(self, context: EpochContext) -> EpochCommitter[bytes]:
         """Runs `commit`."""
-        return _Committer(self)
+        return _Committer(self, context.type)
 
     @property
     def name(self) -> str:
@@ -90,13 +88,13 @@ class PythonDataSink(Sink[bytes]):
 
 
 class _Committer(EpochCommitter[bytes]):
-    def __init__(self, sink: PythonDataSink) -> None:
-        self._sink = sink
+    def __init__(self, sink: PythonDataSink, type: TypeInformation) -> None:
+        self._sink, self._type = sink, type
 
     def commit(self, epoch: Epoch[bytes]) -> None:
         # They were in a checkpoint of ours, checksummed, or come from our own workers.
         messages = [cloudpickle.loads(message) for message in epoch.committables]
-        writer = self._sink.stream_writer()
+        writer = self._sink.stream_writer(self._type)
         try:
             writer.commit(messages, epoch.commit_number)
         except Exception:
@@ -167,7 +165,7 @@ class _Writer(SinkWriter[bytes]):
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
         if self._writing is None:
-            self._writing = _Writing(self._sink.stream_writer(), self._type)
+            self._writing = _Writing(self._sink.stream_writer(self._type), self._type)
         self._writing.put(batch)
 
     def prepare(self, end_of_input: bool) -> Sequence[bytes]:

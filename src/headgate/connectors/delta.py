@@ -15,7 +15,7 @@ from urllib.parse import quote
 from headgate.connectors.staged import StagedFile, StagedWriter
 from headgate.errors import InvalidArgument
 from headgate.sink import Epoch, EpochCommitter, EpochContext, Sink, SinkWriter, WriterContext
-from headgate.types import PICKLED, TypeInformation
+from headgate.types import TypeInformation
 
 __all__ = ["DeltaSink"]
 
@@ -37,7 +37,6 @@ class DeltaSink(Sink[StagedFile]):
         self.path = path.removeprefix("file://").rstrip("/")
         self.partition_by = [partition_by] if isinstance(partition_by, str) else list(partition_by)
         self._options = dict(storage_options or {})
-        self._type = PICKLED
 
     def __repr__(self) -> str:
         return f"DeltaSink('{self.path}')"  # the options may hold secrets
@@ -54,7 +53,6 @@ class DeltaSink(Sink[StagedFile]):
                 raise InvalidArgument(f"{self!r}: there is no field '{column}' to partition by in {stream_type}")
         if len(self.partition_by) == len(names):
             raise InvalidArgument(f"{self!r}: nothing is left to write if all fields are partitions")
-        self._type = stream_type
         self._check_table(stream_type)
 
     def _check_table(self, type: TypeInformation) -> None:
@@ -84,22 +82,22 @@ class DeltaSink(Sink[StagedFile]):
 
     def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[StagedFile]:
         """Writes the files of one subtask."""
-        return StagedWriter(self.path, f"part-{context.job_id[:8]}-{context.subtask}", self._type, self.partition_by)
+        return StagedWriter(self.path, f"part-{context.job_id[:8]}-{context.subtask}", context.type, self.partition_by)
 
     def epoch_committer(self, context: EpochContext) -> EpochCommitter[StagedFile]:
         """Adds them to the table."""
-        return _Appender(self, f"headgate-{context.job_id}-{context.operator_id}")
+        return _Appender(self, f"headgate-{context.job_id}-{context.operator_id}", context.type)
 
-    def table(self) -> Any:
-        """The table; it is made if it is not there."""
+    def table(self, type: TypeInformation) -> Any:
+        """The table; it is made for records of this type if it is not there."""
         table = self._open()
         if table is None:
             from deltalake import DeltaTable
 
-            assert self._type.schema is not None, "check() has seen the type"
+            assert type.schema is not None, "check() has seen the type"
             table = DeltaTable.create(
                 self.path,
-                self._type.schema,
+                type.schema,
                 mode="ignore",
                 partition_by=self.partition_by,
                 storage_options=self._options or None,
@@ -108,13 +106,13 @@ class DeltaSink(Sink[StagedFile]):
 
 
 class _Appender(EpochCommitter[StagedFile]):
-    def __init__(self, sink: DeltaSink, application: str) -> None:
-        self._sink, self._application = sink, application
+    def __init__(self, sink: DeltaSink, application: str, type: TypeInformation) -> None:
+        self._sink, self._application, self._type = sink, application, type
 
     def commit(self, epoch: Epoch[StagedFile]) -> None:
         from deltalake import CommitProperties, Transaction
 
-        table = self._sink.table()
+        table = self._sink.table(self._type)
         done = table.transaction_version(self._application)
         if done is not None and done >= epoch.commit_number:
             return

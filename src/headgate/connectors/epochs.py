@@ -14,7 +14,7 @@ from headgate.connectors.staged import StagedFile, StagedWriter
 from headgate.errors import InvalidArgument
 from headgate.sink import Epoch, EpochCommitter, EpochContext, Sink, SinkWriter, WriterContext
 from headgate.storage.remote import open_store
-from headgate.types import PICKLED, TypeInformation
+from headgate.types import TypeInformation
 
 __all__ = ["EpochSink", "for_spark"]
 
@@ -36,7 +36,6 @@ class EpochSink(Sink[StagedFile]):
         if not callable(function):
             raise InvalidArgument(f"foreach_epoch() needs a function of (df, commit_number), got {function!r}")
         self._function: Callable[[Any, int], object] | None = function
-        self._type = PICKLED
 
     def check(self, stream_type: TypeInformation) -> None:
         """A DataFrame has typed columns."""
@@ -44,17 +43,16 @@ class EpochSink(Sink[StagedFile]):
             raise InvalidArgument(
                 "foreach_epoch() needs a stream with a type: declare output_type, for example 'word string, n bigint'"
             )
-        self._type = stream_type
 
     def __getstate__(self) -> dict[str, Any]:
         # The function stays on the driver: it may refer to the session, which cannot travel.
-        return {"_function": None, "_type": self._type}
+        return {"_function": None}
 
     def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[StagedFile]:
         """Stages the records of one subtask."""
         assert context.staging is not None
         directory = f"{context.staging}/epochs-{context.operator_id}"
-        return StagedWriter(directory, f"part-{context.subtask}", self._type)
+        return StagedWriter(directory, f"part-{context.subtask}", context.type)
 
     def epoch_committer(self, context: EpochContext) -> EpochCommitter[StagedFile]:
         """Calls the function."""

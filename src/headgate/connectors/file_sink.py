@@ -24,7 +24,7 @@ from headgate.connectors.file_targets import PendingFile, PreparedFile, Target, 
 from headgate.connectors.values import Encoder, encoder
 from headgate.errors import InvalidArgument
 from headgate.sink import CommitRequest, Committer, Sink, SinkWriter, WriterContext
-from headgate.types import TypeInformation, as_type
+from headgate.types import TypeInformation
 
 __all__ = ["FileSink", "partitions_of"]
 
@@ -66,11 +66,9 @@ class FileSink(Sink[PreparedFile]):
         self.path, self.format, self.roll_bytes = path, format, roll_bytes
         self.partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
         self.compression, self.delimiter = compression, delimiter
-        self._type = as_type(None)
 
     def check(self, stream_type: TypeInformation) -> None:
         """Whether records of this type can be written."""
-        self._type = stream_type
         if self.format in ("parquet", "csv") and stream_type.kind not in ("row", "tuple"):
             raise InvalidArgument(
                 f"{self._name}: {self.format} needs a stream with fields, got {stream_type}; declare output_type, for example "
@@ -85,7 +83,7 @@ class FileSink(Sink[PreparedFile]):
 
     def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[PreparedFile]:
         """Writes the files of one subtask."""
-        return _FileWriter(self, context, self._type)
+        return _FileWriter(self, context)
 
     def committer(self, context: WriterContext) -> Committer[PreparedFile]:
         """Makes them visible."""
@@ -216,9 +214,9 @@ class _AsFile:
 
 
 class _FileWriter(SinkWriter[PreparedFile]):
-    def __init__(self, sink: FileSink, context: WriterContext, type: TypeInformation) -> None:
-        self._sink, self._type, self._rest = sink, type, sink.rest_of(type)
-        self.batches = type.is_typed
+    def __init__(self, sink: FileSink, context: WriterContext) -> None:
+        self._sink, self._type, self._rest = sink, context.type, sink.rest_of(context.type)
+        self.batches = context.type.is_typed
         self._target = sink.target(context)
         operator = blake2b(context.operator_id.encode(), digest_size=4).hexdigest()
         self._prefix = f"part-{context.job_id[:8]}-{operator}"
@@ -320,7 +318,7 @@ def _at_least(number: int) -> str:
 def partitions_of(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, tuple[str | None, ...], Any]]:
     """The directories of a batch's records, their values, and the records' places; None: all of them.
 
-    >>> batch = as_type("k string, n bigint").to_batch([("a", 1), (None, 2), ("a", 3)])
+    >>> batch = pa.record_batch({"k": ["a", None, "a"], "n": [1, 2, 3]})
     >>> [(directory, values) for directory, values, _ in partitions_of(batch, ["k"])]
     [('k=a/', ('a',)), ('k=__HIVE_DEFAULT_PARTITION__/', (None,))]
     """

@@ -108,7 +108,9 @@ class CheckpointService:
             call,
             fail,
             lambda held: self._tell(ev.HoldChanged(held)),
-            lambda op: EpochContext(op.name, op.id, self.job_id, spark, self._snapshots.staging),
+            lambda op: EpochContext(
+                op.name, op.id, self.job_id, spark, self._snapshots.staging, op.spec.options["type"]
+            ),
         )
         recovered, next_id = self._snapshots.recovered()
         self._coordinator = Coordinator(

@@ -19,13 +19,13 @@ PAIR = as_type("word string, n bigint")
 JOB = "0123456789abcdef" * 2
 
 
-def context(subtask=0, parallelism=1, attempt=0):
-    return WriterContext("out", "op", JOB, subtask, parallelism, attempt, None)
+def context(subtask=0, parallelism=1, attempt=0, type=PAIR):
+    return WriterContext("out", "op", JOB, subtask, parallelism, attempt, None, None, type)
 
 
 def made(sink, type=PAIR, **where):
     sink.check(type)
-    return sink.writer(context(**where), [])
+    return sink.writer(context(**where, type=type), [])
 
 
 def commit(sink, prepared, **where):
@@ -125,7 +125,7 @@ def test_what_dead_attempts_have_begun_is_removed_when_it_cannot_count_any_more(
     kept = dead[1].prepare(False)
     other = FileSink(str(tmp_path), "json")
     other.check(PAIR)
-    another = other.writer(WriterContext("out2", "op2", JOB, 0, 1, 0, None), [])
+    another = other.writer(WriterContext("out2", "op2", JOB, 0, 1, 0, None, None, PAIR), [])
     another.write_batch(batch(("mine", 1)))
     hidden = lambda: sorted(p.name for p in tmp_path.glob(".headgate-*/*"))  # noqa: E731
     assert len(hidden()) == 4

@@ -46,6 +46,7 @@ class TwoPhaseSink(Operator):
             info.attempt,
             context.restored_id,
             context.staging,
+            operator.spec.options["type"],
         )
         self._writer: SinkWriter[Any] | None = None
         self._committer: Committer[Any] | None = None
