@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from headgate.connectors.staged import StagedFile, StagedWriter
 from headgate.errors import InvalidArgument
@@ -134,5 +133,4 @@ class _Appender(EpochCommitter[StagedFile]):
 def _add(file: StagedFile) -> Any:
     from deltalake.transaction import AddAction
 
-    path = quote(file.name, safe="/=._-")  # the log holds paths as URIs
-    return AddAction(path, file.size, file.partition, file.modified, True, json.dumps({"numRecords": file.rows}))
+    return AddAction(file.name, file.size, file.partition, file.modified, True, json.dumps({"numRecords": file.rows}))
