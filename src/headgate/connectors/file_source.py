@@ -39,6 +39,7 @@ FileSplit = tuple[FilePart, ...]
 _FORMATS = ("text", "json", "csv", "parquet")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _PARTS_OF_A_SPLIT = 256
+_SPLITS, _LEAST_SPLIT = 32, 1 << 20
 _WATCH_FOR_EVER = 10_000
 _BROKEN = (pa.ArrowException, ValueError, EOFError, zlib.error)
 
@@ -184,23 +185,22 @@ class _FileEnumerator(SplitEnumerator[FileSplit]):
         self._known |= {file.path: (file.size, file.modified) for file in new}
         self.complete = self._source.watch_ms is None
         new.sort(key=lambda file: (str(file.modified), file.path))
-        return self._grouped([part for file in new for part in self._parts(file)])
+        # Enough splits for many subtasks, also if there is little to read; but none so small that it is not worth asking for.
+        step = min(self._source.split_bytes, max(_LEAST_SPLIT, sum(file.size for file in new) // _SPLITS))
+        return self._grouped([part for file in new for part in self._parts(file, step)], step)
 
-    def _parts(self, file: FilePart) -> list[FilePart]:
+    def _parts(self, file: FilePart, step: int) -> list[FilePart]:
         """Large files are cut, so that several subtasks can read them."""
-        source = self._source
-        if source.format == "parquet":
-            return self._row_groups(file)
+        if self._source.format == "parquet":
+            return self._row_groups(file, step)
         if file.path.endswith(_COMPRESSED):
             return [FilePart(file.path, file.size, file.modified, 0, None)]
-        step = source.split_bytes
         return [
             FilePart(file.path, file.size, file.modified, start, min(start + step, file.size))
             for start in range(0, file.size, step)
         ]
 
-    def _row_groups(self, file: FilePart) -> list[FilePart]:
-        step = self._source.split_bytes
+    def _row_groups(self, file: FilePart, step: int) -> list[FilePart]:
         if file.size <= step:  # small ones are opened by the workers only: many of them would keep the driver busy
             return [FilePart(file.path, file.size, file.modified, 0, _ALL_ROW_GROUPS)]
         try:
@@ -214,13 +214,13 @@ class _FileEnumerator(SplitEnumerator[FileSplit]):
             for first in range(0, groups, together)
         ]
 
-    def _grouped(self, parts: list[FilePart]) -> list[FileSplit]:
+    def _grouped(self, parts: list[FilePart], step: int) -> list[FileSplit]:
         splits: list[FileSplit] = []
         group: list[FilePart] = []
         weight = 0
         for part in parts:
             share = min(part.weight if part.end != _ALL_ROW_GROUPS else part.size, part.size) or 1
-            if group and (weight + share > self._source.split_bytes or len(group) >= _PARTS_OF_A_SPLIT):
+            if group and (weight + share > step or len(group) >= _PARTS_OF_A_SPLIT):
                 splits.append(tuple(group))
                 group, weight = [], 0
             group.append(part)

@@ -296,3 +296,13 @@ def test_splits_of_one_byte(tmp_path):
     write(tmp_path / "a.txt", "ab\n\nc\n")
     source = FileSource(str(tmp_path), "text", split_bytes=1)
     assert [read(source, [split]) for split in splits_of(source)] == [["ab"], [], [], [""], ["c"], []]
+
+
+def test_little_to_read_is_shared_too(tmp_path):
+    for number in range(8):
+        write(tmp_path / f"{number}.txt", b"x" * 99 + b"\n" + b"y" * 999_900)
+    assert len(splits_of(FileSource(str(tmp_path), "text"))) == 8
+    write(tmp_path / "large.txt", b"z" * 50_000_000)
+    sizes = [sum(part.end - part.start for part in split) for split in splits_of(FileSource(str(tmp_path), "text"))]
+    assert len(sizes) >= 32
+    assert max(sizes) <= 58_000_000 // 32
