@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     InputPartition,
+    SimpleDataSourceStreamReader,
     WriterCommitMessage,
 )
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -42,8 +43,10 @@ from headgate.connectors.epochs import EpochSink
 from headgate.connectors.files import FileSink, FileSource
 from headgate.runtime.checkpointing import CheckpointService
 from headgate.sink import Sink
+from headgate.sources import CollectionSource
 from headgate.stream import DataStream
 from headgate.testing.deadly import Deadly, Tickets
+from headgate.types import as_type
 
 COUNT, KILLS, RATE = 1_000_000, 20, 22_000
 PAIR = "id bigint, word string"
@@ -107,6 +110,10 @@ def run(make: Make, sink: Callable[[str], Sink[Any]], read: Callable[[str], np.n
         kills: list[dict[str, int]] = []
         killer = threading.Thread(target=lambda: kills.append(kill(client, tickets)), daemon=True)
         killer.start()
+        if make is simple_source:  # it never ends by itself
+            killer.join(600)
+            wait_until(lambda: len(read(directory)) >= COUNT, 600, "all records")
+            client.stop_with_savepoint(savepoint_directory=f"file://{directory}/savepoints")
         client.wait(900)
         killer.join(60)
         return judged(read(directory), COUNT, kills[0], time.monotonic() - started)
@@ -188,6 +195,50 @@ class NumbersReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Any:
         first, last = partition.value
         yield from ((n, f"w{n % 7}") for n in range(first, last))
+
+
+class Letters(DataSource):
+    """The ids from a simple stream reader, which knows nothing of partitions."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "letters"
+
+    def schema(self) -> str:
+        return PAIR
+
+    def simpleStreamReader(self, schema: Any) -> SimpleDataSourceStreamReader:  # noqa: N802
+        return LettersReader()
+
+
+class LettersReader(SimpleDataSourceStreamReader):
+    """20,000 ids at a time."""
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"at": 0}
+
+    def read(self, start: dict[str, int]) -> Any:
+        end = {"at": min(COUNT, start["at"] + 20_000)}
+        return self.readBetweenOffsets(start, end), end
+
+    def readBetweenOffsets(self, start: dict[str, int], end: dict[str, int]) -> Any:  # noqa: N802
+        return ((n, f"w{n % 7}") for n in range(start["at"], end["at"]))
+
+
+def simple_source(env: StreamExecutionEnvironment, _: str) -> DataStream:
+    """A Python data source with a simple reader: a stream without end, cut off behind the last id."""
+    return env.from_source(PythonDataSource(Letters, poll_interval_ms=20), "letters", rate=RATE).rebalance()
+
+
+def collection(env: StreamExecutionEnvironment, _: str) -> DataStream:
+    """A collection, in one subtask."""
+    source = CollectionSource([(n, "x") for n in range(COUNT)], as_type(PAIR))
+    return env.from_source(source, "collection", rate=RATE).rebalance()
+
+
+def datagen(env: StreamExecutionEnvironment, _: str) -> DataStream:
+    """Records that are made at a rate."""
+    return env.from_datagen(lambda n: (n, "x"), count=COUNT, rate=RATE, type_info=PAIR)
 
 
 def python_source(env: StreamExecutionEnvironment, _: str) -> DataStream:
@@ -275,13 +326,16 @@ class Written(WriterCommitMessage):
 
 
 SOURCES: dict[str, Make] = {
+    "collection": collection,
     "sequence": sequence,
+    "datagen": datagen,
     "text": text,
     "csv": files("csv"),
     "json": files("json"),
     "parquet": files("parquet"),
     "dataframe": frame,
     "python-source": python_source,
+    "simple-source": simple_source,
 }
 SINKS: dict[str, tuple[Callable[[str], Sink[Any]], Callable[[str], np.ndarray[Any, Any]]]] = {
     "json": (lambda directory: FileSink(f"{directory}/out", "json"), json_ids),
