@@ -382,7 +382,7 @@ class StreamExecutionEnvironment:
         frames, self._frames = self._frames, []
         layout = StorageSettings.of(self._configuration).layout(job_id) if frames else None
         for frame in frames:
-            frame.place(layout.task_owned if layout is not None else tempfile.mkdtemp(prefix="headgate-"))
+            frame.place(layout.task_owned if layout is not None else tempfile.gettempdir())
         return frames
 
     def _stage(self, frames: list[DataFrameSource], job: SparkJob, *, resumed: bool) -> None:
