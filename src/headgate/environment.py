@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from headgate.checkpoint_config import CheckpointConfig, CheckpointingMode
 from headgate.config import Configuration, process_defaults
 from headgate.connectors.dataframe import DataFrameSource
 from headgate.connectors.epochs import EpochSink
+from headgate.connectors.epochs import forget as forget_staged
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument, JobCancelled
 from headgate.functions import callable_of
 from headgate.graph import Inlet, JobGraph, OperatorSpec, Pipeline, build_job_graph
@@ -386,15 +388,29 @@ class StreamExecutionEnvironment:
         return frames
 
     def _stage(self, frames: list[DataFrameSource], job: SparkJob, *, resumed: bool) -> None:
-        """Write the rows of DataFrames before the dataflow takes the slots; a snapshot refers to rows that are there."""
+        """Write the rows of DataFrames before the dataflow takes the slots; a snapshot refers to rows that are there.
+
+        What is staged for sources and sinks is deleted when the job has finished.
+        """
         for frame in frames:
             if not resumed and not self._configuration.get(config.RESUME):
                 frame.stage()
             job.when_finished.append(frame.forget)
+        settings = StorageSettings.of(self._configuration)
+        for operators in epoch_sinks(job.plan.graph).values():
+            for operator in operators:
+                if operator.spec.function.needs_staging:
+                    job.when_finished.append(partial(_forget_staged, settings, job, operator.id))
 
     def _session(self) -> SparkSession:
         self._spark = get_session(self._spark, self._configuration)
         return self._spark
+
+
+def _forget_staged(settings: StorageSettings, job: SparkJob, operator_id: str) -> None:
+    layout = settings.layout(job.job_id)  # a resumed job has the id of the one that it goes on with
+    if layout is not None:
+        forget_staged(layout.task_owned, operator_id)
 
 
 class _Printer:

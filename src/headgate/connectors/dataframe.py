@@ -15,9 +15,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from headgate.connectors.epochs import for_spark
 from headgate.connectors.file_source import FileSource, FileSplit
+from headgate.connectors.staged import remove_all
 from headgate.errors import InvalidArgument
 from headgate.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
-from headgate.storage.remote import open_store
 from headgate.types import as_type
 
 __all__ = ["DataFrameSource"]
@@ -59,10 +59,7 @@ class DataFrameSource(DynamicSource[FileSplit]):
     def forget(self) -> None:
         """Delete the rows: the job has finished."""
         if self._staged and self._place is not None:
-            store = open_store()
-            for file in store.list_objects(self._place):
-                store.delete(file.path)
-            store.remove_directory(self._place)
+            remove_all(self._place)
 
     def _files(self) -> FileSource:
         assert self._place is not None

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headgate.connectors.staged import StagedFile, StagedWriter
+from headgate.connectors.staged import StagedFile, StagedWriter, remove_all
 from headgate.errors import InvalidArgument
 from headgate.sink import Epoch, EpochCommitter, EpochContext, Sink, SinkWriter, WriterContext
 from headgate.storage.remote import open_store
 from headgate.types import TypeInformation
 
-__all__ = ["EpochSink", "for_spark"]
+__all__ = ["EpochSink", "for_spark", "forget"]
 
 
 class EpochSink(Sink[StagedFile]):
@@ -51,13 +51,27 @@ class EpochSink(Sink[StagedFile]):
     def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[StagedFile]:
         """Stages the records of one subtask."""
         assert context.staging is not None
-        directory = f"{context.staging}/epochs-{context.operator_id}"
+        directory = staging_directory(context.staging, context.operator_id)
         return StagedWriter(directory, f"part-{context.subtask}", context.type)
 
     def epoch_committer(self, context: EpochContext) -> EpochCommitter[StagedFile]:
         """Calls the function."""
         assert self._function is not None
         return _Caller(self._function, context.spark)
+
+
+def staging_directory(staging: str, operator_id: str) -> str:
+    """Where the records of one sink wait.
+
+    >>> staging_directory("/chk/taskowned", "cbc357cc")
+    '/chk/taskowned/epochs-cbc357cc'
+    """
+    return f"{staging}/epochs-{operator_id}"
+
+
+def forget(staging: str, operator_id: str) -> None:
+    """Delete what is left of a finished job: records that workers staged who died before they were in a checkpoint."""
+    remove_all(staging_directory(staging, operator_id))
 
 
 class _Caller(EpochCommitter[StagedFile]):

@@ -16,7 +16,7 @@ from headgate.sink import SinkWriter
 from headgate.storage.remote import open_store
 from headgate.types import TypeInformation
 
-__all__ = ["StagedFile", "StagedWriter"]
+__all__ = ["StagedFile", "StagedWriter", "remove_all"]
 
 _FILE_BYTES = 64 << 20  # Arrow bytes that wait in memory for one file
 
@@ -35,6 +35,17 @@ class StagedFile:
     size: int
     modified: int  # milliseconds since 1970
     partition: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def remove_all(directory: str) -> None:
+    """Delete a directory of staged files.
+
+    >>> remove_all("memory://doc/nothing/there")
+    """
+    store = open_store()
+    for file in store.list_objects(directory):
+        store.delete(file.path)
+    store.remove_directory(directory)
 
 
 @dataclass(slots=True)
