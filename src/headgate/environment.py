@@ -29,7 +29,7 @@ from headgate.ids import JobId, new_job_id
 from headgate.job_client import Job, JobClient, JobExecutionResult
 from headgate.levels import Layout, as_json, describe, lay_out
 from headgate.rate_limit import limited
-from headgate.rest import register
+from headgate.rest import linger, register
 from headgate.restart import RestartStrategyConfiguration, from_configuration
 from headgate.runtime.epochs import epoch_sinks
 from headgate.runtime.job import JobStatus, SparkJob
@@ -257,6 +257,8 @@ class StreamExecutionEnvironment:
         except KeyboardInterrupt:
             client.cancel()
             raise
+        finally:
+            linger()
 
     def execute_async(self, job_name: str | None = None) -> JobClient:
         """Start the program and return at once."""

@@ -1,6 +1,7 @@
 """REST without Spark: what it answers, what it refuses. SPEC R10.1"""
 
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -252,3 +253,31 @@ def test_results_are_kept_for_a_while():
     now.time = 1000
     with pytest.raises(UnknownOperation, match="ended more than 300 s ago"):
         operations.find("savepoint", request)
+
+
+def test_who_waits_for_a_result_hears_it_before_the_process_ends():
+    """`headgate stop` asks until the job has stopped, and then the driver's process ends at once."""
+    operations = Operations(300)
+    started = time.monotonic()
+    operations.linger(5.0)  # nobody waits
+    assert time.monotonic() - started < 1
+    request = operations.start("stop", None, lambda: "path")
+    operations.wait("stop", request)  # it is done; its answer may have been asked for before
+    heard = []
+
+    def ask():
+        time.sleep(0.3)
+        heard.append(operations.find("stop", request).result())
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    operations._heard.clear()
+    operations.linger(5.0)
+    assert heard == ["path"]
+    asking.join()
+    forgotten = operations.start("stop", None, lambda: "never asked for")
+    started = time.monotonic()
+    operations.linger(0.1)
+    operations.linger(5.0)  # nobody is waited for twice
+    assert time.monotonic() - started < 2
+    assert operations.wait("stop", forgotten) == "never asked for"

@@ -1,5 +1,5 @@
 """REST on the driver: jobs, checkpoints and savepoints with Flink's paths and field names (SPEC R10.1)."""
 
-from headgate.rest.server import register
+from headgate.rest.server import linger, register
 
-__all__ = ["register"]
+__all__ = ["linger", "register"]

@@ -89,9 +89,8 @@ class DisposalBody(_Body):
 class _Api:
     """What the routes do."""
 
-    def __init__(self, jobs: Jobs, store_seconds: float) -> None:
-        self._jobs = jobs
-        self._operations = Operations(store_seconds)
+    def __init__(self, jobs: Jobs, operations: Operations) -> None:
+        self._jobs, self._operations = jobs, operations
 
     # --- jobs ---
 
@@ -244,7 +243,8 @@ def make_app(jobs: Jobs, hosts: Sequence[str], token: str | None = None, store_s
     """
     app = FastAPI(title="Headgate", docs_url="/docs", redoc_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
-    router = _router(_Api(jobs, store_seconds))
+    app.state.operations = Operations(store_seconds)
+    router = _router(_Api(jobs, app.state.operations))
     app.include_router(router)
     app.include_router(router, prefix="/v1")
     if token is not None:

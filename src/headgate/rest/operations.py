@@ -32,6 +32,8 @@ class Operations:
         self._lock = threading.Lock()
         self._running: dict[tuple[str, str], Future[Any]] = {}
         self._done_at: dict[tuple[str, str], float] = {}
+        self._heard: set[tuple[str, str]] = set()  # whose results were asked for when they were there
+        self._changed = threading.Condition(self._lock)
 
     def start(self, kind: str, request_id: str | None, work: Callable[[], Any]) -> str:
         """Begin some work in a thread of its own; the same id a second time does not begin it again."""
@@ -50,6 +52,9 @@ class Operations:
         with self._lock:
             self._forget_old()
             found = self._running.get((kind, request_id))
+            if found is not None and found.done():
+                self._heard.add((kind, request_id))
+                self._changed.notify_all()
         if found is None:
             raise UnknownOperation(
                 f"there is no {kind} operation '{request_id}': it was never started, or it ended more than "
@@ -60,6 +65,15 @@ class Operations:
     def wait(self, kind: str, request_id: str, timeout: float | None = None) -> Any:
         """Until it is done; its result or error."""
         return self.find(kind, request_id).result(timeout)
+
+    def linger(self, seconds: float, answered: float = 0.2) -> None:
+        """Before the process ends: give who waits for a result the time to hear it, and `answered` for the answer itself."""
+        with self._changed:
+            if self._running.keys() <= self._heard:
+                return
+            self._changed.wait_for(lambda: self._running.keys() <= self._heard, seconds)
+            self._heard |= self._running.keys()  # nobody is waited for twice
+        time.sleep(answered)
 
     def _run(self, key: tuple[str, str], work: Callable[[], Any], answer: Future[Any]) -> None:
         try:
@@ -73,3 +87,4 @@ class Operations:
         now = self._clock()
         for key in [key for key, at in self._done_at.items() if now - at > self._keep]:
             del self._done_at[key], self._running[key]
+            self._heard.discard(key)

@@ -18,9 +18,10 @@ from headgate import config
 from headgate.config import Configuration
 from headgate.errors import ConfigError
 from headgate.rest.app import Jobs, make_app
+from headgate.rest.operations import Operations
 from headgate.runtime.job import SparkJob
 
-__all__ = ["known_servers", "register"]
+__all__ = ["known_servers", "linger", "register"]
 
 _PORTS = 100  # that many are tried from rest.port on
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -28,6 +29,8 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _lock = threading.Lock()
 _jobs = Jobs()
 _url: str | None = None
+_operations: Operations | None = None
+_LINGER_SECONDS = 3.0
 
 
 def register(job: SparkJob, configuration: Configuration) -> str | None:
@@ -43,6 +46,12 @@ def register(job: SparkJob, configuration: Configuration) -> str | None:
             _url = _start(configuration)
         _jobs.add(job)
     return _url
+
+
+def linger() -> None:
+    """A job has ended and its process may too: let those who asked for something hear of it, for a few seconds."""
+    if _operations is not None:
+        _operations.linger(_LINGER_SECONDS)
 
 
 def _start(configuration: Configuration) -> str | None:
@@ -63,6 +72,9 @@ def _start(configuration: Configuration) -> str | None:
     hosts = list(_LOOPBACK) if address in _LOOPBACK else ["*"]
     seconds = configuration.get(config.REST_STORE_DURATION) / 1000
     app = make_app(_jobs, hosts, token, seconds)
+    global _operations  # noqa: PLW0603 - one server for each process
+    _operations = app.state.operations
+    atexit.register(linger)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, lifespan="off"))
     threading.Thread(target=server.run, args=([listener],), name="headgate-rest", daemon=True).start()
     url = f"http://{'127.0.0.1' if address in _LOOPBACK else address}:{port}"
