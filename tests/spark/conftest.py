@@ -7,6 +7,7 @@ import pytest
 from spark_kit import Workers
 
 from headgate import Configuration, StreamExecutionEnvironment
+from headgate.rest import server
 from headgate.runtime.session import get_session
 from kafka_broker import Broker, NoBroker
 
@@ -38,7 +39,11 @@ def make_env(spark):
         env = StreamExecutionEnvironment.get_execution_environment(Configuration(options or {}), spark)
         return env.set_parallelism(parallelism)
 
-    return make
+    yield make
+    for job in server._jobs.all():  # of a test that failed: the next ones must not find its workers
+        if not job.status.is_terminal:
+            job.cancel()
+            job.wait(30)
 
 
 @pytest.fixture
