@@ -24,7 +24,7 @@ from headgate.connectors.files import CORRUPT_TYPE, FileSink, FileSource
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument
 from headgate.testing.deadly import MOMENTS, Deadly, Tickets
 
-COUNT = 12_000
+COUNT = 8_000
 PAIR = "id bigint, word string"
 
 

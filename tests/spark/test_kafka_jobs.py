@@ -29,13 +29,18 @@ class Number(KeyedProcessFunction):
         yield value.k, value.v, number
 
 
-def fill(address, topic):
-    """Write the input, spread over some seconds; it goes on when the broker is back."""
+def fill(address, topic, kills_done):
+    """Write the input, spread over some seconds, the last tenth when the kills are done; it goes on when the broker is back."""
     producer = Producer({"bootstrap.servers": address, "enable.idempotence": True, "log_level": 0})
     for v in range(COUNT):
         producer.produce(topic, json.dumps({"k": v % KEYS, "v": v}), partition=v % PARTITIONS)
         if v % 200 == 0:
             producer.poll(SECONDS * 200 / COUNT)
+        if (
+            v == COUNT * 9 // 10
+        ):  # else a source might have read everything, and nobody misses a worker that has finished
+            producer.flush(60)
+            kills_done.wait(120)
     assert producer.flush(120) == 0
 
 
@@ -70,7 +75,8 @@ def test_kafka_to_kafka(make_env, workers, tmp_path, kafka_broker):
     sink = KafkaSink(kafka_broker.address, "numbers-out", key="k", transactional_id_prefix="numbers")
     numbered = env.from_source(source).key_by("k").process(Number(), output_type="k bigint, v bigint, n bigint")
     numbered.sink_to(sink)
-    filler = threading.Thread(target=fill, args=(kafka_broker.address, "numbers-in"), daemon=True)
+    kills_done = threading.Event()
+    filler = threading.Thread(target=fill, args=(kafka_broker.address, "numbers-in", kills_done), daemon=True)
     filler.start()
     client = env.execute_async("kafka to kafka")
     kill(client.job, (1, 0))
@@ -78,6 +84,7 @@ def test_kafka_to_kafka(make_env, workers, tmp_path, kafka_broker):
     time.sleep(0.5)
     kafka_broker.start()
     kill(client.job, (0, 1))
+    kills_done.set()
     client.wait(120)
     filler.join(60)
     rows = [json.loads(value) for *_, value in read_all(kafka_broker.address, "numbers-out")]
