@@ -35,6 +35,7 @@ from headgate import (
 from headgate.job_client import SavepointFormat
 from headgate.sinks import FileSink
 from headgate.state_reader import StateSnapshotReader
+from headgate.storage.layout import creator_of
 
 KEYS = 50
 COUNT = 24_000
@@ -293,8 +294,8 @@ def full_checkpoint(trigger: str, backend: str) -> tuple[bool, str]:
         wait_until(lambda: completed()[0].id >= full.id + 3, 60, "later increments")
         newest = completed()[0]
         creators = {creator for creator, _ in _restore_files(str(newest.external_path))}
-        shared = [p.name for p in Path(directory, "checkpoints").glob("*/shared/*")]
-        old = [name for name in shared if int(name.split("-c")[1].split("-")[0]) < full.id]
+        shared = [str(p) for p in Path(directory, "checkpoints").glob("*/shared/*")]
+        old = [path for path in shared if (creator_of(path) or full.id) < full.id]  # one that is being written has none
         client.cancel()
         needed = (
             len(_restore_files(str(newest.external_path)))
@@ -312,8 +313,6 @@ def full_checkpoint(trigger: str, backend: str) -> tuple[bool, str]:
 
 def _restore_files(path: str) -> list[tuple[int, str]]:
     """(checkpoint that wrote it, file) of each file that a restore reads."""
-    from headgate.storage.layout import creator_of
-
     found = StateSnapshotReader.open(path).files()
     return [(creator_of(file) or 0, file) for file in found]
 
