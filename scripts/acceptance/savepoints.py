@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from headgate.job_client import SavepointFormat
 from headgate.sinks import FileSink
 from headgate.state_reader import StateSnapshotReader
 from headgate.storage.layout import creator_of
+from headgate.storage.objects import MissingObject
 
 KEYS = 50
 COUNT = 24_000
@@ -284,31 +285,36 @@ def full_checkpoint(trigger: str, backend: str) -> tuple[bool, str]:
         completed = lambda: [s for s in job.checkpoints.stats.snapshot().history if s.completed_timestamp]  # noqa: E731
         wait_until(lambda: len([s for s in completed() if not s.full]) >= 9, 120, "increments")
         rate = _rate(job, 3.0)
-        before = completed()[0]
-        files_before = len(_restore_files(str(before.external_path)))
+        before, files = _newest_files(completed)
+        files_before = len(files)
         if trigger == "request":
             client.trigger_checkpoint(full=True)
         wait_until(lambda: any(s.full and s.id > before.id for s in completed()), 240, "the full checkpoint")
         during = _rate(job, 3.0)
         full = next(s for s in completed() if s.full and s.id > before.id)
         wait_until(lambda: completed()[0].id >= full.id + 3, 60, "later increments")
-        newest = completed()[0]
-        creators = {creator for creator, _ in _restore_files(str(newest.external_path))}
+        newest, files = _newest_files(completed)
+        creators = {creator for creator, _ in files}
         shared = [str(p) for p in Path(directory, "checkpoints").glob("*/shared/*")]
         old = [path for path in shared if (creator_of(path) or full.id) < full.id]  # one that is being written has none
         client.cancel()
-        needed = (
-            len(_restore_files(str(newest.external_path)))
-            if Path(str(newest.external_path).removeprefix("file://")).exists()
-            else -1
-        )
         ok = min(creators) >= full.id and not old
         figure = (
-            f"{trigger}/{backend}: files of a restore {files_before} -> {needed if needed >= 0 else len(creators)}, reason "
+            f"{trigger}/{backend}: files of a restore {files_before} -> {len(files)}, reason "
             f"'{full.full_reason}', oldest creator {min(creators)} (full is {full.id}), older shared files {len(old)}, "
             f"records/s {rate:,.0f} before, {during:,.0f} during"
         )
         return ok, figure
+
+
+def _newest_files(completed: Callable[[], list[Any]]) -> tuple[Any, list[tuple[int, str]]]:
+    """The newest checkpoint that can be read before the next one takes its place, and the files of a restore from it."""
+    while True:
+        newest = completed()[0]
+        try:
+            return newest, _restore_files(str(newest.external_path))
+        except MissingObject:
+            continue
 
 
 def _restore_files(path: str) -> list[tuple[int, str]]:
