@@ -293,7 +293,7 @@ def full_checkpoint(trigger: str, backend: str) -> tuple[bool, str]:
         during = _rate(job, 3.0)
         full = next(s for s in completed() if s.full and s.id > before.id)
         wait_until(lambda: completed()[0].id >= full.id + 3, 60, "later increments")
-        newest, files = _newest_files(completed)
+        _, files = _newest_files(completed)
         creators = {creator for creator, _ in files}
         shared = [str(p) for p in Path(directory, "checkpoints").glob("*/shared/*")]
         old = [path for path in shared if (creator_of(path) or full.id) < full.id]  # one that is being written has none
