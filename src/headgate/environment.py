@@ -28,7 +28,7 @@ from headgate.graph import Inlet, JobGraph, OperatorSpec, Pipeline, build_job_gr
 from headgate.ids import JobId, new_job_id
 from headgate.job_client import Job, JobClient, JobExecutionResult
 from headgate.levels import Layout, as_json, describe, lay_out
-from headgate.rate_limit import limited
+from headgate.rate_limit import limited, unlimited
 from headgate.rest import linger, register
 from headgate.restart import RestartStrategyConfiguration, from_configuration
 from headgate.runtime.epochs import epoch_sinks
@@ -83,7 +83,6 @@ class StreamExecutionEnvironment:
         self._local = local  # options of the local runtime
         self._pipeline = Pipeline()
         self._channels = itertools.count()
-        self._frames: list[DataFrameSource] = []  # of the next job
 
     @classmethod
     def get_execution_environment(
@@ -215,9 +214,7 @@ class StreamExecutionEnvironment:
         machine), before the dataflow starts; they are deleted when the job has finished.
         """
         self._spark = self._spark or frame.sparkSession
-        source = DataFrameSource(frame)
-        self._frames.append(source)
-        return self.from_source(source, source_name, rate=rate)
+        return self.from_source(DataFrameSource(frame), source_name, rate=rate)
 
     def from_source(self, source: Source[Any], source_name: str = "Source", *, rate: float | None = None) -> DataStream:
         """A stream from a source object; with `rate` it gives at most so many records a second, over all subtasks."""
@@ -362,7 +359,7 @@ class StreamExecutionEnvironment:
 
     def _start(self, job_name: str | None, on_output: Callable[[str, bytes, Callable[[], None]], None]) -> Job:
         job_id = new_job_id()
-        frames = self._place_frames(job_id)
+        frames = self._place_frames(job_id, self._graph(job_name)[0])
         plan = self.job_plan(job_name)
         replan = self._replanner(job_name)
         self._pipeline.job_started()
@@ -381,9 +378,10 @@ class StreamExecutionEnvironment:
         job.start()
         return job
 
-    def _place_frames(self, job_id: JobId) -> list[DataFrameSource]:
-        """The DataFrames that are sources; each is told where its rows are kept."""
-        frames, self._frames = self._frames, []
+    def _place_frames(self, job_id: JobId, graph: JobGraph) -> list[DataFrameSource]:
+        """The DataFrames that are sources of a job; each is told where its rows are kept, for this job."""
+        functions = (unlimited(operator.spec.function) for v in graph.vertices for operator in v.operators)
+        frames = [function for function in functions if isinstance(function, DataFrameSource)]
         layout = StorageSettings.of(self._configuration).layout(job_id) if frames else None
         for frame in frames:
             frame.place(layout.task_owned if layout is not None else tempfile.gettempdir())

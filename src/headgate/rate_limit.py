@@ -10,7 +10,7 @@ from headgate.errors import InvalidArgument
 from headgate.functions import OutputTag
 from headgate.sources import UNCUT, DynamicSource, ReaderContext, Source, SourceReader, SplitEnumerator
 
-__all__ = ["limited"]
+__all__ = ["limited", "unlimited"]
 
 _BURST_MS = 100  # what was not given in time may be given later, but not more than this at once
 
@@ -28,12 +28,26 @@ def limited(source: Source[Any], rate: float) -> Source[Any]:
     return LimitedDynamic(source, rate) if isinstance(source, DynamicSource) else Limited(source, rate)
 
 
+def unlimited(source: Any) -> Any:
+    """What stands behind a limit, if there is one.
+
+    >>> unlimited("anything else")
+    'anything else'
+    """
+    return source.source if isinstance(source, Limited) else source
+
+
 class Limited(Source[Any]):
     """A source whose splits are known when the job starts."""
 
     def __init__(self, source: Source[Any], rate: float) -> None:
         self._source, self._rate = source, rate
         self.single, self.type, self.side_outputs = source.single, source.type, source.side_outputs
+
+    @property
+    def source(self) -> Source[Any]:
+        """The source itself."""
+        return self._source
 
     def splits(self, parallelism: int) -> list[Any]:
         """Those of the source."""

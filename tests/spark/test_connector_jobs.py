@@ -244,6 +244,15 @@ def test_a_data_frame_is_read_on_after_a_kill(make_env, spark, workers, tmp_path
     assert parquet_ids(f"{tmp_path}/out") == Counter(range(COUNT))
 
 
+def test_a_data_frame_in_two_jobs(make_env, spark, workers, tmp_path):
+    env = make_env(1)
+    rows = env.from_dataframe(spark.range(100).selectExpr("id", "'x' as word"))
+    for name in ("first", "second"):  # what the first job staged is deleted with it
+        rows.sink_to(FileSink(f"{tmp_path}/{name}", "parquet"))
+        env.execute(name)
+        assert parquet_ids(f"{tmp_path}/{name}") == Counter(range(100))
+
+
 # --- S3 ---------------------------------------------------------------------------------------------------------------
 
 

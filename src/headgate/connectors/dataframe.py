@@ -46,7 +46,7 @@ class DataFrameSource(DynamicSource[FileSplit]):
 
     def place(self, directory: str) -> None:
         """Say below which directory the rows are kept while the job needs them."""
-        self._place = f"{directory}/dataframe-{uuid4().hex[:12]}"
+        self._place, self._staged = f"{directory}/dataframe-{uuid4().hex[:12]}", False
 
     def stage(self) -> None:
         """Write the rows, once."""

@@ -10,6 +10,7 @@ fenced whoever was at it.
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -186,9 +187,9 @@ class _Writer(SinkWriter[Portion]):
             return [_key_bytes(key(row)) for row in batch.rows()]
         return [_key_bytes(one) for one in batch.arrow().column(key).to_pylist()]
 
+    @abstractmethod
     def put(self, keys: list[bytes | None] | None, values: Sequence[bytes | None]) -> None:
         """Take encoded records; no keys: none has one."""
-        raise NotImplementedError
 
 
 class TransactionWriter(_Writer):

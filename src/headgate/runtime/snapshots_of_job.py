@@ -67,6 +67,7 @@ class JobSnapshots:
         self._acks: dict[tuple[int, TaskId], AckState] = {}
         self._published: dict[int, Snapshot] = {}
         self._commits = Commits()  # of storage 'jobmanager', which has no log
+        self._numbered = _FIRST_ENTRY  # which stands for what an imported snapshot holds
         self._recovered: list[CompletedCheckpoint] = []
         self._resumed_ref: CompletedRef | None = None
         self.job_id = job_id
@@ -253,9 +254,9 @@ class JobSnapshots:
         with self._lock:
             self._acks = {key: ack for key, ack in self._acks.items() if key[0] > checkpoint_id}
         if self._log is None:
-            number = self._commits.pairs[-1][1] + 1 if self._commits.pairs else 1
-            self._commits = self._commits.add(checkpoint_id, number)
-            return ev.LogEntryClaimed(checkpoint_id, number)
+            self._numbered += 1  # as in a log: never again, whatever is stepped back over
+            self._commits = self._commits.add(checkpoint_id, self._numbered)
+            return ev.LogEntryClaimed(checkpoint_id, self._numbered)
         commits = [CommitNumber(number) for number in subsumed]
         try:
             return ev.LogEntryClaimed(checkpoint_id, self._log.complete(self._published[checkpoint_id], commits).commit)
