@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession, functions
 
 from headgate import Configuration, StreamExecutionEnvironment
 from headgate.connectors.files import FileSink, FileSource
-from headgate.runtime.session import get_session
+from headgate.driver.session import get_session
 
 TYPE = "k bigint, v bigint"
 

@@ -27,19 +27,19 @@ from typing import Any
 
 import psutil
 
-from headgate.keygroups import KeyGroupRange, KeyHasher
-from headgate.protocol.barriers import AlignmentMetrics
-from headgate.protocol.checkpoint_types import Barrier, CheckpointOptions
-from headgate.protocol.messages import AcknowledgeCheckpoint
-from headgate.runtime.operators.base import OperatorSnapshot
-from headgate.runtime.snapshot import SnapshotInProgress
-from headgate.runtime.snapshot_files import SnapshotWriter, WorkerStorage
+from headgate.checkpoint.barriers import AlignmentMetrics
+from headgate.checkpoint.types import Barrier, CheckpointOptions
+from headgate.control.messages import AcknowledgeCheckpoint
+from headgate.records.key_groups import KeyGroupRange, KeyHasher
 from headgate.state.api import StateTtlConfig, ValueStateDescriptor
 from headgate.state.backend import BackendSetup, KeyedStateBackend
-from headgate.state.hashmap import HashMapBackend
+from headgate.state.hashmap.backend import HashMapBackend
 from headgate.state.operator import OperatorStateSnapshot
 from headgate.state.rocksdb import MemoryBudget, RocksDBBackend
 from headgate.storage.layout import Attempt
+from headgate.worker.operators.base import OperatorSnapshot
+from headgate.worker.snapshot import SnapshotInProgress
+from headgate.worker.snapshot_writer import SnapshotWriter, WorkerStorage
 
 MAX_PARALLELISM = 128
 BACKENDS: dict[str, type[KeyedStateBackend]] = {"hashmap": HashMapBackend, "rocksdb": RocksDBBackend}

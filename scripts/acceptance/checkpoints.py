@@ -36,7 +36,7 @@ from headgate import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from headgate.sinks import FileSink
+from headgate.api.two_phase import FileSink
 from headgate.storage.layout import JobLayout, metadata_path
 from headgate.storage.log import load_completed, newest_job
 from headgate.storage.remote import open_store
@@ -334,7 +334,7 @@ def files_below(directory: str) -> set[str]:
 
 def orphans(directory: str, *options: str) -> set[str]:
     """What `headgate gc --dry-run` lists."""
-    command = [sys.executable, "-m", "headgate.cli", "gc", "--dry-run", *options, f"{directory}/checkpoints"]
+    command = [sys.executable, "-m", "headgate.cli.main", "gc", "--dry-run", *options, f"{directory}/checkpoints"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     return set(re.findall(r"\S*/checkpoints/\S+", done.stdout))
 

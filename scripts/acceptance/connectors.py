@@ -36,17 +36,17 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from acceptance.checkpoints import checkpointed, kill_worker
 from acceptance.lines import Outcome, line, wait_until
 from headgate import JobClient, StreamExecutionEnvironment
-from headgate.connectors.data_source import PythonDataSource
-from headgate.connectors.data_source_sink import PythonDataSink
+from headgate.api.sink import Sink
+from headgate.api.sources import CollectionSource
+from headgate.api.stream import DataStream
 from headgate.connectors.delta import DeltaSink
-from headgate.connectors.epochs import EpochSink
 from headgate.connectors.files import FileSink, FileSource
-from headgate.runtime.checkpointing import CheckpointService
-from headgate.sink import Sink
-from headgate.sources import CollectionSource
-from headgate.stream import DataStream
-from headgate.testing.deadly import Deadly, Tickets
-from headgate.types import as_type
+from headgate.connectors.spark.epochs import EpochSink
+from headgate.connectors.spark.sink import PythonDataSink
+from headgate.connectors.spark.source import PythonDataSource
+from headgate.driver.checkpoints import CheckpointService
+from headgate.records.types import as_type
+from headgate.testing.kills import Deadly, Tickets
 
 COUNT, KILLS, RATE = 1_000_000, 20, 22_000
 PAIR = "id bigint, word string"
@@ -156,7 +156,7 @@ def text(env: StreamExecutionEnvironment, directory: str) -> DataStream:
 
 def frame(env: StreamExecutionEnvironment, _: str) -> DataStream:
     """A Spark DataFrame."""
-    from headgate.runtime.session import get_session
+    from headgate.driver.session import get_session
 
     spark: SparkSession = get_session(None, env.get_configuration())
     rows = spark.range(0, COUNT, 1, 8).selectExpr("id", "concat('w', id % 7) as word")

@@ -32,9 +32,9 @@ from headgate import (
     Types,
     ValueStateDescriptor,
 )
+from headgate.api.two_phase import FileSink
 from headgate.job_client import SavepointFormat
-from headgate.sinks import FileSink
-from headgate.state_reader import StateSnapshotReader
+from headgate.savepoints.reader import StateSnapshotReader
 from headgate.storage.layout import creator_of
 from headgate.storage.objects import MissingObject
 

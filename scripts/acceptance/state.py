@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 
 from acceptance.lines import Outcome, line
-from headgate.keygroups import KeyGroupRange, KeyHasher
+from headgate.records.key_groups import KeyGroupRange, KeyHasher
 from headgate.state.api import StateTtlConfig, ValueStateDescriptor
 from headgate.state.backend import BackendSetup
-from headgate.state.hashmap import HashMapBackend
+from headgate.state.hashmap.backend import HashMapBackend
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 GIB, MIB = 1 << 30, 1 << 20

@@ -6,24 +6,8 @@
 [2, 4, 6]
 """
 
-from headgate.checkpoint_config import CheckpointConfig, CheckpointingMode, ExternalizedCheckpointRetention
-from headgate.config import Configuration
-from headgate.environment import JobClient, JobExecutionResult, StreamExecutionEnvironment
-from headgate.errors import (
-    ConfigError,
-    GraphError,
-    HeadgateError,
-    IllegalState,
-    InvalidArgument,
-    JobCancelled,
-    JobFailed,
-    NotEnoughSlots,
-    StateMigrationError,
-    StorageError,
-    UserCodeError,
-    WorkerLost,
-)
-from headgate.functions import (
+from headgate.api.checkpoint_config import CheckpointConfig, CheckpointingMode, ExternalizedCheckpointRetention
+from headgate.api.functions import (
     AggregateFunction,
     BroadcastProcessFunction,
     CheckpointedFunction,
@@ -46,9 +30,35 @@ from headgate.functions import (
     SinkFunction,
     SourceFunction,
 )
-from headgate.restart import RestartStrategies
-from headgate.runtime.job import JobStatus
-from headgate.runtime.session import spark_conf
+from headgate.api.state_backends import (
+    EmbeddedRocksDBStateBackend,
+    FsStateBackend,
+    HashMapStateBackend,
+    MemoryStateBackend,
+    RocksDBStateBackend,
+    StateBackend,
+)
+from headgate.api.stream import ConnectedStreams, DataStream, KeyedStream
+from headgate.config import Configuration
+from headgate.driver.job import JobStatus
+from headgate.driver.session import spark_conf
+from headgate.environment import JobClient, JobExecutionResult, StreamExecutionEnvironment
+from headgate.errors import (
+    ConfigError,
+    GraphError,
+    HeadgateError,
+    IllegalState,
+    InvalidArgument,
+    JobCancelled,
+    JobFailed,
+    NotEnoughSlots,
+    StateMigrationError,
+    StorageError,
+    UserCodeError,
+    WorkerLost,
+)
+from headgate.job.restart import RestartStrategies
+from headgate.records.types import Row, TypeInformation, Types
 from headgate.state.api import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -64,16 +74,6 @@ from headgate.state.api import (
     ValueStateDescriptor,
 )
 from headgate.state.timers import TimeDomain
-from headgate.state_backends import (
-    EmbeddedRocksDBStateBackend,
-    FsStateBackend,
-    HashMapStateBackend,
-    MemoryStateBackend,
-    RocksDBStateBackend,
-    StateBackend,
-)
-from headgate.stream import ConnectedStreams, DataStream, KeyedStream
-from headgate.types import Row, TypeInformation, Types
 
 __version__ = "0.1.0"
 

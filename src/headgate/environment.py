@@ -17,34 +17,34 @@ from typing import Any, Self
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate import config
-from headgate.checkpoint_config import CheckpointConfig, CheckpointingMode
+from headgate.api.checkpoint_config import CheckpointConfig, CheckpointingMode
+from headgate.api.functions import callable_of
+from headgate.api.rate_limit import limited, unlimited
+from headgate.api.sources import CollectionSource, DataGenSource, SequenceSource, Source
+from headgate.api.state_backends import StateBackend
+from headgate.api.stream import DataStream, DataStreamSink, Records, call_site, check_parallelism
 from headgate.config import Configuration, process_defaults
-from headgate.connectors.dataframe import DataFrameSource
-from headgate.connectors.epochs import EpochSink
-from headgate.connectors.epochs import forget as forget_staged
+from headgate.connectors.spark.dataframe import DataFrameSource
+from headgate.connectors.spark.epochs import EpochSink
+from headgate.connectors.spark.epochs import forget as forget_staged
+from headgate.driver.epochs import epoch_sinks
+from headgate.driver.job import JobStatus, SparkJob
+from headgate.driver.progress import live_table
+from headgate.driver.replan import dry_run, saved_key_groups, with_key_groups
+from headgate.driver.session import get_session
+from headgate.driver.snapshots import named_manifest
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument, JobCancelled
-from headgate.functions import callable_of
-from headgate.graph import Inlet, JobGraph, OperatorSpec, Pipeline, build_job_graph
+from headgate.graph.job_graph import Inlet, JobGraph, OperatorSpec, Pipeline, build_job_graph
+from headgate.graph.levels import Layout, as_json, describe, lay_out
+from headgate.graph.plan import JobPlan, Settings, make_plan
 from headgate.ids import JobId, new_job_id
+from headgate.job.restart import RestartStrategyConfiguration, from_configuration
 from headgate.job_client import Job, JobClient, JobExecutionResult
-from headgate.levels import Layout, as_json, describe, lay_out
-from headgate.rate_limit import limited, unlimited
+from headgate.local import LocalRun
+from headgate.records.types import TypeInformation, as_type
 from headgate.rest import linger, register
-from headgate.restart import RestartStrategyConfiguration, from_configuration
-from headgate.runtime.epochs import epoch_sinks
-from headgate.runtime.job import JobStatus, SparkJob
-from headgate.runtime.local import LocalRun
-from headgate.runtime.operators.ends import decode_collected
-from headgate.runtime.plan import JobPlan, Settings, make_plan
-from headgate.runtime.progress import live_table
-from headgate.runtime.replan import dry_run, saved_key_groups, with_key_groups
-from headgate.runtime.session import get_session
-from headgate.runtime.snapshots_of_job import named_manifest
-from headgate.sources import CollectionSource, DataGenSource, SequenceSource, Source
-from headgate.state_backends import StateBackend
 from headgate.storage.settings import StorageSettings
-from headgate.stream import DataStream, DataStreamSink, Records, call_site, check_parallelism
-from headgate.types import TypeInformation, as_type
+from headgate.worker.operators.ends import decode_collected
 
 __all__ = ["JobClient", "JobExecutionResult", "StreamExecutionEnvironment"]
 
@@ -160,7 +160,7 @@ class StreamExecutionEnvironment:
         return CheckpointConfig(self._configuration)
 
     def set_state_backend(self, state_backend: StateBackend) -> StreamExecutionEnvironment:
-        """Where keyed state lives, and where its checkpoints go; see `headgate.state_backends`."""
+        """Where keyed state lives, and where its checkpoints go; see `headgate.api.state_backends`."""
         state_backend.apply_to(self._configuration)
         return self
 

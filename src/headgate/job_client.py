@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from headgate.checkpoint.types import SavepointFormat
+from headgate.driver.job_checkpoints import JobCheckpoints
 from headgate.errors import HeadgateError, IllegalState
 from headgate.ids import JobId
-from headgate.protocol.checkpoint_types import SavepointFormat
-from headgate.runtime.job_checkpoints import JobCheckpoints
-from headgate.runtime.status import JobStatus
+from headgate.job.status import JobStatus
 
 __all__ = ["Job", "JobClient", "JobExecutionResult"]
 

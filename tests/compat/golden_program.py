@@ -29,8 +29,8 @@ from headgate import (
     Types,
     ValueStateDescriptor,
 )
+from headgate.api.two_phase import FileSink
 from headgate.job_client import SavepointFormat
-from headgate.sinks import FileSink
 
 COUNT, KEYS = 4000, 8
 RULES = MapStateDescriptor("rules", "bigint", "string")

@@ -18,10 +18,10 @@ from headgate import (
     ValueStateDescriptor,
 )
 from headgate.errors import IllegalState, StateMigrationError
-from headgate.keygroups import KeyGroupRange
+from headgate.records.key_groups import KeyGroupRange
 from headgate.state.backend import BackendSetup
-from headgate.state.canonical import CANONICAL, CanonicalRun, as_native
-from headgate.state.hashmap import HashMapBackend
+from headgate.state.hashmap.backend import HashMapBackend
+from headgate.state.parquet.keyed import CANONICAL, CanonicalRun, as_native
 from headgate.state.rocksdb import RocksDBBackend
 from headgate.state.timers import TimeDomain
 

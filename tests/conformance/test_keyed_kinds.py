@@ -7,6 +7,7 @@ import math
 import pytest
 
 from headgate.errors import IllegalState, InvalidArgument
+from headgate.records.types import Row, Types
 from headgate.state.addresses import NoKeySet
 from headgate.state.api import (
     AggregatingStateDescriptor,
@@ -16,7 +17,6 @@ from headgate.state.api import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from headgate.types import Row, Types
 
 
 def add(a, b):
@@ -141,7 +141,7 @@ def test_null_key_and_null_namespace(still_lab):
 
 
 def test_a_key_of_another_subtask_is_refused(still_lab):
-    from headgate.keygroups import KeyGroupRange
+    from headgate.records.key_groups import KeyGroupRange
 
     still_lab.configure(key_groups=KeyGroupRange(0, 3))
     with pytest.raises(IllegalState, match="key 'hello' is of key group 35, but this subtask owns groups 0 to 3"):
@@ -667,7 +667,7 @@ def test_equal_floats_are_one_key(any_lab):
     ],
 )
 def test_typed_keys(any_lab, key_type, keys):
-    from headgate.types import as_type
+    from headgate.records.types import as_type
 
     any_lab.configure(key_type=as_type(key_type))
     for key in keys:
@@ -690,7 +690,7 @@ def test_hot_path_with_batches(any_lab):
     for _ in range(3):
         backend = any_lab.backend
         addresses = backend.prepare_keys(keys)
-        from headgate.keygroups import KeyHasher
+        from headgate.records.key_groups import KeyHasher
 
         groups = KeyHasher(128).groups(keys)
         backend.begin_batch(addresses, groups)
@@ -708,7 +708,7 @@ def test_hot_path_with_batches(any_lab):
 def test_value_table(any_lab):
     descriptor = value("v", "bigint")
     keys = ["a", "b", "c"]
-    from headgate.keygroups import KeyHasher
+    from headgate.records.key_groups import KeyHasher
 
     groups = KeyHasher(128).groups(keys)
     if any_lab.ttl is not None:

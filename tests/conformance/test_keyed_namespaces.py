@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.errors import IllegalState, InvalidArgument
-from headgate.keygroups import KeyGroupRange
+from headgate.records.key_groups import KeyGroupRange
 from headgate.state.addresses import VOID, NoKeySet
 from headgate.state.api import (
     AggregatingStateDescriptor,

@@ -13,17 +13,12 @@ import msgspec
 import pytest
 from lab import Lab
 
+from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState, InvalidArgument, StateMigrationError
-from headgate.handles import CorruptState
-from headgate.keygroups import KeyGroupRange, key_group, key_group_range
-from headgate.state.api import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    ValueStateDescriptor,
-)
+from headgate.records.key_groups import KeyGroupRange, key_group, key_group_range
+from headgate.records.types import TypeMismatch, Types, as_type
+from headgate.state.api import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
 from headgate.state.backend import SnapshotKind
-from headgate.types import TypeMismatch, Types, as_type
 
 V = ValueStateDescriptor("v")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.errors import InvalidArgument
-from headgate.keygroups import KeyGroupRange, key_group
+from headgate.records.key_groups import KeyGroupRange, key_group
 from headgate.state.addresses import VOID, NoKeySet, address_of
 from headgate.state.timers import TimeDomain
 

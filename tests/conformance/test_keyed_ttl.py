@@ -8,7 +8,7 @@ import pytest
 from lab import Lab
 
 from headgate.errors import InvalidArgument, StateMigrationError
-from headgate.keygroups import key_group
+from headgate.records.key_groups import key_group
 from headgate.state.api import (
     AggregatingStateDescriptor,
     ListStateDescriptor,

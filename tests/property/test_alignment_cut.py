@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.protocol.barriers import (
+from headgate.checkpoint.barriers import (
     BarrierHandler,
     BarrierTracker,
     Block,
@@ -23,7 +23,7 @@ from headgate.protocol.barriers import (
     TakeSnapshot,
     Unblock,
 )
-from headgate.protocol.checkpoint_types import AlignmentKind, Barrier, CheckpointOptions
+from headgate.checkpoint.types import AlignmentKind, Barrier, CheckpointOptions
 
 END = "end"
 

@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import Types, ValueStateDescriptor
-from headgate.keygroups import KeyGroupRange, KeyHasher
+from headgate.records.key_groups import KeyGroupRange, KeyHasher
 from headgate.state.addresses import NO_KEY, VOID
 from headgate.state.backend import BackendSetup, SnapshotKind
-from headgate.state.column_values import ColumnValue
-from headgate.state.hashmap import HashMapBackend
+from headgate.state.hashmap.backend import HashMapBackend
+from headgate.state.hashmap.column_values import ColumnValue
 
 TOTAL = ValueStateDescriptor("total", Types.LONG())
 GROUP = KeyHasher(8)

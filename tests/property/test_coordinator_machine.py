@@ -11,21 +11,15 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from headgate.checkpoint import events as ev
+from headgate.checkpoint.coordinator import Coordinator
+from headgate.checkpoint.decider import RequestId
+from headgate.checkpoint.plan import PlanInput, PlanVertex, TaskId, TaskReport, TaskStatus, Topology
+from headgate.checkpoint.reasons import FailureReason
+from headgate.checkpoint.settings import CheckpointSettings, ClaimMode, EndStatus, FullCheckpointPolicy, RetentionPolicy
+from headgate.checkpoint.stats import SubtaskMetrics
+from headgate.checkpoint.types import SnapshotType
 from headgate.ids import OperatorId, VertexId
-from headgate.protocol import coordinator_events as ev
-from headgate.protocol.checkpoint_plan import PlanInput, PlanVertex, TaskId, TaskReport, TaskStatus, Topology
-from headgate.protocol.checkpoint_types import SnapshotType
-from headgate.protocol.coordinator import Coordinator
-from headgate.protocol.decider import RequestId
-from headgate.protocol.properties import (
-    CheckpointSettings,
-    ClaimMode,
-    EndStatus,
-    FullCheckpointPolicy,
-    RetentionPolicy,
-)
-from headgate.protocol.reasons import FailureReason
-from headgate.protocol.stats import SubtaskMetrics
 
 TASKS = [TaskId(VertexId(0), 0), TaskId(VertexId(0), 1), TaskId(VertexId(1), 0)]
 TOPOLOGY = Topology(

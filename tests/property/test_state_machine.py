@@ -15,14 +15,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
-from headgate.keygroups import key_group, key_group_range
+from headgate.records.key_groups import key_group, key_group_range
 from headgate.state.addresses import VOID
-from headgate.state.api import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    ValueStateDescriptor,
-)
+from headgate.state.api import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
 from headgate.state.backend import BackendSetup, SnapshotKind
 from headgate.state.timers import TimeDomain
 

@@ -25,13 +25,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState, StorageError
-from headgate.handles import CorruptState
 from headgate.ids import JobId, OperatorId
 from headgate.storage import checkpoints, gc, shared
 from headgate.storage import log as log_module
 from headgate.storage.checkpoints import discard_checkpoint, discard_pending, load, publish, verify
-from headgate.storage.faults import Fault, FaultKind, FaultyStore, Operation
 from headgate.storage.gc import collect, plan_gc
 from headgate.storage.handles import FileSegment
 from headgate.storage.layout import JobLayout, PathKind, subtask_owner
@@ -49,6 +48,7 @@ from headgate.storage.objects import OutcomeUnknown
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.shared import ClaimMode, SharedStateRegistry
 from headgate.storage.writer import Scope, SnapshotTarget, open_writer
+from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, Operation
 
 LAYOUT = JobLayout.of("/data", JobId("a" * 32))
 OPERATOR = OperatorId("1" * 32)

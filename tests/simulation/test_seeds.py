@@ -2,10 +2,10 @@
 
 import pytest
 
-from headgate.runtime.inputs import Inputs
-from headgate.runtime.subtask import Subtask
-from headgate.state.increments import History
+from headgate.state.hashmap.increments import History
 from headgate.testing.simulation.run import play
+from headgate.worker.inputs import Inputs
+from headgate.worker.subtask import Subtask
 
 FIXED = range(60)
 WITHIN = 500

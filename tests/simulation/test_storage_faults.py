@@ -5,9 +5,9 @@ import errno
 import pytest
 
 from headgate.errors import StorageError
-from headgate.storage.faults import Fault, FaultKind
 from headgate.testing.simulation.run import Run
 from headgate.testing.simulation.world import one_input
+from headgate.testing.storage_faults import Fault, FaultKind
 
 COMMON = {
     "execution.checkpointing.mode": "EXACTLY_ONCE",

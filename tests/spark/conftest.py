@@ -7,8 +7,8 @@ import pytest
 from spark_kit import Workers
 
 from headgate import Configuration, StreamExecutionEnvironment
+from headgate.driver.session import get_session
 from headgate.rest import server
-from headgate.runtime.session import get_session
 from kafka_broker import Broker, NoBroker
 
 HERE = Path(__file__).parent
@@ -20,7 +20,7 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if HERE in item.path.parents and not getattr(item.module, "WITHOUT_JVM", False):
+        if HERE in item.path.parents:
             item.add_marker(pytest.mark.spark)
 
 

@@ -4,23 +4,15 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 import psutil
 
+from waiting import wait_until
+
 PROGRAMS = Path(__file__).parent / "programs"
 ORPHAN_SECONDS = 10.0
-
-
-def wait_until(condition, seconds=10.0, what="the condition"):
-    """Poll until the condition gives something true; that."""
-    deadline = time.monotonic() + seconds
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come true in {seconds} s"
-        time.sleep(0.05)
-    return result
 
 
 def comm(process):

@@ -20,10 +20,10 @@ from headgate import (
     RestartStrategies,
     ValueStateDescriptor,
 )
-from headgate.checkpoint_config import ExternalizedCheckpointCleanup
+from headgate.api.checkpoint_config import ExternalizedCheckpointCleanup
+from headgate.api.two_phase import FileSink
+from headgate.driver.job import JobStatus
 from headgate.errors import IllegalState, StorageError
-from headgate.runtime.job import JobStatus
-from headgate.sinks import FileSink
 
 COUNT, KEYS = 12_000, 10
 INPUT = "k bigint, v bigint"

@@ -16,7 +16,7 @@ import pytest
 from spark_kit import wait_until
 from typer.testing import CliRunner
 
-from headgate.cli import app
+from headgate.cli.main import app
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 USERS = 100
@@ -48,7 +48,7 @@ class Machine:
         """`headgate ...` in the background."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_", "HEADGATE_"))}
         return subprocess.Popen(
-            [sys.executable, "-m", "headgate.cli", *map(str, words)],
+            [sys.executable, "-m", "headgate.cli.main", *map(str, words)],
             stdout=output,
             stderr=output,
             text=True,

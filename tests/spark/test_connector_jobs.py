@@ -17,12 +17,12 @@ from test_checkpoints import checkpointed, completed, kill_after_checkpoints
 
 import s3_server
 from headgate import OutputTag, RestartStrategies
-from headgate.connectors.data_source_sink import PythonDataSink
 from headgate.connectors.delta import DeltaSink
-from headgate.connectors.epochs import EpochSink
 from headgate.connectors.files import CORRUPT_TYPE, FileSink, FileSource
+from headgate.connectors.spark.epochs import EpochSink
+from headgate.connectors.spark.sink import PythonDataSink
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument
-from headgate.testing.deadly import MOMENTS, Deadly, Tickets
+from headgate.testing.kills import MOMENTS, Deadly, Tickets
 
 COUNT = 8_000
 PAIR = "id bigint, word string"

@@ -19,8 +19,8 @@ from headgate import (
     SinkFunction,
     SourceFunction,
 )
+from headgate.driver.job import JobStatus
 from headgate.errors import JobCancelled, JobFailed, UserCodeError, WorkerLost
-from headgate.runtime.job import JobStatus
 
 REPORT_SECONDS = 5.0
 HERE = __file__

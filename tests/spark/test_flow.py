@@ -12,8 +12,8 @@ import pytest
 from spark_kit import wait_until
 
 from headgate import KeyedProcessFunction, MapFunction, SinkFunction, SourceFunction
+from headgate.driver.job import JobStatus
 from headgate.errors import JobCancelled
-from headgate.runtime.job import JobStatus
 
 SEQUENCE = "writer bigint, seq bigint"
 PROMPT = 5.0  # generous: a record that is stuck comes never, or seconds late with the next one

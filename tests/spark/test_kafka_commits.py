@@ -9,18 +9,18 @@ from itertools import count
 import pytest
 from confluent_kafka import Producer
 
+from headgate.api.sink import CommitRequest, WriterContext
+from headgate.api.sources import ReaderContext
+from headgate.checkpoint.commits import Commits
+from headgate.checkpoint.types import Barrier
 from headgate.connectors.kafka import KafkaSink, KafkaSource
-from headgate.connectors.kafka_commit import Portion, TransactionCommitter
-from headgate.connectors.kafka_source import KafkaSplit
+from headgate.connectors.kafka.commit import Portion, TransactionCommitter
+from headgate.connectors.kafka.source import KafkaSplit
 from headgate.environment import StreamExecutionEnvironment
 from headgate.errors import ConfigError, StorageError
-from headgate.protocol.checkpoint_types import Barrier
-from headgate.protocol.commits import Commits
-from headgate.runtime.snapshot import assign_state
-from headgate.runtime.subtask import Subtask
-from headgate.sink import CommitRequest, WriterContext
-from headgate.sources import ReaderContext
-from headgate.types import as_type
+from headgate.records.types import as_type
+from headgate.worker.snapshot import assign_state
+from headgate.worker.subtask import Subtask
 from kafka_broker import read_all
 
 _names = count()

@@ -16,9 +16,9 @@ from pyspark_datasources import ArrowDataSource, FakeDataSource
 from spark_kit import wait_until
 
 from headgate import RestartStrategies
-from headgate.connectors.data_source import PythonDataSource
+from headgate.api.two_phase import FileSink
+from headgate.connectors.spark.source import PythonDataSource
 from headgate.errors import HeadgateError
-from headgate.sinks import FileSink
 
 PARTITIONS, RATE = 3, 2500
 

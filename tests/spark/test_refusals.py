@@ -8,7 +8,7 @@ from test_golden import GOLDEN
 from typer.testing import CliRunner
 
 from headgate import KeyedProcessFunction, RestartStrategies, ValueStateDescriptor
-from headgate.cli import app
+from headgate.cli.main import app
 from headgate.config import Configuration, set_process_defaults
 from headgate.errors import HeadgateError
 from headgate.storage.checkpoints import dispose_savepoint

@@ -15,7 +15,7 @@ COUNT, KEYS = 9_000, 10
 
 
 def headgate_run(directory, *options):
-    command = [sys.executable, "-m", "headgate.cli", "run", *options, "-D", "headgate.spark.master=local[16]"]
+    command = [sys.executable, "-m", "headgate.cli.main", "run", *options, "-D", "headgate.spark.master=local[16]"]
     command += ["-D", f"execution.checkpointing.dir=file://{directory}/checkpoints"]
     command += [str(PROGRAMS / "resumable.py"), str(directory)]
     with Path(directory, f"run{len(options)}.log").open("wb") as log:

@@ -10,9 +10,9 @@ from test_checkpoints import KEYS, build, checkpointed, completed, written
 from test_checkpoints import assert_exactly_once as assert_all
 
 from headgate import RestartStrategies
+from headgate.driver.job import JobStatus
 from headgate.errors import HeadgateError, IllegalState, NotEnoughSlots
 from headgate.job_client import SavepointFormat
-from headgate.runtime.job import JobStatus
 from headgate.storage.checkpoints import load
 from headgate.storage.remote import open_store
 

@@ -8,13 +8,13 @@ from test_checkpoints import KEYS, Number, checkpointed, completed, written
 from typer.testing import CliRunner
 
 from headgate import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from headgate.checkpoint_config import ExternalizedCheckpointCleanup
-from headgate.cli import app
+from headgate.api.checkpoint_config import ExternalizedCheckpointCleanup
+from headgate.api.two_phase import FileSink
+from headgate.cli.main import app
 from headgate.errors import InvalidArgument
 from headgate.job_client import SavepointFormat
-from headgate.sinks import FileSink
-from headgate.state_reader import StateSnapshotReader
-from headgate.state_writer import SavepointWriter
+from headgate.savepoints.reader import StateSnapshotReader
+from headgate.savepoints.writer import SavepointWriter
 
 COUNT = 6000
 
@@ -90,7 +90,7 @@ def test_only_some_keys_are_read(spark, snapshots, backend, kind):
 
 def test_key_groups_are_pruned(snapshots):
     snapshot = StateSnapshotReader.open(snapshots["hashmap", "canonical"])
-    from headgate.keygroups import KeyGroupRange
+    from headgate.records.key_groups import KeyGroupRange
 
     assert len(snapshot.parts("number", "count")) == 2
     assert len(snapshot.parts("number", "count", KeyGroupRange(0, 10))) == 1

@@ -6,13 +6,13 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from headgate.batch import Batch
 from headgate.environment import StreamExecutionEnvironment
-from headgate.functions import TaskInfo
-from headgate.protocol.frames import DRAIN, Frame, Kind, pack, read_frames
-from headgate.runtime.operators.ends import decode_collected
-from headgate.runtime.plan import JobPlan, VertexPlan
-from headgate.runtime.subtask import Relay, Subtask
+from headgate.graph.plan import JobPlan, VertexPlan
+from headgate.graph.task_info import TaskInfo
+from headgate.records.batch import Batch
+from headgate.records.frames import DRAIN, Frame, Kind, pack, read_frames
+from headgate.worker.operators.ends import decode_collected
+from headgate.worker.subtask import Relay, Subtask
 
 
 class Services:

@@ -6,11 +6,11 @@ import pytest
 
 from headgate import Configuration, JobStatus, RestartStrategies, StreamExecutionEnvironment
 from headgate.config import set_process_defaults
+from headgate.driver.job import SparkJob
 from headgate.environment import JobClient
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument, JobFailed
 from headgate.ids import new_job_id
 from headgate.rest import server
-from headgate.runtime.job import SparkJob
 
 
 @pytest.fixture

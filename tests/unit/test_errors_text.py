@@ -27,8 +27,8 @@ from headgate import (
     ValueStateDescriptor,
     spark_conf,
 )
+from headgate.driver.session import get_session
 from headgate.errors import ConfigError, GraphError, HeadgateError, InvalidArgument, UserCodeError
-from headgate.runtime.session import get_session
 
 HERE = r".*test_errors_text\.py:\d+"
 

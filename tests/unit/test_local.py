@@ -14,10 +14,10 @@ from headgate import (
     SourceFunction,
     StreamExecutionEnvironment,
 )
-from headgate.batch import Batch
+from headgate.api.sources import Source, SourceReader
+from headgate.driver.job import JobStatus
 from headgate.errors import IllegalState, UserCodeError
-from headgate.runtime.job import JobStatus
-from headgate.sources import Source, SourceReader
+from headgate.records.batch import Batch
 
 
 def local(parallelism=1, **options):

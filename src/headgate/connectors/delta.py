@@ -11,10 +11,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headgate.connectors.staged import StagedFile, StagedWriter
+from headgate.api.sink import Epoch, EpochCommitter, EpochContext, Sink, SinkWriter, WriterContext
+from headgate.connectors.spark.staged import StagedFile, StagedWriter
 from headgate.errors import InvalidArgument
-from headgate.sink import Epoch, EpochCommitter, EpochContext, Sink, SinkWriter, WriterContext
-from headgate.types import TypeInformation
+from headgate.records.types import TypeInformation
 
 __all__ = ["DeltaSink"]
 

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 
-from headgate.batch import Batch
+from headgate.api.functions import OutputTag
 from headgate.errors import HeadgateError, InvalidArgument
-from headgate.functions import OutputTag
-from headgate.types import PICKLED, Row, TypeInformation, as_type
+from headgate.records.batch import Batch
+from headgate.records.types import PICKLED, Row, TypeInformation, as_type
 
 __all__ = ["CORRUPT_TYPE", "Corrupt", "CorruptRecords", "Decoder", "Encoder", "decoder", "encoder"]
 

@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from headgate.checkpoint.stats import CheckpointStats, StatsSnapshot
+from headgate.checkpoint.types import SavepointFormat
+from headgate.driver.job import SparkJob
 from headgate.errors import HeadgateError, InvalidArgument
 from headgate.job_client import JobClient
-from headgate.protocol.checkpoint_types import SavepointFormat
-from headgate.protocol.stats import CheckpointStats, StatsSnapshot
 from headgate.rest import documents
 from headgate.rest.operations import Operations, UnknownOperation
-from headgate.runtime.job import SparkJob
 from headgate.storage.checkpoints import dispose_savepoint
 from headgate.storage.remote import open_store
 

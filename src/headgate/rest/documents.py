@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from headgate import config
+from headgate.checkpoint.stats import CheckpointStats, StatsSnapshot, SubtaskStats, SummaryFigures, VertexStats
 from headgate.config import Configuration
-from headgate.graph import Vertex
-from headgate.protocol.stats import CheckpointStats, StatsSnapshot, SubtaskStats, SummaryFigures, VertexStats
-from headgate.runtime.job import SparkJob
+from headgate.driver.job import SparkJob
+from headgate.graph.job_graph import Vertex
 
 __all__ = [
     "checkpoint_config",

@@ -16,10 +16,10 @@ import uvicorn
 
 from headgate import config
 from headgate.config import Configuration
+from headgate.driver.job import SparkJob
 from headgate.errors import ConfigError
 from headgate.rest.app import Jobs, make_app
 from headgate.rest.operations import Operations
-from headgate.runtime.job import SparkJob
 
 __all__ = ["known_servers", "linger", "register"]
 

@@ -19,8 +19,8 @@ from datetime import timedelta
 from typing import Any, ClassVar, Generic, TypeVar
 
 from headgate.errors import InvalidArgument
+from headgate.records.types import TypeInformation, as_type
 from headgate.state.ttl_config import CleanupStrategies, StateTtlConfig, Time
-from headgate.types import TypeInformation, as_type
 
 __all__ = [
     "AggregatingState",

@@ -27,9 +27,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta, TypeMeta, attach, read_inline
 from headgate.errors import IllegalState, InvalidArgument
-from headgate.handles import KeyedStateHandle, ReadPayload, StateMeta, TypeMeta, attach, read_inline
-from headgate.keygroups import KeyGroupRange, KeyHasher
+from headgate.records.key_groups import KeyGroupRange, KeyHasher
+from headgate.records.types import PICKLED, TypeInformation
 from headgate.state.addresses import (
     NO_KEY,
     VOID,
@@ -50,12 +51,11 @@ from headgate.state.api import (
     ValueStateDescriptor,
 )
 from headgate.state.cells import Cell, ListCell, MapCell, ValueCell
-from headgate.state.columns import ColumnTable
 from headgate.state.copying import copier
+from headgate.state.hashmap.columns import ColumnTable
 from headgate.state.keyed import KeyedAggregating, KeyedList, KeyedMap, KeyedReducing, KeyedValue, Mergeable
 from headgate.state.timers import Timers
 from headgate.state.ttl import Expiry, TtlAggregating, TtlList, TtlMap, TtlReducing, TtlValue
-from headgate.types import PICKLED, TypeInformation
 
 __all__ = ["BackendSetup", "KeyedStateBackend", "SnapshotKind", "SnapshotRun", "StateSpec", "ValueTable"]
 

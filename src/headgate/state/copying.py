@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headgate.types import TypeInformation
+from headgate.records.types import TypeInformation
 
 __all__ = ["ATOMS", "copied", "copier", "is_immutable"]
 

@@ -6,7 +6,7 @@
 
 All of it lives in memory, with either keyed backend. A snapshot has two parts: `snapshot()` copies, while no record is
 processed; the function it returns serialises, on any thread. What comes out is plain data with an offset and a checksum
-per element, so that `rescale` (which follows `headgate.protocol.assignment`) cuts it without looking inside.
+per element, so that `rescale` (which follows `headgate.checkpoint.assignment`) cuts it without looking inside.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import cloudpickle
 import msgspec
 import pyarrow as pa
 
+from headgate.checkpoint.assignment import Mode, Part, StateShape, redistribute
 from headgate.errors import IllegalState, InvalidArgument, StateMigrationError, StorageError
-from headgate.protocol.assignment import Mode, Part, StateShape, redistribute
+from headgate.records.types import TypeInformation, TypeMismatch
 from headgate.state.api import ListState, ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from headgate.state.broadcast import BroadcastState
-from headgate.types import TypeInformation, TypeMismatch
 
 __all__ = [
     "OperatorListState",
@@ -57,7 +57,7 @@ _PICKLE_PROTOCOL = 5  # fixed: a snapshot outlives the Python that wrote it
 class TypeSnapshot(msgspec.Struct, frozen=True):
     """A type as plain data: its kind and its Arrow schema as an IPC message (None: pickled).
 
-    >>> from headgate.types import as_type
+    >>> from headgate.records.types import as_type
     >>> TypeSnapshot.of(as_type("bigint")).restore()
     bigint
     """
@@ -151,7 +151,7 @@ class OperatorStateSnapshot(msgspec.Struct, frozen=True):
         return not self.states and self.raw is None
 
     def shapes(self) -> dict[str, StateShape]:
-        """The managed states, as `headgate.protocol.assignment.redistribute` takes them."""
+        """The managed states, as `headgate.checkpoint.assignment.redistribute` takes them."""
         return {state.name: state.shape for state in self.states}
 
     def raw_shapes(self) -> dict[str, StateShape]:
@@ -160,7 +160,7 @@ class OperatorStateSnapshot(msgspec.Struct, frozen=True):
 
 
 class RestoredState(msgspec.Struct, frozen=True):
-    """A run of elements to restore; `carried` as in `headgate.protocol.assignment.Part`.
+    """A run of elements to restore; `carried` as in `headgate.checkpoint.assignment.Part`.
 
     >>> RestoredState(StateSnapshot("s", Mode.UNION, (), b"", (), ()), carried=False).carried
     False

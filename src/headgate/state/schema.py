@@ -17,9 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from headgate.checkpoint.handles import StateMeta
 from headgate.errors import IllegalState, StateMigrationError
-from headgate.handles import StateMeta
-from headgate.types import TypeInformation
+from headgate.records.types import TypeInformation
 
 __all__ = ["Compatibility", "Verdict", "check_key_type", "check_state", "compare_types", "migrate_batch"]
 
@@ -59,7 +59,7 @@ _EXACT_IN_FLOAT = {pa.float32(): _INTS[:2], pa.float64(): _INTS[:3]}
 def compare_types(old: TypeInformation, new: TypeInformation) -> Compatibility:
     """Whether values stored as `old` can be read as `new`.
 
-    >>> from headgate.types import as_type
+    >>> from headgate.records.types import as_type
     >>> compare_types(as_type("a int"), as_type("a bigint, b string")).verdict
     <Verdict.AFTER_MIGRATION: 'after migration'>
     """

@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState, StorageError
-from headgate.handles import CorruptState
 from headgate.storage.handles import FileSegment, Handle
 from headgate.storage.layout import (
     METADATA,

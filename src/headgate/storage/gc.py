@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
+from headgate.checkpoint.handles import CorruptState
 from headgate.errors import StorageError
-from headgate.handles import CorruptState
 from headgate.storage.checkpoints import RunAll, Snapshot, load
 from headgate.storage.layout import Attempt, JobLayout, ParsedPath, PathKind
 from headgate.storage.log import CompletedRef, LogEntry, read_log

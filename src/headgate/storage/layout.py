@@ -22,8 +22,8 @@ from typing import Final
 
 import msgspec
 
+from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState, InvalidArgument, StorageError
-from headgate.handles import CorruptState
 from headgate.ids import JobId
 from headgate.storage.objects import MissingObject, ObjectStore, normalise
 

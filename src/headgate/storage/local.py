@@ -5,8 +5,6 @@ and then given its name by `rename` (which replaces) or `link` (which fails if t
 flushed too, since the name lives there.
 """
 
-# ruff: noqa: D102  an override means what its base says
-
 from __future__ import annotations
 
 import errno

@@ -22,20 +22,12 @@ from typing import Final, NewType, TypeAlias
 
 import msgspec
 
+from headgate.checkpoint.commits import Commits
+from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState, StorageError
-from headgate.handles import CorruptState
 from headgate.ids import JobId
-from headgate.protocol.commits import Commits
 from headgate.storage.checkpoints import Snapshot, load
-from headgate.storage.layout import (
-    Attempt,
-    JobLayout,
-    PathKind,
-    is_job_id,
-    make_ref,
-    metadata_path,
-    resolve_ref,
-)
+from headgate.storage.layout import Attempt, JobLayout, PathKind, is_job_id, make_ref, metadata_path, resolve_ref
 from headgate.storage.objects import (
     MissingObject,
     ObjectStore,
@@ -253,7 +245,7 @@ class LogStatus(enum.Enum):
 class JobLog:
     """The log in the hands of a driver that has claimed an epoch.
 
-    >>> from headgate.storage.faults import MemoryStore
+    >>> from headgate.testing.storage_faults import MemoryStore
     >>> layout = JobLayout.of("/data", JobId("a" * 32))
     >>> log = JobLog.start(MemoryStore(), layout, "wordcount", clock=lambda: 0)
     >>> log.attempt(0)

@@ -18,10 +18,10 @@ from typing import Final
 
 import msgspec
 
+from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState, StorageError
-from headgate.handles import CorruptState
 from headgate.ids import JobId, OperatorId
-from headgate.keygroups import KeyGroupRange
+from headgate.records.key_groups import KeyGroupRange
 from headgate.storage.handles import FileSegment, Handle, Placeholder, size_of
 from headgate.storage.layout import Attempt
 from headgate.storage.sealed import seal, unseal

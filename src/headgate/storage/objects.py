@@ -299,7 +299,7 @@ def create(store: ObjectStore, path: str, data: bytes) -> bool:
     If the reply is lost, the object is read again. Give each call data of its own: then OutcomeUnknown is left only for
     what nobody can tell.
 
-    >>> from headgate.storage.faults import MemoryStore
+    >>> from headgate.testing.storage_faults import MemoryStore
     >>> store = MemoryStore()
     >>> create(store, "a", b"1"), create(store, "a", b"2")
     (True, False)

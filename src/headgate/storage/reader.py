@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, assert_never
 
+from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState
-from headgate.handles import CorruptState
 from headgate.storage.handles import FileSegment, Handle, InlineBytes, Placeholder, size_of
 from headgate.storage.objects import MissingObject, ObjectStore, reported
 
@@ -33,7 +33,7 @@ def damaged(segment: FileSegment, reason: str) -> CorruptState:
 class SnapshotReader:
     """Reads what handles name. The paths of handles are absolute here, as `checkpoints.load` gives them.
 
-    >>> from headgate.storage.faults import MemoryStore
+    >>> from headgate.testing.storage_faults import MemoryStore
     >>> store = MemoryStore()
     >>> store.put("/chk-1/a", b"headgate")
     >>> SnapshotReader(store).read(FileSegment("/chk-1/a", 4, 4, zlib.crc32(b"gate")))

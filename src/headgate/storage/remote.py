@@ -5,8 +5,6 @@ that it could not read, and its listings may come from a cache: each could make 
 create is a check followed by a write; so memory takes a lock here, and S3 gets a conditional put.
 """
 
-# ruff: noqa: D102  an override means what its base says
-
 from __future__ import annotations
 
 import secrets

@@ -17,8 +17,8 @@ import struct
 import zlib
 from typing import Final
 
+from headgate.checkpoint.handles import CorruptState
 from headgate.errors import StorageError
-from headgate.handles import CorruptState
 
 __all__ = ["HEADER_SIZE", "actual_crc32", "seal", "sealed_crc32", "unseal"]
 

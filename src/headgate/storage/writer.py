@@ -252,7 +252,7 @@ class StateWriter(ABC):
 def open_writer(store: ObjectStore, target: SnapshotTarget, owner: str) -> StateWriter:
     """The writer of one owner (`layout.subtask_owner`, or "driver") for one checkpoint.
 
-    >>> from headgate.storage.faults import MemoryStore
+    >>> from headgate.testing.storage_faults import MemoryStore
     >>> writer = open_writer(MemoryStore(), SnapshotTarget(7, Attempt(1), "/chk-7"), "v0-s0")
     >>> writer.write("words", b"abc")
     Part(id='words', handle=InlineBytes(data=b'abc'), shared=False)

@@ -11,24 +11,25 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
-from headgate import functions as f
-from headgate.batch import Batch
+from headgate.api import functions as f
+from headgate.api.functions import OutputTag
+from headgate.api.stream import DataStream, DataStreamSink
+from headgate.checkpoint.types import Barrier
 from headgate.config import Configuration
 from headgate.environment import StreamExecutionEnvironment
 from headgate.errors import IllegalState, InvalidArgument, UserCodeError
-from headgate.functions import OutputTag, TaskInfo
-from headgate.graph import Edge
-from headgate.protocol.checkpoint_types import Barrier
-from headgate.protocol.frames import DRAIN, Kind, pack, read_frames
-from headgate.runtime.failures import OperatorFailure, describe
-from headgate.runtime.inputs import DATA, decode
-from headgate.runtime.output import EdgeWriter, Outbox
-from headgate.runtime.plan import JobPlan, OutputEdge, VertexPlan
-from headgate.runtime.snapshot import SubtaskRestore, SubtaskState, assign_state
-from headgate.runtime.status import Status
-from headgate.runtime.subtask import Subtask
-from headgate.stream import DataStream, DataStreamSink
-from headgate.types import TypeInformation, TypeMismatch
+from headgate.graph.job_graph import Edge
+from headgate.graph.plan import JobPlan, OutputEdge, VertexPlan
+from headgate.graph.task_info import TaskInfo
+from headgate.job.status import Status
+from headgate.records.batch import Batch
+from headgate.records.frames import DRAIN, Kind, pack, read_frames
+from headgate.records.types import TypeInformation, TypeMismatch
+from headgate.worker.failures import OperatorFailure, describe
+from headgate.worker.inputs import DATA, decode
+from headgate.worker.output import EdgeWriter, Outbox
+from headgate.worker.snapshot import SubtaskRestore, SubtaskState, assign_state
+from headgate.worker.subtask import Subtask
 
 __all__ = ["OneInputHarness", "TwoInputHarness"]
 

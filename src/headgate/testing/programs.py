@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from headgate.api.stream import DataStream
 from headgate.config import Configuration
 from headgate.environment import StreamExecutionEnvironment, use_local_runtime
 from headgate.errors import IllegalState, InvalidArgument
-from headgate.runtime.local import LocalRun
-from headgate.runtime.operators.ends import decode_collected
-from headgate.stream import DataStream
+from headgate.local import LocalRun
+from headgate.worker.operators.ends import decode_collected
 
 __all__ = ["RunResult", "local_runtime", "run"]
 

@@ -3,7 +3,7 @@
 import sys
 
 from headgate import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
-from headgate.sinks import FileSink
+from headgate.api.two_phase import FileSink
 
 COUNT, KEYS = 9_000, 10
 

@@ -9,8 +9,8 @@ import psutil
 from pyspark.sql import SparkSession
 
 from headgate import SourceFunction, StreamExecutionEnvironment
+from headgate.driver.session import REQUIRED, spark_conf
 from headgate.errors import ConfigError, NotEnoughSlots
-from headgate.runtime.session import REQUIRED, spark_conf
 
 
 class Silent(SourceFunction):

@@ -4,10 +4,10 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
+from headgate.api.sink import Epoch, EpochContext, WriterContext
 from headgate.connectors.delta import DeltaSink
-from headgate.connectors.staged import StagedWriter
-from headgate.sink import Epoch, EpochContext, WriterContext
-from headgate.types import as_type
+from headgate.connectors.spark.staged import StagedWriter
+from headgate.records.types import as_type
 
 PAIR = as_type("word string, n bigint")
 WORDS = ["a", None, "a/b", "50%", "ä b", "x=y", "it's"]
@@ -75,7 +75,7 @@ def test_secrets_are_not_shown(tmp_path):
 
 
 def test_large_epochs_are_several_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("headgate.connectors.staged._FILE_BYTES", 1000)
+    monkeypatch.setattr("headgate.connectors.spark.staged._FILE_BYTES", 1000)
     writer = StagedWriter(str(tmp_path), "part", PAIR)
     for n in range(100):
         writer.write_batch(PAIR.to_batch([("x" * 100, n)]))

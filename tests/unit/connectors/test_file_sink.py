@@ -10,10 +10,10 @@ import pytest
 from botocore.exceptions import ClientError
 
 from headgate import StreamExecutionEnvironment
+from headgate.api.sink import CommitRequest, WriterContext
 from headgate.connectors.files import FileSink
 from headgate.errors import InvalidArgument, StorageError
-from headgate.sink import CommitRequest, WriterContext
-from headgate.types import as_type
+from headgate.records.types import as_type
 
 PAIR = as_type("word string, n bigint")
 JOB = "0123456789abcdef" * 2
@@ -102,7 +102,7 @@ def test_files_roll(tmp_path):
 
 
 def test_partitions_are_directories_that_others_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("headgate.connectors.file_sink._OPEN_FILES", 3)
+    monkeypatch.setattr("headgate.connectors.files.sink._OPEN_FILES", 3)
     type = as_type("day date, kind string, n bigint")
     sink = FileSink(str(tmp_path), "parquet", partition_by=["day", "kind"])
     writer = made(sink, type)

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headgate import OutputTag, StreamExecutionEnvironment
+from headgate.api.sources import ReaderContext
 from headgate.connectors.files import CORRUPT_TYPE, FileSource
 from headgate.errors import HeadgateError, InvalidArgument, StorageError
-from headgate.sources import ReaderContext
 
 PAIR = "word string, n bigint"
 WHERE = ReaderContext(0, 1, lambda: 0)

@@ -7,11 +7,11 @@ import cloudpickle
 import pytest
 
 from headgate import Row
+from headgate.api.sink import CommitRequest, WriterContext
 from headgate.connectors.kafka import KafkaSink
-from headgate.connectors.kafka_commit import Marker, Portion, TransactionCommitter
+from headgate.connectors.kafka.commit import Marker, Portion, TransactionCommitter
 from headgate.errors import InvalidArgument, StorageError
-from headgate.sink import CommitRequest, WriterContext
-from headgate.types import PICKLED, as_type
+from headgate.records.types import PICKLED, as_type
 from kafka_mock import MockCluster
 
 TYPE = as_type("user bigint, word string")

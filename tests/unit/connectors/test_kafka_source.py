@@ -6,12 +6,12 @@ import time
 import pytest
 
 from headgate import OutputTag, StreamExecutionEnvironment
+from headgate.api.sources import ReaderContext
 from headgate.connectors.kafka import KafkaSource
-from headgate.connectors.kafka_source import BEGINNING, KafkaSplit
+from headgate.connectors.kafka.source import BEGINNING, KafkaSplit
 from headgate.connectors.values import CORRUPT_TYPE
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument, StorageError
-from headgate.runtime.local import LocalRun
-from headgate.sources import ReaderContext
+from headgate.local import LocalRun
 from kafka_mock import MockCluster
 
 
@@ -251,7 +251,7 @@ def test_a_checkpoint_tells_the_group(cluster, topic):
 def test_topics_that_do_not_exist_and_brokers_that_do_not_answer(cluster, topic, monkeypatch, capsys):
     with pytest.raises(ConfigError, match=r"have no topic 'nowhere'; create it, or correct topics="):
         discovered(KafkaSource(cluster.address, topics=["nowhere"]))
-    monkeypatch.setattr("headgate.connectors.kafka_source._ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("headgate.connectors.kafka.source._ANSWER_SECONDS", 0.3)
     deaf = KafkaSource("127.0.0.1:9", topics=[topic], options={"log_level": 0})
     with pytest.raises(StorageError, match=r"no broker of '127.0.0.1:9' answered in 0 s .*check brokers="):
         discovered(deaf)

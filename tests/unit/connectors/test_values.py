@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from headgate import OutputTag
-from headgate.batch import Batch
 from headgate.connectors.values import CORRUPT_TYPE, Corrupt, CorruptRecords, decoder, encoder
 from headgate.errors import HeadgateError, InvalidArgument
-from headgate.types import as_type
+from headgate.records.batch import Batch
+from headgate.records.types import as_type
 
 PAIR = "word string, n bigint"
 

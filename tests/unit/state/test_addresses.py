@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidArgument
-from headgate.keygroups import key_group
+from headgate.records.key_groups import key_group
 from headgate.state.addresses import (
     NO_KEY,
     VOID,

@@ -7,10 +7,10 @@ import sys
 import threading
 
 from headgate import Types
-from headgate.keygroups import KeyGroupRange, KeyHasher
+from headgate.records.key_groups import KeyGroupRange, KeyHasher
 from headgate.state.api import ListStateDescriptor, ValueStateDescriptor
 from headgate.state.backend import BackendSetup, SnapshotKind
-from headgate.state.hashmap import HashMapBackend
+from headgate.state.hashmap.backend import HashMapBackend
 
 V = ValueStateDescriptor("v", "bigint")
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from headgate.handles import KeyedStateHandle, Payload, Segment, TypeMeta
-from headgate.keygroups import KeyGroupRange
-from headgate.state.increments import Generation, History, changed_entries
+from headgate.checkpoint.handles import KeyedStateHandle, Payload, Segment, TypeMeta
+from headgate.records.key_groups import KeyGroupRange
+from headgate.state.hashmap.increments import Generation, History, changed_entries
 
 PICKLED = TypeMeta("pickled")
 

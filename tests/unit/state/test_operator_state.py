@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from headgate.checkpoint.assignment import Mode
 from headgate.errors import IllegalState, InvalidArgument, StateMigrationError, StorageError
-from headgate.protocol.assignment import Mode
+from headgate.records.types import Row, Types
 from headgate.state.api import ListState, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from headgate.state.operator import (
     OperatorStateBackend,
@@ -28,7 +29,6 @@ from headgate.state.operator import (
     StateSnapshot,
     rescale,
 )
-from headgate.types import Row, Types
 
 list_of = ListStateDescriptor
 map_of = MapStateDescriptor

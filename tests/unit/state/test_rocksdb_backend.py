@@ -10,16 +10,16 @@ from itertools import groupby
 
 import pytest
 
+from headgate.checkpoint.handles import CorruptState, decode_handle, detach, encode_handle
 from headgate.errors import IllegalState, InvalidArgument, StorageError
-from headgate.handles import CorruptState, decode_handle, detach, encode_handle
-from headgate.keygroups import KeyGroupRange, key_group, key_group_range
+from headgate.records.key_groups import KeyGroupRange, key_group, key_group_range
+from headgate.records.types import TypeMismatch
 from headgate.state.addresses import VOID
 from headgate.state.api import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from headgate.state.backend import BackendSetup, SnapshotKind
 from headgate.state.rocksdb import MemoryBudget, RocksDBBackend, writeback
 from headgate.state.rocksdb.lists_maps import BULK_ROWS
 from headgate.state.timers import TimeDomain
-from headgate.types import TypeMismatch
 
 V = ValueStateDescriptor("v", "bigint")
 GROUPS = KeyGroupRange(0, 127)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.keygroups import KeyGroupRange
+from headgate.records.key_groups import KeyGroupRange
 from headgate.state.api import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from headgate.state.backend import BackendSetup
 from headgate.state.rocksdb import MemoryBudget, RocksDBBackend, writeback

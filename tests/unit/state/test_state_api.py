@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.errors import InvalidArgument
+from headgate.records.types import PICKLED, Types
 from headgate.state.api import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -12,7 +13,6 @@ from headgate.state.api import (
     Time,
     ValueStateDescriptor,
 )
-from headgate.types import PICKLED, Types
 
 
 @pytest.mark.parametrize("name", [None, "", 5])

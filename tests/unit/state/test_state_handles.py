@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.errors import StorageError
-from headgate.handles import (
+from headgate.checkpoint.handles import (
     CorruptState,
     GroupTable,
     KeyedStateHandle,
@@ -19,7 +18,8 @@ from headgate.handles import (
     encode_handle,
     read_inline,
 )
-from headgate.types import PICKLED, Types, as_type
+from headgate.errors import StorageError
+from headgate.records.types import PICKLED, Types, as_type
 
 
 def handle():

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from headgate.records.types import Types, as_type
 from headgate.state.schema import Verdict, compare_types
-from headgate.types import Types, as_type
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import IllegalState
-from headgate.keygroups import KeyGroupRange
-from headgate.state.tables import Layer, StateTable, view
+from headgate.records.key_groups import KeyGroupRange
+from headgate.state.hashmap.tables import Layer, StateTable, view
 
 
 def table_of(entries, groups=4):

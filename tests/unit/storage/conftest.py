@@ -7,8 +7,8 @@ import uuid
 import pytest
 
 import s3_server
-from headgate.storage.faults import MemoryStore
 from headgate.storage.remote import open_store
+from headgate.testing.storage_faults import MemoryStore
 
 SCHEMES = ["file", "memory", "s3", "dict"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.ids import JobId, OperatorId
-from headgate.keygroups import KeyGroupRange
+from headgate.records.key_groups import KeyGroupRange
 from headgate.storage.checkpoints import publish
 from headgate.storage.layout import Attempt, JobLayout, subtask_owner
 from headgate.storage.manifest import Manifest, OperatorState, PieceKind, SnapshotType, StatePiece, SubtaskState

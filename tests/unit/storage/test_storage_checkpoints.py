@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from storage_jobs import JOB, LAYOUT, content, manifest_of, take, take_savepoint, write_pieces
 
+from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState, StorageError
-from headgate.handles import CorruptState
 from headgate.ids import JobId
 from headgate.storage.checkpoints import (
     discard_checkpoint,
@@ -23,13 +23,13 @@ from headgate.storage.checkpoints import (
     stored_checkpoints,
     verify,
 )
-from headgate.storage.faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
 from headgate.storage.handles import FileSegment
 from headgate.storage.layout import Attempt, JobLayout, make_savepoint_directory
 from headgate.storage.local import LocalStore
 from headgate.storage.manifest import Manifest, Part, PieceKind, SnapshotType, StatePiece, decode_manifest, handles_of
 from headgate.storage.objects import MissingObject, OutcomeUnknown
 from headgate.storage.reader import SnapshotReader
+from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
 
 
 def read_all(store, snapshot):

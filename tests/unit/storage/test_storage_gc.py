@@ -10,12 +10,12 @@ from storage_jobs import JOB, LAYOUT, take, write_pieces
 from headgate.errors import StorageError
 from headgate.ids import JobId
 from headgate.storage.checkpoints import load, stored_checkpoints, verify
-from headgate.storage.faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
 from headgate.storage.gc import Verdict, collect, plan_gc
 from headgate.storage.layout import Attempt, JobLayout
 from headgate.storage.log import JobLog, read_log
 from headgate.storage.manifest import FORMAT_VERSION, MAGIC
 from headgate.storage.sealed import seal
+from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
 
 
 def start(store, layout=LAYOUT, restored=None):

@@ -9,11 +9,10 @@ import re
 
 import pytest
 
+from headgate.checkpoint.handles import CorruptState
 from headgate.config import Configuration
 from headgate.errors import ConfigError, IllegalState, InvalidArgument, StorageError
-from headgate.handles import CorruptState
 from headgate.ids import JobId
-from headgate.storage.faults import MemoryStore
 from headgate.storage.layout import (
     Attempt,
     JobLayout,
@@ -30,6 +29,7 @@ from headgate.storage.layout import (
 )
 from headgate.storage.local import LocalStore
 from headgate.storage.settings import StorageKind, StorageSettings
+from headgate.testing.storage_faults import MemoryStore
 
 JOB = JobId("0123456789abcdef" * 2)
 DIGEST = "ab" * 16

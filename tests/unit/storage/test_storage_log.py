@@ -9,12 +9,11 @@ import msgspec
 import pytest
 from storage_jobs import JOB, LAYOUT, take, take_savepoint
 
+from headgate.checkpoint.commits import Commits
+from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState, StorageError
-from headgate.handles import CorruptState
 from headgate.ids import JobId
-from headgate.protocol.commits import Commits
 from headgate.storage.checkpoints import discard_checkpoint
-from headgate.storage.faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
 from headgate.storage.layout import Attempt, JobLayout
 from headgate.storage.log import (
     KEPT_ENTRIES,
@@ -34,6 +33,7 @@ from headgate.storage.log import (
 )
 from headgate.storage.manifest import SnapshotType
 from headgate.storage.objects import OutcomeUnknown
+from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
 
 
 def start(store, layout=LAYOUT, name="wordcount", now=1000, **arguments):

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from headgate import storage
+from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState, StorageError
-from headgate.handles import CorruptState
 from headgate.ids import JobId, OperatorId
-from headgate.keygroups import KeyGroupRange
+from headgate.records.key_groups import KeyGroupRange
 from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
 from headgate.storage.layout import Attempt
 from headgate.storage.manifest import (

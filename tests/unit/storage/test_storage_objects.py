@@ -16,7 +16,6 @@ from storage_race import race
 
 from headgate.errors import IllegalState, InvalidArgument, StorageError
 from headgate.storage import local as local_module
-from headgate.storage.faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
 from headgate.storage.local import LocalStore
 from headgate.storage.objects import (
     MissingObject,
@@ -28,6 +27,7 @@ from headgate.storage.objects import (
     scheme_of,
 )
 from headgate.storage.remote import S3Store, open_store
+from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
 
 WRITERS = 16
 

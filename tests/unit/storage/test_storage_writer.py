@@ -11,15 +11,15 @@ import zlib
 
 import pytest
 
+from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState, StorageError
-from headgate.handles import CorruptState
-from headgate.storage.faults import Fault, FaultKind, FaultyStore, MemoryStore
 from headgate.storage.handles import FileSegment, InlineBytes, Placeholder, size_of
 from headgate.storage.layout import Attempt
 from headgate.storage.local import LocalStore
 from headgate.storage.objects import ObjectStore
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.writer import Scope, SnapshotTarget, WriteStats, open_writer
+from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore
 
 TARGET = SnapshotTarget(7, Attempt(1, 2), "/job/chk-7", "/job/shared", inline_threshold=100)
 SAVEPOINT = SnapshotTarget(7, Attempt(1, 2), "/sp", None, inline_threshold=100)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from headgate.driver.job import JobStatus
 from headgate.environment import JobClient as _JobClient
 from headgate.environment import JobExecutionResult
 from headgate.ids import JobId
 from headgate.pyflink.common.completable_future import CompletableFuture
-from headgate.runtime.job import JobStatus
 
 __all__ = ["JobClient"]
 

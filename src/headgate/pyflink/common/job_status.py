@@ -1,5 +1,5 @@
 """`pyflink.common.job_status`."""
 
-from headgate.runtime.job import JobStatus
+from headgate.driver.job import JobStatus
 
 __all__ = ["JobStatus"]

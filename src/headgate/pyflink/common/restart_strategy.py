@@ -1,5 +1,5 @@
 """`pyflink.common.restart_strategy`."""
 
-from headgate.restart import RestartStrategies, RestartStrategyConfiguration
+from headgate.job.restart import RestartStrategies, RestartStrategyConfiguration
 
 __all__ = ["RestartStrategies", "RestartStrategyConfiguration"]

@@ -1,5 +1,5 @@
 """`pyflink.common.typeinfo`."""
 
-from headgate.types import TypeInformation, Types
+from headgate.records.types import TypeInformation, Types
 
 __all__ = ["TypeInformation", "Types"]

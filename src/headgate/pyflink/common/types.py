@@ -1,5 +1,5 @@
 """`pyflink.common.types`."""
 
-from headgate.types import Row
+from headgate.records.types import Row
 
 __all__ = ["Row"]

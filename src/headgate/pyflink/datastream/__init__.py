@@ -33,11 +33,7 @@ from headgate.pyflink.datastream.functions import (
     SourceFunction,
 )
 from headgate.pyflink.datastream.output_tag import OutputTag
-from headgate.pyflink.datastream.state_backend import (
-    EmbeddedRocksDBStateBackend,
-    HashMapStateBackend,
-    StateBackend,
-)
+from headgate.pyflink.datastream.state_backend import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
 from headgate.pyflink.datastream.stream_execution_environment import StreamExecutionEnvironment
 from headgate.pyflink.datastream.time_domain import TimeDomain
 from headgate.pyflink.datastream.timerservice import TimerService

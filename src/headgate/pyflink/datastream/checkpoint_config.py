@@ -1,5 +1,5 @@
 """`pyflink.datastream.checkpoint_config`."""
 
-from headgate.checkpoint_config import CheckpointConfig
+from headgate.api.checkpoint_config import CheckpointConfig
 
 __all__ = ["CheckpointConfig"]

@@ -1,5 +1,5 @@
 """`pyflink.datastream.checkpointing_mode`."""
 
-from headgate.checkpoint_config import CheckpointingMode
+from headgate.api.checkpoint_config import CheckpointingMode
 
 __all__ = ["CheckpointingMode"]

@@ -1,6 +1,6 @@
 """`pyflink.datastream.data_stream`."""
 
-from headgate.stream import BroadcastStream, ConnectedStreams, DataStream, DataStreamSink, KeyedStream
+from headgate.api.stream import BroadcastStream, ConnectedStreams, DataStream, DataStreamSink, KeyedStream
 
 BroadcastConnectedStream = ConnectedStreams
 

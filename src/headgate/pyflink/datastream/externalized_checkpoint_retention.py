@@ -1,5 +1,5 @@
 """`pyflink.datastream.externalized_checkpoint_retention`."""
 
-from headgate.checkpoint_config import ExternalizedCheckpointRetention
+from headgate.api.checkpoint_config import ExternalizedCheckpointRetention
 
 __all__ = ["ExternalizedCheckpointRetention"]

@@ -1,6 +1,6 @@
 """`pyflink.datastream.functions`."""
 
-from headgate.functions import (
+from headgate.api.functions import (
     AggregateFunction,
     BroadcastProcessFunction,
     CoFlatMapFunction,

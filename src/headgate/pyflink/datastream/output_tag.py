@@ -1,5 +1,5 @@
 """`pyflink.datastream.output_tag`."""
 
-from headgate.functions import OutputTag
+from headgate.api.functions import OutputTag
 
 __all__ = ["OutputTag"]

@@ -1,5 +1,5 @@
 """`pyflink.datastream.state_backend`."""
 
-from headgate.state_backends import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
+from headgate.api.state_backends import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
 
 __all__ = ["EmbeddedRocksDBStateBackend", "HashMapStateBackend", "StateBackend"]

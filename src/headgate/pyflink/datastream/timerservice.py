@@ -1,5 +1,5 @@
 """`pyflink.datastream.timerservice`."""
 
-from headgate.functions import TimerService
+from headgate.api.functions import TimerService
 
 __all__ = ["TimerService"]

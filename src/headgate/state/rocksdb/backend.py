@@ -15,8 +15,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta, TypeMeta, read_inline
 from headgate.errors import IllegalState, InvalidArgument
-from headgate.handles import KeyedStateHandle, ReadPayload, StateMeta, TypeMeta, read_inline
+from headgate.records.types import as_type
 from headgate.state.api import State, StateDescriptor, ValueStateDescriptor
 from headgate.state.backend import (
     BackendSetup,
@@ -29,7 +30,7 @@ from headgate.state.backend import (
 )
 from headgate.state.cells import Cell
 from headgate.state.copying import copier
-from headgate.state.hashmap_cells import TtlValueTable
+from headgate.state.hashmap.cells import TtlValueTable
 from headgate.state.rocksdb.cells import (
     ReusedValue,
     RowListCell,
@@ -43,14 +44,7 @@ from headgate.state.rocksdb.cleanup import Sweeper
 from headgate.state.rocksdb.directory import LocalDirectory
 from headgate.state.rocksdb.keys import RowKeys
 from headgate.state.rocksdb.lists_maps import ListRows, MapRows, Sequencer
-from headgate.state.rocksdb.restoring import (
-    INTERNAL,
-    StoredColumn,
-    column_name,
-    pack_extra,
-    restore_store,
-    rewrite,
-)
+from headgate.state.rocksdb.restoring import INTERNAL, StoredColumn, column_name, pack_extra, restore_store, rewrite
 from headgate.state.rocksdb.rows import Ground, StateRows, ValueRows
 from headgate.state.rocksdb.snapshots import FIRST_STAMP, RocksDBSnapshot, Span, Taken, Uploads
 from headgate.state.rocksdb.store import Column, MemoryBudget, Store
@@ -58,7 +52,6 @@ from headgate.state.rocksdb.values import StoredCodec, codec_for
 from headgate.state.rocksdb.writeback import BATCH_ROWS, WriteBack
 from headgate.state.schema import Verdict, check_key_type, check_state
 from headgate.state.timers import TIMERS, TimeDomain, Timers
-from headgate.types import as_type
 
 __all__ = ["RocksDBBackend"]
 
@@ -73,7 +66,7 @@ _SWEEP_CHANGES = 20_000  # changes that a sweep may write at once before it begi
 class RocksDBBackend(KeyedStateBackend):
     """Keyed state in a local database.
 
-    >>> from headgate.keygroups import KeyGroupRange
+    >>> from headgate.records.key_groups import KeyGroupRange
     >>> backend = RocksDBBackend(BackendSetup("count", KeyGroupRange(0, 127), 128, clock=lambda: 0))
     >>> count = backend.state(ValueStateDescriptor("count", "bigint"))
     >>> backend.set_current_key("a")

@@ -13,7 +13,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
-from headgate.handles import StateMeta
+from headgate.checkpoint.handles import StateMeta
 from headgate.state.cells import MISSING
 from headgate.state.rocksdb.keys import decode_address, encode_address
 from headgate.state.rocksdb.rows import UPPER, Change, Ground, Layer, Portion, StateRows

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate.handles import CorruptState, KeyedStateHandle, ReadPayload, StateMeta
-from headgate.keygroups import KeyGroupRange
+from headgate.checkpoint.handles import CorruptState, KeyedStateHandle, ReadPayload, StateMeta
+from headgate.records.key_groups import KeyGroupRange
 from headgate.state.backend import BackendSetup
 from headgate.state.rocksdb.keys import RowKeys
 from headgate.state.rocksdb.snapshots import FIRST_STAMP, Files, Span

@@ -28,15 +28,15 @@ from itertools import islice, takewhile
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
-from headgate.handles import StateMeta
-from headgate.keygroups import KeyGroupRange
+from headgate.checkpoint.handles import StateMeta
+from headgate.records.key_groups import KeyGroupRange
+from headgate.records.types import TypeMismatch
 from headgate.state.addresses import VOID, key_of, split_address
 from headgate.state.cells import MISSING
+from headgate.state.hashmap.tables import FOREIGN_TABLE
 from headgate.state.rocksdb.keys import RowKeys
 from headgate.state.rocksdb.store import Column, WriteBatch
 from headgate.state.rocksdb.values import Packed, StoredCodec
-from headgate.state.tables import FOREIGN_TABLE
-from headgate.types import TypeMismatch
 
 __all__ = ["UPPER", "Change", "Ground", "Layer", "Portion", "StateRows", "ValueRows"]
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from headgate.checkpoint.handles import FileRef, KeyedStateHandle, Payload
 from headgate.errors import IllegalState
-from headgate.handles import FileRef, KeyedStateHandle, Payload
 from headgate.state.backend import SnapshotRun
 from headgate.state.rocksdb.store import Store
 from headgate.state.rocksdb.writeback import BATCH_ROWS, Cut, WriteBack

@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.errors import InvalidArgument
+from headgate.records.types import TypeInformation, TypeMismatch
 from headgate.state.copying import ATOMS, is_immutable
 from headgate.state.pickling import dump_values, load_values
-from headgate.types import TypeInformation, TypeMismatch
 
 __all__ = ["STAMP_BYTES", "Packed", "StoredCodec", "ValueCodec", "codec_for", "pack_stamp", "unpack_stamp"]
 
@@ -269,7 +269,7 @@ _SCALARS: dict[pa.DataType, tuple[type, int | None]] = {
 def codec_for(type_info: TypeInformation, where: str) -> ValueCodec:
     r"""The codec of a type; `where` names the operator and the state in errors.
 
-    >>> from headgate.types import as_type
+    >>> from headgate.records.types import as_type
     >>> codec = codec_for(as_type("word string, n bigint"), "state 's'")
     >>> codec.encode(codec.keep(("a", 1))), codec.decode(b"\x92\xa1a\x01")
     (b'\x92\xa1a\x01', Row(word='a', n=1))

@@ -12,21 +12,21 @@ from concurrent.futures import Executor, Future
 from random import Random
 from typing import Any
 
+from headgate.checkpoint.plan import TaskId
+from headgate.checkpoint.settings import EndStatus
 from headgate.config import Configuration
+from headgate.control.messages import Finished, FromDriver, FromWorker, Running
+from headgate.driver.checkpoints import CheckpointService
+from headgate.driver.services import DriverIo
+from headgate.graph.plan import JobPlan, VertexPlan
 from headgate.ids import JobId, VertexId
-from headgate.protocol.checkpoint_plan import TaskId
-from headgate.protocol.messages import Finished, FromDriver, FromWorker, Running
-from headgate.protocol.properties import EndStatus
-from headgate.runtime.checkpoint_link import CheckpointLink
-from headgate.runtime.checkpointing import CheckpointService
-from headgate.runtime.driver_io import DriverIo
-from headgate.runtime.plan import JobPlan, VertexPlan
-from headgate.runtime.restore_files import VertexRestore, read_restore
-from headgate.runtime.snapshot import SnapshotInProgress
-from headgate.runtime.snapshot_files import SnapshotWriter, WorkerStorage
-from headgate.runtime.subtask import Relay, Status, Subtask
 from headgate.storage.layout import subtask_owner
 from headgate.storage.objects import ObjectStore
+from headgate.worker.coordinator_link import CheckpointLink
+from headgate.worker.restore import VertexRestore, read_restore
+from headgate.worker.snapshot import SnapshotInProgress
+from headgate.worker.snapshot_writer import SnapshotWriter, WorkerStorage
+from headgate.worker.subtask import Relay, Status, Subtask
 
 __all__ = ["Attempt", "Driver", "Jobs", "SimulatedIo", "Worker"]
 

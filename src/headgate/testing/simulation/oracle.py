@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from headgate.config import Configuration
-from headgate.runtime.epochs import epoch_sinks
-from headgate.runtime.operators.base import Operator
-from headgate.runtime.operators.ends import SourceOperator
-from headgate.runtime.operators.keyed import KeyedOperator
-from headgate.runtime.snapshots_of_job import prepared_of, restore_plan
-from headgate.runtime.subtask import Subtask
+from headgate.driver.epochs import epoch_sinks
+from headgate.driver.snapshots import prepared_of, restore_plan
 from headgate.state.api import ValueStateDescriptor
 from headgate.storage.checkpoints import Snapshot, load, require_intact
-from headgate.storage.faults import MemoryStore
 from headgate.storage.reader import SnapshotReader
 from headgate.testing.simulation.cluster import Attempt, Driver
 from headgate.testing.simulation.world import COUNT, Violation, key_of, worlds
+from headgate.testing.storage_faults import MemoryStore
+from headgate.worker.operators.base import Operator
+from headgate.worker.operators.ends import SourceOperator
+from headgate.worker.operators.keyed import KeyedOperator
+from headgate.worker.subtask import Subtask
 
 __all__ = ["Oracle"]
 

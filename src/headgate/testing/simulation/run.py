@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from random import Random
 
 from headgate.config import Configuration
+from headgate.control.messages import AcknowledgeCheckpoint, AssignSplits, DeclineCheckpoint, Hold
 from headgate.environment import StreamExecutionEnvironment
 from headgate.errors import StorageError
+from headgate.graph.plan import JobPlan
 from headgate.ids import JobId
-from headgate.protocol.messages import AcknowledgeCheckpoint, AssignSplits, DeclineCheckpoint, Hold
-from headgate.runtime.plan import JobPlan
-from headgate.storage.faults import Fault, FaultKind, FaultyStore, Operation
 from headgate.testing.simulation.cluster import Attempt, Driver, SimulatedIo, Worker
 from headgate.testing.simulation.oracle import Oracle
 from headgate.testing.simulation.world import PROGRAMS, Program, Violation, World, worlds
+from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, Operation
 
 __all__ = ["Outcome", "Run", "play"]
 

@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from headgate.batch import Batch
-from headgate.environment import StreamExecutionEnvironment
-from headgate.functions import (
+from headgate.api.functions import (
     CoProcessFunction,
     KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
     RuntimeContext,
 )
-from headgate.sink import (
+from headgate.api.sink import (
     CommitRequest,
     Committer,
     Epoch,
@@ -27,8 +25,10 @@ from headgate.sink import (
     SinkWriter,
     WriterContext,
 )
-from headgate.sinks import TwoPhaseCommitSinkFunction
-from headgate.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
+from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
+from headgate.api.two_phase import TwoPhaseCommitSinkFunction
+from headgate.environment import StreamExecutionEnvironment
+from headgate.records.batch import Batch
 from headgate.state.api import MapStateDescriptor, ValueStateDescriptor
 
 __all__ = ["COUNT", "KEYS", "PROGRAMS", "Program", "Violation", "World", "key_of", "worlds"]

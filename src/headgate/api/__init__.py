@@ -1,0 +1,1 @@
+"""What a program is written with: streams, functions, sources, sinks, checkpoint settings."""

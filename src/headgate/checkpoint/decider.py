@@ -1,0 +1,129 @@
+"""Which request for a checkpoint is served, now or later, and which is turned away (SPEC R5.3).
+
+Requests wait in a queue: savepoints first, then forced ones, then those of users, then by age.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+from enum import Enum
+from typing import NewType
+
+from headgate.checkpoint.reasons import FailureReason
+from headgate.checkpoint.settings import CheckpointProperties
+from headgate.errors import InvalidArgument
+
+__all__ = ["Decision", "Load", "RequestDecider", "RequestId", "Trigger", "TriggerRequest"]
+
+MAX_QUEUED = 1000
+
+RequestId = NewType("RequestId", str)
+"""Given by whoever asks for a checkpoint, unique in the job; the answer carries it."""
+
+
+class Trigger(Enum):
+    """What asked for a checkpoint; statistics show the value."""
+
+    PERIODIC = "periodic"
+    USER = "user"
+    AUTOMATIC = "automatic"  # a full checkpoint by policy or schedule
+    END_OF_DATA = "end of data"  # the last one of a bounded job
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerRequest:
+    """A wish for a checkpoint. Only those of users have an id, which is answered exactly once."""
+
+    properties: CheckpointProperties
+    trigger: Trigger
+    timestamp: int
+    id: RequestId | None = None
+    target: str | None = None  # directory of a savepoint
+    full_reason: str | None = None
+
+    @property
+    def periodic(self) -> bool:
+        """Whether the scheduler made it: only then the pause between checkpoints applies."""
+        return self.trigger is Trigger.PERIODIC
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What goes on while the decision is made."""
+
+    triggering: bool = False  # a checkpoint is being prepared, tasks have not heard of it yet
+    pending: int = 0
+    cleaning: int = 0  # old checkpoints whose files are still being deleted
+    held: bool = False  # the consumers of completed checkpoints lag behind
+    last_completion: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The request to start with, those to fail, and when the scheduler should ask again."""
+
+    start: TriggerRequest | None = None
+    dropped: tuple[tuple[TriggerRequest, FailureReason], ...] = ()
+    reschedule_at: int | None = None
+
+
+class RequestDecider:
+    """Holds the queue and takes the decisions.
+
+    >>> request = TriggerRequest(CheckpointProperties.for_savepoint(force=True), Trigger.USER, timestamp=0)
+    >>> decider = RequestDecider(max_concurrent=1, min_pause_ms=0)
+    >>> decider.submit(request, now=0, load=Load(pending=1)).start is request
+    True
+    """
+
+    def __init__(self, max_concurrent: int, min_pause_ms: int, max_queued: int = MAX_QUEUED) -> None:
+        if max_concurrent < 1 or max_queued < 1:
+            raise InvalidArgument(f"limits must be at least 1, got {max_concurrent} concurrent, {max_queued} queued")
+        self._max_concurrent = max_concurrent
+        self._min_pause_ms = min_pause_ms
+        self._max_queued = max_queued
+        self._queue: list[tuple[tuple[bool, bool, bool, int, int], TriggerRequest]] = []
+        self._submitted = 0
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def submit(self, request: TriggerRequest, now: int, load: Load) -> Decision:
+        """A new request has come: choose among it and those that wait."""
+        full = len(self._queue) >= self._max_queued
+        if full and not self._queue[-1][1].periodic:
+            # Only wishes of users wait: they keep their places.
+            return Decision(dropped=((request, FailureReason.TOO_MANY_CHECKPOINT_REQUESTS),))
+        self._submitted += 1
+        bisect.insort(self._queue, (self._rank(request), request))
+        dropped = ((self._queue.pop()[1], FailureReason.TOO_MANY_CHECKPOINT_REQUESTS),) if full else ()
+        chosen = self.next(now, load)
+        return Decision(chosen.start, dropped + chosen.dropped, chosen.reschedule_at)
+
+    def next(self, now: int, load: Load) -> Decision:
+        """Something has ended: choose among the requests that wait."""
+        if load.triggering or load.held or not self._queue or load.cleaning > self._max_concurrent:
+            return Decision()
+        head = self._queue[0][1]
+        if load.pending >= self._max_concurrent and not head.properties.force:
+            return Decision()
+        self._queue.pop(0)
+        if head.periodic and not head.properties.force and load.last_completion is not None:
+            earliest = load.last_completion + self._min_pause_ms
+            if now < earliest:
+                # Dropped, not kept: the scheduler asks again, so that at most one checkpoint follows the pause.
+                dropped = ((head, FailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS),)
+                return Decision(dropped=dropped, reschedule_at=earliest)
+        return Decision(head)
+
+    def clear(self) -> list[TriggerRequest]:
+        """Empty the queue; gives what was in it, first in line first."""
+        waiting = [request for _, request in self._queue]
+        self._queue.clear()
+        return waiting
+
+    def _rank(self, request: TriggerRequest) -> tuple[bool, bool, bool, int, int]:
+        properties = request.properties
+        # The number of submission is unique, so two requests are never compared themselves.
+        return (not properties.is_savepoint, not properties.force, request.periodic, request.timestamp, self._submitted)

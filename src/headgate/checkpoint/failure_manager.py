@@ -1,0 +1,89 @@
+"""When failed checkpoints fail the job (SPEC R5.6).
+
+Only five reasons count, each checkpoint at most once, and a success that is newer starts the count again. What happened
+on the driver and what a task reported are told apart, because savepoints are treated differently:
+
+                        failure on the driver    failure that a task reported
+    checkpoint          counts                   counts
+    savepoint           never counts             counts
+    stop-with-savepoint never counts             fails the job at once: tasks wait for a completion that never comes
+"""
+
+from __future__ import annotations
+
+from headgate import config
+from headgate.checkpoint.reasons import FailureReason
+from headgate.checkpoint.settings import CheckpointProperties
+from headgate.errors import InvalidArgument
+
+__all__ = ["FailureManager"]
+
+
+class FailureManager:
+    """Counts the failures of one job.
+
+    >>> from headgate.checkpoint.settings import RetentionPolicy
+    >>> checkpoint = CheckpointProperties.for_checkpoint(RetentionPolicy.RETAIN_ON_FAILURE)
+    >>> manager = FailureManager(tolerable=1)
+    >>> manager.failure(FailureReason.CHECKPOINT_EXPIRED, checkpoint, 1) is None
+    True
+    >>> manager.failure(FailureReason.CHECKPOINT_EXPIRED, checkpoint, 2) is None
+    False
+    """
+
+    def __init__(self, tolerable: int) -> None:
+        if tolerable < 0:
+            raise InvalidArgument(f"{config.CHECKPOINT_TOLERABLE_FAILURES.key} must be at least 0, got {tolerable}")
+        self._tolerable = tolerable
+        self._failures = 0
+        self._counted: set[int] = set()
+        self._last_success: int | None = None
+
+    def failure(
+        self,
+        reason: FailureReason,
+        properties: CheckpointProperties,
+        checkpoint_id: int | None,
+        *,
+        by_task: bool = False,
+        detail: str = "",
+    ) -> str | None:
+        """Take a failure in; gives what to fail the job with, or None. There is no id before a checkpoint is made."""
+        why = detail or reason.text
+        if reason.preflight or not by_task:
+            if properties.is_savepoint:
+                return None
+        elif properties.is_synchronous:
+            return f"stop-with-savepoint failed (checkpoint {checkpoint_id}): {why}"
+        return self._count(reason, checkpoint_id, why)
+
+    def success(self, checkpoint_id: int) -> None:
+        """A checkpoint or savepoint was completed."""
+        if self._last_success is None or checkpoint_id > self._last_success:
+            self._last_success = checkpoint_id
+            self._reset()
+
+    def _count(self, reason: FailureReason, checkpoint_id: int | None, why: str) -> str | None:
+        if checkpoint_id is not None:
+            if self._last_success is not None and checkpoint_id <= self._last_success:
+                return None
+            if checkpoint_id in self._counted:
+                return None
+        if not reason.counted:
+            return None
+        if checkpoint_id is not None:
+            self._counted.add(checkpoint_id)
+        self._failures += 1
+        if self._failures <= self._tolerable:
+            return None
+        failures = self._failures
+        self._reset()
+        which = "a checkpoint" if checkpoint_id is None else f"checkpoint {checkpoint_id}"
+        return (
+            f"{failures} checkpoint{'s' * (failures > 1)} failed in a row, {self._tolerable} are tolerated "
+            f"({config.CHECKPOINT_TOLERABLE_FAILURES.key}); the last one, {which}: {why}"
+        )
+
+    def _reset(self) -> None:
+        self._failures = 0
+        self._counted.clear()

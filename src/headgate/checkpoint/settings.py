@@ -1,0 +1,357 @@
+"""How checkpoints are made and how long they live: properties, retention, settings of a job (SPEC R5.2, R5.4, 11).
+
+`CheckpointProperties` belong to one checkpoint, `CheckpointSettings` to a job. Both are checked when they are made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from headgate import config
+from headgate.checkpoint.types import SavepointFormat, SnapshotType, unaligned_enabled
+from headgate.config import Configuration, Option, format_value
+from headgate.errors import InvalidArgument
+
+__all__ = [
+    "CheckpointProperties",
+    "CheckpointSettings",
+    "ClaimMode",
+    "EndStatus",
+    "FullCheckpointPolicy",
+    "RetentionPolicy",
+]
+
+_SHORTEST_MS = 10  # shorter intervals and timeouts are typing errors
+_YEAR_MS = 365 * 24 * 60 * 60 * 1000
+
+
+# ---- one checkpoint ------------------------------------------------------------------------------------------------
+
+
+class EndStatus(Enum):
+    """How a job ended, as retention sees it; SUSPENDED is no end: somebody else goes on with it."""
+
+    FINISHED = "FINISHED"
+    CANCELED = "CANCELED"
+    FAILED = "FAILED"
+    SUSPENDED = "SUSPENDED"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nobody will go on with the job."""
+        return self is not EndStatus.SUSPENDED
+
+
+class RetentionPolicy(Enum):
+    """Which completed checkpoints outlive their job; no policy keeps them when the job finished."""
+
+    NEVER_RETAIN_AFTER_TERMINATION = "NEVER_RETAIN_AFTER_TERMINATION"
+    RETAIN_ON_FAILURE = "RETAIN_ON_FAILURE"
+    RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
+
+    @classmethod
+    def from_option(cls, value: str) -> RetentionPolicy:
+        """The policy behind a value of execution.checkpointing.externalized-checkpoint-retention.
+
+        >>> RetentionPolicy.from_option("DELETE_ON_CANCELLATION").value
+        'RETAIN_ON_FAILURE'
+        """
+        return {
+            "NO_EXTERNALIZED_CHECKPOINTS": cls.NEVER_RETAIN_AFTER_TERMINATION,
+            "DELETE_ON_CANCELLATION": cls.RETAIN_ON_FAILURE,
+            "RETAIN_ON_CANCELLATION": cls.RETAIN_ON_CANCELLATION,
+        }[value]
+
+
+class ClaimMode(Enum):
+    """Who owns the files of the snapshot a job starts from (SPEC R8.4)."""
+
+    NO_CLAIM = "NO_CLAIM"  # the user: never deleted, and the first checkpoint uses none of them
+    CLAIM = "CLAIM"  # the job: deleted once subsumed and unused
+    LEGACY = "LEGACY"  # the user, but checkpoints may depend on them
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointProperties:
+    """What is done with a checkpoint, fixed when it is requested.
+
+    `force`: may exceed the number of concurrent checkpoints and skips the pause. `discard_...`: whether its files are
+    deleted when it is subsumed, or when the job ends that way. `unclaimed`: a snapshot of the user that the job was
+    restored from.
+
+    >>> CheckpointProperties.for_checkpoint(RetentionPolicy.RETAIN_ON_FAILURE).discard_on_end(EndStatus.FAILED)
+    False
+    """
+
+    type: SnapshotType
+    force: bool = False
+    discard_subsumed: bool = False
+    discard_finished: bool = False
+    discard_cancelled: bool = False
+    discard_failed: bool = False
+    discard_suspended: bool = False
+    unclaimed: bool = False
+    format: SavepointFormat | None = None
+    drain: bool = False
+
+    @classmethod
+    def for_checkpoint(
+        cls, policy: RetentionPolicy, type: SnapshotType = SnapshotType.CHECKPOINT
+    ) -> CheckpointProperties:
+        """A checkpoint of the job."""
+        never = policy is RetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION
+        on_cancel = policy is not RetentionPolicy.RETAIN_ON_CANCELLATION
+        return cls(
+            type,
+            discard_subsumed=True,
+            discard_finished=True,
+            discard_cancelled=on_cancel,
+            discard_failed=never,
+            discard_suspended=on_cancel,
+        )
+
+    @classmethod
+    def for_savepoint(cls, force: bool, format: SavepointFormat = SavepointFormat.CANONICAL) -> CheckpointProperties:
+        """A savepoint: the user's, deleted by nobody else."""
+        return cls(SnapshotType.SAVEPOINT, force, format=format)
+
+    @classmethod
+    def for_stop(
+        cls, force: bool, drain: bool, format: SavepointFormat = SavepointFormat.CANONICAL
+    ) -> CheckpointProperties:
+        """The savepoint that a job stops with: to be resumed later, or drained for good."""
+        return cls(SnapshotType.SYNC_SAVEPOINT, force, format=format, drain=drain)
+
+    @classmethod
+    def for_restored(cls, mode: ClaimMode, policy: RetentionPolicy) -> CheckpointProperties:
+        """The snapshot that a job starts from.
+
+        >>> CheckpointProperties.for_restored(ClaimMode.NO_CLAIM, RetentionPolicy.RETAIN_ON_FAILURE).unclaimed
+        True
+        """
+        if mode is ClaimMode.CLAIM:
+            return cls.for_checkpoint(policy)
+        if mode is ClaimMode.LEGACY:
+            return cls.for_savepoint(force=False)
+        return cls(SnapshotType.SAVEPOINT, unclaimed=True, format=SavepointFormat.NATIVE)
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether it is a savepoint, plain or to stop with."""
+        return self.type.is_savepoint
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether the job stops with it."""
+        return self.type is SnapshotType.SYNC_SAVEPOINT
+
+    @property
+    def is_plain_savepoint(self) -> bool:
+        """Whether it leaves no trace in the job: not kept for recovery, not notified, no output committed (R8.1)."""
+        return self.type is SnapshotType.SAVEPOINT
+
+    def discard_on_end(self, status: EndStatus) -> bool:
+        """Whether its files are deleted when the job ends so."""
+        return {
+            EndStatus.FINISHED: self.discard_finished,
+            EndStatus.CANCELED: self.discard_cancelled,
+            EndStatus.FAILED: self.discard_failed,
+            EndStatus.SUSPENDED: self.discard_suspended,
+        }[status]
+
+    def as_full(self) -> CheckpointProperties:
+        """The same checkpoint, written from scratch; a savepoint always is."""
+        return self if self.is_savepoint else replace(self, type=SnapshotType.FULL_CHECKPOINT)
+
+
+# ---- one job -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FullCheckpointPolicy:
+    """When incremental checkpoints are cut off by a full one without being asked (SPEC R7.6); None: never.
+
+    Checked after each completed checkpoint: its full size in bytes, its shared files in total or of one operator, and
+    the number of checkpoints it builds on. `cooldown_ms` passes between a full checkpoint and the next one for such a
+    reason; a full one that failed is tried again after `retry_ms`, then twice as long, and so on up to the cooldown.
+
+    >>> FullCheckpointPolicy(max_chain_length=0)
+    Traceback (most recent call last):
+    headgate.errors.InvalidArgument: max_chain_length of the full checkpoint policy must be at least 1, got 0
+    """
+
+    max_size: int | None = None
+    max_files: int | None = None
+    max_files_per_operator: int | None = None
+    max_chain_length: int | None = None
+    cooldown_ms: int = 60 * 60 * 1000
+    retry_ms: int = 60 * 1000
+
+    @classmethod
+    def from_configuration(cls, configuration: Configuration) -> FullCheckpointPolicy:
+        """The policy that the options ask for.
+
+        >>> options = Configuration({"headgate.full-checkpoint.max-chain-length": 20})
+        >>> FullCheckpointPolicy.from_configuration(options).max_chain_length
+        20
+        """
+        get = configuration.get
+        return cls(
+            get(config.FULL_MAX_SIZE),
+            get(config.FULL_MAX_FILES),
+            get(config.FULL_MAX_FILES_PER_OPERATOR),
+            get(config.FULL_MAX_CHAIN),
+            get(config.FULL_COOLDOWN),
+            get(config.FULL_RETRY),
+        )
+
+    def __post_init__(self) -> None:
+        """Refuse limits that every checkpoint exceeds."""
+        for name in self.__slots__:
+            value = getattr(self, name)
+            least = 0 if name == "cooldown_ms" else 1
+            if value is not None and value < least:
+                raise InvalidArgument(f"{name} of the full checkpoint policy must be at least {least}, got {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    """Everything a job's coordinator must know, with Flink's defaults and bounds; times are milliseconds.
+
+    Values that Flink corrects silently are corrected here too; `warnings` says so, and what else looks wrong.
+
+    >>> CheckpointSettings(interval_ms=12, min_pause_ms=50).interval_ms
+    50
+    """
+
+    interval_ms: int | None = None  # None: no periodic checkpoints
+    interval_during_backlog_ms: int | None = None  # None: as interval_ms; 0: none while a source has a backlog
+    exactly_once: bool = True
+    timeout_ms: int = config.CHECKPOINT_TIMEOUT.default
+    min_pause_ms: int = 0
+    max_concurrent: int = 1
+    tolerable_failures: int = 0
+    retention: RetentionPolicy = RetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION
+    num_retained: int = 1
+    unaligned: bool = False
+    unaligned_forced: bool = False
+    aligned_timeout_ms: int = 0
+    after_tasks_finish: bool = True
+    incremental: bool = False
+    savepoint_dir: str | None = None
+    pause_sources: bool = False
+    history_size: int = config.CHECKPOINT_HISTORY.default
+    full: FullCheckpointPolicy = FullCheckpointPolicy()
+    warnings: tuple[str, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        """Check the bounds of R5.4 and correct what Flink corrects."""
+        _at_least(config.CHECKPOINT_INTERVAL, self.interval_ms, _SHORTEST_MS)
+        _at_least(config.CHECKPOINT_TIMEOUT, self.timeout_ms, _SHORTEST_MS)
+        _at_least(config.CHECKPOINT_MIN_PAUSE, self.min_pause_ms, 0)
+        _at_least(config.CHECKPOINT_MAX_CONCURRENT, self.max_concurrent, 1)
+        _at_least(config.CHECKPOINT_TOLERABLE_FAILURES, self.tolerable_failures, 0)
+        _at_least(config.ALIGNED_TIMEOUT, self.aligned_timeout_ms, 0)
+        _at_least(config.CHECKPOINT_HISTORY, self.history_size, 0)
+        self._check_backlog_interval()
+        warnings: list[str] = []
+        corrected: dict[str, Any] = {
+            "unaligned": unaligned_enabled(
+                exactly_once=self.exactly_once, unaligned=self.unaligned, max_concurrent=self.max_concurrent
+            ),
+            "min_pause_ms": min(self.min_pause_ms, _YEAR_MS),
+        }
+        if self.interval_ms is not None:
+            corrected["interval_ms"] = max(self.interval_ms, corrected["min_pause_ms"])
+        if self.num_retained < 1:
+            corrected["num_retained"] = 1
+            warnings.append(
+                f"{config.CHECKPOINT_NUM_RETAINED.key} is {self.num_retained}: at least one completed checkpoint is "
+                "needed for recovery, so one is kept"
+            )
+        if self.min_pause_ms > 0 and self.max_concurrent > 1:
+            warnings.append(
+                f"{config.CHECKPOINT_MIN_PAUSE.key} counts from the last completed checkpoint: with "
+                f"{config.CHECKPOINT_MAX_CONCURRENT.key} = {self.max_concurrent} checkpoints may still overlap; set it "
+                "to 1 to have a pause after each"
+            )
+        if self.unaligned and not corrected["unaligned"]:
+            warnings.append(
+                f"{config.UNALIGNED.key} needs {config.CHECKPOINT_MODE.key} = EXACTLY_ONCE and is ignored: in "
+                "AT_LEAST_ONCE mode barriers never wait for data anyway"
+            )
+        for name, value in (corrected | {"warnings": tuple(warnings)}).items():
+            object.__setattr__(self, name, value)
+
+    def _check_backlog_interval(self) -> None:
+        backlog = self.interval_during_backlog_ms
+        key = config.CHECKPOINT_INTERVAL_BACKLOG.key
+        if backlog is None or (backlog == 0 and self.interval_ms is not None):
+            return
+        if self.interval_ms is None:
+            raise InvalidArgument(f"{key} is set, but {config.CHECKPOINT_INTERVAL.key} is not: set it too")
+        if backlog < self.interval_ms:
+            raise InvalidArgument(
+                f"{key} must be at least {config.CHECKPOINT_INTERVAL.key} ({self.interval_ms} ms), or 0 for no "
+                f"checkpoints during a backlog; got {backlog} ms"
+            )
+
+    @classmethod
+    def from_configuration(
+        cls, configuration: Configuration, full: FullCheckpointPolicy | None = None
+    ) -> CheckpointSettings:
+        """The settings that the options ask for.
+
+        >>> options = Configuration({"execution.checkpointing.interval": "10 s"})
+        >>> CheckpointSettings.from_configuration(options).interval_ms
+        10000
+        """
+        get = configuration.get
+        return cls(
+            interval_ms=get(config.CHECKPOINT_INTERVAL),
+            interval_during_backlog_ms=get(config.CHECKPOINT_INTERVAL_BACKLOG),
+            exactly_once=get(config.CHECKPOINT_MODE) == "EXACTLY_ONCE",
+            timeout_ms=get(config.CHECKPOINT_TIMEOUT),
+            min_pause_ms=get(config.CHECKPOINT_MIN_PAUSE),
+            max_concurrent=get(config.CHECKPOINT_MAX_CONCURRENT),
+            tolerable_failures=get(config.CHECKPOINT_TOLERABLE_FAILURES),
+            retention=RetentionPolicy.from_option(get(config.CHECKPOINT_RETENTION)),
+            num_retained=get(config.CHECKPOINT_NUM_RETAINED),
+            unaligned=get(config.UNALIGNED),
+            unaligned_forced=get(config.UNALIGNED_FORCED),
+            aligned_timeout_ms=get(config.ALIGNED_TIMEOUT),
+            after_tasks_finish=get(config.CHECKPOINT_AFTER_FINISH),
+            incremental=get(config.CHECKPOINT_INCREMENTAL),
+            savepoint_dir=get(config.SAVEPOINT_DIR),
+            pause_sources=get(config.PAUSE_SOURCES),
+            history_size=get(config.CHECKPOINT_HISTORY),
+            full=full or FullCheckpointPolicy.from_configuration(configuration),
+        )
+
+    def interval(self, *, backlog: bool) -> int | None:
+        """The time between two checkpoints while sources have a backlog or not; None: no checkpoints.
+
+        >>> CheckpointSettings(interval_ms=1000, interval_during_backlog_ms=0).interval(backlog=True)
+        """
+        if backlog and self.interval_during_backlog_ms is not None:
+            return self.interval_during_backlog_ms or None
+        return self.interval_ms
+
+    def first_delay_bounds(self) -> tuple[int, int]:
+        """Between which delays the first checkpoint starts: spread, so that jobs do not checkpoint in step.
+
+        >>> CheckpointSettings(interval_ms=10_000, min_pause_ms=100).first_delay_bounds()
+        (100, 10000)
+        """
+        assert self.interval_ms is not None
+        # Sources that wait for the first checkpoint should not wait for a whole interval.
+        latest = 2 * self.min_pause_ms if self.pause_sources else self.interval_ms
+        return self.min_pause_ms, latest
+
+
+def _at_least(option: Option[Any], value: int | None, least: int) -> None:
+    if value is not None and value < least:
+        bound = format_value(option, least)
+        raise InvalidArgument(f"{option.key} must be at least {bound}, got {format_value(option, value)}")

@@ -1,0 +1,352 @@
+"""A directory of files as a source, read once or watched for new files (SPEC R9.4).
+
+What happens to files:
+
+    appears            read, once; files are read whole, so move them in when they are complete
+    hidden (. or _)    left alone, and so are directories named like that
+    changed, appended  an error that names it, or with on_change="ignore" only what was there when it was found is read
+    renamed            a new name is a new file: it is read (again)
+    deleted            before it was read: like a corrupt record, with its path; afterwards: nothing
+    empty              no records
+    damaged            a line that cannot be read is a corrupt record; of a Parquet or compressed file the rest of it
+    other columns      a Parquet file without a column of the type, or a CSV file with another header: like damaged
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headgate.api.functions import OutputTag
+from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
+from headgate.connectors.files.formats import FilePart, PartReader, open_part
+from headgate.connectors.values import Corrupt, CorruptRecords, Decoder, decoder
+from headgate.errors import InvalidArgument, StorageError
+from headgate.records.batch import Batch
+from headgate.records.types import TypeInformation, as_type
+
+__all__ = ["FileSource", "FileSplit"]
+
+FileSplit = tuple[FilePart, ...]
+
+_FORMATS = ("text", "json", "csv", "parquet")
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+_PARTS_OF_A_SPLIT = 256
+_SPLITS, _LEAST_SPLIT = 32, 1 << 20
+_WATCH_FOR_EVER = 10_000
+_BROKEN = (pa.ArrowException, ValueError, EOFError, zlib.error)
+
+
+class FileSource(DynamicSource[FileSplit]):
+    """Records of the files at a path: a directory with all below it, one file, or a pattern with `*`.
+
+    `format` is text, json, csv or parquet; files may be compressed (`.gz` and the like). The path may have any scheme that
+    fsspec knows. With `watch_ms` the source never ends: it looks for new files in that interval. What cannot be read
+    goes where `on_corrupt` says: "fail", "skip", or an OutputTag.
+
+    >>> FileSource("/data/in", "csv", "word string, n bigint").type
+    row<word string, n bigint>
+    """
+
+    def __init__(
+        self,
+        path: str,
+        format: str,
+        type_info: object = None,
+        *,
+        watch_ms: int | None = None,
+        header: bool = False,
+        delimiter: str = ",",
+        on_corrupt: str | OutputTag = "fail",
+        on_change: str = "fail",
+        split_bytes: int = 32 << 20,
+    ) -> None:
+        self._name = f"FileSource('{path}')"
+        if format not in _FORMATS:
+            raise InvalidArgument(f"{self._name}: unknown format {format!r}; use {', '.join(_FORMATS)}")
+        if on_change not in ("fail", "ignore"):
+            raise InvalidArgument(f"{self._name}: on_change must be 'fail' or 'ignore', got {on_change!r}")
+        if header and format != "csv":
+            raise InvalidArgument(f"{self._name}: only csv files have a header")
+        if split_bytes < 1 or (watch_ms is not None and watch_ms < 1):
+            raise InvalidArgument(f"{self._name}: split_bytes and watch_ms must be positive")
+        CorruptRecords(on_corrupt, self._name)
+        self.path, self.format, self.watch_ms, self.split_bytes = path, format, watch_ms, split_bytes
+        self.on_corrupt, self.on_change = on_corrupt, on_change
+        self.side_outputs = (on_corrupt,) if isinstance(on_corrupt, OutputTag) else ()
+        self._delimiter = delimiter
+        if format == "parquet":
+            self.type = self._parquet_type() if type_info is None else as_type(type_info)
+            if self.type.kind != "row":
+                raise InvalidArgument(f"{self._name}: parquet needs a type with named fields, got {self.type}")
+        else:
+            self.type = decoder(format, type_info, delimiter).type
+        self.header = delimiter.join(self._schema().names) if header else None
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return self._name
+
+    def _schema(self) -> pa.Schema:
+        assert self.type.schema is not None
+        return self.type.schema
+
+    def _parquet_type(self) -> TypeInformation:
+        """The columns of the first file, if no type is given."""
+        fs, root = fsspec.core.url_to_fs(self.path)
+        first = next(iter(sorted(found.path for found in _listed(fs, root))), None)
+        if first is None:
+            raise InvalidArgument(f"{self._name}: there is no file to read the columns from; give a type")
+        with fs.open(first, "rb") as file:
+            return as_type(pq.read_schema(file).remove_metadata())
+
+    def decoder(self) -> Decoder | None:
+        """What makes records of lines; None for Parquet."""
+        if self.format == "parquet":
+            return None
+        return decoder(self.format, self.type if self.format != "text" else None, self._delimiter)
+
+    def enumerator(self, restored: Any | None) -> SplitEnumerator[FileSplit]:
+        """Finds files, on the driver."""
+        return _FileEnumerator(self, restored)
+
+    def reader(self, context: ReaderContext, splits: list[FileSplit]) -> SourceReader[FileSplit]:
+        """Reads files, in a worker."""
+        return _FileReader(self, splits)
+
+
+def _listed(fs: Any, root: str) -> Iterator[FilePart]:
+    """The files at a path, each as one part; hidden ones are left out."""
+    fs.invalidate_cache()
+    if any(mark in root for mark in "*?["):
+        found = fs.glob(root, detail=True).values()
+        yield from (_as_part(info) for info in found if info["type"] == "file" and not _is_hidden(info["name"], root))
+        return
+    if fs.isfile(root):
+        yield _as_part(fs.info(root))
+        return
+    below = [root]
+    while below:
+        for info in fs.ls(below.pop(), detail=True):
+            if _is_hidden(info["name"], root):
+                continue
+            if info["type"] == "directory":
+                below.append(info["name"])
+            else:
+                yield _as_part(info)
+
+
+def _is_hidden(path: str, root: str) -> bool:
+    name = path.rstrip("/").rpartition("/")[2]
+    return name.startswith((".", "_")) and not fnmatch.fnmatch(root.rpartition("/")[2], name)
+
+
+def _as_part(info: dict[str, Any]) -> FilePart:
+    modified = info.get("mtime") or info.get("ETag") or info.get("created")
+    size = int(info.get("size") or 0)
+    return FilePart(info["name"], size, modified if isinstance(modified, float) else str(modified), 0, size)
+
+
+class _FileEnumerator(SplitEnumerator[FileSplit]):
+    """Remembers every file that it gave, by name, size and time; forgets one that is no longer there."""
+
+    def __init__(self, source: FileSource, restored: dict[str, tuple[int, Any]] | None) -> None:
+        self._source = source
+        self._fs, self._root = fsspec.core.url_to_fs(source.path)
+        self.interval = source.watch_ms or _WATCH_FOR_EVER
+        self._known: dict[str, tuple[int, Any]] = dict(restored or {})
+
+    def discover(self) -> Sequence[FileSplit]:
+        try:
+            listed = list(_listed(self._fs, self._root))
+        except FileNotFoundError:
+            if "file" in self._fs.protocol:
+                raise StorageError(f"{self._source.name}: there is no such file or directory") from None
+            listed = []  # an object store has no empty directories
+        except OSError as error:
+            raise StorageError(f"{self._source.name}: cannot list its files: {error}") from error
+        new = []
+        for file in listed:
+            before = self._known.get(file.path)
+            if before is None:
+                new.append(file)
+            elif before != (file.size, file.modified) and self._source.on_change == "fail":
+                raise changed(self._source, file.path, before[0], file.size)
+        names = {file.path for file in listed}
+        self._known = {path: seen for path, seen in self._known.items() if path in names}
+        self._known |= {file.path: (file.size, file.modified) for file in new}
+        self.complete = self._source.watch_ms is None
+        new.sort(key=lambda file: (str(file.modified), file.path))
+        # Enough splits for many subtasks, also if there is little to read; but none so small that it is not worth asking for.
+        step = min(self._source.split_bytes, max(_LEAST_SPLIT, sum(file.size for file in new) // _SPLITS))
+        return self._grouped([part for file in new for part in self._parts(file, step)], step)
+
+    def _parts(self, file: FilePart, step: int) -> list[FilePart]:
+        """Large files are cut, so that several subtasks can read them."""
+        if self._source.format == "parquet":
+            return self._row_groups(file, step)
+        if file.path.endswith(_COMPRESSED):
+            return [FilePart(file.path, file.size, file.modified, 0, None)]
+        return [
+            FilePart(file.path, file.size, file.modified, start, min(start + step, file.size))
+            for start in range(0, file.size, step)
+        ]
+
+    def _row_groups(self, file: FilePart, step: int) -> list[FilePart]:
+        if file.size <= step:  # small ones are opened by the workers only: many of them would keep the driver busy
+            return [FilePart(file.path, file.size, file.modified, 0, _ALL_ROW_GROUPS)]
+        try:
+            with self._fs.open(file.path, "rb") as opened:
+                groups = pq.ParquetFile(opened).num_row_groups
+        except (*_BROKEN, OSError):
+            groups = 1  # its reader will say what is wrong with it
+        together = max(1, groups * step // file.size)
+        return [
+            FilePart(file.path, file.size, file.modified, first, min(first + together, groups))
+            for first in range(0, groups, together)
+        ]
+
+    def _grouped(self, parts: list[FilePart], step: int) -> list[FileSplit]:
+        splits: list[FileSplit] = []
+        group: list[FilePart] = []
+        weight = 0
+        for part in parts:
+            share = min(part.weight if part.end != _ALL_ROW_GROUPS else part.size, part.size) or 1
+            if group and (weight + share > step or len(group) >= _PARTS_OF_A_SPLIT):
+                splits.append(tuple(group))
+                group, weight = [], 0
+            group.append(part)
+            weight += share
+        return [*splits, tuple(group)] if group else splits
+
+    def snapshot(self) -> Any:
+        # A source that is read once has nothing to find any more.
+        return {} if self.complete else dict(self._known)
+
+
+_ALL_ROW_GROUPS = 1 << 30
+
+
+def changed(source: FileSource, path: str, before: int, now: int) -> StorageError:
+    """The error for a file that was found and then written again."""
+    return StorageError(
+        f"{source.name}: {path} has changed since it was found (it had {before} bytes, now {now}): a file must be complete when "
+        "it appears. Write it elsewhere and move it in; or set on_change='ignore' to read only what was there first"
+    )
+
+
+class _FileReader(SourceReader[FileSplit]):
+    def __init__(self, source: FileSource, splits: list[FileSplit]) -> None:
+        self._source = source
+        self._fs, _ = fsspec.core.url_to_fs(source.path)
+        self._decoder = source.decoder()
+        self._splits: deque[deque[FilePart]] = deque(deque(split) for split in splits if split)
+        self._open: PartReader | None = None
+        self._corrupt = CorruptRecords(source.on_corrupt, source.name)
+        self._no_more = False
+
+    @property
+    def wants_split(self) -> bool:
+        return not self._splits and not self._no_more
+
+    def add_splits(self, splits: list[FileSplit]) -> None:
+        self._splits.extend(deque(split) for split in splits if split)
+
+    def no_more_splits(self) -> None:
+        self._no_more = True
+        self.finished = not self._splits
+
+    def poll(self, max_records: int) -> Batch | None:
+        """Small files are read together, so that they make batches of a useful size."""
+        batches: list[Batch] = []
+        left, parts = max_records, _PARTS_OF_A_SPLIT
+        while self._splits and left > 0 and parts > 0:
+            batch = self._read(left)
+            parts -= 1
+            if batch is not None and len(batch):
+                batches.append(batch)
+                left -= len(batch)
+        self.corrupt = self._corrupt.count
+        self.finished = self._no_more and not self._splits
+        return _together(batches)
+
+    def _read(self, max_records: int) -> Batch | None:
+        """Some records of the file that is being read; None if it turns out to be damaged or gone."""
+        split = self._splits[0]
+        try:
+            if self._open is None:
+                self._open = self._open_part(split[0])
+                split[0] = self._open.part
+            batch, bad = self._open.read(max_records)
+        except FileNotFoundError:
+            self._give_up("the file is gone: it was deleted or renamed before it was read")
+            return None
+        except StorageError:
+            raise
+        except (*_BROKEN, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise StorageError(f"{self._source.name}: cannot read {split[0].path}: {error}") from error
+            self._give_up(str(error))
+            return None
+        for place, one in bad:
+            self._corrupt.add(place, one)
+        split[0] = self._open.part
+        if self._open.finished:
+            self._next_part()
+        return batch
+
+    def _open_part(self, part: FilePart) -> PartReader:
+        size = self._fs.size(part.path)
+        if size != part.size and self._source.on_change == "fail":
+            raise changed(self._source, part.path, part.size, size)
+        compression = "infer" if part.end is None else None
+        file = self._fs.open(part.path, "rb", compression=compression)
+        try:
+            if part.end == _ALL_ROW_GROUPS:
+                groups = pq.ParquetFile(file).num_row_groups
+                part = FilePart(part.path, part.size, part.modified, part.start, groups, part.position)
+            return open_part(part, file, self._decoder, self._source.type, self._source.header)
+        except BaseException:
+            file.close()
+            raise
+
+    def _give_up(self, reason: str) -> None:
+        part = self._splits[0][0]
+        self._next_part()
+        self._corrupt.add(part.path, Corrupt(0, b"", reason))
+
+    def _next_part(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+        split = self._splits[0]
+        split.popleft()
+        if not split:
+            self._splits.popleft()
+
+    def take_side(self) -> list[tuple[OutputTag, Any]]:
+        return list(self._corrupt.take())
+
+    def snapshot(self) -> list[FileSplit]:
+        return [tuple(split) for split in self._splits]
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+
+
+def _together(batches: list[Batch]) -> Batch | None:
+    if len(batches) < 2:
+        return batches[0] if batches else None
+    type = batches[0].type
+    if not type.is_typed:
+        return Batch.of_rows([row for batch in batches for row in batch.rows()])
+    return Batch.of_arrow(pa.concat_batches([batch.arrow() for batch in batches]), type)

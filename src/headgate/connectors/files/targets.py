@@ -1,0 +1,262 @@
+"""Where a sink's files come into being: invisible until they are committed, then visible at once and whole.
+
+    local and mounted directories   written in a hidden directory, committed by a rename
+    s3                              a multipart upload, committed by completing it: no object exists before
+
+Both may be committed again. Schemes without such an atomic step are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from headgate.api.sink import CommitRequest
+from headgate.errors import InvalidArgument, StorageError
+from headgate.storage.objects import scheme_of
+
+__all__ = ["PendingFile", "PreparedFile", "Target", "open_target"]
+
+_PART_BYTES = 8 << 20  # S3 takes no parts below 5 MiB, except the last
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedFile:
+    """A file that is durable and not visible yet.
+
+    >>> PreparedFile("/out/part-0.json", "/out/.headgate/part-0.json.inprogress").path
+    '/out/part-0.json'
+    """
+
+    path: str
+    hidden: str  # the hidden file, or the id of the upload
+    parts: tuple[str, ...] = ()  # of an upload
+
+
+class PendingFile(ABC):
+    """A file that is being written."""
+
+    size = 0
+
+    @abstractmethod
+    def write(self, data: Any) -> int:
+        """Append bytes."""
+
+    @abstractmethod
+    def finish(self) -> PreparedFile:
+        """Make it durable."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Forget it."""
+
+
+class Target(ABC):
+    """The directory of a sink. Names are relative to it."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/")
+
+    @abstractmethod
+    def open(self, name: str) -> PendingFile:
+        """A new file that will be visible under this name."""
+
+    @abstractmethod
+    def commit(self, request: CommitRequest[PreparedFile]) -> None:
+        """Make a file visible."""
+
+    @abstractmethod
+    def remove_abandoned(self, pattern: re.Pattern[str]) -> int:
+        """Remove what a writer that is no more has begun: files whose names match."""
+
+
+def open_target(root: str, hidden: str) -> Target:
+    """The target of a path; `hidden` names the directory for files that are being written.
+
+    >>> open_target("ftp://host/out", ".headgate")
+    Traceback (most recent call last):
+    headgate.errors.InvalidArgument: 'ftp://host/out': a file cannot be made visible in one step on ftp; use a local or mounted directory, or s3://
+    """
+    scheme = scheme_of(root)
+    if scheme == "file":
+        return LocalTarget(root, hidden)
+    if scheme == "s3":
+        return S3Target(root)
+    raise InvalidArgument(
+        f"'{root}': a file cannot be made visible in one step on {scheme}; use a local or mounted directory, or s3://"
+    )
+
+
+# --- local ------------------------------------------------------------------------------------------------------------
+
+
+class _LocalFile(PendingFile):
+    def __init__(self, hidden: Path, path: Path) -> None:
+        self._hidden, self._path = hidden, path
+        self._file = hidden.open("xb")
+
+    def write(self, data: Any) -> int:
+        written = self._file.write(data)
+        self.size += written
+        return written
+
+    def finish(self) -> PreparedFile:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        _sync_directory(self._hidden.parent)
+        return PreparedFile(str(self._path), str(self._hidden))
+
+    def abort(self) -> None:
+        self._file.close()
+        self._hidden.unlink(missing_ok=True)
+
+
+class LocalTarget(Target):
+    """A local or mounted directory."""
+
+    def __init__(self, root: str, hidden: str) -> None:
+        super().__init__(root.removeprefix("file://"))
+        self._hidden = Path(self.root) / hidden
+
+    def open(self, name: str) -> PendingFile:
+        hidden = self._hidden / f"{name.rpartition('/')[2]}.inprogress"
+        try:
+            self._hidden.mkdir(parents=True, exist_ok=True)
+            return _LocalFile(hidden, Path(self.root) / name)
+        except OSError as error:
+            raise StorageError(f"the file sink cannot write to '{self.root}': {error}") from error
+
+    def commit(self, request: CommitRequest[PreparedFile]) -> None:
+        path = Path(request.committable.path)
+        with suppress(FileNotFoundError):  # it was committed before; maybe somebody has even taken it away
+            if path.parent != Path(self.root):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            Path(request.committable.hidden).rename(path)
+            _sync_directory(path.parent)
+
+    def remove_abandoned(self, pattern: re.Pattern[str]) -> int:
+        removed = 0
+        with suppress(FileNotFoundError):
+            for file in self._hidden.iterdir():
+                if pattern.fullmatch(file.name.removesuffix(".inprogress")):
+                    file.unlink(missing_ok=True)
+                    removed += 1
+        return removed
+
+
+def _sync_directory(directory: Path) -> None:
+    number = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+# --- S3 ---------------------------------------------------------------------------------------------------------------
+
+
+class _Upload(PendingFile):
+    def __init__(self, fs: Any, bucket: str, key: str, path: str) -> None:
+        self._fs, self._path = fs, path
+        self._where = {"Bucket": bucket, "Key": key}
+        self._id: str = _asked(fs, "create_multipart_upload", self._where)["UploadId"]
+        self._parts: list[str] = []
+        self._buffer = bytearray()
+
+    def write(self, data: Any) -> int:
+        written = memoryview(data).nbytes
+        self._buffer += data
+        self.size += written
+        if len(self._buffer) >= _PART_BYTES:
+            self._send()
+        return written
+
+    def _send(self) -> None:
+        answer = _asked(
+            self._fs,
+            "upload_part",
+            self._where | {"UploadId": self._id, "PartNumber": len(self._parts) + 1, "Body": bytes(self._buffer)},
+        )
+        self._parts.append(answer["ETag"])
+        self._buffer.clear()
+
+    def finish(self) -> PreparedFile:
+        if self._buffer or not self._parts:
+            self._send()
+        return PreparedFile(self._path, self._id, tuple(self._parts))
+
+    def abort(self) -> None:
+        with suppress(StorageError):
+            _asked(self._fs, "abort_multipart_upload", self._where | {"UploadId": self._id})
+
+
+class S3Target(Target):
+    """A prefix of a bucket; uploads that were begun and never completed cost storage until they are aborted."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        try:
+            self._fs = fsspec.filesystem("s3")
+        except ImportError as error:
+            raise InvalidArgument(f"'{root}' needs s3fs: pip install 'headgate[s3]'") from error
+
+    def open(self, name: str) -> PendingFile:
+        path = f"{self.root}/{name}"
+        bucket, key = self._split(path)
+        return _Upload(self._fs, bucket, key, path)
+
+    def _split(self, path: str) -> tuple[str, str]:
+        bucket, _, key = path.split("://", 1)[1].partition("/")
+        return bucket, key
+
+    def commit(self, request: CommitRequest[PreparedFile]) -> None:
+        file = request.committable
+        bucket, key = self._split(file.path)
+        parts = [{"ETag": tag, "PartNumber": number} for number, tag in enumerate(file.parts, 1)]
+        arguments = {"Bucket": bucket, "Key": key, "UploadId": file.hidden, "MultipartUpload": {"Parts": parts}}
+        try:
+            _asked(self._fs, "complete_multipart_upload", arguments)
+        except StorageError as error:
+            self._fs.invalidate_cache()
+            if self._fs.exists(file.path):
+                return  # it was committed before
+            if isinstance(error, _Gone):
+                request.drop(
+                    "the upload is gone and the object is not there: it was aborted from outside (a rule of the bucket?), or "
+                    "the object was committed before and taken away since"
+                )
+            else:
+                request.retry_later()
+
+    def remove_abandoned(self, pattern: re.Pattern[str]) -> int:
+        bucket, key = self._split(self.root)
+        removed = 0
+        answer = _asked(self._fs, "list_multipart_uploads", {"Bucket": bucket, "Prefix": key})
+        for upload in answer.get("Uploads", ()):
+            if pattern.fullmatch(upload["Key"].rpartition("/")[2]):
+                where = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+                with suppress(StorageError):
+                    _asked(self._fs, "abort_multipart_upload", where)
+                removed += 1
+        return removed
+
+
+class _Gone(StorageError):
+    """S3 knows no such upload (any more)."""
+
+
+def _asked(fs: Any, method: str, arguments: dict[str, Any]) -> Any:
+    try:
+        return fs.call_s3(method, **arguments)
+    except Exception as error:
+        response = getattr(error.__cause__ or error, "response", {})
+        kind = _Gone if response.get("Error", {}).get("Code") == "NoSuchUpload" else StorageError
+        raise kind(f"s3 {method} of {arguments['Bucket']}/{arguments.get('Key', '')}: {error}") from error

@@ -1,0 +1,260 @@
+"""Commits portions to Kafka: one transaction each, with a marker of what is done. See kafka_sink for the reasons."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.api.sink import CommitRequest, Committer
+from headgate.connectors.kafka.client import Client, is_one_of, load, reason_of
+from headgate.errors import ConfigError, HeadgateError, StorageError
+
+__all__ = ["Marker", "Portion", "TransactionCommitter"]
+
+_ORIGINS = 64  # writers remembered in a marker: at most 36 bytes each, and a broker takes 4096
+_TRY_SECONDS = 30.0
+_POLL_EVERY = 1000
+_OLD_SECONDS = 6 * 24 * 3600  # brokers forget offsets after offsets.retention.minutes, 7 days if nobody changed it
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Portion:
+    """The records of one writer between two barriers, encoded; `sequence` counts the portions of an `origin` from 1 on.
+
+    >>> Portion("totals-cbc357cc-0", "totals", "ab12", 3, 0, None, [b"{}"])
+    Portion(totals-cbc357cc-0, ab12:3, 1 records)
+    """
+
+    transactional_id: str
+    topic: str
+    origin: str
+    sequence: int
+    written: int  # seconds since 1970
+    keys: list[bytes | None] | None
+    values: list[bytes | None] = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"Portion({self.transactional_id}, {self.origin}:{self.sequence}, {len(self.values)} records)"
+
+
+class Marker:
+    """How far each writer's portions are committed: origin -> sequence, the newest writers last.
+
+    >>> marker = Marker.read('{"a1":3}')
+    >>> marker.of("a1"), marker.of("b2"), marker.after("b2", 1).text
+    (3, 0, '{"a1":3,"b2":1}')
+    """
+
+    def __init__(self, done: dict[str, int]) -> None:
+        self._done = done
+
+    @classmethod
+    def read(cls, text: str | None) -> Marker:
+        """From the metadata of an offset."""
+        return cls(json.loads(text) if text else {})
+
+    @property
+    def text(self) -> str:
+        """For the metadata of an offset."""
+        return json.dumps(self._done, separators=(",", ":"))
+
+    def of(self, origin: str) -> int:
+        """The last portion of a writer that is committed; 0: none that is known."""
+        return self._done.get(origin, 0)
+
+    def after(self, origin: str, sequence: int) -> Marker:
+        """When one more portion is committed."""
+        others = [(name, last) for name, last in self._done.items() if name != origin]
+        return Marker(dict([*others[1 - _ORIGINS :], (origin, sequence)]))
+
+
+class _Transactions:
+    """One transactional id: its producer, and its marker, which is read when older producers are fenced."""
+
+    def __init__(self, client: Client, transactional_id: str, topic: str, timeout_ms: int) -> None:
+        self._client, self.topic, self._id = client, topic, transactional_id
+        self.failed: list[Any] = []  # errors of records
+        self.refused: HeadgateError | None = None
+        fixed = {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": timeout_ms,
+            "delivery.report.only.error": True,
+            "on_delivery": self._delivered,
+            "error_cb": self._trouble,
+        }
+        self._seconds = min(_TRY_SECONDS, timeout_ms / 1000)
+        # A portion is there as a whole: large batches, and a queue that takes most portions at once.
+        defaults: dict[str, Any] = {"linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
+        defaults |= {"client.id": "headgate", "partitioner": "murmur2_random"}
+        self._producer = client.make("Producer", client.conf(defaults, fixed))
+        # A group of its own for the marker; nobody ever joins it.
+        alone = {"group.id": transactional_id, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        self._group = client.make("Consumer", client.conf({"client.id": "headgate"}, alone))
+        self.marker = Marker({})
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failed.append(error)
+
+    def _trouble(self, error: Any) -> None:
+        self.refused = self.refused or self._client.refused(error)
+
+    def open(self) -> None:
+        """Fence older producers, wait for their transactions to be over, then read how far they came."""
+        self._producer.init_transactions(self._seconds)
+        place = load().TopicPartition(self.topic, 0)
+        (found,) = self._group.committed([place], self._seconds)
+        if found.error is not None:
+            raise load().KafkaException(found.error)
+        self.marker = Marker.read(found.metadata if found.offset >= 0 else None)
+
+    def commit(self, portion: Portion, number: int) -> None:
+        """Produce the records, and store the marker, in one transaction."""
+        marker = self.marker.after(portion.origin, portion.sequence)
+        self._producer.begin_transaction()
+        self._produce(portion)
+        self._producer.flush(self._seconds)
+        if self.failed:  # commit_transaction would only say that some have
+            raise load().KafkaException(self.failed[0])
+        place = load().TopicPartition(self.topic, 0, number, marker.text)
+        self._producer.send_offsets_to_transaction([place], self._group.consumer_group_metadata(), self._seconds)
+        self._producer.commit_transaction(self._seconds)
+        self.marker = marker
+
+    def _produce(self, portion: Portion) -> None:
+        producer, topic = self._producer, self.topic
+        deadline = time.monotonic() + self._seconds
+        for start in range(0, len(portion.values), _POLL_EVERY):
+            values = portion.values[start : start + _POLL_EVERY]
+            keys = portion.keys[start : start + _POLL_EVERY] if portion.keys else [None] * len(values)
+            for key, value in zip(keys, values, strict=True):
+                while True:
+                    try:
+                        producer.produce(topic, value=value, key=key)
+                        break
+                    except BufferError:  # the queue is full
+                        if time.monotonic() > deadline:
+                            raise load().KafkaException(
+                                load().KafkaError(load().KafkaError.REQUEST_TIMED_OUT)
+                            ) from None
+                        producer.poll(0.005)  # it returns late: records that arrive are no event
+            producer.poll(0)
+            deadline = time.monotonic() + self._seconds  # it moves
+
+    def abandon(self) -> None:
+        """Give up what is under way, so that consumers need not wait for its timeout, and leave the brokers."""
+        with suppress(
+            load().KafkaException, RuntimeError, SystemError
+        ):  # else init_transactions of the next one does it
+            self._producer.abort_transaction(5)
+        self.close()
+
+    def close(self) -> None:
+        """Leave the brokers."""
+        with suppress(load().KafkaException, RuntimeError, SystemError):  # of what went wrong before
+            self._producer.purge()
+            self._producer.flush(0)
+        self._group.close()
+
+
+class TransactionCommitter(Committer[Portion]):
+    """Commits the portions of a subtask, and after a rescale those of others, each under the id it was written for."""
+
+    def __init__(self, client: Client, timeout_ms: int, own_id: str, on_lost_marker: str = "fail") -> None:
+        self._client, self._timeout_ms, self._own_id = client, timeout_ms, own_id
+        self._on_lost_marker = on_lost_marker
+        self._open: dict[tuple[str, str], _Transactions] = {}
+
+    def commit(self, requests: Sequence[CommitRequest[Portion]]) -> None:
+        """Commit each that is not there yet; behind one that must wait, those of the same id wait as well."""
+        waiting: set[str] = set()
+        for request in requests:
+            portion = request.committable
+            if portion.transactional_id in waiting:
+                request.retry_later()
+            elif not self._commit(portion, request.commit_number, request.tries):
+                waiting.add(portion.transactional_id)
+                request.retry_later()
+        for key in [key for key in self._open if key[0] != self._own_id]:
+            self._open.pop(key).close()  # the subtask that has the id now will need it
+
+    def _commit(self, portion: Portion, number: int | None, tries: int) -> bool:
+        """Whether it is there now."""
+        key = portion.transactional_id, portion.topic
+        transactions = self._open.get(key)
+        try:
+            if transactions is None:
+                transactions = self._open[key] = _Transactions(self._client, *key, self._timeout_ms)
+                transactions.open()
+            if transactions.marker.of(portion.origin) >= portion.sequence:
+                return True
+            if self._marker_lost(portion, transactions.marker) and self._on_lost_marker == "skip":
+                return True
+            transactions.commit(portion, number or 0)
+            return True
+        except (load().KafkaException, SystemError) as error:
+            reason = reason_of(error)
+            assert transactions is not None, "an error of librdkafka, but no client"
+            del self._open[key]
+            transactions.abandon()
+            self._raise_if_final(portion, transactions, reason)
+            sys.stderr.write(f"headgate: Kafka: {portion!r} is tried again: {self._client.say(reason)}\n")
+            time.sleep(min(0.1 * 2**tries, 5.0))
+            return False
+
+    def _marker_lost(self, portion: Portion, marker: Marker) -> bool:
+        """Whether a portion's predecessor is unknown: then nobody knows whether the portion itself is committed."""
+        known = marker.of(portion.origin)
+        forgotten = known == 0 and time.time() - portion.written > _OLD_SECONDS
+        if known == portion.sequence - 1 and not forgotten:
+            return False
+        message = (
+            f"Kafka: whether {portion!r} was written before is not known any more: group '{portion.transactional_id}' has no offset with "
+            f"its marker (brokers keep it for offsets.retention.minutes, and delete it with topic '{portion.topic}')"
+        )
+        if self._on_lost_marker == "fail":
+            raise StorageError(
+                f"{message}. See whether the topic has records of that time, and set on_lost_marker='write' or 'skip' for one start"
+            )
+        sys.stderr.write(f"headgate: {message}; on_lost_marker={self._on_lost_marker}\n")
+        return True
+
+    def _raise_if_final(self, portion: Portion, transactions: _Transactions, error: Any) -> None:
+        """Raise what trying again does not mend."""
+        client = self._client
+        refused = transactions.refused or client.refused(error)
+        if refused is not None:
+            raise refused
+        if is_one_of(error, "_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"):
+            raise StorageError(
+                f"Kafka: another producer with transactional id '{portion.transactional_id}' has started, so this one may not commit "
+                f"({client.say(error)}). After a restart that is how an old attempt ends, and a commit that took longer than "
+                "transaction_timeout_ms ends so too; if it comes again and again, another job has the same transactional_id_prefix"
+            )
+        causes = [error, *transactions.failed]
+        for cause in causes:
+            if is_one_of(cause, "MSG_SIZE_TOO_LARGE"):
+                raise StorageError(
+                    f"Kafka: topic '{portion.topic}' takes no records as long as one of {portion!r} ({client.say(cause)}); raise "
+                    "max.message.bytes of the topic, the records are in the checkpoint"
+                )
+            if is_one_of(cause, "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION", "_UNKNOWN_PARTITION"):
+                raise StorageError(
+                    f"Kafka: topic '{portion.topic}' does not exist ({client.say(cause)}); create it, the records are in the checkpoint"
+                )
+            if is_one_of(cause, "INVALID_TRANSACTION_TIMEOUT"):
+                raise ConfigError(
+                    f"Kafka: the brokers refuse transaction_timeout_ms={self._timeout_ms} ({client.say(cause)}); lower it, or raise "
+                    "transaction.max.timeout.ms of the brokers"
+                )
+
+    def close(self) -> None:
+        """Leave the brokers."""
+        for transactions in self._open.values():
+            transactions.close()
+        self._open.clear()

@@ -1,0 +1,288 @@
+"""Writes Kafka, each record exactly once: records go through the checkpoint, and then through one transaction.
+
+librdkafka cannot take up a prepared transaction after a crash, as a two-phase commit would need. So the records of an
+portion, encoded, are the committable: they are in the checkpoint. When it is complete they are produced in one transaction,
+which also stores a *marker*: the offset of a group named like the transactional id, whose metadata say how far each writer
+is. After a failure the marker tells what is there already; `init_transactions` has settled by then what was under way, and
+fenced whoever was at it.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from headgate.api.sink import Committer, Sink, SinkWriter, WriterContext
+from headgate.connectors.kafka.client import Client, load, reason_of
+from headgate.connectors.kafka.commit import Portion, TransactionCommitter
+from headgate.connectors.values import encoder
+from headgate.errors import HeadgateError, InvalidArgument, StorageError
+from headgate.records.batch import Batch
+from headgate.records.types import TypeInformation
+
+__all__ = ["KafkaSink"]
+
+_FLUSH_SECONDS = 300.0
+
+Encode = Callable[[Batch], Sequence[bytes | None]]
+Key = str | Callable[[Any], Any] | None
+
+
+class KafkaSink(Sink[Portion]):
+    """Writes records to a topic, which must exist.
+
+    `value_format` is `json`, `text`, `bytes`, `csv`, or a function that makes bytes of a record (None: a tombstone). `key` is the
+    name of a field or a function of the record, whose bytes or text become the key; records of a key go to one partition,
+    the same as Java's clients choose.
+
+    `delivery`: with `exactly-once` records become visible when their checkpoint is complete, each once, to consumers with
+    `isolation.level=read_committed`. It needs a `transactional_id_prefix` that no other job uses at the same time. Where the brokers have forgotten whether an old checkpoint's records are written (`offsets.retention.minutes`), the
+    job fails, or writes or skips them: `on_lost_marker`. With `at-least-once` records are visible at once, and some again after a failure.
+
+    >>> KafkaSink("broker:9092", "totals", key="user", transactional_id_prefix="totals")
+    KafkaSink('broker:9092', 'totals', exactly-once)
+    >>> KafkaSink("broker:9092", "totals")
+    Traceback (most recent call last):
+    headgate.errors.InvalidArgument: KafkaSink: exactly-once needs transactional_id_prefix=..., a name that no other job uses at the same time
+    """
+
+    def __init__(
+        self,
+        brokers: str,
+        topic: str,
+        value_format: str | Callable[[Any], bytes | None] = "json",
+        *,
+        key: Key = None,
+        delivery: str = "exactly-once",
+        transactional_id_prefix: str | None = None,
+        transaction_timeout_ms: int = 60_000,
+        on_lost_marker: str = "fail",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.client = Client(brokers, options)
+        if not isinstance(topic, str) or not topic:
+            raise InvalidArgument(f"KafkaSink: topic must be a name, got {topic!r}")
+        if delivery not in {"exactly-once", "at-least-once"}:
+            raise InvalidArgument(f"KafkaSink: delivery must be 'exactly-once' or 'at-least-once', got {delivery!r}")
+        if delivery == "exactly-once" and not transactional_id_prefix:
+            raise InvalidArgument(
+                "KafkaSink: exactly-once needs transactional_id_prefix=..., a name that no other job uses at the same time"
+            )
+        if on_lost_marker not in {"fail", "write", "skip"}:
+            raise InvalidArgument(
+                f"KafkaSink: on_lost_marker must be 'fail', 'write' or 'skip', got {on_lost_marker!r}"
+            )
+        if transaction_timeout_ms < 1000:
+            raise InvalidArgument(
+                f"KafkaSink: transaction_timeout_ms must be at least 1000, got {transaction_timeout_ms}"
+            )
+        if not callable(value_format) and value_format != "csv":
+            encoder(value_format)
+        self.topic, self.delivery, self.prefix = topic, delivery, transactional_id_prefix
+        self.transaction_timeout_ms = transaction_timeout_ms
+        self.value_format, self.key, self.on_lost_marker = value_format, key, on_lost_marker
+        self.type: TypeInformation | None = None
+
+    def __repr__(self) -> str:
+        return f"KafkaSink({self.client.brokers!r}, {self.topic!r}, {self.delivery})"
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether records go through transactions."""
+        return self.delivery == "exactly-once"
+
+    def check(self, stream_type: TypeInformation) -> None:
+        """Learn the type of the records; a key must be one of their fields."""
+        if self.type is not None and self.type != stream_type:
+            raise InvalidArgument(
+                f"{self!r} writes a stream of {self.type} already; make another KafkaSink for the stream of {stream_type}"
+            )
+        if isinstance(self.key, str) and (stream_type.row is None or self.key not in stream_type.row._fields):
+            raise InvalidArgument(
+                f"{self!r}: the records have no field '{self.key}', they are {stream_type}; name a field of theirs, or give "
+                "key=function"
+            )
+        if not callable(self.value_format):
+            encoder(self.value_format, stream_type)
+        self.type = stream_type
+
+    def encode(self) -> Encode:
+        """Makes the bytes of a batch's records."""
+        given = self.value_format
+        if callable(given):
+            return lambda batch: [_checked(given(row), row) for row in batch.rows()]
+        return encoder(given, self.type).encode
+
+    def transactional_id(self, context: WriterContext) -> str:
+        """The same for every attempt of a subtask, so that a new one fences an old one."""
+        return f"{self.prefix}-{context.operator_id[:8]}-{context.subtask}"
+
+    def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[Portion]:
+        """Collects the records of a portion, or hands them to a producer."""
+        if self.exactly_once:
+            return TransactionWriter(self, self.transactional_id(context))
+        return DirectWriter(self)
+
+    def committer(self, context: WriterContext) -> Committer[Portion] | None:
+        """Produces portions."""
+        if not self.exactly_once:
+            return None
+        own = self.transactional_id(context)
+        return TransactionCommitter(self.client, self.transaction_timeout_ms, own, self.on_lost_marker)
+
+
+def _checked(value: Any, row: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    raise InvalidArgument(
+        f"KafkaSink: value_format gave {type(value).__name__} for {str(row)[:200]}; it must give bytes, or None for a tombstone"
+    )
+
+
+def _key_bytes(key: Any) -> bytes | None:
+    if key is None or isinstance(key, bytes):
+        return key
+    return str(key).encode()
+
+
+class _Writer(SinkWriter[Portion]):
+    """Makes key and value of records; too long ones are refused here, before a checkpoint holds them."""
+
+    def __init__(self, sink: KafkaSink) -> None:
+        self.sink = sink
+        self.batches = sink.type is not None and sink.type.is_typed
+        self._encode = sink.encode()
+        self._most = int(sink.client.option("message.max.bytes", 1_000_000)) - 512  # the record's frame
+
+    def write(self, value: Any) -> None:
+        """A record of an untyped stream."""
+        self._take(Batch.of_rows([value]))
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Records of a typed stream."""
+        assert self.sink.type is not None
+        self._take(Batch.of_arrow(batch, self.sink.type))
+
+    def _take(self, batch: Batch) -> None:
+        keys, values = self._keys(batch), self._encode(batch)
+        longest = max((len(value) for value in values if value), default=0)
+        if longest + max((len(key) for key in keys or () if key), default=0) > self._most:
+            raise InvalidArgument(
+                f"{self.sink!r}: a record has {longest} bytes, and message.max.bytes allows {self._most + 512} with its frame; "
+                "raise it in options=... and max.message.bytes of the topic, or write smaller records"
+            )
+        self.put(keys, values)
+
+    def _keys(self, batch: Batch) -> list[bytes | None] | None:
+        key = self.sink.key
+        if key is None:
+            return None
+        if callable(key):
+            return [_key_bytes(key(row)) for row in batch.rows()]
+        return [_key_bytes(one) for one in batch.arrow().column(key).to_pylist()]
+
+    @abstractmethod
+    def put(self, keys: list[bytes | None] | None, values: Sequence[bytes | None]) -> None:
+        """Take encoded records; no keys: none has one."""
+
+
+class TransactionWriter(_Writer):
+    """Keeps the records of a portion for the checkpoint."""
+
+    def __init__(self, sink: KafkaSink, transactional_id: str) -> None:
+        super().__init__(sink)
+        self._id = transactional_id
+        self._origin = uuid4().hex[:16]
+        self._sequence = 0
+        self._kept: tuple[list[bytes | None], list[bytes | None]] = ([], [])
+
+    def put(self, keys: list[bytes | None] | None, values: Sequence[bytes | None]) -> None:
+        """Keep them."""
+        self._kept[0].extend(keys or ())
+        self._kept[1].extend(values)
+
+    def prepare(self, end_of_input: bool) -> Sequence[Portion]:
+        """The portion, if it has records."""
+        (keys, values), self._kept = self._kept, ([], [])
+        if not values:
+            return []
+        self._sequence += 1
+        return [
+            Portion(self._id, self.sink.topic, self._origin, self._sequence, int(time.time()), keys or None, values)
+        ]
+
+
+class DirectWriter(_Writer):
+    """Produces at once; a checkpoint waits until everything has arrived."""
+
+    def __init__(self, sink: KafkaSink) -> None:
+        super().__init__(sink)
+        self._failed: list[Any] = []
+        conf = sink.client.conf(
+            {"client.id": "headgate", "partitioner": "murmur2_random"},
+            {"enable.idempotence": True, "delivery.report.only.error": True, "error_cb": self._trouble},
+        )
+        self._error: HeadgateError | None = None
+        self._producer = sink.client.make("Producer", conf)
+
+    def _trouble(self, error: Any) -> None:
+        self._error = self._error or self.sink.client.refused(error)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self._failed.append(error)
+
+    def put(self, keys: list[bytes | None] | None, values: Sequence[bytes | None]) -> None:
+        """Produce them."""
+        try:
+            self._produce(keys or [None] * len(values), values)
+        except (load().KafkaException, SystemError) as error:
+            self._failed.append(reason_of(error))
+        self._raise()
+
+    def _produce(self, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
+        producer, topic = self._producer, self.sink.topic
+        for key, value in zip(keys, values, strict=True):
+            while True:
+                try:
+                    producer.produce(topic, value=value, key=key, on_delivery=self._delivered)
+                    break
+                except BufferError:  # the queue is full: back-pressure
+                    producer.poll(0.005)
+                    self._raise()
+        producer.poll(0)
+
+    def prepare(self, end_of_input: bool) -> Sequence[Portion]:
+        """Wait until everything has arrived."""
+        left = 0
+        try:
+            left = self._producer.flush(_FLUSH_SECONDS)
+        except (load().KafkaException, SystemError) as error:
+            self._failed.append(reason_of(error))
+        self._raise()
+        if left:
+            raise StorageError(
+                f"{self.sink!r}: {left} records did not arrive in {_FLUSH_SECONDS:.0f} s; see whether the brokers run"
+            )
+        return []
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._failed:
+            error, client = self._failed[0], self.sink.client
+            raise client.refused(error) or StorageError(
+                f"{self.sink!r}: {len(self._failed)} records were not written, the first one since {client.say(error)}"
+            )
+
+    def close(self) -> None:
+        """Leave the brokers; what did not arrive was not promised."""
+        with suppress(load().KafkaException, SystemError):
+            self._producer.purge()
+            self._producer.flush(1)

@@ -1,0 +1,1 @@
+"""Spark's own sources and sinks: DataFrames, Python data sources, epochs."""

@@ -1,0 +1,341 @@
+"""Any PySpark Python data source (`pyspark.sql.datasource`) as a source of a stream, as it is.
+
+    class Ticker(DataSource): ...  # schema(), and streamReader(), simpleStreamReader() or reader()
+
+    env.from_source(PythonDataSource(Ticker, {"symbol": "ABC"}), "ticker")
+
+Of a `DataSourceStreamReader` everything but `read` happens on the driver, round by round as Spark's micro-batches: the
+partitions between two offsets are read by the subtasks, and when all of them are read the next ones are planned. A
+checkpoint keeps the offset, and the partitions that are being read with the number of rows that they have given.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+from pyspark.errors import PySparkException, PySparkNotImplementedError
+from pyspark.sql.datasource import (
+    CaseInsensitiveDict,
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    SimpleDataSourceStreamReader,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+from pyspark.sql.utils import to_str
+
+from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
+from headgate.connectors.spark.readers import OffsetSplit, PartitionReader, PartitionSplit, SimpleReader
+from headgate.errors import InvalidArgument, UserCodeError
+from headgate.records import ddl
+from headgate.records.types import as_type
+
+__all__ = ["PythonDataSource"]
+
+_NEXT_ROUND_MS = 10  # from a round that had something to the next; as long as Spark waits between two looks
+
+Readers = DataSourceReader | DataSourceStreamReader | SimpleDataSourceStreamReader
+
+
+class PythonDataSource(DynamicSource[Any]):
+    """A PySpark Python data source, unchanged.
+
+    `source` is the `DataSource` class, `options` what `.option()` would set. `schema` (a StructType, DDL or a
+    pyarrow.Schema) replaces the source's own. With `bounded` the stream ends: it is what `reader()` gives, or, of a
+    source that has only a stream, what is there at the start, as with Spark's trigger AvailableNow.
+
+    `poll_interval_ms` is how long to wait after a look for new data that found none. `limit` bounds a round: a number of
+    rows, or one of pyspark's ReadLimits. After a failure a partition that was being read is read again and the rows that
+    it had given are left out, so `read` must give the same rows in the same order; if it does not, set
+    `barriers_between_partitions`: a checkpoint then waits for the end of a partition, whose rows are held in memory if
+    the readers downstream are slow.
+
+    >>> class Letters(DataSource):
+    ...     def schema(self):
+    ...         return "letter string"
+    ...
+    ...     def reader(self, schema):
+    ...         return LettersReader()
+    >>> class LettersReader(DataSourceReader):
+    ...     def read(self, partition):
+    ...         yield from zip("abc")
+    >>> PythonDataSource(Letters, bounded=True).type
+    row<letter string>
+    """
+
+    def __init__(
+        self,
+        source: type[DataSource],
+        options: Mapping[str, Any] | None = None,
+        *,
+        schema: StructType | str | pa.Schema | None = None,
+        bounded: bool = False,
+        poll_interval_ms: int = 100,
+        limit: int | ReadLimit | None = None,
+        barriers_between_partitions: bool = False,
+    ) -> None:
+        if not (isinstance(source, type) and issubclass(source, DataSource)):
+            raise InvalidArgument(
+                f"PythonDataSource needs a subclass of pyspark.sql.datasource.DataSource, got {source!r}"
+            )
+        if poll_interval_ms < 1:
+            raise InvalidArgument(f"poll_interval_ms must be at least 1, got {poll_interval_ms}")
+        self.name = source.name()
+        self.bounded, self.poll_interval_ms, self.whole = bounded, poll_interval_ms, barriers_between_partitions
+        texts = {key: text for key, value in (options or {}).items() if (text := to_str(value)) is not None}
+        self.data_source = source(CaseInsensitiveDict(texts))
+        self.schema = self._struct(schema)
+        try:
+            self.arrow_schema: pa.Schema = to_arrow_schema(self.schema, timezone="UTC")
+            self.type = as_type(self.arrow_schema)
+        except (PySparkException, InvalidArgument) as error:
+            raise InvalidArgument(f"data source '{self.name}' has a schema that cannot be used: {error}") from error
+        # Made here and carried to the workers, as Spark does: a worker calls nothing but `read`.
+        self.template = self.make_reader()
+        self.single = isinstance(self.template, SimpleDataSourceStreamReader)
+        self.limit = self._checked_limit(limit)
+
+    def _struct(self, given: StructType | str | pa.Schema | None) -> StructType:
+        if given is None:
+            try:
+                given = self.data_source.schema()
+            except NotImplementedError:
+                raise InvalidArgument(
+                    f"data source '{self.name}' has no schema of its own: give one, schema='id bigint, name string'"
+                ) from None
+        if isinstance(given, str):
+            try:
+                given = ddl.parse(given)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"the schema of data source '{self.name}': {error}; or as a StructType") from None
+        if isinstance(given, pa.Schema):
+            given = from_arrow_schema(given)
+        if not isinstance(given, StructType):
+            raise InvalidArgument(
+                f"the schema of data source '{self.name}' must be columns, a StructType or DDL as 'id bigint, name string', "
+                f"got {given!r}"
+            )
+        return given
+
+    def make_reader(self) -> Readers:
+        """A new reader of the kind that fits: Spark's order, and `reader()` first if the stream is to end."""
+        makers: list[Callable[[StructType], Readers]] = [
+            self.data_source.streamReader,
+            self.data_source.simpleStreamReader,
+        ]
+        if self.bounded:
+            makers.insert(0, self.data_source.reader)
+        for make in makers:
+            try:
+                return make(self.schema)
+            except PySparkNotImplementedError:
+                pass
+        wanted = "reader(), streamReader() or simpleStreamReader()" if self.bounded else "streamReader()"
+        hint = "" if self.bounded else " or simpleStreamReader(); if it has reader(), pass bounded=True"
+        raise InvalidArgument(f"data source '{self.name}' cannot be read as a stream: it has no {wanted}{hint}")
+
+    def _checked_limit(self, limit: int | ReadLimit | None) -> ReadLimit | None:
+        if limit is None:
+            return None
+        if not isinstance(self.template, DataSourceStreamReader) or not takes_limit(self.template):
+            raise InvalidArgument(
+                f"data source '{self.name}' takes no limit: only a DataSourceStreamReader with latestOffset(start, limit) does"
+            )
+        if isinstance(limit, ReadLimit):
+            return limit
+        if limit < 1:
+            raise InvalidArgument(f"limit must be at least 1 row, got {limit}")
+        return ReadMaxRows(limit)
+
+    def enumerator(self, restored: Any | None) -> SplitEnumerator[Any]:
+        """Plans partitions, on the driver."""
+        if isinstance(self.template, DataSourceStreamReader):
+            return _RoundPlanner(self, restored)
+        if isinstance(self.template, DataSourceReader):
+            return _BatchPlanner(self)
+        return _OneSplit()
+
+    def reader(self, context: ReaderContext, splits: list[Any]) -> SourceReader[Any]:
+        """Reads partitions, or a whole simple stream, in one subtask."""
+        if isinstance(self.template, SimpleDataSourceStreamReader):
+            return SimpleReader(self, self.template, context, splits)
+        return PartitionReader(self, self.template, splits)
+
+    def call(self, method: Callable[..., Any], *args: Any) -> Any:
+        """Call the source's code on the driver; an error names the source, the method and the line."""
+        try:
+            return method(*args)
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            raise UserCodeError(
+                f"{method.__name__}() of data source '{self.name}' failed: {type(error).__name__}: {error} "
+                f"({frame.filename}:{frame.lineno})"
+            ) from error
+
+    def encoded(self, offset: Any, method: str) -> str:
+        """An offset as the JSON that Spark would keep."""
+        if not isinstance(offset, dict):
+            raise UserCodeError(
+                f"{method}() of data source '{self.name}' must give an offset as a dict, got {offset!r}"
+            )
+        try:
+            return json.dumps(offset)
+        except (TypeError, ValueError) as error:
+            raise UserCodeError(
+                f"{method}() of data source '{self.name}' gave an offset that is not JSON: {offset!r} ({error})"
+            ) from None
+
+
+def takes_limit(reader: DataSourceStreamReader) -> bool:
+    """Whether latestOffset has the arguments that it has since Spark 4.2."""
+    return bool(inspect.signature(reader.latestOffset).parameters)
+
+
+# --- on the driver --------------------------------------------------------------------------------------------------
+
+
+class _RoundPlanner(SplitEnumerator[PartitionSplit]):
+    """Plans the rounds of a DataSourceStreamReader.
+
+    A snapshot is (the end of the newest round as JSON, whether it was the last). `notify_complete` says up to which one
+    everything was read and is in a completed checkpoint: that is what the reader's `commit` is told.
+    """
+
+    in_rounds = True
+
+    def __init__(self, source: PythonDataSource, restored: tuple[str | None, bool] | None) -> None:
+        self._source = source
+        self._offset, self._last = restored or (None, False)
+        self._reader: DataSourceStreamReader | None = None
+        self._to_commit: str | None = None  # written by the job's thread, read in `discover`
+        self._committed: str | None = None  # unknown after a restore: the commit is made again
+        self._busy = threading.Lock()
+        self._closed = False
+
+    def discover(self) -> list[PartitionSplit]:
+        with self._busy:
+            splits = [] if self._closed else self._round()
+        if self._closed:
+            self._stop()
+        return splits
+
+    def _round(self) -> list[PartitionSplit]:
+        source, reader = self._source, self._opened()
+        self._commit()
+        if self._offset is None:
+            self._offset = self._committed = source.encoded(source.call(reader.initialOffset), "initialOffset")
+        end = self._offset if self._last else self._latest(reader, self._offset)
+        if end == self._offset:
+            self.complete = source.bounded
+            self.interval = source.poll_interval_ms
+            return []
+        partitions = source.call(reader.partitions, json.loads(self._offset), json.loads(end))
+        splits = _as_splits(source, partitions)
+        self._offset = end
+        self._last = source.bounded and not isinstance(reader, SupportsTriggerAvailableNow)
+        self.interval = _NEXT_ROUND_MS
+        return splits
+
+    def _opened(self) -> DataSourceStreamReader:
+        if self._reader is None:
+            reader = self._source.make_reader()
+            assert isinstance(reader, DataSourceStreamReader)
+            if self._source.bounded and isinstance(reader, SupportsTriggerAvailableNow):
+                self._source.call(reader.prepareForTriggerAvailableNow)
+            self._reader = reader
+        return self._reader
+
+    def _latest(self, reader: DataSourceStreamReader, start: str) -> str:
+        source = self._source
+        if takes_limit(reader):
+            limit = source.limit or source.call(reader.getDefaultReadLimit)
+            offset = source.call(reader.latestOffset, json.loads(start), limit)
+        else:
+            offset = source.call(reader.latestOffset)
+        return source.encoded(offset, "latestOffset")
+
+    def owner(self, split: PartitionSplit, parallelism: int) -> int:
+        # The same place in each round is read by the same subtask: sources list what they read from in a fixed order.
+        return split.index % parallelism
+
+    def snapshot(self) -> tuple[str | None, bool]:
+        return self._offset, self._last
+
+    def notify_complete(self, read: tuple[str | None, bool]) -> None:
+        self._to_commit = read[0]
+
+    def _commit(self) -> None:
+        end = self._to_commit
+        if self._reader is not None and end is not None and end != self._committed:
+            self._source.call(self._reader.commit, json.loads(end))
+            self._committed = end
+
+    def close(self) -> None:
+        self._closed = True
+        self._stop()
+
+    def _stop(self) -> None:
+        """Now, or when the discovery that is under way has ended: the reader is never used by two threads."""
+        if not self._busy.acquire(blocking=False):
+            return
+        try:
+            self._commit()
+            if self._reader is not None:
+                self._source.call(self._reader.stop)
+        except UserCodeError as error:  # the attempt is over anyway: it must not keep the next one from starting
+            sys.stderr.write(f"headgate: {error}\n")
+        finally:
+            self._reader = None
+            self._busy.release()
+
+
+class _BatchPlanner(SplitEnumerator[PartitionSplit]):
+    """Plans the partitions of a DataSourceReader, once."""
+
+    def __init__(self, source: PythonDataSource) -> None:
+        self._source = source
+
+    def discover(self) -> list[PartitionSplit]:
+        source, reader = self._source, self._source.make_reader()
+        assert isinstance(reader, DataSourceReader)
+        try:
+            partitions = list(source.call(reader.partitions))
+        except UserCodeError as error:
+            if not isinstance(error.__cause__, NotImplementedError):  # which means one partition
+                raise
+            partitions = []
+        self.complete = True
+        return _as_splits(source, partitions or [InputPartition(None)])
+
+    def snapshot(self) -> None:
+        """Nothing: it has planned all or nothing."""
+
+
+class _OneSplit(SplitEnumerator[OffsetSplit]):
+    """A simple stream is one split for ever."""
+
+    def discover(self) -> list[OffsetSplit]:
+        self.complete = True
+        return [OffsetSplit()]
+
+    def snapshot(self) -> None:
+        """Nothing: the reader keeps its offset."""
+
+
+def _as_splits(source: PythonDataSource, partitions: Any) -> list[PartitionSplit]:
+    found = list(partitions)
+    for one in found:
+        if not isinstance(one, InputPartition):
+            raise UserCodeError(f"partitions() of data source '{source.name}' must give InputPartitions, got {one!r}")
+    return [PartitionSplit(index, cloudpickle.dumps(one)) for index, one in enumerate(found)]

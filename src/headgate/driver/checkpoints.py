@@ -1,0 +1,475 @@
+"""The driver's shell around the checkpoint coordinator: carries out its instructions and tells it what came of them.
+
+The coordinator decides (`checkpoint/coordinator.py`), storage knows files (`storage/`), the job talks to workers
+(`job.py`). Everything here is called in the job's thread, except I/O, which runs in a small pool whose results come back
+as calls in the job's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import Any
+
+from headgate import config
+from headgate.api.sink import EpochContext
+from headgate.checkpoint import events as ev
+from headgate.checkpoint.assignment import Mode, StateShape
+from headgate.checkpoint.commits import NO_COMMITS
+from headgate.checkpoint.coordinator import Coordinator
+from headgate.checkpoint.decider import RequestId
+from headgate.checkpoint.handles import CorruptState
+from headgate.checkpoint.plan import PlanInput, PlanVertex, TaskId, TaskReport, TaskStatus, Topology
+from headgate.checkpoint.reasons import FailureReason
+from headgate.checkpoint.settings import CheckpointSettings, EndStatus
+from headgate.checkpoint.stats import SubtaskMetrics
+from headgate.checkpoint.types import SavepointFormat
+from headgate.config import Configuration
+from headgate.control.messages import (
+    AcknowledgeCheckpoint,
+    AnnounceCheckpoint,
+    AskForSplit,
+    CheckpointAborted,
+    CheckpointComplete,
+    DataFinished,
+    DeclineCheckpoint,
+    Finished,
+    FromDriver,
+    FromWorker,
+    Hold,
+    HoldWriter,
+    Running,
+    SourceBacklog,
+    TriggerCheckpoint,
+)
+from headgate.driver.epochs import Epochs
+from headgate.driver.schedule import cron
+from headgate.driver.services import DriverIo
+from headgate.driver.snapshots import JobSnapshots, restore_plan
+from headgate.driver.splits import Splits
+from headgate.driver.step_back import StepBack
+from headgate.errors import IllegalState, StorageError
+from headgate.graph.plan import JobPlan
+from headgate.ids import JobId, OperatorId, VertexId
+from headgate.storage.objects import MissingObject
+from headgate.worker.restore import VertexRestore
+from headgate.worker.snapshot_writer import AckState, WorkerStorage
+
+__all__ = ["CheckpointService"]
+
+Send = Callable[[TaskId, FromDriver], None]
+
+
+@dataclass(slots=True)
+class _Wish:
+    """What a user asked for; `tries` are left for when a task finishes in the middle of it."""
+
+    event: Any
+    answer: Future[ev.RequestDone]
+    tries: int = 5
+
+
+class CheckpointService:
+    """The checkpoints of one job.
+
+    `send` reaches a subtask, `call` runs a function in the job's thread, `pump` waits for the next such function and runs
+    it, `fail` fails the attempt, `stand_down` ends this driver because another one has taken the job over.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        job_id: JobId,
+        configuration: Configuration,
+        *,
+        send: Send,
+        call: Callable[[Callable[[], None]], None],
+        pump: Callable[[], None],
+        fail: Callable[[str], None],
+        stand_down: Callable[[str], None],
+        io: DriverIo | None = None,
+        spark: Any = None,
+    ) -> None:
+        """`spark` is the user's session, for sinks that commit on the driver."""
+        self._io = io or DriverIo()
+        self.settings = CheckpointSettings.from_configuration(configuration)
+        self._plan, self._send, self._call, self._fail, self._stand_down = plan, send, call, fail, stand_down
+        self._configuration, self._pump = configuration, pump
+        self._step_back = StepBack(plan, configuration)
+        self._snapshots = JobSnapshots(plan, job_id, configuration, self._io)
+        self.job_id = self._snapshots.job_id
+        self._splits = Splits(plan.graph, self._io, send, call, fail)
+        self._epochs = Epochs(
+            plan.graph,
+            self._io.epochs,
+            self._snapshots.prepared,
+            send,
+            call,
+            fail,
+            lambda held: self._tell(ev.HoldChanged(held)),
+            lambda op: EpochContext(
+                op.name, op.id, self.job_id, spark, self._snapshots.staging, op.spec.options["type"]
+            ),
+        )
+        recovered, next_id = self._snapshots.recovered()
+        self._coordinator = Coordinator(
+            self.settings,
+            self._io.random,
+            next_full=cron(configuration.get(config.FULL_CRON)),
+            recovered=recovered,
+            next_id=next_id,
+            driver_state=self._splits.any,
+        )
+        self._alarm: int | None = None
+        self._attempt = 0
+        self._requests: dict[RequestId, _Wish] = {}
+        self._damaged: set[int] = set()
+        self._backlogs: set[TaskId] = set()
+        self._doers = self._make_doers()
+        for warning in self.settings.warnings:
+            self._warn(warning)
+        imported = self._snapshots.import_named()
+        if imported is not None:
+            self._tell(imported)
+
+    def _make_doers(self) -> dict[type[ev.Instruction], Callable[[Any], None]]:
+        """Who carries out which instruction."""
+        return {
+            ev.PrepareLocation: self._prepare_location,
+            ev.SnapshotDriverState: self._snapshot_driver_state,
+            ev.TriggerTasks: self._trigger_tasks,
+            ev.Announce: self._announce,
+            ev.RegisterShared: self._register_shared,
+            ev.ReleaseShared: self._release_shared,
+            ev.WriteMetadata: self._write_metadata,
+            ev.ClaimLogEntry: self._claim_log_entry,
+            ev.NotifyComplete: self._notify_complete,
+            ev.NotifyAborted: self._notify_aborted,
+            ev.DiscardFiles: self._discard_files,
+            ev.DiscardCheckpoint: self._discard_checkpoint,
+            ev.CompleteRequest: self._complete_request,
+            ev.FailJob: self._fail_job,
+            ev.ScheduleAt: self._schedule_at,
+            ev.Warn: self._pass_warning,
+            ev.StandDown: self._superseded,
+        }
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """Completed checkpoints, pending ones, statistics."""
+        return self._coordinator
+
+    # --- called by the job ------------------------------------------------------------------------------------------
+
+    def start_attempt(self, number: int) -> dict[VertexId, VertexRestore]:
+        """A new attempt begins: what its subtasks start from. Steps back over damaged checkpoints."""
+        # A claim under way may succeed: then that is where to start from. And no two epochs are committed at once.
+        while not self._coordinator.settled or not self.epochs_settled:
+            self._pump()
+        self._attempt = number
+        self._backlogs.clear()
+        restored, restore, states = self._choose()
+        self._splits.start_attempt(states)
+        self._tell(ev.AttemptStarted(number, _topology(self._plan), restored))
+        return restore
+
+    def replan(self, plan: JobPlan) -> None:
+        """The next attempt runs another plan of the same program."""
+        self._plan = plan
+        self._snapshots.replan(plan)
+        self._splits.replan(plan.graph)
+        self._epochs.replan(plan.graph)
+
+    def worker_storage(self) -> WorkerStorage:
+        """Where the workers of the attempt write."""
+        return self._snapshots.worker_storage(self._attempt, self.settings.incremental)
+
+    def _choose(self) -> tuple[int | None, dict[VertexId, VertexRestore], dict[OperatorId, bytes]]:
+        kept = [c for c in reversed(self._coordinator.store.checkpoints) if c.id not in self._damaged]
+        for checkpoint in kept:
+            try:
+                snapshot = self._snapshots.intact(checkpoint)
+            except (CorruptState, MissingObject) as error:
+                self._warn(self._step_back.over(checkpoint.id, error))
+                self._damaged.add(checkpoint.id)
+                continue
+            commits = self._snapshots.step_back_to(checkpoint)
+            restore = restore_plan(
+                self._plan,
+                snapshot.manifest,
+                claim=self.settings.incremental and not checkpoint.properties.unclaimed,
+                ignore_unmatched=self._configuration.get(config.RECOVERY_IGNORE_UNCLAIMED),
+                commits=commits,
+            )
+            self._epochs.start_attempt(snapshot.manifest, checkpoint.id, commits)
+            return checkpoint.id, restore, self._snapshots.driver_states(snapshot.manifest)
+        if self._damaged:
+            raise StorageError(
+                f"every retained checkpoint is damaged ({', '.join(map(str, sorted(self._damaged)))}): the job cannot go on "
+                "without losing state; start it anew, or from a savepoint (execution.state-recovery.path)"
+            )
+        self._epochs.start_attempt(None, None, NO_COMMITS)
+        return None, {}, {}
+
+    def on_message(self, task: TaskId, message: FromWorker) -> None:
+        """A subtask of the attempt that runs said something; what does not concern checkpoints is passed over."""
+        match message:
+            case AcknowledgeCheckpoint():
+                self._acknowledged(task, message)
+            case DeclineCheckpoint():
+                self._declined(task, message)
+            case Running():
+                self._tell(ev.TaskStatusChanged(self._attempt, task, TaskStatus.RUNNING))
+            case Finished():
+                self._tell(ev.TaskStatusChanged(self._attempt, task, TaskStatus.FINISHED))
+            case DataFinished():
+                self._tell(ev.EndOfData(self._attempt, task))
+            case AskForSplit():
+                self._splits.asked(task)
+            case SourceBacklog(backlog):
+                self._backlog(task, backlog)
+            case HoldWriter(edge, writer, hold):
+                self._send(TaskId(self._plan.graph.edges[edge].source, writer), Hold(f"{task}/{edge}", hold))
+
+    def _backlog(self, task: TaskId, backlog: bool) -> None:
+        """A subtask of a source works off a backlog or not; the source does while any of its subtasks does."""
+        (self._backlogs.add if backlog else self._backlogs.discard)(task)
+        source = self._plan.graph.vertices[task.vertex].head.id
+        self._tell(ev.BacklogChanged(source, any(one.vertex == task.vertex for one in self._backlogs)))
+
+    def job_running(self, running: bool) -> None:
+        """All subtasks run, or the attempt is failing."""
+        if running:
+            self._splits.job_running()
+            self._epochs.job_running()
+        self._tell(ev.JobStatusChanged(running))
+
+    def settle_epochs(self) -> None:
+        """Wait until sinks have committed on the driver what is due; a failure fails the attempt."""
+        while not self.epochs_settled:
+            self._pump()
+
+    @property
+    def epochs_settled(self) -> bool:
+        """Whether nothing is left to be committed on the driver."""
+        return self._epochs.idle
+
+    def job_ended(self, status: EndStatus) -> None:
+        """The job is over: delete what need not be kept, and wait for that."""
+        self._tell(ev.JobEnded(status))
+        # A claim that is answered only now decides what is kept, and so what is deleted: each answer may lead to work.
+        while not self._coordinator.settled:
+            self._pump()
+        self._splits.close()
+        self._epochs.close()
+        self._io.log.shutdown(wait=True)
+        self._io.pool.shutdown(wait=True)
+        for wish in self._requests.values():
+            if not wish.answer.done():
+                wish.answer.set_exception(IllegalState("the job has ended"))
+
+    def _acknowledged(self, task: TaskId, message: AcknowledgeCheckpoint) -> None:
+        """A subtask has written its part."""
+        state = AckState.decode(message.state)
+        metrics = SubtaskMetrics(
+            message.checkpointed_size,
+            message.state_size,
+            message.sync_ms,
+            message.async_ms,
+            message.alignment_ms,
+            message.start_delay_ms,
+            message.processed_bytes,
+            message.persisted_bytes,
+            message.unaligned,
+            message.objects_written,
+        )
+        shared = {
+            op: sum(part.shared for piece in pieces for part in piece.parts) for op, pieces in state.operators.items()
+        }
+        shapes = {
+            OperatorId(op): {name: StateShape(Mode(mode), count) for name, (mode, count) in states.items()}
+            for op, states in state.shapes.items()
+        }
+        report = TaskReport(shapes, message.finished, message.finished_on_restore)
+        self._tell(
+            ev.Acknowledged(self._attempt, task, message.checkpoint_id, state, metrics, report, shared)  # type: ignore[arg-type]
+        )
+
+    def _declined(self, task: TaskId, message: DeclineCheckpoint) -> None:
+        """A subtask has no part in a checkpoint."""
+        reason = FailureReason[message.reason]
+        self._tell(ev.Declined(self._attempt, task, message.checkpoint_id, reason, message.message))
+
+    def tick(self) -> None:
+        """Time has passed."""
+        self._splits.tick()
+        if self._alarm is not None and self._io.now() >= self._alarm:
+            self._alarm = None
+            self._tell(ev.TimePassed())
+
+    def seconds_to_alarm(self) -> float | None:
+        """How long until `tick` has work."""
+        alarms = [at for at in (self._alarm, self._splits.next_alarm()) if at is not None]
+        return max(0.0, (min(alarms) - self._io.now()) / 1000) if alarms else None
+
+    # --- called by users, in the job's thread -----------------------------------------------------------------------
+
+    def request_checkpoint(self, request: str, full: bool, answer: Future[ev.RequestDone]) -> None:
+        """A checkpoint now."""
+        kind = ev.CheckpointKind.FULL if full else ev.CheckpointKind.CONFIGURED
+        self._request(ev.CheckpointRequested(RequestId(request), kind), answer)
+
+    def request_savepoint(
+        self, request: str, target: str | None, format: SavepointFormat, answer: Future[ev.RequestDone]
+    ) -> None:
+        """A savepoint now."""
+        self._request(ev.SavepointRequested(RequestId(request), target, format), answer)
+
+    def request_stop(
+        self,
+        request: str,
+        target: str | None,
+        drain: bool,
+        format: SavepointFormat,
+        answer: Future[ev.RequestDone],
+    ) -> None:
+        """A savepoint, and then the end of the job (SPEC R8.3)."""
+        self._request(ev.StopRequested(RequestId(request), target, drain, format), answer)
+
+    def _request(self, event: Any, answer: Future[ev.RequestDone]) -> None:
+        self._requests[event.request_id] = _Wish(event, answer)
+        self._tell(event)
+
+    # --- instructions -----------------------------------------------------------------------------------------------
+
+    def _tell(self, event: ev.Event) -> None:
+        for instruction in self._coordinator.handle(event, self._io.now()):
+            self._carry_out(instruction)
+
+    def _carry_out(self, instruction: ev.Instruction) -> None:
+        self._doers[type(instruction)](instruction)
+
+    def _later(
+        self,
+        work: Callable[[], ev.Event | None],
+        failed: Callable[[Exception], ev.Event | None],
+        pool: Executor | None = None,
+    ) -> None:
+        """Do I/O in the pool; its result is an event in the job's thread."""
+
+        def run() -> None:
+            try:
+                event = work()
+            except Exception as error:
+                event = failed(error)
+            if event is not None:
+                self._call(lambda: self._tell(event))
+
+        (pool or self._io.pool).submit(run)
+
+    def _prepare_location(self, do: ev.PrepareLocation) -> None:
+        self._later(
+            lambda: ev.LocationReady(do.checkpoint_id, self._snapshots.prepare(do.checkpoint_id, do.type, do.target)),
+            lambda error: ev.LocationFailed(do.checkpoint_id, str(error)),
+        )
+
+    def _snapshot_driver_state(self, do: ev.SnapshotDriverState) -> None:
+        # One step: a split that is assigned between the enumerators' part and the trigger would be in both parts.
+        self._call(lambda: self._tell(ev.DriverStateReady(do.checkpoint_id, self._splits.snapshot(do.checkpoint_id))))
+
+    def _trigger_tasks(self, do: ev.TriggerTasks) -> None:
+        for task in do.tasks:
+            self._send(task, TriggerCheckpoint(do.barrier.encode()))
+
+    def _announce(self, do: ev.Announce) -> None:
+        for task in do.tasks:
+            self._send(task, AnnounceCheckpoint(do.barrier.encode()))
+
+    def _register_shared(self, do: ev.RegisterShared) -> None:
+        self._snapshots.register(do.checkpoint_id, do.task, do.state)
+
+    def _release_shared(self, do: ev.ReleaseShared) -> None:
+        paths, in_use = self._snapshots.release(do.lowest)
+        self._later(
+            lambda: ev.SharedReleased(self._snapshots.delete(paths, in_use)), lambda _: ev.SharedReleased(in_use)
+        )
+
+    def _write_metadata(self, do: ev.WriteMetadata) -> None:
+        self._later(
+            lambda: self._snapshots.publish(do.content),
+            lambda error: ev.MetadataFailed(do.checkpoint_id, str(error)),
+        )
+
+    def _claim_log_entry(self, do: ev.ClaimLogEntry) -> None:
+        self._later(
+            lambda: self._snapshots.claim(do.checkpoint_id, do.subsumed),
+            lambda error: ev.LogEntryFailed(do.checkpoint_id, str(error)),
+            self._io.log,
+        )
+
+    def _notify_complete(self, do: ev.NotifyComplete) -> None:
+        for task in do.tasks:
+            self._send(task, CheckpointComplete(do.checkpoint_id, self._snapshots.commits))
+        if self._epochs.any:
+            manifest = self._snapshots.published(do.checkpoint_id)
+            self._epochs.completed(manifest, do.checkpoint_id, self._snapshots.commits)
+        self._splits.notify_complete(do.checkpoint_id)
+
+    def _notify_aborted(self, do: ev.NotifyAborted) -> None:
+        for task in do.tasks:
+            self._send(task, CheckpointAborted(do.checkpoint_id, do.latest_completed, self._snapshots.commits))
+
+    def _discard_files(self, do: ev.DiscardFiles) -> None:
+        self._later(lambda: self._snapshots.discard_part(do.state), _nothing)
+
+    def _discard_checkpoint(self, do: ev.DiscardCheckpoint) -> None:
+        self._later(lambda: self._snapshots.discard(do), lambda _: ev.Discarded(do.checkpoint_id))
+
+    def _complete_request(self, do: ev.CompleteRequest) -> None:
+        wish = self._requests.get(do.request_id)
+        if wish is None:
+            return
+        failed = None if isinstance(do.result, ev.RequestDone) else do.result
+        if failed is not None and failed.reason is FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING and wish.tries:
+            wish.tries -= 1  # a task finished just then: that says nothing against the next try
+            self._call(lambda: self._tell(wish.event))
+            return
+        del self._requests[do.request_id]
+        if isinstance(do.result, ev.RequestDone):
+            wish.answer.set_result(do.result)
+        else:
+            wish.answer.set_exception(IllegalState(do.result.message))
+
+    def _fail_job(self, do: ev.FailJob) -> None:
+        self._fail(do.message)
+
+    def _schedule_at(self, do: ev.ScheduleAt) -> None:
+        self._alarm = do.time
+
+    def _pass_warning(self, do: ev.Warn) -> None:
+        self._warn(do.message)
+
+    def _superseded(self, do: ev.StandDown) -> None:
+        self._stand_down(do.message)
+
+    def _warn(self, text: str) -> None:
+        self._io.warn(f"job '{self._plan.name}': {text}")
+
+
+def _nothing(_: Exception) -> None:
+    return None
+
+
+def _topology(plan: JobPlan) -> Topology:
+    """The job graph as the coordinator sees it."""
+    vertices = []
+    for vertex in plan.graph.vertices:
+        inputs = []
+        for edge in plan.graph.inputs(vertex.id):
+            writers = plan.graph.vertices[edge.source].parallelism
+            channels = [edge.partitioning.writers(r, writers, vertex.parallelism) for r in range(vertex.parallelism)]
+            inputs.append(PlanInput(edge.source, tuple(map(tuple, channels)) if edge.partitioning.pointwise else None))
+        operators = tuple(operator.id for operator in vertex.operators)
+        vertices.append(PlanVertex(vertex.id, vertex.parallelism, tuple(inputs), operators))
+    return Topology(tuple(vertices))

@@ -1,0 +1,201 @@
+"""Commits on the driver: what all subtasks of a sink prepared for one checkpoint is one epoch, committed as a whole.
+
+A subtask keeps what it prepared, in every checkpoint, until it hears that the epoch is committed. So whatever checkpoint
+a job is restored from holds everything that may not have been committed, and the numbers say what has been.
+
+    completed      a checkpoint is complete: its epochs join the queue, in order
+    (a thread)     commits them, one at a time
+    committed      the subtasks are told; the coordinator is held while too many epochs wait
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from headgate.api.sink import Epoch, EpochCommitter, EpochContext, Prepared, Sink
+from headgate.checkpoint.commits import Commits
+from headgate.checkpoint.plan import TaskId
+from headgate.control.messages import EpochCommitted
+from headgate.graph.job_graph import ChainedOperator, JobGraph
+from headgate.storage.objects import MissingObject
+
+__all__ = ["Epochs", "epoch_sinks"]
+
+MAX_WAITING = 3  # epochs that wait for their commit; more than that hold the next checkpoint
+
+
+def epoch_sinks(graph: JobGraph) -> dict[int, list[ChainedOperator]]:
+    """The operators, by vertex, whose sinks commit on the driver."""
+    found: dict[int, list[ChainedOperator]] = {}
+    for vertex in graph.vertices:
+        for operator in vertex.operators:
+            if isinstance(operator.spec.function, Sink) and operator.spec.function.commits_on_driver:
+                found.setdefault(vertex.id, []).append(operator)
+    return found
+
+
+@dataclass(slots=True)
+class _Line:
+    """The epochs of one sink."""
+
+    operator: ChainedOperator
+    vertex: int
+    newest: int = 0  # the newest complete checkpoint
+    committed: int = 0  # up to this checkpoint epochs are committed
+    waiting: set[int] = field(default_factory=set)  # complete checkpoints whose epochs are not
+    # Only the committing thread uses these:
+    committer: EpochCommitter[Any] | None = None
+    last_number: int = 0  # of the last epoch that was committed
+
+
+class Epochs:
+    """The sinks of a job that commit on the driver. Called in the job's thread; only commits run in another one.
+
+    `pool` is one thread; `read(manifest, operator)` gives what the subtasks had prepared, `hold` tells the coordinator to wait or go on.
+    """
+
+    def __init__(
+        self,
+        graph: JobGraph,
+        pool: Executor,
+        read: Callable[[Any, str], Iterable[Prepared]],
+        send: Callable[[TaskId, EpochCommitted], None],
+        call: Callable[[Callable[[], None]], None],
+        fail: Callable[[str], None],
+        hold: Callable[[bool], None],
+        context: Callable[[ChainedOperator], EpochContext],
+    ) -> None:
+        self._graph, self._read, self._send, self._call = graph, read, send, call
+        self._fail, self._hold, self._context = fail, hold, context
+        self._pool = pool
+        self._lines = {
+            operator.id: _Line(operator, vertex) for vertex, some in epoch_sinks(graph).items() for operator in some
+        }
+        self._generation = 0
+        self._broken = -1  # the generation in which a commit failed: what stands behind it must not be committed first
+        self._under_way = 0
+        self._held = False
+
+    @property
+    def any(self) -> bool:
+        """Whether the job has such sinks at all."""
+        return bool(self._lines)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being committed."""
+        return self._under_way == 0
+
+    @property
+    def waiting(self) -> int:
+        """Epochs that are complete and not committed, of the sink that has most."""
+        return max((len(line.waiting) for line in self._lines.values()), default=0)
+
+    def replan(self, graph: JobGraph) -> None:
+        """The next attempt runs another graph of the same program."""
+        self._graph = graph
+        for vertex, operators in epoch_sinks(graph).items():
+            for operator in operators:
+                self._lines[operator.id].operator, self._lines[operator.id].vertex = operator, vertex
+
+    # --- the job's thread -------------------------------------------------------------------------------------------
+
+    def start_attempt(self, manifest: Any | None, checkpoint_id: int | None, commits: Commits) -> None:
+        """Commit (again) what the restored checkpoint holds. Nothing of the attempt before is under way any more."""
+        assert self.idle, "an epoch is being committed"
+        self._generation += 1
+        for line in self._lines.values():
+            line.waiting.clear()
+            line.newest = line.committed = 0
+        self._update_hold()
+        if manifest is not None and checkpoint_id is not None:
+            self.completed(manifest, checkpoint_id, commits)
+
+    def completed(self, manifest: Any, checkpoint_id: int, commits: Commits) -> None:
+        """A checkpoint is complete: its epochs are due."""
+        for line in self._lines.values():
+            line.waiting.add(checkpoint_id)
+            line.newest = checkpoint_id
+            self._under_way += 1
+            self._pool.submit(self._work, line, self._generation, manifest, checkpoint_id, commits)
+        self._update_hold()
+
+    def job_running(self) -> None:
+        """All subtasks are there: tell them what need not be kept."""
+        for line in self._lines.values():
+            self._tell(line)
+
+    def close(self) -> None:
+        """Give back what the committers hold; a commit that is under way is waited for."""
+        self._pool.shutdown(wait=True)
+        for line in self._lines.values():
+            if line.committer is not None:
+                line.committer.close()
+                line.committer = None
+
+    def _tell(self, line: _Line) -> None:
+        if line.committed:
+            for task in range(self._graph.vertices[line.vertex].parallelism):
+                self._send(
+                    TaskId(self._graph.vertices[line.vertex].id, task), EpochCommitted(line.operator.id, line.committed)
+                )
+
+    def _update_hold(self) -> None:
+        held = self.waiting > MAX_WAITING
+        if held != self._held:
+            self._held = held
+            self._hold(held)
+
+    def _done(self, line: _Line, generation: int, checkpoint_id: int, committed: bool) -> None:
+        self._under_way -= 1
+        if generation != self._generation:
+            return
+        line.waiting.discard(checkpoint_id)
+        if committed:
+            line.committed = checkpoint_id
+            self._tell(line)
+        self._update_hold()
+
+    def _failed(self, line: _Line, generation: int, error: Exception) -> None:
+        self._under_way -= 1
+        if generation == self._generation:
+            self._generation += 1
+            operator = line.operator
+            self._fail(f"sink '{operator.name}' ({operator.call_site}) cannot commit: {type(error).__name__}: {error}")
+
+    # --- the committing thread --------------------------------------------------------------------------------------
+
+    def _work(self, line: _Line, generation: int, manifest: Any, checkpoint_id: int, commits: Commits) -> None:
+        stale = generation != self._generation or generation == self._broken
+        try:
+            committed = not stale and self._commit(line, manifest, checkpoint_id, commits)
+            done: Callable[[], None] = partial(self._done, line, generation, checkpoint_id, committed)
+        except Exception as error:
+            self._broken = generation
+            done = partial(self._failed, line, generation, error)
+        self._call(done)
+
+    def _commit(self, line: _Line, manifest: Any, checkpoint_id: int, commits: Commits) -> bool:
+        try:
+            prepared = list(self._read(manifest, line.operator.id))
+        except MissingObject:
+            if line.newest == checkpoint_id:
+                raise
+            return False  # it was subsumed meanwhile: the newer checkpoint holds what this one did
+        epochs: dict[int, list[Any]] = {}
+        for one in prepared:
+            number = commits.number_for(one.checkpoint_id)
+            assert number is not None, f"checkpoint {one.checkpoint_id} is complete and has no number"
+            epochs.setdefault(number, []).extend(one.committables)
+        if line.committer is None:
+            sink: Sink[Any] = line.operator.spec.function
+            line.committer = sink.epoch_committer(self._context(line.operator))
+        for number in sorted(epochs):
+            if number > line.last_number:  # else it was committed before the job was restored
+                line.committer.commit(Epoch(number, epochs[number]))
+                line.last_number = number
+        return True

@@ -1,0 +1,70 @@
+"""Why an attempt failed: one cause out of what workers, the control plane and Spark said about it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+
+from headgate.control.messages import Failed
+from headgate.driver import spark as spark_internals
+from headgate.errors import HeadgateError, JobCancelled, JobFailed, UserCodeError, WorkerLost
+from headgate.graph.plan import JobPlan
+
+__all__ = ["choose_cause"]
+
+
+def choose_cause(
+    plan: JobPlan,
+    spark: SparkSession,
+    group: str,
+    failures: Sequence[Failed],
+    error: BaseException | None,
+    ended_by_us: bool,
+) -> HeadgateError:
+    """The user's own error before ours, ours before a lost worker, that before Spark's words.
+
+    `failures` are in the order in which they came, `error` is how Spark's job ended, `ended_by_us` says that it was
+    stopped because of one of the failures (or a cancel), so that Spark's word "cancelled" means nothing.
+    """
+    if isinstance(error, HeadgateError):
+        return error
+    for kind in ("user", "runtime"):
+        for failure in failures:
+            if failure.kind == kind:
+                return _as_error(failure)
+    if spark_internals.is_stopped(spark):
+        return JobFailed("the Spark session was stopped while the job ran")
+    if spark_internals.was_cancelled(error) and not ended_by_us:
+        return JobCancelled(f"job '{plan.name}' was cancelled in Spark: {spark_internals.reason(error)}")
+    if spark_internals.executor_lost(error):
+        return WorkerLost(f"an executor died: {spark_internals.reason(error)}")
+    for kind in ("lost", "victim"):
+        for failure in failures:
+            if failure.kind == kind:
+                return _as_error(failure)
+    return WorkerLost(_spark_words(plan, spark, group, error))
+
+
+def _spark_words(plan: JobPlan, spark: SparkSession, group: str, error: BaseException | None) -> str:
+    reason = spark_internals.reason(error)
+    task = None
+    with contextlib.suppress(Exception):  # the context may be on its way out: its words without the name, then
+        task = spark_internals.failed_task(spark, group, error)
+    if task is None:
+        return f"Spark ended the job: {reason}"
+    return f"Spark ended the job because of {plan.task_name(*task)}: {reason}"
+
+
+def _as_error(failure: Failed) -> HeadgateError:
+    error: HeadgateError
+    if failure.kind == "user":
+        error = UserCodeError(failure.message)
+    elif failure.kind in ("lost", "victim"):
+        error = WorkerLost(failure.message)
+    else:
+        error = JobFailed(failure.message)
+    if failure.traceback:
+        error.add_note(failure.traceback)
+    return error

@@ -1,0 +1,160 @@
+"""The live table of a running job: a line for each vertex and each of the last checkpoints, on the terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from headgate.checkpoint.stats import CheckpointStats, StatsSnapshot
+from headgate.control.messages import Metrics
+from headgate.driver.job import SparkJob
+from headgate.job.status import JobStatus
+
+__all__ = ["checkpoint_table", "live_table", "restore_bar"]
+
+_REFRESH_PER_SECOND = 2
+_CHECKPOINTS = 6
+
+
+@dataclass(slots=True)
+class _Sample:
+    at: float
+    records: dict[int, int]
+
+
+class JobTable:
+    """Renders a job; rates are over the time since the render before."""
+
+    def __init__(self, job: SparkJob) -> None:
+        self._job = job
+        self._before = _Sample(time.monotonic(), {})
+
+    def __rich__(self) -> Group:
+        checkpoints = self._job.checkpoints
+        seen = None if checkpoints is None else checkpoints.stats.snapshot()
+        parts: list[RenderableType] = [self._vertices()]
+        bar = restore_bar(list(self._job.metrics().values()))
+        if bar is not None and self._job.status is not JobStatus.RUNNING:
+            parts.append(bar)
+        if seen is not None and seen.counts.total:
+            parts.append(checkpoint_table(seen))
+        return Group(*parts)
+
+    def _vertices(self) -> Table:
+        job, plan = self._job, self._job.plan
+        restarts = f", {job.restarts} restarts" if job.restarts else ""
+        table = Table(title=f"{plan.name}  {job.job_id[:8]}  {job.status.value}{restarts}", title_justify="left")
+        table.add_column("vertex")
+        for column in ("subtasks", "in", "records/s", "out", "busy", "back-pressured", "queued"):
+            table.add_column(column, justify="right")
+        by_vertex = self._by_vertex()
+        now = _Sample(time.monotonic(), {v: sum(m.records_in for m in ms) for v, ms in by_vertex.items()})
+        seconds = max(now.at - self._before.at, 1e-3)
+        for vertex in plan.graph.vertices:
+            metrics = by_vertex.get(vertex.id, [])
+            rate = (now.records.get(vertex.id, 0) - self._before.records.get(vertex.id, 0)) / seconds
+            corrupt = sum(m.corrupt_records for m in metrics)
+            table.add_row(
+                f"{vertex.name}, {corrupt:,} corrupt records left out" if corrupt else vertex.name,
+                f"{len(metrics)}/{vertex.parallelism}",
+                f"{now.records.get(vertex.id, 0):,}",
+                f"{max(rate, 0):,.0f}",
+                f"{sum(m.records_out for m in metrics):,}",
+                _share(metrics, [m.busy_ms for m in metrics]),
+                _share(metrics, [m.back_pressured_ms for m in metrics]),
+                f"{sum(m.queued_bytes for m in metrics) / 1024:,.0f} KiB",
+            )
+        if seconds >= 0.9:
+            self._before = now
+        return table
+
+    def _by_vertex(self) -> dict[int, list[Metrics]]:
+        found: dict[int, list[Metrics]] = {}
+        for (level, index), metrics in self._job.metrics().items():
+            slot = self._job.plan.layout.levels[level][index]
+            if not slot.relay:
+                found.setdefault(slot.vertex, []).append(metrics)
+        return found
+
+
+def restore_bar(metrics: Collection[Metrics]) -> Table | None:
+    """How much of the state is back, over all subtasks; None if nothing is being restored."""
+    total, done = sum(m.restore_bytes for m in metrics), sum(m.restored_bytes for m in metrics)
+    if not total or done >= total:
+        return None
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row("restoring", ProgressBar(total, done, width=40), f"{_size(done)} of {_size(total)}")
+    return grid
+
+
+def checkpoint_table(stats: StatsSnapshot) -> Table:
+    """The newest checkpoints, one a line; of times the longest of any subtask is shown."""
+    counts = stats.counts
+    title = f"checkpoints: {counts.completed} completed, {counts.failed} failed, {counts.in_progress} in progress"
+    restored = f", restored from {stats.restored.checkpoint_id}" if stats.restored is not None else ""
+    table = Table(title=title + restored, title_justify="left")
+    for column in ("id", "type", "trigger", "status"):
+        table.add_column(column)
+    for column in (
+        "size",
+        "full size",
+        "end to end",
+        "alignment",
+        "sync",
+        "async",
+        "start delay",
+        "in flight",
+        "objects",
+    ):
+        table.add_column(column, justify="right")
+    for one in stats.history[:_CHECKPOINTS]:
+        table.add_row(*_checkpoint_row(one))
+    return table
+
+
+def _checkpoint_row(stats: CheckpointStats) -> list[str]:
+    kind = stats.checkpoint_type.lower() + (", full" if stats.full else "") + (", unaligned" if stats.unaligned else "")
+    subtasks = [subtask.metrics for vertex in stats.vertices.values() for subtask in vertex.subtasks.values()]
+    longest = [
+        max((getattr(metrics, name) for metrics in subtasks), default=0)
+        for name in ("alignment_ms", "sync_ms", "async_ms", "start_delay_ms")
+    ]
+    return [
+        str(stats.id),
+        kind,
+        stats.trigger,
+        stats.failure_reason or f"{stats.status.value} {stats.num_acknowledged_subtasks}/{stats.num_subtasks}",
+        _size(stats.checkpointed_size),
+        _size(stats.state_size),
+        f"{max(0, stats.end_to_end_duration)} ms",
+        *(f"{value} ms" for value in longest),
+        _size(stats.persisted_data),
+        str(stats.objects_written),
+    ]
+
+
+def _size(count: int) -> str:
+    return f"{count / 1024:,.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):,.1f} MiB"
+
+
+def _share(metrics: list[Metrics], part: list[int]) -> str:
+    total = sum(m.busy_ms + m.back_pressured_ms + m.idle_ms for m in metrics)
+    return f"{100 * sum(part) / total:.0f} %" if total else ""
+
+
+@contextmanager
+def live_table(job: SparkJob) -> Iterator[None]:
+    """Show the table while the block runs, if standard error is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with Live(JobTable(job), console=console, refresh_per_second=_REFRESH_PER_SECOND, transient=True):
+        yield

@@ -1,0 +1,107 @@
+"""The program's own modules reach the workers.
+
+Functions of the main script travel by value; what it imports from files beside it travels by name, so a worker must be
+able to import it. Workers on the driver's machine look where the driver looks. Others get an archive of the program's
+modules: those that are neither Python's own nor installed, and the files beside the main script.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import io
+import shutil
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from headgate.errors import ConfigError
+
+__all__ = ["archive", "search_path", "write_archive"]
+
+from headgate.worker.failures import ARCHIVE_PREFIX
+
+_MAX_BYTES = 64 << 20
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same content makes the same archive
+
+
+def search_path() -> tuple[str, ...]:
+    """Where this process looks for modules, independent of its working directory."""
+    return tuple(dict.fromkeys(str(Path(entry).absolute()) for entry in sys.path))
+
+
+def write_archive() -> Path | None:
+    """The program's own modules as a zip file named after its content; None if there are none."""
+    content = archive(dict(sys.modules))
+    if content is None:
+        return None
+    path = _directory() / f"{ARCHIVE_PREFIX}{hashlib.sha256(content).hexdigest()[:16]}.zip"
+    if not path.exists():
+        path.write_bytes(content)
+    return path
+
+
+def archive(modules: dict[str, ModuleType]) -> bytes | None:
+    """The zip file for these loaded modules."""
+    files: dict[str, Path] = {}
+    for name in {name.partition(".")[0] for name in modules}:
+        top = modules.get(name)
+        if top is not None and name not in ("__main__", "__mp_main__", "headgate"):
+            files.update(_files(name, top))
+    main = getattr(modules.get("__main__"), "__file__", None)
+    if main is not None:
+        beside = Path(main).absolute()
+        if _is_own(beside):
+            files.update({f.name: f for f in beside.parent.glob("*.py") if f.name != beside.name})
+    return _zip(files) if files else None
+
+
+def _files(name: str, module: ModuleType) -> Iterator[tuple[str, Path]]:
+    """(path in the archive, file) of a module or of a whole package, if it is the program's own."""
+    directories = [Path(entry) for entry in getattr(module, "__path__", [])]
+    for directory in directories:
+        if _is_own(directory) and directory.is_dir():
+            for file in directory.rglob("*.py"):
+                yield str(Path(name, file.relative_to(directory))), file
+    file_name = getattr(module, "__file__", None)
+    if not directories and file_name and file_name.endswith(".py") and _is_own(Path(file_name)):
+        yield f"{name}.py", Path(file_name)
+
+
+def _is_own(path: Path) -> bool:
+    """Whether it is neither part of Python nor installed: those a worker has itself."""
+    resolved = path.resolve()
+    installed = "site-packages" in resolved.parts or "dist-packages" in resolved.parts
+    return not installed and not any(resolved.is_relative_to(home) for home in _python_homes())
+
+
+@cache
+def _python_homes() -> tuple[Path, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple({Path(sysconfig.get_path(name)).resolve() for name in names})
+
+
+def _zip(files: dict[str, Path]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as out:
+        for name, path in sorted(files.items()):
+            out.writestr(zipfile.ZipInfo(name, _EPOCH), path.read_bytes())
+    if target.tell() > _MAX_BYTES:
+        raise ConfigError(
+            f"the program's own modules are {target.tell() >> 20} MiB zipped, too much to send to the workers with each "
+            "job: install them there (pip, or an environment archive)"
+        )
+    return target.getvalue()
+
+
+@cache
+def _directory() -> Path:
+    """Spark reads the archive as long as the application lives."""
+    path = Path(tempfile.mkdtemp(prefix="headgate-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path

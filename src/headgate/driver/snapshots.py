@@ -1,0 +1,447 @@
+"""The snapshots of a job on storage, or in the driver's memory: made, published, restored from, deleted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from headgate import config
+from headgate.api.sink import Prepared
+from headgate.checkpoint import events as ev
+from headgate.checkpoint.assignment import FinishedState
+from headgate.checkpoint.commits import NO_COMMITS, Commits
+from headgate.checkpoint.handles import CorruptState
+from headgate.checkpoint.plan import TaskId
+from headgate.checkpoint.settings import CheckpointProperties, CheckpointSettings, ClaimMode
+from headgate.checkpoint.store import CompletedCheckpoint
+from headgate.checkpoint.types import SnapshotType
+from headgate.config import Configuration
+from headgate.driver.services import DriverIo
+from headgate.driver.step_back import StepBack
+from headgate.errors import IllegalState, StateMigrationError, StorageError
+from headgate.graph.plan import JobPlan
+from headgate.ids import JobId, OperatorId, VertexId
+from headgate.state.operator import OperatorStateBackend, rescale
+from headgate.storage import manifest as mf
+from headgate.storage import shared
+from headgate.storage.checkpoints import (
+    Snapshot,
+    discard_checkpoint,
+    discard_pending,
+    discard_pending_savepoint,
+    load,
+    publish,
+    require_intact,
+)
+from headgate.storage.handles import FileSegment, InlineBytes, size_of
+from headgate.storage.layout import Attempt, JobLayout, make_savepoint_directory, savepoint_target
+from headgate.storage.log import CommitNumber, CompletedRef, JobLog, Superseded, load_completed, newest_job
+from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown
+from headgate.storage.reader import SnapshotReader
+from headgate.storage.remote import open_store
+from headgate.storage.settings import StorageKind, StorageSettings
+from headgate.worker.operators.sinks import prepared_in
+from headgate.worker.restore import VertexRestore, operator_state_of
+from headgate.worker.snapshot_writer import AckState, WorkerStorage
+
+__all__ = ["JobSnapshots", "named_manifest", "prepared_of", "restore_plan"]
+
+_FIRST_ENTRY = 1
+_SETTLE_SECONDS = 0.5
+_READ_TRIES = 5
+_READ_PAUSE_SECONDS = 1.0
+
+
+class JobSnapshots:
+    """Everything a job stores for its checkpoints. I/O methods are called from the service's pool."""
+
+    def __init__(self, plan: JobPlan, job_id: JobId, configuration: Configuration, io: DriverIo) -> None:
+        self._plan, self._configuration, self._io = plan, configuration, io
+        self._step_back = StepBack(plan, configuration)
+        self._settings = StorageSettings.of(configuration)
+        self._store = io.open_store(self._settings.write_buffer)
+        self._registry = shared.SharedStateRegistry()
+        self._lock = threading.Lock()
+        self._restart = 0
+        self._acks: dict[tuple[int, TaskId], AckState] = {}
+        self._published: dict[int, Snapshot] = {}
+        self._commits = Commits()  # of storage 'jobmanager', which has no log
+        self._numbered = _FIRST_ENTRY  # which stands for what an imported snapshot holds
+        self._recovered: list[CompletedCheckpoint] = []
+        self._resumed_ref: CompletedRef | None = None
+        self.job_id = job_id
+        resumed = self._resume() if configuration.get(config.RESUME) else None
+        self._layout: JobLayout | None = self._settings.layout(self.job_id) if self._in_files else None
+        self._log = self._start_log(resumed)
+
+    @property
+    def _in_files(self) -> bool:
+        return self._settings.kind is StorageKind.FILESYSTEM
+
+    def replan(self, plan: JobPlan) -> None:
+        """The next attempt runs another plan of the same program."""
+        self._plan = plan
+
+    # --- starting ---------------------------------------------------------------------------------------------------
+
+    def _resume(self) -> Snapshot | None:
+        """Continue the newest job of this name: its id, and the newest completed snapshot that is whole."""
+        if self._settings.directory is None:
+            raise IllegalState("--resume needs execution.checkpointing.dir: the directory of the job that is to go on")
+        entry = newest_job(self._store, self._settings.directory, self._plan.name)
+        self.job_id = entry.job_id
+        layout = self._settings.layout(entry.job_id)
+        assert layout is not None
+        problems = []
+        for ref in entry.newest_first(self._configuration.get(config.RESUME_PREFERS_CHECKPOINT)):
+            try:
+                snapshot = self._patiently(partial(self._completed, layout, ref))
+            except (CorruptState, MissingObject) as error:
+                self._io.warn(self._step_back.over(ref.checkpoint_id, error))
+                problems.append(str(error))
+                continue
+            self._resumed_ref = ref
+            return snapshot
+        if problems:
+            raise StorageError(
+                f"cannot resume job {entry.job_id}: no retained checkpoint is whole: {'; '.join(problems)}"
+            )
+        return None
+
+    def _completed(self, layout: JobLayout, ref: CompletedRef) -> Snapshot:
+        snapshot = load_completed(self._store, layout, ref)
+        require_intact(self._store, snapshot, self._io.pool.map)
+        return snapshot
+
+    def _start_log(self, resumed: Snapshot | None) -> JobLog | None:
+        if self._layout is None:
+            return None
+        ref = self._resumed_ref if resumed is not None else None
+        origin = self._configuration.get(config.RECOVERY_PATH)
+        log = JobLog.start(self._store, self._layout, self._plan.name, clock=self._io.now, restored=ref, origin=origin)
+        if resumed is not None and ref is not None:
+            manifest = resumed.manifest
+            self._published[manifest.checkpoint_id] = resumed
+            self._registry.register_restored(manifest, shared.ClaimMode.CLAIM)
+            retention = CheckpointSettings.from_configuration(self._configuration).retention
+            properties = CheckpointProperties.for_checkpoint(retention)
+            self._recovered.append(
+                CompletedCheckpoint(
+                    manifest.checkpoint_id, self._io.now(), properties, resumed.directory, resumed.directory, ref.commit
+                )
+            )
+        return log
+
+    def recovered(self) -> tuple[Sequence[CompletedCheckpoint], int]:
+        """The checkpoints a resumed job finds, and the next free id."""
+        newest = max((checkpoint.id for checkpoint in self._recovered), default=0)
+        next_id = newest + 1 if self._layout is None else self._layout.next_checkpoint_id(self._store, newest)
+        return self._recovered, next_id
+
+    def import_named(self) -> ev.SnapshotImported | None:
+        """The snapshot that the user names to start from, if any (SPEC R8.4)."""
+        pointer = self._configuration.get(config.RECOVERY_PATH)
+        if pointer is None or self._recovered:
+            return None
+        snapshot = load(self._store, pointer)
+        manifest = snapshot.manifest
+        mode = ClaimMode(self._configuration.get(config.RECOVERY_CLAIM_MODE))
+        self._published[manifest.checkpoint_id] = snapshot
+        self._registry.register_restored(manifest, shared.ClaimMode(mode.value))
+        size = sum(size_of(handle) for handle in mf.handles_of(manifest))
+        return ev.SnapshotImported(manifest.checkpoint_id, snapshot.directory, snapshot.directory, mode, size)
+
+    def worker_storage(self, restart: int, incremental: bool) -> WorkerStorage:
+        """Where the workers of an attempt write."""
+        self._restart = restart
+        shared_directory = self._layout.shared if self._layout is not None and incremental else None
+        asynchronous = self._configuration.get(config.ASYNC_SNAPSHOTS)
+        return WorkerStorage(
+            self._attempt(),
+            self._in_files,
+            shared_directory,
+            self._settings.inline_threshold,
+            asynchronous,
+            self.staging,
+        )
+
+    @property
+    def staging(self) -> str | None:
+        """Where sinks may put files that are not visible yet; None without a directory for checkpoints."""
+        return None if self._layout is None else self._layout.task_owned
+
+    def _attempt(self, restart: int | None = None) -> Attempt:
+        restart = self._restart if restart is None else restart
+        return Attempt(1, restart) if self._log is None else self._log.attempt(restart)
+
+    # --- a checkpoint's way -----------------------------------------------------------------------------------------
+
+    def prepare(self, checkpoint_id: int, type: SnapshotType, target: str | None) -> str:
+        """Make the directory; empty for storage 'jobmanager'."""
+        if type.is_savepoint:
+            below = savepoint_target(target, self._settings.savepoint_directory)
+            return make_savepoint_directory(self._store, below, self.job_id)
+        if self._layout is None:
+            return ""
+        self._layout.create_directories(self._store)
+        directory = self._layout.checkpoint(checkpoint_id)
+        self._store.make_directory(directory)
+        return directory
+
+    def register(self, checkpoint_id: int, task: TaskId, state: AckState) -> None:
+        """Note the shared files of a part; its placeholders are replaced by what they stand for."""
+        with self._lock:
+            operators = {
+                op: self._registry.register_pieces(OperatorId(op), pieces, checkpoint_id)
+                for op, pieces in state.operators.items()
+            }
+            self._acks[checkpoint_id, task] = AckState(operators)
+
+    def publish(self, content: ev.Content) -> ev.MetadataWritten:
+        """Write the metadata: from here on the checkpoint can be restored from."""
+        manifest = self._manifest(content)
+        if content.location:
+            snapshot = publish(self._store, manifest, content.location)
+        else:
+            snapshot = Snapshot(manifest, "", 0, 0)
+        with self._lock:
+            self._published[content.checkpoint_id] = snapshot
+        pointer = content.location or f"memory of the driver, checkpoint {content.checkpoint_id}"
+        return ev.MetadataWritten(content.checkpoint_id, pointer, snapshot.size, snapshot=snapshot)
+
+    def _manifest(self, content: ev.Content) -> mf.Manifest:
+        operators = []
+        for vertex in self._plan.graph.vertices:
+            outcome = content.vertices.get(vertex.id)
+            done = _finished(outcome, vertex.parallelism)
+            for operator in vertex.operators:
+                subtasks = tuple(
+                    mf.SubtaskState(i, self._pieces(content, TaskId(vertex.id, i), operator.id), finished=i in done)
+                    for i in range(vertex.parallelism)
+                )
+                driver_state = content.driver_states.get(operator.id)
+                operators.append(
+                    mf.OperatorState(
+                        operator.id,
+                        operator.name,
+                        vertex.parallelism,
+                        vertex.max_parallelism,
+                        subtasks,
+                        operator.uid,
+                        None if driver_state is None else InlineBytes(driver_state),
+                    )
+                )
+        return mf.Manifest(
+            content.checkpoint_id,
+            mf.SnapshotType[content.type.name],
+            self.job_id,
+            self._plan.name,
+            self._attempt(),
+            content.timestamp,
+            tuple(operators),
+            None if content.properties.format is None else content.properties.format.value.lower(),
+        )
+
+    def _pieces(self, content: ev.Content, task: TaskId, operator: str) -> tuple[mf.StatePiece, ...]:
+        state = self._acks.get((content.checkpoint_id, task)) or content.states.get(task)
+        return () if state is None else state.operators.get(operator, ())
+
+    def claim(
+        self, checkpoint_id: int, subsumed: Sequence[int]
+    ) -> ev.LogEntryClaimed | ev.LogEntryFailed | ev.Superseded:
+        """Make a checkpoint complete: its entry in the job log, whose number is the commit number."""
+        with self._lock:
+            self._acks = {key: ack for key, ack in self._acks.items() if key[0] > checkpoint_id}
+        if self._log is None:
+            self._numbered += 1  # as in a log: never again, whatever is stepped back over
+            self._commits = self._commits.add(checkpoint_id, self._numbered)
+            return ev.LogEntryClaimed(checkpoint_id, self._numbered)
+        commits = [CommitNumber(number) for number in subsumed]
+        try:
+            return ev.LogEntryClaimed(checkpoint_id, self._log.complete(self._published[checkpoint_id], commits).commit)
+        except Superseded as error:
+            return ev.Superseded(checkpoint_id, str(error))
+        except OutcomeUnknown as error:
+            return self._settle(checkpoint_id, error)
+
+    def _settle(
+        self, checkpoint_id: int, error: OutcomeUnknown
+    ) -> ev.LogEntryClaimed | ev.LogEntryFailed | ev.Superseded:
+        """Whether a claim counts is not known: ask until it is, since nothing can go on before."""
+        assert self._log is not None
+        damaged = 0
+        while True:
+            try:
+                ref = self._log.settle()
+            except Superseded as superseded:
+                return ev.Superseded(checkpoint_id, str(superseded))
+            except StorageError as failure:
+                damaged += isinstance(failure.__cause__, CorruptState)
+                if damaged >= _READ_TRIES:  # no later try makes a damaged log whole
+                    return ev.Superseded(checkpoint_id, f"the job log is damaged, the job cannot go on: {failure}")
+                self._io.pause(_SETTLE_SECONDS)
+                continue
+            if ref is None:
+                return ev.LogEntryFailed(checkpoint_id, str(error))
+            return ev.LogEntryClaimed(checkpoint_id, ref.commit)
+
+    @property
+    def commits(self) -> Commits:
+        """The completions that what was prepared by subtasks is committed under."""
+        return self._commits if self._log is None else self._log.commits
+
+    # --- restoring --------------------------------------------------------------------------------------------------
+
+    def intact(self, checkpoint: CompletedCheckpoint) -> Snapshot:
+        """The snapshot of a completed checkpoint; CorruptState or MissingObject if any file of it is damaged."""
+        return self._patiently(lambda: self._intact(checkpoint))
+
+    def _intact(self, checkpoint: CompletedCheckpoint) -> Snapshot:
+        snapshot = self._published.get(checkpoint.id)
+        if snapshot is None or checkpoint.location:
+            snapshot = load(self._store, checkpoint.pointer)
+        require_intact(self._store, snapshot, self._io.pool.map)
+        return snapshot
+
+    def step_back_to(self, checkpoint: CompletedCheckpoint) -> Commits:
+        """The completions up to a checkpoint that is restored; later ones are history that did not happen.
+
+        A snapshot of another job was completed under no number of this one: what it holds is committed under the number
+        of this job's first entry, whenever it is restored.
+        """
+        if self._log is None:
+            self._commits = self._commits.up_to(checkpoint.commit_number)
+        else:
+            self._log.step_back_to(checkpoint.commit_number)
+        return self.commits if checkpoint.commit_number is not None else Commits().add(checkpoint.id, _FIRST_ENTRY)
+
+    def driver_states(self, manifest: mf.Manifest) -> dict[OperatorId, bytes]:
+        """What the parts of operators on the driver left."""
+        reader = SnapshotReader(self._store)
+        return {op.id: reader.read(op.coordinator) for op in manifest.operators if op.coordinator is not None}
+
+    def published(self, checkpoint_id: int) -> mf.Manifest:
+        """The metadata of a checkpoint that is complete."""
+        return self._published[checkpoint_id].manifest
+
+    def prepared(self, manifest: mf.Manifest, operator_id: str) -> list[Prepared]:
+        """What the subtasks of a sink had prepared."""
+        return prepared_of(self._store, manifest, operator_id)
+
+    def _patiently(self, read: Callable[[], Snapshot]) -> Snapshot:
+        """Storage that does not answer says nothing about a checkpoint: ask again before giving up."""
+        for _ in range(_READ_TRIES - 1):
+            try:
+                return read()
+            except (CorruptState, MissingObject):
+                raise
+            except StorageError:
+                self._io.pause(_READ_PAUSE_SECONDS)
+        return read()
+
+    # --- deleting ---------------------------------------------------------------------------------------------------
+
+    def discard_part(self, state: AckState) -> None:
+        """Delete the private files of one subtask's part."""
+        for pieces in state.operators.values():
+            for piece in pieces:
+                for part in piece.parts:
+                    if isinstance(part.handle, FileSegment) and not part.shared:
+                        self._store.delete(part.handle.path)
+
+    def discard(self, do: ev.DiscardCheckpoint) -> ev.Discarded:
+        """Delete a checkpoint, completed or not; shared files stay until they are released."""
+        with self._lock:
+            self._published.pop(do.checkpoint_id, None)
+            self._acks = {key: ack for key, ack in self._acks.items() if key[0] != do.checkpoint_id}
+        if not do.location:
+            return ev.Discarded(do.checkpoint_id)
+        if do.completed and self._layout is not None and not do.type.is_savepoint:
+            discard_checkpoint(self._store, self._layout, do.checkpoint_id)
+        elif do.type.is_savepoint:
+            discard_pending_savepoint(self._store, do.location)
+        else:
+            discard_pending(self._store, do.location, self._attempt(do.attempt), do.snapshot)
+        return ev.Discarded(do.checkpoint_id)
+
+    def release(self, lowest: int | None) -> tuple[tuple[str, ...], frozenset[int]]:
+        """What no retained checkpoint needs any more."""
+        with self._lock:
+            freed = self._registry.unregister_unused(1 << 62 if lowest is None else lowest)
+        return freed.delete, freed.in_use
+
+    def delete(self, paths: Sequence[str], in_use: frozenset[int]) -> frozenset[int]:
+        """Delete shared files; gives `in_use` back."""
+        for path in paths:
+            self._store.delete(path)
+        return in_use
+
+
+def prepared_of(store: ObjectStore, manifest: mf.Manifest, operator_id: str) -> list[Prepared]:
+    """What the subtasks of a sink had prepared at a checkpoint, the oldest first."""
+    reader = SnapshotReader(store)
+    for operator in manifest.operators:
+        if operator.id == operator_id:
+            left = [operator_state_of(reader, subtask.pieces) for subtask in operator.subtasks]
+            return prepared_in(OperatorStateBackend(operator.name, rescale(left, 1)[0]))
+    return []
+
+
+def _finished(outcome: object, parallelism: int) -> frozenset[int]:
+    state = getattr(outcome, "state", None)
+    if state is FinishedState.FULLY:
+        return frozenset(range(parallelism))
+    return frozenset(getattr(outcome, "finished", ()))
+
+
+def named_manifest(configuration: Configuration) -> mf.Manifest | None:
+    """The metadata of the snapshot that the user names to start from, if any."""
+    pointer = configuration.get(config.RECOVERY_PATH)
+    return None if pointer is None else load(open_store(), pointer).manifest
+
+
+def restore_plan(
+    plan: JobPlan, manifest: mf.Manifest, *, claim: bool, ignore_unmatched: bool, commits: Commits = NO_COMMITS
+) -> dict[VertexId, VertexRestore]:
+    """What each vertex starts from; an error names state that belongs to no operator (SPEC R8.5)."""
+    by_id = {operator.id: operator for operator in manifest.operators}
+    known = {operator.id for vertex in plan.graph.vertices for operator in vertex.operators}
+    lost = [op for op in manifest.operators if op.id not in known and any(s.pieces for s in op.subtasks)]
+    if lost and not ignore_unmatched:
+        names = ", ".join(f"'{op.name}'" + (f" (uid {op.uid})" if op.uid else "") for op in lost)
+        raise StateMigrationError(
+            f"checkpoint {manifest.checkpoint_id} has state of operators that the program does not have any more: {names}; "
+            "give them their uids back, or set execution.state-recovery.ignore-unclaimed-state=true to drop that state"
+        )
+    restore: dict[VertexId, VertexRestore] = {}
+    for vertex in plan.graph.vertices:
+        found = {op.id: by_id[op.id] for op in vertex.operators if op.id in by_id}
+        if not found:
+            continue
+        saved = {op.max_parallelism for op in found.values() if any(s.pieces for s in op.subtasks)}
+        for other in saved - {vertex.max_parallelism}:
+            raise IllegalState(
+                f"max parallelism mismatch for vertex '{vertex.name}': its state was stored with {other} key groups, the job "
+                f"has {vertex.max_parallelism}; it is fixed for the life of the state: set max parallelism to {other}"
+            )
+        operators = {str(op_id): _left(op) for op_id, op in found.items()}
+        finished = all(op.fully_finished for op in found.values()) and len(found) == len(vertex.operators)
+        restore[vertex.id] = VertexRestore(
+            manifest.checkpoint_id,
+            vertex.parallelism,
+            vertex.max_parallelism,
+            operators,
+            claim,
+            finished,
+            commits,
+        )
+    return restore
+
+
+def _left(operator: mf.OperatorState) -> list[tuple[mf.StatePiece, ...] | None]:
+    left: list[tuple[mf.StatePiece, ...] | None] = [None] * operator.parallelism
+    for subtask in operator.subtasks:
+        if not subtask.finished:
+            left[subtask.index] = subtask.pieces
+    return left

@@ -1,0 +1,191 @@
+"""Enumerators of sources on the driver: they find splits while the job runs (SPEC R9.4)."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from headgate.api.sources import DynamicSource
+from headgate.checkpoint.plan import TaskId
+from headgate.checkpoint.splits import Assignment, SplitAssigner
+from headgate.control.messages import AssignSplits
+from headgate.driver.services import DriverIo
+from headgate.graph.job_graph import ChainedOperator, JobGraph
+from headgate.ids import OperatorId
+
+__all__ = ["SourceSplits", "Splits", "dynamic_sources"]
+
+
+def dynamic_sources(graph: JobGraph) -> dict[int, ChainedOperator]:
+    """The vertices whose sources have an enumerator."""
+    return {vertex.id: vertex.head for vertex in graph.vertices if isinstance(vertex.head.spec.function, DynamicSource)}
+
+
+class SourceSplits:
+    """The enumerator of one source, and what it has found that nobody reads yet."""
+
+    def __init__(self, operator: ChainedOperator, parallelism: int, restored: bytes | None) -> None:
+        """`restored` is a `snapshot` from a checkpoint, whose file was checksummed by us."""
+        self.operator = operator
+        state, unassigned, complete = (None, [], False) if restored is None else pickle.loads(restored)
+        self.enumerator = operator.spec.function.enumerator(state)
+        self._assigner: SplitAssigner[Any] = SplitAssigner(parallelism, self.enumerator.owner, unassigned, complete)
+        # Taken when a discovery is over: the next one may be under way, in another thread, when a checkpoint comes.
+        self._state = state if restored is not None else self.enumerator.snapshot()
+        # In rounds: the newest state whose splits are all read, now and at each checkpoint that may become complete.
+        self._read: Any = None
+        self._read_at: dict[int, Any] = {}
+
+    @property
+    def wants_discovery(self) -> bool:
+        """Whether it may look for splits now."""
+        return not self.enumerator.in_rounds or self._assigner.idle
+
+    def begin_discovery(self) -> None:
+        """A discovery begins: in rounds, everything that was found before is read."""
+        if self.enumerator.in_rounds:
+            self._read = self._state
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is nothing more to find."""
+        return self._assigner.complete
+
+    def found(self, splits: list[Any]) -> list[Assignment[Any]]:
+        """A discovery is over."""
+        self._state = self.enumerator.snapshot()
+        return self._assigner.found(splits, self.enumerator.complete)
+
+    def resumed(self) -> list[Assignment[Any]]:
+        """What can be assigned at the start: splits that were found before the checkpoint."""
+        return self._assigner.found([], complete=False)
+
+    def asked(self, subtask: int) -> list[Assignment[Any]]:
+        """A reader has nothing left."""
+        return self._assigner.asked(subtask)
+
+    def snapshot(self, checkpoint_id: int) -> bytes:
+        """What a checkpoint keeps."""
+        if self.enumerator.in_rounds:
+            # A reader that has asked has emitted all it had: the barrier, which it gets later, is behind that.
+            self._read_at[checkpoint_id] = self._state if self._assigner.idle else self._read
+        return pickle.dumps((self._state, self._assigner.unassigned, self._assigner.complete))
+
+    def notify_complete(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete: what it has in front of its barriers will never be read again."""
+        read = self._read_at.pop(checkpoint_id, None)
+        self._read_at = {one: state for one, state in self._read_at.items() if one > checkpoint_id}
+        if read is not None:
+            self.enumerator.notify_complete(read)
+
+
+class Splits:
+    """The enumerators of a job. Called in the job's thread; only a discovery runs in the pool."""
+
+    def __init__(
+        self,
+        graph: JobGraph,
+        io: DriverIo,
+        send: Callable[[TaskId, AssignSplits], None],
+        call: Callable[[Callable[[], None]], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        self._graph, self._io, self._send, self._call, self._fail = graph, io, send, call, fail
+        self._operators = dynamic_sources(graph)
+        self._sources: dict[int, SourceSplits] = {}
+        self._due: dict[int, int] = {}  # when to look for splits again
+        self._attempt = 0
+
+    def replan(self, graph: JobGraph) -> None:
+        """The next attempt runs another graph of the same program."""
+        self._graph, self._operators = graph, dynamic_sources(graph)
+
+    @property
+    def any(self) -> bool:
+        """Whether the job has such sources at all."""
+        return bool(self._operators)
+
+    def start_attempt(self, restored: Mapping[OperatorId, bytes]) -> None:
+        """New enumerators, from what the restored checkpoint has of them."""
+        self._attempt += 1
+        self._due.clear()
+        self.close()
+        self._sources = {
+            vertex: SourceSplits(operator, self._graph.vertices[vertex].parallelism, restored.get(operator.id))
+            for vertex, operator in self._operators.items()
+        }
+
+    def close(self) -> None:
+        """Give back what the enumerators hold."""
+        for source in self._sources.values():
+            source.enumerator.close()
+
+    def job_running(self) -> None:
+        """All readers are there: begin."""
+        for vertex, source in self._sources.items():
+            self._assign(vertex, source.resumed())
+            if not source.complete:
+                self._due[vertex] = self._io.now()
+        self.tick()
+
+    def asked(self, task: TaskId) -> None:
+        """A reader has nothing left to read."""
+        if task.vertex in self._sources:
+            self._assign(task.vertex, self._sources[task.vertex].asked(task.subtask))
+
+    def snapshot(self, checkpoint_id: int) -> dict[OperatorId, bytes]:
+        """What a checkpoint keeps of the enumerators."""
+        return {source.operator.id: source.snapshot(checkpoint_id) for source in self._sources.values()}
+
+    def notify_complete(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete: enumerators may tell the outside."""
+        for source in self._sources.values():
+            source.notify_complete(checkpoint_id)
+
+    def tick(self) -> None:
+        """Look for splits where it is time."""
+        now = self._io.now()
+        for vertex in [vertex for vertex, at in self._due.items() if at <= now and self._wanted(vertex)]:
+            del self._due[vertex]
+            self._discover(vertex, self._sources[vertex])
+
+    def next_alarm(self) -> int | None:
+        """When `tick` has work."""
+        return min((at for vertex, at in self._due.items() if self._wanted(vertex)), default=None)
+
+    def _wanted(self, vertex: int) -> bool:
+        return self._sources[vertex].wants_discovery
+
+    def _assign(self, vertex: int, assignments: list[Assignment[Any]]) -> None:
+        for one in assignments:
+            self._send(
+                TaskId(self._graph.vertices[vertex].id, one.subtask),
+                AssignSplits(pickle.dumps(one.splits), one.no_more),
+            )
+
+    def _discover(self, vertex: int, source: SourceSplits) -> None:
+        attempt = self._attempt
+        source.begin_discovery()
+
+        def work() -> None:
+            try:
+                done: Callable[[], None] = partial(self._found, attempt, vertex, list(source.enumerator.discover()))
+            except Exception as error:
+                done = partial(self._failed, attempt, source.operator, error)
+            self._call(done)
+
+        self._io.pool.submit(work)
+
+    def _found(self, attempt: int, vertex: int, splits: list[Any]) -> None:
+        if attempt != self._attempt:
+            return
+        source = self._sources[vertex]
+        self._assign(vertex, source.found(splits))
+        if not source.complete:
+            self._due[vertex] = self._io.now() + source.enumerator.interval
+
+    def _failed(self, attempt: int, operator: ChainedOperator, error: Exception) -> None:
+        if attempt == self._attempt:
+            self._fail(f"source '{operator.name}' ({operator.call_site}) cannot find its splits: {error}")

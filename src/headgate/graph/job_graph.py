@@ -1,0 +1,460 @@
+"""From the program's transformations to a job graph: chained vertices, edges, stable operator ids.
+
+`stream.py` adds `Node`s to a `Pipeline`; `build_job_graph` turns them into vertices. Nothing here runs anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headgate.errors import GraphError, InvalidArgument
+from headgate.graph.output_tag import OutputTag
+from headgate.ids import EdgeId, OperatorId, VertexId
+from headgate.records.key_groups import check_max_parallelism, default_max_parallelism, murmur3_128
+from headgate.records.types import PICKLED, TypeInformation
+
+__all__ = [
+    "ChainedOutput",
+    "Edge",
+    "Inlet",
+    "JobGraph",
+    "KeySpec",
+    "Node",
+    "OperatorSpec",
+    "Partitioning",
+    "Pipeline",
+    "Vertex",
+    "build_job_graph",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpec:
+    """How the key of a record is found: columns of a typed stream, or a selector."""
+
+    columns: tuple[int, ...] = ()
+    selector: Any = None
+    single: bool = True  # one column gives the bare value as key, several a tuple
+    type: TypeInformation = PICKLED
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """How records of an edge choose their target subtask."""
+
+    kind: str  # forward | rebalance | rescale | shuffle | broadcast | global | hash | custom
+    key: KeySpec | None = None
+    partitioner: Any = None  # custom: (key, number of targets) -> target
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether a writer reaches only some of the readers."""
+        return self.kind in ("forward", "rescale")
+
+    def targets(self, writer: int, writers: int, readers: int) -> range:
+        """The readers a writer has a channel to."""
+        if self.kind == "forward":
+            return range(writer, writer + 1)
+        if self.kind == "rescale":
+            if writers >= readers:
+                target = writer * readers // writers
+                return range(target, target + 1)
+            return range(-(-writer * readers // writers), -(-(writer + 1) * readers // writers))
+        return range(readers)
+
+    def writers(self, reader: int, writers: int, readers: int) -> list[int]:
+        """The writers a reader has a channel from."""
+        return [w for w in range(writers) if reader in self.targets(w, writers, readers)]
+
+
+FORWARD = Partitioning("forward")
+REBALANCE = Partitioning("rebalance")
+
+
+@dataclass(slots=True)
+class OperatorSpec:
+    """What an operator does, as plain data: the runtime has one class for each kind."""
+
+    kind: str
+    function: Any = None
+    options: dict[str, Any] = field(default_factory=dict)
+    keys: tuple[KeySpec | None, ...] = ()  # the key of each input, for keyed operators
+
+
+@dataclass(slots=True)
+class Inlet:
+    """One input of a node: whose output, which side output, how it is spread, into which input."""
+
+    node: int
+    tag: OutputTag | None
+    partitioning: Partitioning | None  # None: forward if the parallelism is equal, else rebalance
+    input: int
+
+
+@dataclass(slots=True)
+class Node:
+    """One operator of the program."""
+
+    id: int
+    name: str
+    operator: OperatorSpec
+    inlets: list[Inlet]
+    type: TypeInformation
+    call_site: str
+    parallelism: int | None = None
+    max_parallelism: int | None = None
+    uid: str | None = None
+    description: str | None = None
+    chaining: str = "always"  # always | head | never
+    single: bool = False  # its parallelism must be 1
+    buffer_timeout: int | None = None
+
+    @property
+    def where(self) -> str:
+        """Name and line, for messages."""
+        return f"'{self.name}' ({self.call_site})"
+
+
+class Pipeline:
+    """The program so far: a list of nodes, each made after its inputs.
+
+    A stream may be used again after a job was started: the next job has the nodes that were added since, and those
+    they read from.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._started = 0  # so many of them were there when the last job was started
+
+    def add(
+        self, name: str, operator: OperatorSpec, inlets: Iterable[Inlet], type: TypeInformation, call_site: str
+    ) -> Node:
+        """Append a node."""
+        node = Node(len(self.nodes), name, operator, list(inlets), type, call_site)
+        self.nodes.append(node)
+        return node
+
+    def next_job(self) -> list[Node]:
+        """The nodes of the next job, as copies in which what was left open can be settled."""
+        wanted: set[int] = set()
+        for node in reversed(self.nodes):
+            if node.id >= self._started or node.id in wanted:
+                wanted |= {node.id, *(inlet.node for inlet in node.inlets)}
+        return [replace(node) for node in self.nodes if node.id in wanted]
+
+    def copy(self) -> Pipeline:
+        """The same program; what is added to one is not in the other."""
+        other = Pipeline()
+        other.nodes, other._started = list(self.nodes), self._started
+        return other
+
+    def job_started(self) -> None:
+        """What is there now belongs to the job that was just started."""
+        self._started = len(self.nodes)
+
+
+@dataclass(slots=True)
+class ChainedOutput:
+    """Where an operator's records go: to an operator of the same chain, or over an edge."""
+
+    tag: str | None
+    operator: int | None = None  # place in the vertex's chain
+    input: int = 0
+    edge: EdgeId | None = None
+
+
+@dataclass(slots=True)
+class ChainedOperator:
+    """An operator inside a vertex."""
+
+    id: OperatorId
+    name: str
+    spec: OperatorSpec
+    type: TypeInformation
+    call_site: str
+    uid: str | None
+    description: str
+    outputs: list[ChainedOutput] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Vertex:
+    """Operators that run in one subtask, one call after the other."""
+
+    id: VertexId
+    operators: list[ChainedOperator]
+    parallelism: int
+    max_parallelism: int
+    max_parallelism_set: bool
+    buffer_timeout: int | None
+
+    @property
+    def name(self) -> str:
+        """The names of its operators."""
+        return " -> ".join(op.name for op in self.operators)
+
+    @property
+    def head(self) -> ChainedOperator:
+        """The operator that takes the vertex's input."""
+        return self.operators[0]
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it reads from outside."""
+        return self.head.spec.kind.startswith("source")
+
+
+@dataclass(slots=True)
+class Edge:
+    """Records that travel from one vertex to another."""
+
+    id: EdgeId
+    source: VertexId
+    target: VertexId
+    input: int
+    partitioning: Partitioning
+    type: TypeInformation
+    tag: str | None
+
+
+@dataclass(slots=True)
+class JobGraph:
+    """Vertices in topological order, and the edges between them."""
+
+    name: str
+    vertices: list[Vertex]
+    edges: list[Edge]
+
+    def inputs(self, vertex: VertexId) -> list[Edge]:
+        """Edges into a vertex."""
+        return [edge for edge in self.edges if edge.target == vertex]
+
+    def outputs(self, vertex: VertexId) -> list[Edge]:
+        """Edges out of a vertex."""
+        return [edge for edge in self.edges if edge.source == vertex]
+
+
+def build_job_graph(
+    pipeline: Pipeline,
+    name: str,
+    parallelism: int,
+    max_parallelism: int | None = None,
+    chaining: bool = True,
+    auto_uids: bool = True,
+) -> JobGraph:
+    """Chain what can be chained and number the rest; GraphError names the operator and the line that is wrong."""
+    nodes = pipeline.next_job()
+    if not nodes:
+        raise GraphError("the program is empty: add a source and at least one operator before execute()")
+    for node in nodes:
+        _settle_parallelism(node, parallelism)
+    ids = _operator_ids(nodes, auto_uids)
+    by_id = {node.id: node for node in nodes}
+    partitionings = {
+        (node.id, i): _settle_partitioning(by_id[inlet.node], node, inlet)
+        for node in nodes
+        for i, inlet in enumerate(node.inlets)
+    }
+    consumers = _consumers(nodes)
+    head_of = _chain_heads(nodes, by_id, partitionings, chaining)
+    return _assemble(name, nodes, ids, partitionings, consumers, head_of, max_parallelism)
+
+
+def _settle_parallelism(node: Node, default: int) -> None:
+    if node.single:
+        if node.parallelism not in (None, 1):
+            raise GraphError(f"{node.where} always runs with parallelism 1, but was given {node.parallelism}")
+        node.parallelism = 1
+    elif node.parallelism is None:
+        node.parallelism = default
+
+
+def _settle_partitioning(upstream: Node, node: Node, inlet: Inlet) -> Partitioning:
+    same = upstream.parallelism == node.parallelism
+    if inlet.partitioning is None:
+        return FORWARD if same else REBALANCE
+    if inlet.partitioning.kind == "forward" and not same:
+        raise GraphError(
+            f"forward() from {upstream.where} with parallelism {upstream.parallelism} to {node.where} with parallelism "
+            f"{node.parallelism}: forward needs the same parallelism on both sides; use rebalance() or rescale()"
+        )
+    return inlet.partitioning
+
+
+def _consumers(nodes: list[Node]) -> dict[int, list[tuple[Node, int]]]:
+    found: dict[int, list[tuple[Node, int]]] = defaultdict(list)
+    for node in nodes:
+        for i, inlet in enumerate(node.inlets):
+            found[inlet.node].append((node, i))
+    return found
+
+
+def _chain_heads(
+    nodes: list[Node], by_id: dict[int, Node], partitionings: dict[tuple[int, int], Partitioning], chaining: bool
+) -> dict[int, int]:
+    """For each node the head of its chain."""
+    head_of: dict[int, int] = {}
+    for node in nodes:
+        head_of[node.id] = node.id
+        if chaining and len(node.inlets) == 1:
+            upstream = by_id[node.inlets[0].node]
+            forward = partitionings[node.id, 0].kind == "forward"
+            if forward and node.chaining == "always" and upstream.chaining != "never":
+                head_of[node.id] = head_of[upstream.id]
+    return head_of
+
+
+def _assemble(
+    name: str,
+    nodes: list[Node],
+    ids: dict[int, OperatorId],
+    partitionings: dict[tuple[int, int], Partitioning],
+    consumers: dict[int, list[tuple[Node, int]]],
+    head_of: dict[int, int],
+    max_parallelism: int | None,
+) -> JobGraph:
+    members: dict[int, list[Node]] = defaultdict(list)
+    for node in nodes:
+        members[head_of[node.id]].append(node)
+    vertices: list[Vertex] = []
+    place: dict[int, tuple[VertexId, int]] = {}
+    for chain in members.values():
+        vertex = _vertex(VertexId(len(vertices)), chain, ids, max_parallelism)
+        vertices.append(vertex)
+        for position, node in enumerate(chain):
+            place[node.id] = (vertex.id, position)
+    edges: list[Edge] = []
+    for node in nodes:
+        vertex_id, position = place[node.id]
+        outputs = vertices[vertex_id].operators[position].outputs
+        for consumer, i in consumers[node.id]:
+            inlet = consumer.inlets[i]
+            tag = inlet.tag.name if inlet.tag else None
+            target, target_position = place[consumer.id]
+            if target == vertex_id:
+                outputs.append(ChainedOutput(tag, operator=target_position, input=inlet.input))
+                continue
+            record_type = inlet.tag.type if inlet.tag else node.type
+            edge = Edge(
+                EdgeId(len(edges)), vertex_id, target, inlet.input, partitionings[consumer.id, i], record_type, tag
+            )
+            edges.append(edge)
+            outputs.append(ChainedOutput(tag, edge=edge.id))
+    return JobGraph(name, vertices, edges)
+
+
+def _vertex(number: VertexId, chain: list[Node], ids: dict[int, OperatorId], job_max: int | None) -> Vertex:
+    head = chain[0]
+    assert head.parallelism is not None
+    explicit = {node.max_parallelism for node in chain if node.max_parallelism is not None}
+    if len(explicit) > 1:
+        names = ", ".join(f"{n.where}: {n.max_parallelism}" for n in chain if n.max_parallelism is not None)
+        raise GraphError(
+            f"chained operators have different max parallelism ({names}): give them the same, or start_new_chain()"
+        )
+    chosen = explicit.pop() if explicit else job_max
+    if chosen is not None:
+        try:
+            check_max_parallelism(chosen, head.parallelism, f"operator {head.where}")
+        except InvalidArgument as error:
+            raise GraphError(str(error)) from None
+    operators = [
+        ChainedOperator(ids[n.id], n.name, n.operator, n.type, n.call_site, n.uid, n.description or n.name)
+        for n in chain
+    ]
+    timeouts = [n.buffer_timeout for n in chain if n.buffer_timeout is not None]
+    return Vertex(
+        number,
+        operators,
+        head.parallelism,
+        chosen if chosen is not None else default_max_parallelism(head.parallelism),
+        chosen is not None,
+        timeouts[-1] if timeouts else None,
+    )
+
+
+def operator_id_of(uid: str) -> OperatorId:
+    """The id of the operator with a uid (SPEC R8.5).
+
+    >>> operator_id_of("a")[:8]
+    '897859f6'
+    """
+    return OperatorId(murmur3_128(uid.encode()).hex())
+
+
+def _operator_ids(nodes: list[Node], auto_uids: bool) -> dict[int, OperatorId]:
+    """SPEC R8.5: the uid's hash, or a hash of the structure that does not depend on names or parallelism."""
+    ids: dict[int, OperatorId] = {}
+    owners: dict[str, Node] = {}
+    for position, node in enumerate(nodes):
+        if node.uid is not None:
+            if node.uid in owners:
+                raise GraphError(
+                    f"uid '{node.uid}' is used twice: by {owners[node.uid].where} and by {node.where}; every uid must be unique"
+                )
+            owners[node.uid] = node
+            ids[node.id] = operator_id_of(node.uid)
+        elif not auto_uids:
+            raise GraphError(
+                f"{node.where} has no uid and pipeline.auto-generate-uids is false: call .uid('...') on it, "
+                "so that its state is found again after the program changes"
+            )
+        else:
+            inputs = ",".join(f"{ids[i.node]}:{i.input}:{i.tag.name if i.tag else ''}" for i in node.inlets)
+            ids[node.id] = operator_id_of(f"{position}|{node.operator.kind}|{inputs}")
+    return ids
+
+
+def plan_as_json(graph: JobGraph, levels: list[list[str]], slots: int) -> str:
+    """The plan for tools: vertices with their chains, edges, levels, slots."""
+    level_of = {name: number for number, level in enumerate(levels) for name in level}
+    return json.dumps(
+        {
+            "name": graph.name,
+            "slots": slots,
+            "vertices": [
+                {
+                    "id": vertex.id,
+                    "name": vertex.name,
+                    "parallelism": vertex.parallelism,
+                    "max_parallelism": vertex.max_parallelism,
+                    "level": level_of[f"v{vertex.id}"],
+                    "operators": [
+                        {
+                            "id": op.id,
+                            "name": op.name,
+                            "kind": op.spec.kind,
+                            "uid": op.uid,
+                            "description": op.description,
+                            "type": str(op.type),
+                            "defined_at": op.call_site,
+                        }
+                        for op in vertex.operators
+                    ],
+                }
+                for vertex in graph.vertices
+            ],
+            "edges": [
+                {
+                    "id": e.id,
+                    "source": e.source,
+                    "target": e.target,
+                    "input": e.input,
+                    "ship": e.partitioning.kind,
+                    "type": str(e.type),
+                    "side_output": e.tag,
+                }
+                for e in graph.edges
+            ],
+        },
+        indent=2,
+    )
+
+
+def topological_sources(graph: JobGraph) -> Iterator[Vertex]:
+    """Vertices that read from outside."""
+    return (vertex for vertex in graph.vertices if vertex.is_source)

@@ -1,0 +1,177 @@
+"""What a task needs to know to run: cut from the job graph and its layout, pickled once for each vertex."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from headgate.errors import GraphError
+from headgate.graph.job_graph import ChainedOperator, Edge, JobGraph, Partitioning, Vertex
+from headgate.graph.levels import Layout, Slot
+from headgate.graph.task_info import TaskInfo
+from headgate.ids import VertexId
+from headgate.records.types import TypeInformation
+
+__all__ = ["InputEdge", "JobPlan", "OutputEdge", "Settings", "VertexPlan", "make_plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Numbers that every subtask works with."""
+
+    buffer_size: int
+    buffer_timeout: int
+    queue_size: int
+    slice_ms: int
+    max_unconfirmed: int
+    object_reuse: bool = False
+    state_backend: str = "hashmap"
+    tmp_dir: str | None = None  # for working files of state; None: the system's
+    rocksdb_memory: int = 64 << 20
+    incremental: bool = False
+    migrate_ttl: bool = False
+    exactly_once: bool = True
+    checkpoints_after_finish: bool = True
+    alignment_memory: int = 16 << 20  # what may wait behind blocked channels in memory; the rest is spilled
+    alignment_soft: int = 64 << 20  # a blocked channel that has spilled so much gets its writer held
+    alignment_limit: int = 1 << 30  # more than that behind blocked channels: the checkpoint is declined
+    copies_dirs: tuple[str, ...] = ()  # where second copies of keyed state are (SPEC R7.7)
+    write_copies: bool = False
+    restore_from_copies: bool = False
+    committer_retries: int = 10
+    staging: str | None = None  # where sinks may put files on the checkpoints' storage; known when the job runs
+    final_checkpoint: bool = False  # whether a finished subtask waits for one more complete checkpoint (SPEC R4.5)
+
+
+@dataclass(frozen=True, slots=True)
+class InputEdge:
+    """An edge into a vertex, seen by its readers."""
+
+    id: int
+    input: int
+    type: TypeInformation
+    writers_of: tuple[tuple[int, ...], ...]  # for each reader, the writers that have a channel to it
+    partitioning: Partitioning  # how records choose their target
+
+    @property
+    def ship(self) -> str:
+        """The kind of the partitioning."""
+        return self.partitioning.kind
+
+
+@dataclass(frozen=True, slots=True)
+class OutputEdge:
+    """An edge out of a vertex, seen by its writers."""
+
+    edge: Edge
+    readers: int
+    reader_max_parallelism: int
+    first_destination: int  # task of the next level that takes rows for reader 0; the others follow
+
+
+@dataclass(slots=True)
+class VertexPlan:
+    """Everything the subtasks of a vertex share."""
+
+    vertex: Vertex
+    inputs: list[InputEdge]
+    outputs: list[OutputEdge]
+
+    def task_info(self, subtask: int, attempt: int, job_id: str) -> TaskInfo:
+        """Who a subtask of the vertex is."""
+        vertex = self.vertex
+        return TaskInfo(
+            vertex.name, vertex.head.id, subtask, vertex.parallelism, vertex.max_parallelism, attempt, job_id
+        )
+
+
+@dataclass(slots=True)
+class JobPlan:
+    """The whole job, ready to be sent to workers."""
+
+    name: str
+    graph: JobGraph
+    layout: Layout
+    settings: Settings
+    vertices: dict[VertexId, bytes]  # pickled VertexPlan of each vertex
+    relays: dict[tuple[int, VertexId], int]  # (level, target vertex) -> task of the next level for reader 0
+
+    def width(self, level: int) -> int:
+        """Tasks in a level; 0 outside the job."""
+        levels = self.layout.levels
+        return len(levels[level]) if 0 <= level < len(levels) else 0
+
+    def task_name(self, level: int, index: int) -> str:
+        """For messages: the vertex and number of a task."""
+        slot = self.layout.levels[level][index]
+        vertex = self.graph.vertices[slot.vertex]
+        kind = "relay to " if slot.relay else ""
+        return f"{kind}{vertex.name} ({slot.subtask + 1}/{vertex.parallelism})"
+
+
+def make_plan(graph: JobGraph, layout: Layout, settings: Settings) -> JobPlan:
+    """Cut the graph into what each vertex needs; GraphError names an operator that cannot be sent."""
+    vertices = {vertex.id: _pickle(_vertex_plan(graph, layout, vertex)) for vertex in graph.vertices}
+    relays = {
+        (level, slot.vertex): layout.index(level + 1, slot.vertex, 0)
+        for level, slots in enumerate(layout.levels)
+        for slot in slots
+        if slot.relay
+    }
+    return JobPlan(graph.name, graph, layout, settings, vertices, relays)
+
+
+def task_part(plan: JobPlan, level: int, restore: Mapping[VertexId, Any], storage: Any) -> dict[str, Any]:
+    """The part of a plan that the tasks of one level need; `restore` is what each vertex starts from."""
+    slots: list[Slot] = plan.layout.levels[level]
+    return {
+        "slots": slots,
+        "names": [plan.task_name(level, index) for index in range(len(slots))],
+        "vertices": {slot.vertex: plan.vertices[slot.vertex] for slot in slots if not slot.relay},
+        "relays": {slot.vertex: plan.relays[level, slot.vertex] for slot in slots if slot.relay},
+        "previous_width": plan.width(level - 1),
+        "next_width": plan.width(level + 1),
+        "settings": plan.settings,
+        "restore": {slot.vertex: restore[slot.vertex] for slot in slots if slot.vertex in restore and not slot.relay},
+        "storage": storage,
+    }
+
+
+def _vertex_plan(graph: JobGraph, layout: Layout, vertex: Vertex) -> VertexPlan:
+    inputs = []
+    for edge in graph.inputs(vertex.id):
+        writers = graph.vertices[edge.source].parallelism
+        channels = [edge.partitioning.writers(r, writers, vertex.parallelism) for r in range(vertex.parallelism)]
+        inputs.append(InputEdge(edge.id, edge.input, edge.type, tuple(map(tuple, channels)), edge.partitioning))
+    outputs = []
+    for edge in graph.outputs(vertex.id):
+        reader = graph.vertices[edge.target]
+        first = layout.index(layout.level_of[vertex.id] + 1, edge.target, 0)
+        outputs.append(OutputEdge(edge, reader.parallelism, reader.max_parallelism, first))
+    return VertexPlan(vertex, inputs, outputs)
+
+
+def _pickle(plan: VertexPlan) -> bytes:
+    try:
+        return cloudpickle.dumps(plan)  # type: ignore[no-any-return]
+    except Exception as error:
+        raise GraphError(_blame(plan, error)) from error
+
+
+def _blame(plan: VertexPlan, error: Exception) -> str:
+    suspects: list[tuple[ChainedOperator, str, Any]] = [
+        (op, "the function", op.spec.function) for op in plan.vertex.operators
+    ] + [(plan.vertex.operators[-1], "the key selector or partitioner", out.edge.partitioning) for out in plan.outputs]
+    for operator, what, thing in suspects:
+        try:
+            cloudpickle.dumps(thing)
+        except Exception as reason:
+            return (
+                f"{what} of operator '{operator.name}', defined at {operator.call_site}, cannot be sent to the workers: {reason}. "
+                "It refers to something that cannot be pickled (a lock, a connection, a file, a SparkSession): "
+                "make that in open() instead"
+            )
+    return f"vertex '{plan.vertex.name}' cannot be sent to the workers: {error}"

@@ -1,0 +1,1 @@
+"""The life of a job, decided without I/O: attempts, restarts, rescaling, stopping, cancelling."""

@@ -1,0 +1,279 @@
+"""The local runtime: the same subtasks in one process, without a JVM, deterministic, with virtual time.
+
+For unit tests of programs and functions. Rows go straight from one subtask to the next; when nobody has work, the
+clock jumps to the next deadline.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from functools import partial
+from random import Random
+
+import msgspec
+
+from headgate.checkpoint.types import Barrier
+from headgate.driver.splits import SourceSplits, dynamic_sources
+from headgate.errors import HeadgateError, IllegalState, UserCodeError
+from headgate.graph.plan import JobPlan, VertexPlan
+from headgate.ids import JobId, VertexId
+from headgate.worker.failures import describe
+from headgate.worker.snapshot import OperatorState, SubtaskRestore, assign_state
+from headgate.worker.subtask import Relay, Status, Subtask
+
+__all__ = ["LocalRun"]
+
+
+class _Services:
+    """Clock and way out of a local subtask."""
+
+    lockstep = True
+
+    def __init__(self, run: LocalRun) -> None:
+        self._run = run
+
+    def now(self) -> int:
+        return self._run.time
+
+    def to_driver(self, channel: str, payload: bytes, records: int) -> None:
+        self._run.on_output(channel, payload)
+
+    def wake(self) -> None:
+        """Nobody sleeps here."""
+
+
+class _Snapshot(msgspec.Struct, frozen=True):
+    """What a run left: for each operator the state of each of its subtasks; None of one that had finished."""
+
+    checkpoint_id: int
+    operators: dict[str, list[OperatorState | None]]
+    driver_states: dict[str, bytes] = {}
+
+
+class LocalRun:
+    """One run of a job. With a seed, subtasks are stepped in a random order that the seed fixes."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        on_output: Callable[[str, bytes], None],
+        start_time: int = 0,
+        seed: int | None = None,
+        slice_records: int = 100,
+        restore: bytes | None = None,
+    ) -> None:
+        """`restore` is what `snapshot` gave for the same program, maybe with another parallelism."""
+        self.time = start_time
+        self.on_output = on_output
+        # Not a random one: it seeds shuffle() and rebalance(), and the same seed must give the same run.
+        self.job_id = JobId(f"{Random(seed or 0).getrandbits(128):032x}")
+        self._plan = plan
+        self._random = Random(seed) if seed is not None else None
+        self._slice = slice_records
+        taken = None if restore is None else msgspec.msgpack.decode(restore, type=_Snapshot)
+        self._restored = {} if taken is None else _assign(plan, taken)
+        self._splits = _LocalSplits(plan, {} if taken is None else taken.driver_states)
+        services = _Services(self)
+        self._tasks: list[list[Subtask | Relay]] = [
+            [self._task(level, index, services) for index in range(plan.width(level))]
+            for level in range(len(plan.layout.levels))
+        ]
+        self._subtasks = {
+            (slot.vertex, slot.subtask): task
+            for slots, tasks in zip(plan.layout.levels, self._tasks, strict=True)
+            for slot, task in zip(slots, tasks, strict=True)
+            if isinstance(task, Subtask)
+        }
+
+    def _task(self, level: int, index: int, services: _Services) -> Subtask | Relay:
+        plan = self._plan
+        slot = plan.layout.levels[level][index]
+        numbers = (index, plan.width(level - 1), plan.width(level + 1))
+        if slot.relay:
+            return Relay(plan.relays[level, slot.vertex] + slot.subtask, numbers, plan.settings.buffer_size)
+        # Through bytes, as on Spark: subtasks must not share the user's objects.
+        vertex_plan: VertexPlan = pickle.loads(plan.vertices[slot.vertex])
+        vertex = vertex_plan.vertex
+        info = vertex_plan.task_info(slot.subtask, 0, self.job_id)
+        restored = self._restored.get(vertex.id)
+        share = None if restored is None else restored[slot.subtask]
+        return Subtask(vertex_plan, slot.subtask, plan.settings, services, info, numbers, share)
+
+    def run(
+        self,
+        until: int | None = None,
+        stop: Callable[[], bool] | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """Until every subtask has finished, or all that is due at the virtual time `until` has been done.
+
+        `stop` is asked after every round. `then` is called at the end, before the subtasks are closed: the time for a
+        snapshot.
+        """
+        try:
+            for level in reversed(self._tasks):
+                for task in level:
+                    self._guarded(task.open)
+            while not self.finished and not (stop is not None and stop()):
+                if self._round():
+                    continue
+                if until is not None and self.time >= until:
+                    break
+                self._advance(until)
+            if then is not None:
+                then()
+        except BaseException:
+            self._close(suppress_errors=True)  # they would hide the reason
+            raise
+        self._close()
+
+    def _close(self, suppress_errors: bool = False) -> None:
+        first: HeadgateError | None = None
+        for task in (task for level in self._tasks for task in level):
+            try:
+                self._guarded(task.close)
+            except HeadgateError as error:
+                first = first or error
+        if first is not None and not suppress_errors:
+            raise first
+
+    @property
+    def finished(self) -> bool:
+        """Whether every subtask has finished."""
+        return all(task.status is Status.FINISHED for level in self._tasks for task in level)
+
+    def snapshot(self, checkpoint_id: int = 1) -> bytes:
+        """The state of all subtasks between two records: what was read has been worked off, nothing is in flight."""
+        barrier = Barrier(checkpoint_id, self.time)
+        subtasks = [task for level in self._tasks for task in level if isinstance(task, Subtask)]
+        while self._round(reading=False):
+            pass
+        for task in subtasks:
+            if task.is_source:
+                self._guarded(partial(task.trigger, barrier))
+        while self._round(reading=False):
+            pass
+        left: dict[str, list[OperatorState | None]] = {}
+        for task in subtasks:
+            states = {state.operator_id: state for s in task.take_snapshots() for state in s.finish().operators}
+            for operator_id in task.operator_ids:
+                left.setdefault(operator_id, []).append(states.get(operator_id))
+        return msgspec.msgpack.encode(_Snapshot(checkpoint_id, left, self._splits.snapshot(checkpoint_id)))
+
+    def _round(self, reading: bool = True) -> bool:
+        """Let every subtask do one thing; whether anything happened. Without `reading`, sources stand still."""
+        order = [(level, task) for level, tasks in enumerate(self._tasks) for task in tasks]
+        if self._random is not None:
+            self._random.shuffle(order)
+        happened = reading and self._splits.serve(self._subtasks, self.time)
+        for level, task in order:
+            before = task.status
+            queued = task.queued_bytes
+            ready = task.has_work() if reading else task.has_events()
+            count = self._guarded(partial(task.step, self._slice)) if ready else 0
+            # The clock may stand still while a source is busy, so no buffer timeout would ever come.
+            if not count or self._random is None or self._random.random() < 0.5:
+                task.flush()
+            moved = self._deliver(level, task)
+            happened = happened or bool(count) or moved or task.status is not before or task.queued_bytes != queued
+        if reading and not happened:  # a reader may just have come to its end, and asks for more
+            happened = self._splits.serve(self._subtasks, self.time)
+        return happened or any(isinstance(t, Subtask) and t.has_events() for level in self._tasks for t in level)
+
+    def _deliver(self, level: int, task: Subtask | Relay) -> bool:
+        rows = task.take()
+        for destination, pieces in rows:
+            self._tasks[level + 1][destination].receive(b"".join(pieces))
+        return bool(rows)
+
+    def _advance(self, until: int | None) -> None:
+        """Nobody has work: jump to the next deadline."""
+        deadlines = [t for level in self._tasks for task in level if (t := task.next_deadline()) is not None]
+        if (alarm := self._splits.next_alarm()) is not None:
+            deadlines.append(alarm)
+        if not deadlines:
+            if until is not None:
+                self.time = until
+                return
+            if not self.finished:
+                raise IllegalState("the local run is stuck: no subtask has work, and none waits for a time")
+            return
+        self.time = max(self.time, min(deadlines if until is None else [until, *deadlines]))
+        for number, level in enumerate(self._tasks):
+            for task in level:
+                self._guarded(partial(task.on_time, self.time))
+                if isinstance(task, Subtask):
+                    self._guarded(task.upkeep)
+                self._deliver(number, task)
+
+    def _guarded(self, call: Callable[[], int | None]) -> int:
+        try:
+            return call() or 0
+        except Exception as error:
+            if isinstance(error, HeadgateError) and getattr(error, "origin", None) is None:
+                raise
+            failure = describe(error, "a subtask")
+            shown = UserCodeError(failure.message)
+            shown.add_note(failure.traceback)
+            raise shown from error
+
+
+class _LocalSplits:
+    """The enumerators of a local run."""
+
+    def __init__(self, plan: JobPlan, restored: dict[str, bytes]) -> None:
+        graph = plan.graph
+        self._sources = {
+            vertex: SourceSplits(operator, graph.vertices[vertex].parallelism, restored.get(operator.id))
+            for vertex, operator in dynamic_sources(graph).items()
+        }
+        self.due = {vertex: 0 for vertex, source in self._sources.items() if not source.complete}
+        self._begun = False
+
+    def serve(self, tasks: Mapping[tuple[VertexId, int], Subtask], now: int) -> bool:
+        """Look for splits where it is time, and give readers what they ask for; whether anything was assigned."""
+        dealt = []
+        for vertex, source in self._sources.items():
+            assignments = [] if self._begun else source.resumed()
+            for (owner, subtask), task in tasks.items():  # before the discovery: who gets a split of it asks no more
+                if owner == vertex and task.wants_split:
+                    assignments += source.asked(subtask)
+            if self.due.get(vertex, now + 1) <= now and source.wants_discovery:
+                source.begin_discovery()
+                assignments += source.found(list(source.enumerator.discover()))
+                self.due.pop(vertex)
+                if not source.complete:
+                    self.due[vertex] = now + source.enumerator.interval
+            dealt += [(vertex, one) for one in assignments]
+        self._begun = True
+        for vertex, one in dealt:
+            tasks[VertexId(vertex), one.subtask].add_splits(one.splits, one.no_more)
+        return bool(dealt)
+
+    def next_alarm(self) -> int | None:
+        """When `serve` has something to look for."""
+        return min((at for vertex, at in self.due.items() if self._sources[vertex].wants_discovery), default=None)
+
+    def snapshot(self, checkpoint_id: int) -> dict[str, bytes]:
+        """What a snapshot keeps of them."""
+        return {source.operator.id: source.snapshot(checkpoint_id) for source in self._sources.values()}
+
+
+def _assign(plan: JobPlan, taken: _Snapshot) -> dict[VertexId, list[SubtaskRestore]]:
+    """The state of a snapshot, spread over the subtasks of this plan."""
+    known = {operator.id for vertex in plan.graph.vertices for operator in vertex.operators}
+    for operator_id, states in taken.operators.items():
+        if operator_id not in known and any(state is not None and not state.is_empty for state in states):
+            raise IllegalState(
+                f"the snapshot has state of operator {operator_id}, which the program does not have: give operators a uid, "
+                "so that they are found again after the program changed"
+            )
+    restored: dict[VertexId, list[SubtaskRestore]] = {}
+    for vertex in plan.graph.vertices:
+        mine: list[str] = [operator.id for operator in vertex.operators if operator.id in taken.operators]
+        if mine:
+            old = {operator_id: taken.operators[operator_id] for operator_id in mine}
+            limits = dict.fromkeys(mine, vertex.max_parallelism)
+            restored[vertex.id] = assign_state(old, limits, vertex.parallelism, taken.checkpoint_id)
+    return restored

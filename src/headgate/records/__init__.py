@@ -1,0 +1,1 @@
+"""Records: their types, batches, key groups, and the frames they travel in."""

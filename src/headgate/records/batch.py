@@ -1,0 +1,122 @@
+"""A batch of records: the unit of work between operators.
+
+Records are held as Python values, as Arrow columns, or both; the other form is made at need and kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.records.types import PICKLED, TypeInformation, TypeMismatch
+
+__all__ = ["Batch"]
+
+
+class Batch:
+    """Records of one type, with optional event timestamps (milliseconds).
+
+    >>> batch = Batch.of_rows([3, 4])
+    >>> batch.rows(), len(batch), batch.slice(1, 1).rows()
+    ([3, 4], 2, [4])
+    """
+
+    __slots__ = ("_arrow", "_raw", "_rows", "origin", "timestamps", "type")
+
+    def __init__(
+        self,
+        type: TypeInformation,
+        rows: list[Any] | None,
+        arrow: pa.RecordBatch | None,
+        timestamps: np.ndarray[Any, np.dtype[np.int64]] | None = None,
+    ) -> None:
+        self.type = type
+        self._rows = rows
+        self._arrow = arrow
+        self.timestamps = timestamps
+        self._raw = False  # rows as the user's function gave them: maybe plain tuples where the type has named fields
+        self.origin: Any = None  # the operator that made it, for errors that show only when the batch is encoded
+
+    @classmethod
+    def of_output(cls, rows: list[Any], type: TypeInformation, origin: Any) -> Batch:
+        """What a user's function gave: whether it fits the type is seen when it is used."""
+        batch = cls(type, rows, None)
+        batch._raw = type.row is not None
+        batch.origin = origin
+        return batch
+
+    @classmethod
+    def of_rows(cls, rows: list[Any], type: TypeInformation = PICKLED) -> Batch:
+        """A batch of Python values."""
+        return cls(type, rows, None)
+
+    @classmethod
+    def of_arrow(cls, arrow: pa.RecordBatch, type: TypeInformation) -> Batch:
+        """A batch of Arrow columns."""
+        return cls(type, None, arrow)
+
+    def __len__(self) -> int:
+        if self._rows is not None:
+            return len(self._rows)
+        assert self._arrow is not None
+        return int(self._arrow.num_rows)
+
+    def rows(self) -> list[Any]:
+        """The records as Python values; do not change the list."""
+        if self._rows is None:
+            assert self._arrow is not None
+            self._rows = self.type.to_rows(self._arrow)
+        elif self._raw:
+            try:
+                self._rows = self.type.normalise(self._rows)
+            except TypeMismatch as error:
+                error.origin = self.origin
+                raise
+            self._raw = False
+        return self._rows
+
+    def arrow(self) -> pa.RecordBatch:
+        """The records as Arrow columns; TypeMismatch if a value does not fit the type."""
+        if self._arrow is None:
+            assert self._rows is not None
+            try:
+                self._arrow = self.type.to_batch(self._rows)
+            except TypeMismatch as error:
+                error.origin = self.origin
+                raise
+        return self._arrow
+
+    @property
+    def has_arrow(self) -> bool:
+        """Whether the Arrow form is there already (asking for it costs nothing)."""
+        return self._arrow is not None
+
+    def slice(self, start: int, length: int) -> Batch:
+        """Part of the batch; Arrow columns are shared, not copied."""
+        if start == 0 and length >= len(self):
+            return self
+        stamps = None if self.timestamps is None else self.timestamps[start : start + length]
+        # Only one form is cut: Arrow if it is there, so a slice that is only passed on costs nothing.
+        if self._arrow is not None:
+            return Batch(self.type, None, self._arrow.slice(start, length), stamps)
+        return self._part(self._cut(start, length), stamps)
+
+    def select(self, indices: np.ndarray[Any, np.dtype[Any]]) -> Batch:
+        """The records at these places, in that order."""
+        stamps = None if self.timestamps is None else self.timestamps[indices]
+        if self._arrow is not None:
+            return Batch(self.type, None, self._arrow.take(pa.array(indices)), stamps)
+        assert self._rows is not None
+        rows = self._rows
+        return self._part([rows[i] for i in indices.tolist()], stamps)
+
+    def _cut(self, start: int, length: int) -> list[Any]:
+        assert self._rows is not None
+        return self._rows[start : start + length]
+
+    def _part(self, rows: list[Any], stamps: np.ndarray[Any, np.dtype[np.int64]] | None) -> Batch:
+        part = Batch(self.type, rows, None, stamps)
+        part._raw, part.origin = self._raw, self.origin
+        return part

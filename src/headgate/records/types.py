@@ -1,0 +1,493 @@
+"""Types of records: how a Python value becomes Arrow columns and comes back.
+
+A stream is either *typed* (its records travel as Arrow columns) or *untyped* (one pickle per buffer).
+A type is given as Spark DDL (`"word string, n bigint"`), as a pyarrow type or schema, or as PyFlink's `Types`.
+What a function sees of a typed record:
+
+    scalar type   "bigint", Types.LONG()            the value itself
+    tuple type    Types.TUPLE([...])                a tuple
+    row type      "word string, n bigint", ROW(..)  a Row: a tuple with named fields
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any, cast
+
+import pyarrow as pa
+
+from headgate.errors import InvalidArgument
+from headgate.records import ddl
+
+__all__ = ["PICKLED", "Row", "TypeInformation", "TypeMismatch", "Types", "as_type", "row_class"]
+
+
+class TypeMismatch(InvalidArgument):
+    """A record does not fit the declared type; `index` is its place in the batch."""
+
+    def __init__(self, message: str, index: int = 0) -> None:
+        super().__init__(message)
+        self.index = index
+        self.origin: Any = None  # the operator that made the record
+
+
+class Row(tuple[Any, ...]):
+    """A record with fields: a tuple whose fields can also be read by name.
+
+    >>> row = Row(word="a", n=1)
+    >>> row.word, row["n"], row[1], row == ("a", 1)
+    ('a', 1, 1, True)
+    """
+
+    __slots__ = ()
+    _fields: tuple[str, ...] = ()
+
+    def __new__(cls, *values: Any, **named: Any) -> Row:  # noqa: PYI034 - named rows have a class of their own
+        if named:
+            if values:
+                raise InvalidArgument("Row takes positional or named values, not both")
+            return tuple.__new__(row_class(tuple(named)), named.values())
+        return tuple.__new__(cls, values)
+
+    def __call__(self, *values: Any) -> Row:
+        """A row of names makes rows with these names, as in PyFlink: `Row("word", "n")("a", 1)`."""
+        if len(values) != len(self):
+            raise InvalidArgument(f"{self!r} has {len(self)} fields, got {len(values)} values")
+        return tuple.__new__(row_class(tuple(self)), values)
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            return tuple.__getitem__(self, key)
+        if key not in self._fields:
+            raise KeyError(f"{key!r}; the row has {', '.join(self._fields) or 'no names'}")
+        return tuple.__getitem__(self, self._fields.index(key))
+
+    def as_dict(self, recursive: bool = False) -> dict[str, Any]:
+        """The fields by name; unnamed ones are f0, f1, ..."""
+        names = self._fields or [f"f{i}" for i in range(len(self))]
+        return dict(zip(names, map(_plain, self) if recursive else self, strict=True))
+
+    def __repr__(self) -> str:
+        values = map(repr, self)
+        named = (
+            (f"{name}={value}" for name, value in zip(self._fields, values, strict=True)) if self._fields else values
+        )
+        return f"Row({', '.join(named)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Classes of named rows are made on the fly: a pickle carries the names instead.
+        return _restore_row, (self._fields, tuple(self))
+
+
+@lru_cache(maxsize=4096)
+def row_class(names: tuple[str, ...]) -> type[Row]:
+    """The Row class with these fields; the same class for the same names."""
+    if len(set(names)) != len(names):
+        raise InvalidArgument(f"field names must be unique, got {', '.join(names)}")
+    body: dict[str, Any] = {"__slots__": (), "_fields": names}
+    for index, name in enumerate(names):
+        # A field may hide a method of tuple, but none that rows themselves need.
+        if name in ("count", "index") or not hasattr(Row, name):
+            body[name] = property(itemgetter(index))
+    return cast("type[Row]", type("Row", (Row,), body))
+
+
+def _plain(value: Any) -> Any:
+    """Rows inside a value as dicts."""
+    if isinstance(value, Row):
+        return value.as_dict(recursive=True)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def _restore_row(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
+    return tuple.__new__(row_class(names) if names else Row, values)
+
+
+class TypeInformation:
+    """The type of a stream's records, a key or a state value.
+
+    >>> kind = as_type("word string, n bigint")
+    >>> kind.to_batch([("a", 1), ("b", 2)]).num_rows
+    2
+    >>> kind.to_rows(kind.to_batch([("a", 1)]))
+    [Row(word='a', n=1)]
+    """
+
+    __slots__ = ("_converters", "kind", "row", "schema")
+
+    def __init__(self, kind: str, schema: pa.Schema | None) -> None:
+        self.kind = kind  # scalar | tuple | row | pickled
+        self.schema = schema
+        self.row: type[Row] | None = row_class(tuple(schema.names)) if kind == "row" and schema is not None else None
+        self._converters = [_converter(field.type) for field in schema] if schema is not None else []
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether records travel as Arrow columns."""
+        return self.schema is not None
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The type as one Arrow value: rows and tuples are structs."""
+        schema = self._columns()
+        return schema.field(0).type if self.kind == "scalar" else pa.struct(list(schema))
+
+    def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
+        """The records of a batch as Python values."""
+        columns = [convert(column) for convert, column in zip(self._converters, batch.columns, strict=True)]
+        if self.kind == "scalar":
+            return columns[0]
+        if self.row is not None:
+            # tuple.__new__ skips Row.__new__: a third of the time for each record
+            new, cls = tuple.__new__, self.row
+            return [new(cls, values) for values in zip(*columns, strict=True)]
+        return list(zip(*columns, strict=True))
+
+    def columns(self, batch: pa.RecordBatch, positions: Sequence[int]) -> list[list[Any]]:
+        """Some columns of a batch, as lists of Python values."""
+        return [self._converters[p](batch.column(p)) for p in positions]
+
+    def normalise(self, rows: list[Any]) -> list[Any]:
+        """Plain tuples as the named rows that the type promises."""
+        cls, new, width = self.row, tuple.__new__, len(self._converters)
+        kinds = set(map(type, rows))
+        if cls is None or kinds <= {cls}:
+            return rows
+        if not all(issubclass(kind, tuple | list) for kind in kinds) or set(map(len, rows)) != {width}:
+            for index, row in enumerate(rows):
+                if not isinstance(row, tuple | list) or len(row) != width:
+                    raise TypeMismatch(f"expected {self}, got {_short(row)}: {self._problem(row)}", index)
+        return [row if row.__class__ is cls else new(cls, row) for row in self._in_order(rows, kinds)]
+
+    def _in_order(self, rows: Sequence[Any], kinds: set[type]) -> Sequence[Any]:
+        """Named rows whose fields stand in another order than the type's, put right; all others as they are."""
+        names = self._columns().names
+        swapped = {
+            kind: itemgetter(*map(kind._fields.index, names))
+            for kind in kinds
+            if issubclass(kind, Row) and kind._fields != tuple(names) and sorted(kind._fields) == sorted(names)
+        }
+        if not swapped:
+            return rows
+        return [swapped[type(row)](row) if type(row) in swapped else row for row in rows]
+
+    def to_batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
+        """Python values as one batch; TypeMismatch names the first record that does not fit."""
+        schema = self._columns()
+        try:
+            columns = self._split(rows)
+            if len(columns) != len(schema):
+                raise ValueError(f"expected {len(schema)} fields, got {len(columns)}")
+            arrays = [_to_array(column, field) for column, field in zip(columns, schema, strict=True)]
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise self._mismatch(rows, error) from None
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _split(self, rows: Sequence[Any]) -> Sequence[Any]:
+        """The fields of all rows, column by column."""
+        if self.kind == "scalar":
+            return [rows]
+        if not rows:
+            return [()] * len(self._columns())
+        kinds = set(map(type, rows))
+        if not all(issubclass(kind, tuple | list) for kind in kinds):
+            # zip would take a str or a dict for a row of its characters or keys
+            raise TypeError("not a tuple")
+        return list(zip(*self._in_order(rows, kinds), strict=True))
+
+    def fit(self, batch: Any) -> pa.RecordBatch:
+        """A batch that a user's function made, with exactly the columns of this type; TypeMismatch if it has others."""
+        schema = self._columns()
+        if not isinstance(batch, pa.RecordBatch):
+            raise TypeMismatch(f"expected a pyarrow.RecordBatch, got {type(batch).__name__}")
+        if batch.schema == schema:
+            return batch
+        if batch.schema.names != schema.names:
+            raise TypeMismatch(
+                f"the columns are {', '.join(batch.schema.names)}, but the type is {self}; "
+                "declare output_type, or rename the columns"
+            )
+        try:
+            return batch.cast(schema)
+        except (pa.ArrowException, ValueError) as error:
+            raise TypeMismatch(f"the batch does not fit {self}: {error}") from None
+
+    def _mismatch(self, rows: Sequence[Any], error: Exception) -> TypeMismatch:
+        for index, value in enumerate(rows):
+            problem = self._problem(value)
+            if problem:
+                return TypeMismatch(f"expected {self}, got {_short(value)}: {problem}", index)
+        return TypeMismatch(f"expected {self}: {error}")
+
+    def _problem(self, value: Any) -> str | None:
+        schema = self._columns()
+        if self.kind == "scalar":
+            values: Sequence[Any] = [value]
+        elif isinstance(value, tuple | list):
+            values = value
+            if len(values) != len(schema):
+                return f"{len(values)} fields instead of {len(schema)}"
+        else:
+            return f"a {type(value).__name__} is not a {'row' if self.row else 'tuple'} of {len(schema)} fields"
+        for item, field in zip(values, schema, strict=True):
+            where = "" if self.kind == "scalar" else f" for field '{field.name}'"
+            if item is None and not field.nullable:
+                return f"None{where}, which is NOT NULL"
+            try:
+                _to_array([item], field)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError):
+                return f"{_short(item)} is not {ddl.text_of(field.type)}{where}"
+        return None
+
+    def _columns(self) -> pa.Schema:
+        if self.schema is None:
+            raise InvalidArgument(
+                "an untyped stream has no Arrow columns; declare a type, for example 'word string, n bigint'"
+            )
+        return self.schema
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TypeInformation) and self.kind == other.kind and self.schema == other.schema
+
+    def __hash__(self) -> int:
+        return hash((self.kind, str(self.schema)))
+
+    def __repr__(self) -> str:
+        if self.schema is None:
+            return "pickled"
+        if self.kind == "scalar":
+            return ddl.text_of(self.schema.field(0).type)
+        return f"{self.kind}<{', '.join(f'{f.name} {ddl.text_of(f.type)}' for f in self.schema)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TypeInformation, (self.kind, self.schema)
+
+
+PICKLED = TypeInformation("pickled", None)
+
+
+def as_type(given: object) -> TypeInformation:
+    """The type for whatever a user may give: None, DDL, pyarrow type or schema, TypeInformation.
+
+    >>> as_type("bigint"), as_type(None)
+    (bigint, pickled)
+    """
+    if given is None:
+        return PICKLED
+    if isinstance(given, TypeInformation):
+        return given
+    if isinstance(given, str):
+        return _of_ddl(given)
+    if isinstance(given, pa.Schema):
+        return TypeInformation("row", given)
+    if isinstance(given, pa.StructType):
+        return TypeInformation("row", pa.schema(list(given)))
+    if isinstance(given, pa.DataType):
+        return _scalar(given)
+    raise InvalidArgument(
+        f"{_short(given)} is not a type: give Spark DDL ('word string, n bigint'), a pyarrow type or schema, or headgate.Types"
+    )
+
+
+@lru_cache(maxsize=256)
+def _of_ddl(text: str) -> TypeInformation:
+    return as_type(ddl.parse(text))
+
+
+def _scalar(arrow: pa.DataType) -> TypeInformation:
+    return TypeInformation("scalar", pa.schema([pa.field("value", arrow)]))
+
+
+def _fields(kind: str, names: Sequence[str], types: Sequence[TypeInformation]) -> TypeInformation:
+    """A row or tuple type; a field that can only be pickled makes the whole record one that is pickled."""
+    if not all(field.is_typed for field in types):
+        return PICKLED
+    return TypeInformation(kind, pa.schema([(n, t.arrow_type) for n, t in zip(names, types, strict=True)]))
+
+
+class Types:
+    """Types in PyFlink's spelling.
+
+    >>> Types.TUPLE([Types.STRING(), Types.LONG()])
+    tuple<f0 string, f1 bigint>
+    """
+
+    @staticmethod
+    def STRING() -> TypeInformation:
+        return _scalar(pa.string())
+
+    @staticmethod
+    def BOOLEAN() -> TypeInformation:
+        return _scalar(pa.bool_())
+
+    @staticmethod
+    def BYTE() -> TypeInformation:
+        return _scalar(pa.int8())
+
+    @staticmethod
+    def SHORT() -> TypeInformation:
+        return _scalar(pa.int16())
+
+    @staticmethod
+    def INT() -> TypeInformation:
+        return _scalar(pa.int32())
+
+    @staticmethod
+    def LONG() -> TypeInformation:
+        return _scalar(pa.int64())
+
+    @staticmethod
+    def FLOAT() -> TypeInformation:
+        return _scalar(pa.float32())
+
+    @staticmethod
+    def DOUBLE() -> TypeInformation:
+        return _scalar(pa.float64())
+
+    @staticmethod
+    def CHAR() -> TypeInformation:
+        return _scalar(pa.string())
+
+    @staticmethod
+    def BIG_DEC() -> TypeInformation:
+        return _scalar(pa.decimal128(38, 18))
+
+    @staticmethod
+    def SQL_DATE() -> TypeInformation:
+        return _scalar(pa.date32())
+
+    @staticmethod
+    def SQL_TIME() -> TypeInformation:
+        return _scalar(pa.time64("us"))
+
+    @staticmethod
+    def SQL_TIMESTAMP() -> TypeInformation:
+        return _scalar(pa.timestamp("us"))
+
+    @staticmethod
+    def INSTANT() -> TypeInformation:
+        return _scalar(pa.timestamp("us", tz="UTC"))
+
+    @staticmethod
+    def PRIMITIVE_ARRAY(element_type: TypeInformation) -> TypeInformation:
+        return _scalar(pa.binary()) if element_type == Types.BYTE() else Types.LIST(element_type)
+
+    @staticmethod
+    def BASIC_ARRAY(element_type: TypeInformation) -> TypeInformation:
+        return Types.LIST(element_type)
+
+    @staticmethod
+    def OBJECT_ARRAY(element_type: TypeInformation) -> TypeInformation:
+        return Types.LIST(element_type)
+
+    @staticmethod
+    def LIST(element_type_info: TypeInformation) -> TypeInformation:
+        return _scalar(pa.list_(element_type_info.arrow_type)) if element_type_info.is_typed else PICKLED
+
+    @staticmethod
+    def MAP(key_type_info: TypeInformation, value_type_info: TypeInformation) -> TypeInformation:
+        if not (key_type_info.is_typed and value_type_info.is_typed):
+            return PICKLED
+        return _scalar(pa.map_(key_type_info.arrow_type, value_type_info.arrow_type))
+
+    @staticmethod
+    def TUPLE(field_types: Sequence[TypeInformation]) -> TypeInformation:
+        return _fields("tuple", [f"f{i}" for i in range(len(field_types))], field_types)
+
+    @staticmethod
+    def ROW(field_types: Sequence[TypeInformation]) -> TypeInformation:
+        return _fields("row", [f"f{i}" for i in range(len(field_types))], field_types)
+
+    @staticmethod
+    def ROW_NAMED(field_names: Sequence[str], field_types: Sequence[TypeInformation]) -> TypeInformation:
+        if len(field_names) != len(field_types):
+            raise InvalidArgument(f"ROW_NAMED got {len(field_names)} names for {len(field_types)} types")
+        return _fields("row", field_names, field_types)
+
+    @staticmethod
+    def PICKLED_BYTE_ARRAY() -> TypeInformation:
+        return PICKLED
+
+
+# --- from Arrow to Python -------------------------------------------------------------------------------------------
+
+
+def _converter(arrow: pa.DataType) -> Callable[[pa.Array], list[Any]]:
+    """How to turn a column of this type into a list, the quickest way that keeps the values exact."""
+    if pa.types.is_integer(arrow) or pa.types.is_floating(arrow):
+        return _numbers
+    if _has_struct(arrow):
+        return lambda column: [_rebuild(value, arrow) for value in column.to_pylist()]
+    return lambda column: cast("list[Any]", column.to_pylist())
+
+
+def _numbers(column: pa.Array) -> list[Any]:
+    if column.null_count:
+        return cast("list[Any]", column.to_pylist())
+    return cast("list[Any]", column.to_numpy().tolist())
+
+
+def _to_array(column: Sequence[Any], field: pa.Field) -> pa.Array:
+    """A column as Arrow array; what pa.array raises, or ValueError for a null in a column that is NOT NULL."""
+    if _has_struct(field.type):
+        column = [_unbuild(value, field.type) for value in column]
+    array = pa.array(column, field.type)
+    if array.null_count and not field.nullable:
+        raise ValueError(f"a null in column {field.name!r}, which is NOT NULL")
+    return array
+
+
+def _unbuild(value: Any, arrow: pa.DataType) -> Any:
+    """Rows and tuples inside a value as the dicts and pairs that Arrow wants; the inverse of `_rebuild`."""
+    if value is None:
+        return None
+    if pa.types.is_struct(arrow):
+        return _struct(value, arrow)
+    if pa.types.is_map(arrow):
+        pairs = value.items() if isinstance(value, dict) else value
+        return [(_unbuild(k, arrow.key_type), _unbuild(v, arrow.item_type)) for k, v in pairs]
+    if pa.types.is_list(arrow):
+        return [_unbuild(item, arrow.value_type) for item in value]
+    return value
+
+
+def _struct(value: Any, arrow: pa.DataType) -> dict[str, Any]:
+    names = [field.name for field in arrow]
+    if isinstance(value, Row) and sorted(value._fields) == sorted(names):
+        value = dict(zip(value._fields, value, strict=True))
+    elif isinstance(value, tuple | list):
+        value = dict(zip(names, value, strict=True))
+    elif not isinstance(value, dict) or not value.keys() <= set(names):
+        raise TypeError(f"{_short(value)} is not a struct of {', '.join(names)}")
+    return {field.name: _unbuild(value.get(field.name), field.type) for field in arrow}
+
+
+def _has_struct(arrow: pa.DataType) -> bool:
+    if pa.types.is_struct(arrow) or pa.types.is_map(arrow):
+        return True
+    return pa.types.is_list(arrow) and _has_struct(arrow.value_type)
+
+
+def _rebuild(value: Any, arrow: pa.DataType) -> Any:
+    """Nested structs come as dicts and maps as pairs: give them back as rows and dicts."""
+    if value is None:
+        return None
+    if pa.types.is_struct(arrow):
+        names = tuple(field.name for field in arrow)
+        return tuple.__new__(row_class(names), [_rebuild(value[f.name], f.type) for f in arrow])
+    if pa.types.is_map(arrow):
+        return {_rebuild(k, arrow.key_type): _rebuild(v, arrow.item_type) for k, v in value}
+    if pa.types.is_list(arrow):
+        return [_rebuild(item, arrow.value_type) for item in value]
+    return value
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

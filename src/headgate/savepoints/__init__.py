@@ -1,0 +1,1 @@
+"""State as tables, for users: checkpoints and savepoints read and written."""

@@ -1,0 +1,166 @@
+"""`spark.read.format("headgate-state")`: the state of any checkpoint or savepoint as a DataFrame.
+
+    spark.read.format("headgate-state").option("operator", "count").option("state", "total").load("/checkpoints/.../chk-7")
+
+Without `operator` and `state` the rows are the states that there are. Options: `keyGroups` ("0-15") reads only those,
+`key` (a text, or a number for integer keys) only the key group of that key. With `pushFilters` = true, and
+spark.sql.python.filterPushdown.enabled, filters `key_group = n` and `key = x` are used the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from headgate.errors import InvalidArgument
+from headgate.records.key_groups import KeyGroupRange, KeyHasher
+from headgate.savepoints.reader import StateInfo, StatePart, StateSnapshotReader
+
+__all__ = ["StateDataSource"]
+
+_LISTING = pa.schema(
+    [
+        ("operator", pa.string()),
+        ("uid", pa.string()),
+        ("operator_id", pa.string()),
+        ("state", pa.string()),
+        ("kind", pa.string()),
+        ("columns", pa.string()),
+        ("backend", pa.string()),
+        ("parallelism", pa.int32()),
+        ("max_parallelism", pa.int32()),
+    ]
+)
+
+
+class StateDataSource(DataSource):
+    """Any checkpoint or savepoint."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "headgate-state"
+
+    def schema(self) -> StructType:
+        """The columns of the state's table, or those of the list of states."""
+        return from_arrow_schema(self._arrow())
+
+    def _arrow(self) -> pa.Schema:
+        wanted = self._wanted()
+        return _LISTING if wanted is None else self._snapshot().state(*wanted).schema
+
+    def _snapshot(self) -> StateSnapshotReader:
+        path = self.options.get("path")
+        if not path:
+            raise InvalidArgument("headgate-state needs a path: .load('/checkpoints/<job>/chk-7')")
+        return StateSnapshotReader.open(path)
+
+    def _wanted(self) -> tuple[str, str] | None:
+        operator, state = self.options.get("operator"), self.options.get("state")
+        if (operator is None) != (state is None):
+            raise InvalidArgument(
+                "headgate-state needs both options 'operator' and 'state', or none to list the states"
+            )
+        return None if operator is None or state is None else (operator, state)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader."""
+        wanted = self._wanted()
+        snapshot = self._snapshot()
+        if wanted is None:
+            return _ListingReader(snapshot)
+        info = snapshot.state(*wanted)
+        kind = _FilteringReader if self.options.get("pushfilters") == "true" else _StateReader
+        return kind(snapshot, info, _groups(self.options, snapshot, info))
+
+
+def _groups(options: Any, snapshot: StateSnapshotReader, info: StateInfo) -> KeyGroupRange | None:
+    if (text := options.get("keygroups")) is not None:
+        first, _, last = text.partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            raise InvalidArgument(f"keyGroups is '{text}'; give one group or a range, for example 0-15")
+        return KeyGroupRange(int(first), int(last or first))
+    key = options.get("key")
+    if key is None:
+        return None
+    if not info.keyed:
+        raise InvalidArgument(f"state '{info.name}' is {info.kind} state and has no keys")
+    return _group_of(_parsed(key, info), snapshot, info)
+
+
+def _group_of(key: Any, snapshot: StateSnapshotReader, info: StateInfo) -> KeyGroupRange:
+    group = KeyHasher(snapshot.operator(info.operator_id).max_parallelism).group(key)
+    return KeyGroupRange(group, group)
+
+
+def _parsed(key: str, info: StateInfo) -> Any:
+    field = info.schema.field("key") if "key" in info.schema.names else None
+    return int(key) if field is not None and pa.types.is_integer(field.type) else key
+
+
+class _ListingReader(DataSourceReader):
+    def __init__(self, snapshot: StateSnapshotReader) -> None:
+        operators = {str(op.id): op for op in snapshot.manifest.operators}
+        self._rows = [
+            {
+                "operator": info.operator,
+                "uid": info.uid,
+                "operator_id": info.operator_id,
+                "state": info.name,
+                "kind": info.kind,
+                "columns": ", ".join(f"{field.name} {field.type}" for field in info.schema),
+                "backend": info.backend,
+                "parallelism": operators[info.operator_id].parallelism,
+                "max_parallelism": operators[info.operator_id].max_parallelism,
+            }
+            for info in snapshot.states()
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """All states."""
+        yield pa.RecordBatch.from_pylist(self._rows, schema=_LISTING)
+
+
+class _StateReader(DataSourceReader):
+    def __init__(self, snapshot: StateSnapshotReader, info: StateInfo, groups: KeyGroupRange | None) -> None:
+        self._snapshot: StateSnapshotReader | None = snapshot
+        self._path = snapshot.snapshot.directory
+        self._info, self._groups = info, groups
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Workers open the snapshot themselves."""
+        return {**self.__dict__, "_snapshot": None}
+
+    def partitions(self) -> list[InputPartition]:
+        """One for each old subtask that has any of the rows."""
+        assert self._snapshot is not None
+        parts = self._snapshot.parts(self._info.operator_id, self._info.name, self._groups)
+        return [InputPartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one part."""
+        part: StatePart = partition.value
+        yield from StateSnapshotReader.open(self._path).read_part(part)
+
+
+class _FilteringReader(_StateReader):
+    """The same with filters; Spark refuses a reader that has this method while filter pushdown is switched off."""
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
+        """Use `key_group = n`, and `key = x`, to read less; Spark applies all filters itself as well."""
+        assert self._snapshot is not None
+        for one in filters:
+            if isinstance(one, EqualTo) and self._info.keyed:
+                if one.attribute == ("key_group",):
+                    self._narrow(KeyGroupRange(one.value, one.value))
+                elif one.attribute == ("key",):
+                    self._narrow(_group_of(one.value, self._snapshot, self._info))
+        return filters
+
+    def _narrow(self, groups: KeyGroupRange) -> None:
+        self._groups = groups if self._groups is None else self._groups.intersect(groups)

@@ -1,0 +1,252 @@
+"""Look into any checkpoint or savepoint: which operators and states it has, and their rows as tables.
+
+    snapshot = StateSnapshotReader.open("/checkpoints/.../chk-7")
+    for state in snapshot.states():
+        print(state.operator, state.name, state.kind)
+    for batch in snapshot.read("count", "total"):
+        ...
+
+Canonical savepoints are read as they are; of native snapshots each subtask's part is restored into a backend of its kind,
+in a directory that is removed afterwards.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headgate.checkpoint.handles import KeyedStateHandle, StateMeta, decode_handle
+from headgate.errors import InvalidArgument, StorageError
+from headgate.records.key_groups import KeyGroupRange
+from headgate.state.backend import BackendSetup, KeyedStateBackend
+from headgate.state.hashmap.backend import HashMapBackend
+from headgate.state.operator import decode_elements
+from headgate.state.parquet.keyed import CANONICAL, read_tables, stored_tables, table_schema
+from headgate.state.parquet.operator import operator_schema, operator_table
+from headgate.storage import manifest as mf
+from headgate.storage.checkpoints import Snapshot, load, require_intact
+from headgate.storage.objects import ObjectStore
+from headgate.storage.reader import SnapshotReader
+from headgate.storage.remote import open_store
+from headgate.worker.restore import Payloads, operator_state_of
+
+__all__ = ["StateInfo", "StatePart", "StateSnapshotReader"]
+
+
+@dataclass(frozen=True, slots=True)
+class StateInfo:
+    """One state of one operator."""
+
+    operator_id: str
+    operator: str
+    uid: str | None
+    name: str
+    kind: str  # value, list, map, reducing, aggregating, timers, raw; split list, union list, broadcast map
+    schema: pa.Schema
+    backend: str
+
+    @property
+    def keyed(self) -> bool:
+        """Whether it belongs to keys."""
+        return "key_group" in self.schema.names
+
+
+@dataclass(frozen=True, slots=True)
+class StatePart:
+    """What one old subtask has of a state: the unit that is read at once. Plain data, so it can travel."""
+
+    path: str
+    operator_id: str
+    state: str
+    subtask: int
+    groups: tuple[int, int] | None = None  # key groups of interest, of keyed state
+
+
+class StateSnapshotReader:
+    """A checkpoint or savepoint that is looked into."""
+
+    def __init__(self, snapshot: Snapshot, store: ObjectStore) -> None:
+        self.snapshot, self._store = snapshot, store
+
+    @classmethod
+    def open(cls, path: str) -> StateSnapshotReader:
+        """By its directory or its `_metadata`; StorageError says what is wrong with it."""
+        store = open_store()
+        return cls(load(store, path), store)
+
+    @property
+    def manifest(self) -> mf.Manifest:
+        """What the metadata says."""
+        return self.snapshot.manifest
+
+    def verify(self) -> None:
+        """Read every file and compare checksums; CorruptState names what is damaged."""
+        require_intact(self._store, self.snapshot)
+
+    # --- what there is ----------------------------------------------------------------------------------------------
+
+    def operator(self, wanted: str) -> mf.OperatorState:
+        """By uid, name or the beginning of the id; InvalidArgument lists those that there are."""
+        operators = self.manifest.operators
+        found = (
+            [op for op in operators if op.uid == wanted]
+            or [op for op in operators if op.name == wanted]
+            or [op for op in operators if wanted and op.id.startswith(wanted)]
+        )
+        if len(found) == 1:
+            return found[0]
+        known = ", ".join(f"'{op.uid or op.name}' ({op.id[:8]})" for op in operators if self._has_state(op))
+        problem = "has no operator" if not found else f"has {len(found)} operators"
+        raise InvalidArgument(f"'{self.snapshot.directory}' {problem} '{wanted}'; it has state of {known or 'none'}")
+
+    @staticmethod
+    def _has_state(operator: mf.OperatorState) -> bool:
+        return any(subtask.pieces for subtask in operator.subtasks)
+
+    def states(self) -> list[StateInfo]:
+        """Every state, by operator."""
+        found: dict[tuple[str, str], StateInfo] = {}
+        for operator in self.manifest.operators:
+            for subtask in operator.subtasks:
+                for info in self._states_of(operator, subtask):
+                    found.setdefault((info.operator_id, info.name), info)
+        return list(found.values())
+
+    def _states_of(self, operator: mf.OperatorState, subtask: mf.SubtaskState) -> Iterator[StateInfo]:
+        def info(name: str, kind: str, schema: pa.Schema, backend: str) -> StateInfo:
+            return StateInfo(operator.id, operator.name, operator.uid, name, kind, schema, backend)
+
+        for piece in subtask.pieces:
+            if piece.kind is mf.PieceKind.KEYED:
+                handle = decode_handle(piece.description)
+                for meta in _metas(handle):
+                    yield info(meta.name, meta.kind, table_schema(meta, handle.key_type.type_info()), handle.backend)
+        left = operator_state_of(SnapshotReader(self._store), subtask.pieces)
+        for state in left.states if left is not None else ():
+            types = tuple(type.restore() for type in state.types)
+            yield info(state.name, str(state.mode), operator_schema(types), "operator state")
+
+    def state(self, operator: str, name: str) -> StateInfo:
+        """One state; InvalidArgument lists those that the operator has."""
+        wanted = self.operator(operator)
+        mine = [info for info in self.states() if info.operator_id == wanted.id]
+        for info in mine:
+            if info.name == name:
+                return info
+        known = ", ".join(f"'{info.name}' ({info.kind})" for info in mine)
+        raise InvalidArgument(f"operator '{operator}' has no state '{name}'; it has {known or 'none'}")
+
+    # --- rows -------------------------------------------------------------------------------------------------------
+
+    def parts(self, operator: str, name: str, groups: KeyGroupRange | None = None) -> list[StatePart]:
+        """The parts to read, only those that have any of the key groups."""
+        info = self.state(operator, name)
+        found = []
+        for subtask in self.operator(info.operator_id).subtasks:
+            if not info.keyed:
+                found.append(StatePart(self.snapshot.directory, info.operator_id, name, subtask.index))
+                continue
+            for piece in subtask.pieces:
+                if piece.kind is mf.PieceKind.KEYED and piece.key_groups is not None:
+                    common = piece.key_groups if groups is None else piece.key_groups.intersect(groups)
+                    if len(common):
+                        part = (common.start, common.end)
+                        found.append(StatePart(self.snapshot.directory, info.operator_id, name, subtask.index, part))
+        return found
+
+    def read(self, operator: str, name: str, groups: KeyGroupRange | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of a state, of some key groups if they are given."""
+        for part in self.parts(operator, name, groups):
+            yield from self.read_part(part)
+
+    def read_part(self, part: StatePart) -> Iterator[pa.RecordBatch]:
+        """The rows of one part."""
+        operator = next(op for op in self.manifest.operators if op.id == part.operator_id)
+        subtask = next(one for one in operator.subtasks if one.index == part.subtask)
+        if part.groups is None:
+            left = operator_state_of(SnapshotReader(self._store), subtask.pieces)
+            for state in left.states if left is not None else ():
+                if state.name == part.state:
+                    types = tuple(type.restore() for type in state.types)
+                    yield from operator_table(decode_elements(state, types), types, subtask.index).to_batches()
+            return
+        groups = KeyGroupRange(*part.groups)
+        for piece in subtask.pieces:
+            if piece.kind is mf.PieceKind.KEYED:
+                handle = decode_handle(piece.description)
+                for meta, batches in self._tables(piece, handle, groups, part.state):
+                    if meta.name == part.state:
+                        yield from (batch for group, batch in batches if group in groups)
+
+    def _tables(
+        self, piece: mf.StatePiece, handle: KeyedStateHandle, groups: KeyGroupRange, state: str
+    ) -> Iterator[tuple[StateMeta, Iterable[tuple[int, pa.RecordBatch]]]]:
+        """The states of one subtask's keyed state, as tables."""
+        payloads = Payloads(self._store)
+        for part in piece.parts:
+            payloads.add(part)
+        if handle.backend == CANONICAL:
+            files = {file.name: file.payload for file in handle.files}
+            for table in stored_tables(handle):
+                if table.meta.name == state:
+                    payload = files[table.file]
+                    yield table.meta, _parquet_rows(payloads.read(payload, 0, payload.size), table.groups, groups)
+            return
+        with tempfile.TemporaryDirectory(prefix="headgate-look-") as directory:
+            setup = BackendSetup(
+                operator="(reader)",
+                key_groups=groups,
+                max_parallelism=handle.max_parallelism,
+                clock=lambda: 0,
+                key_type=handle.key_type.type_info(),
+                instance="reader",
+                directory=Path(directory) / "db",
+            )
+            backend = _backend(handle.backend)(setup)
+            try:
+                backend.restore([handle], payloads.read)
+                yield from read_tables(backend)
+            finally:
+                backend.dispose()
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def files(self) -> dict[str, int]:
+        """The files that a restore reads, with the bytes it needs of each."""
+        return {path: sum(one.length for one in segments) for path, segments in self.snapshot.files().items()}
+
+
+def _backend(name: str) -> type[KeyedStateBackend]:
+    if name == "hashmap":
+        return HashMapBackend
+    if name == "rocksdb":
+        from headgate.state.rocksdb import RocksDBBackend
+
+        return RocksDBBackend
+    raise StorageError(f"the snapshot was written by a state backend '{name}' that this version does not know")
+
+
+def _metas(handle: KeyedStateHandle) -> list[StateMeta]:
+    """The states of a keyed handle, without reading any of them."""
+    if handle.backend == CANONICAL:
+        found = [table.meta for table in stored_tables(handle)]
+    elif handle.segments:
+        found = [part.meta for segment in handle.segments for part in segment.states]
+    else:
+        columns = handle.extra.get("columns", [])
+        found = [msgspec.convert(column["meta"], StateMeta) for column in columns]
+    return list({meta.name: meta for meta in found}.values())
+
+
+def _parquet_rows(data: bytes, stored: list[int], wanted: KeyGroupRange) -> Iterator[tuple[int, pa.RecordBatch]]:
+    parquet = pq.ParquetFile(pa.BufferReader(data))
+    for index, group in enumerate(stored):
+        if group in wanted:
+            for batch in parquet.read_row_group(index).to_batches():
+                yield group, batch

@@ -1,0 +1,303 @@
+"""A value state in columns, reached key by key: the values of a batch's keys are fetched at once, and stored at once.
+
+The first access in a batch brings the values of all its keys into a small dict, which the handle then works on; the end
+of the batch writes them back. That is quicker than one large dict, where nearly every access waits for memory, and a
+snapshot copies columns instead of looking at every object.
+
+Keys that are selected one by one (timers, for example) go through the same dict. An address that is no integer, such as
+one with a namespace, has no place in a column: the state is then moved to dict tables for good.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from headgate.records.types import TypeInformation, TypeMismatch
+from headgate.state.addresses import NO_KEY, KeyContext, NoKeySet, key_of, split_address
+from headgate.state.api import ValueState
+from headgate.state.backend import ValueTable
+from headgate.state.copying import copied
+from headgate.state.hashmap.columns import ColumnTable, Ints
+from headgate.state.hashmap.tables import StateTable
+
+__all__ = ["ColumnValue", "ColumnValueTable"]
+
+_FORMATS = {
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint8": "B",
+    "uint16": "H",
+    "uint32": "I",
+    "uint64": "Q",
+    "float32": "f",
+    "float64": "d",
+}
+_MANY = 10_000  # values outside of batches that wait to be written back
+
+
+class Packer:
+    """Turns Python numbers into a column; a value that does not fit the type is an error with its key."""
+
+    def __init__(self, where: str, type_info: TypeInformation, dtype: np.dtype[Any]) -> None:
+        self._where, self._type, self._dtype = where, type_info, dtype
+        self._format = _FORMATS[dtype.name]
+
+    def pack(self, values: Sequence[Any]) -> Any | None:
+        """The column; None if it is not that simple: a None among them, or a value of another type."""
+        try:
+            return np.frombuffer(struct.pack(f"{len(values)}{self._format}", *values), self._dtype)
+        except (struct.error, OverflowError):
+            return None
+
+    def pack_slowly(self, addresses: Sequence[Any], values: Sequence[Any]) -> Any:
+        """The same with a look at every value; TypeMismatch names the key of the first that does not fit."""
+        try:
+            return self._type.to_batch(values).column(0).to_numpy(zero_copy_only=False).astype(self._dtype)
+        except TypeMismatch as error:
+            raise TypeMismatch(f"{self._where}, key {addresses[error.index]!r}: {error}") from None
+
+
+class ColumnValue(ValueState[Any]):
+    """The handle. The dict it works on belongs to one batch."""
+
+    __slots__ = (
+        "_addresses",
+        "_before",
+        "_cache",
+        "_columns",
+        "_context",
+        "_default",
+        "_demote",
+        "_group_of",
+        "_groups",
+        "_keys",
+        "_loaded",
+        "_packer",
+        "_slots",
+        "_stray_groups",
+        "name",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        columns: ColumnTable,
+        context: KeyContext,
+        default: Any,
+        packer: Packer,
+        group_of: Callable[[Any], int],
+        demote: Callable[[], StateTable],
+    ) -> None:
+        """`demote` moves the state to dict tables."""
+        self.name = name
+        self._columns, self._context, self._default = columns, context, default
+        self._packer, self._group_of, self._demote = packer, group_of, demote
+        self._cache: dict[Any, Any] = {}
+        self._addresses: Sequence[Any] = ()
+        self._groups: Any = ()
+        self._keys: Ints | None = None
+        self._slots: Ints | None = None  # of the batch's keys, once their values are here
+        self._before: Any | None = None  # the values of those slots
+        self._loaded = 0
+        self._stray_groups: dict[Any, int] = {}  # of keys that were read one by one
+
+    # --- the user's side --------------------------------------------------------------------------------------------
+
+    def value(self) -> Any:
+        """The value of the current key."""
+        try:
+            stored = self._cache[self._context.address]
+        except KeyError:
+            stored = self._fetch()
+        except NoKeySet:
+            NO_KEY.refuse(f"value state '{self.name}'")
+        if stored is not None:
+            return stored
+        return copied(self._default)
+
+    def update(self, value: Any) -> None:
+        """Store a value; None clears."""
+        try:
+            self._cache[self._context.address] = value
+        except NoKeySet:
+            NO_KEY.refuse(f"value state '{self.name}'")
+
+    def clear(self) -> None:
+        """Remove the value of the current key."""
+        self.update(None)
+
+    # --- the backend's side -----------------------------------------------------------------------------------------
+
+    def begin(self, addresses: Sequence[Any], groups: Sequence[int]) -> None:
+        """A batch with these keys follows."""
+        self.flush()
+        self._addresses, self._groups = addresses, groups
+
+    def flush(self) -> None:
+        """Write back, and forget the batch."""
+        cache = self._cache
+        if type(cache) is _Through:
+            return
+        if cache:
+            strays = cache
+            if self._slots is not None:
+                addresses = self._addresses
+                values = [cache[address] for address in addresses]
+                self._store(addresses, self._groups, self._slots, values, self._before)
+                if len(cache) == self._loaded:
+                    strays = {}
+                else:
+                    own = set(addresses)
+                    strays = {address: value for address, value in cache.items() if address not in own}
+            if strays:
+                self._store_strays(strays)
+        self._cache = {} if type(self._cache) is not _Through else self._cache
+        self._stray_groups = {}
+        self._addresses, self._groups, self._slots, self._keys, self._before = (), (), None, None, None
+
+    def _fetch(self) -> Any:
+        """The value of an address that is not in the cache."""
+        context = self._context
+        address = context.address
+        if type(address) is not int:
+            self._use_tables()
+            return self._cache[address]
+        if self._slots is None and len(self._addresses):
+            self._load()
+            if address in self._cache:
+                return self._cache[address]
+        elif len(self._cache) > _MANY + self._loaded:
+            self.flush()
+        self._stray_groups[address] = context.group
+        stored = self._cache[address] = self._columns.get(context.group, address)
+        return stored
+
+    def has(self, group: int, address: Any) -> bool:
+        """Whether a key has a value; nothing is written back for the answer."""
+        if address in self._cache:
+            return self._cache[address] is not None
+        return type(address) is int and self._columns.find_one(address, group) >= 0
+
+    def _load(self) -> None:
+        """Bring the values of the whole batch; what was written meanwhile counts."""
+        keys = self._keys = np.array(self._addresses, np.int64)
+        self._groups = np.asarray(self._groups)
+        slots = self._slots = self._columns.find(keys, self._groups)
+        before = self._before = self._columns.values[slots]
+        values = before.tolist()
+        for i in np.flatnonzero((slots < 0) | ~self._columns.live[slots]).tolist():
+            values[i] = None
+        loaded = dict(zip(self._addresses, values, strict=True))
+        self._loaded = len(loaded)
+        loaded.update(self._cache)  # which may have keys that are not of the batch
+        self._cache = loaded
+
+    def _store(
+        self, addresses: Sequence[Any], groups: Any, slots: Ints, values: list[Any], before: Any | None = None
+    ) -> None:
+        columns, packed = self._columns, self._packer.pack(values)
+        if packed is None:
+            self._store_mixed(addresses, groups, slots, values)
+            return
+        if len(slots) and (slots.min() < 0 or not columns.live[slots].all()):
+            assert self._keys is not None
+            slots, before = columns.slots(self._keys, groups, 0), None
+        columns.put(slots, packed, before)
+
+    def _store_mixed(self, addresses: Sequence[Any], groups: Any, slots: Ints, values: list[Any]) -> None:
+        """The same when some were cleared, or are numbers of another kind."""
+        gone = np.array([value is None for value in values])
+        removed = slots[gone]
+        there = np.flatnonzero(~gone)
+        kept = [addresses[i] for i in there.tolist()]
+        packed = self._packer.pack_slowly(kept, [values[i] for i in there.tolist()])
+        columns = self._columns
+        columns.remove(removed[removed >= 0])
+        if kept:
+            columns.put(columns.slots(np.array(kept, np.int64), np.asarray(groups)[there], 0), packed)
+
+    def _store_strays(self, strays: dict[Any, Any]) -> None:
+        """Values of keys that are not of the batch, or of a batch that was only written to."""
+        if not all(type(address) is int for address in strays):
+            self._use_tables()
+            return
+        known = dict(zip(self._addresses, np.asarray(self._groups).tolist(), strict=True)) | self._stray_groups
+        addresses = list(strays)
+        groups = np.array([known[a] if a in known else self._group_of(a) for a in addresses], np.int64)
+        self._keys = np.array(addresses, np.int64)
+        self._store(addresses, groups, self._columns.find(self._keys, groups), list(strays.values()))
+
+    def _use_tables(self) -> None:
+        """Give the columns up: what comes now goes to dict tables."""
+        pending = self._cache
+        self._cache = {}
+        self._addresses, self._slots = (), None
+        table = self._demote()
+        through = self._cache = _Through(table, self._context)
+        context = self._context
+        group = context.group
+        for address, value in pending.items():
+            context.group = self._group_of(key_of(split_address(address)[0]))
+            through[address] = value
+        context.group = group
+
+
+class _Through(dict[Any, Any]):
+    """Takes the place of the cache once the state is in dict tables."""
+
+    __slots__ = ("_context", "_table")
+
+    def __init__(self, table: StateTable, context: KeyContext) -> None:
+        self._table, self._context = table, context
+
+    def __getitem__(self, address: Any) -> Any:
+        if address is NO_KEY:
+            raise NoKeySet
+        return self._table.get(self._context.group, address)
+
+    def __setitem__(self, address: Any, value: Any) -> None:
+        if address is NO_KEY:
+            raise NoKeySet
+        if value is None:
+            self._table.remove(self._context.group, address)
+        else:
+            self._table.put(self._context.group, address, value)
+
+
+class ColumnValueTable(ValueTable):
+    """A value state in columns for many keys at once."""
+
+    def __init__(self, columns: ColumnTable, packer: Packer, flush: Callable[[], None]) -> None:
+        self._columns, self._packer, self._flush = columns, packer, flush
+
+    def get_many(self, addresses: Sequence[Any], groups: Sequence[int]) -> list[Any]:
+        """The value of each key."""
+        self._flush()
+        columns = self._columns
+        slots = columns.find(np.array(addresses, np.int64), np.asarray(groups, np.int64))
+        values: list[Any] = columns.values[slots].tolist()
+        for i in np.flatnonzero((slots < 0) | ~columns.live[slots]).tolist():
+            values[i] = None
+        return values
+
+    def put_many(self, addresses: Sequence[Any], groups: Sequence[int], values: Sequence[Any]) -> None:
+        """Store a value for each key; None removes."""
+        self._flush()
+        columns, spots = self._columns, np.asarray(groups, np.int64)
+        stored = {a: (v, g) for a, v, g in zip(addresses, values, spots.tolist(), strict=True)}
+        kept = [a for a, (v, _) in stored.items() if v is not None]
+        gone = [a for a, (v, _) in stored.items() if v is None]
+        if gone:
+            slots = columns.find(np.array(gone, np.int64), np.array([stored[a][1] for a in gone]))
+            columns.remove(slots[slots >= 0])
+        if kept:
+            new = [stored[a][0] for a in kept]
+            packed = self._packer.pack(new)
+            column = self._packer.pack_slowly(kept, new) if packed is None else packed
+            columns.put(columns.slots(np.array(kept, np.int64), np.array([stored[a][1] for a in kept]), 0), column)

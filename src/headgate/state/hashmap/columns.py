@@ -1,0 +1,420 @@
+"""A value state of numbers under integer keys, as columns: batches of records are worked on at once.
+
+A dict of ten million Python integers costs gigabytes, and every look-up a handful of cache misses. Here keys, key groups
+and values are numpy columns; an entry is a row number, its *slot*. An open-addressing index finds the slots of a whole
+batch at once:
+
+    index      [ region of group 5 | region of group 6 | ... ]   slot + 1, or 0
+    columns    key, group, value of slot 0, 1, 2, ...
+
+Every key group has its own region of the index, a power of two long. A region that is half full is built anew at twice
+the length, a few of them with each batch; only one that is nearly full cannot wait. So growing never stops the work for
+longer than a few groups take.
+
+A removed entry keeps its slot and its place in the index, marked as dead. When most of a group is dead, its region is
+built anew without them, and their slots are used again, but not while a snapshot reads the columns.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.errors import IllegalState
+from headgate.records.key_groups import KeyGroupRange
+from headgate.state.hashmap.tables import FOREIGN_GROUP, Cursor, Table
+
+__all__ = ["Chunk", "ColumnChanges", "ColumnTable", "FrozenColumns"]
+
+Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[Any]
+
+_FIRST_REGION = 64
+_HALF_FULL, _NEARLY_FULL = 0.5, 0.8
+_FEW_DEAD = 32  # not worth building a region anew
+_REBUILDS = 4  # in one call, of regions that could still wait
+_SPREAD_INT = 0x9E3779B97F4A7C15  # golden ratio: neighbouring keys end up far apart
+_SPREAD = np.uint64(_SPREAD_INT)
+_64_BITS = (1 << 64) - 1
+
+
+class ColumnTable:
+    """Numbers by integer key.
+
+    >>> table = ColumnTable(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
+    >>> slots = table.slots(np.array([7, 9, 7]), np.array([0, 1, 0]), 0)
+    >>> np.add.at(table.values, slots, np.array([1, 2, 3]))
+    >>> slots.tolist(), table.values[slots].tolist()
+    ([0, 1, 0], [4, 2, 4])
+    """
+
+    def __init__(self, groups: KeyGroupRange, max_parallelism: int, dtype: np.dtype[Any]) -> None:
+        self._groups = groups
+        self.count = 0
+        self.keys: Ints = np.empty(1024, np.int64)
+        self.group_of: npt.NDArray[np.int32] = np.empty(1024, np.int32)
+        self.values: Numbers = np.empty(1024, dtype)
+        self.live: npt.NDArray[np.bool_] = np.zeros(1024, np.bool_)  # whether the slot has an entry
+        self._changed: npt.NDArray[np.bool_] | None = None  # by slot, while changes are tracked
+        self._dead: Ints = np.zeros(max_parallelism, np.int64)  # removed entries by group that still have their slots
+        self._free: list[int] = []  # slots to use again
+        self._holders: set[object] = set()  # who reads the columns: snapshots, and changes not picked out yet
+        self._index: npt.NDArray[np.int32] = np.zeros(_FIRST_REGION * len(groups), np.int32)
+        self._region: Ints = np.full(max_parallelism, -1, np.int64)  # where a group's region starts; -1: not ours
+        self._region[groups.start : groups.end + 1] = np.arange(len(groups)) * _FIRST_REGION
+        self._mask: Ints = np.full(max_parallelism, _FIRST_REGION - 1, np.int64)
+        self._filled: Ints = np.zeros(max_parallelism, np.int64)
+        self._end = len(self._index)  # what lies behind is free
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self.live[: self.count]))
+
+    # --- looking up -------------------------------------------------------------------------------------------------
+
+    def slots(self, keys: Ints, groups: npt.NDArray[Any], neutral: Any) -> Ints:
+        """The slot of every key; unknown keys get one, with the neutral value."""
+        found = self.find(keys, groups)
+        missing = np.flatnonzero(found < 0)
+        if len(missing):
+            self._add(keys[missing], groups[missing], neutral)
+            found[missing] = self.find(keys[missing], groups[missing])
+        self._revive(found, neutral)
+        return found
+
+    def _revive(self, slots: Ints, neutral: Any) -> None:
+        """Removed entries that are used again."""
+        dead = slots[~self.live[slots]]
+        if len(dead):
+            dead = np.unique(dead)
+            self.live[dead], self.values[dead] = True, neutral
+            self._dead -= np.bincount(self.group_of[dead], minlength=len(self._dead))
+
+    def put(self, slots: Ints, values: Numbers, before: Numbers | None = None) -> None:
+        """Store values; where a slot comes more than once, its values must be equal. `before` is what is there now."""
+        if self._changed is not None:
+            differ = (self.values[slots] if before is None else before) != values
+            self._changed[slots if differ.all() else slots[differ]] = True
+        self.values[slots] = values
+
+    def remove(self, slots: Ints) -> None:
+        """Remove the entries of some slots."""
+        slots = np.unique(slots[self.live[slots]])
+        if not len(slots):
+            return
+        self.live[slots] = False
+        if self._changed is not None:
+            self._changed[slots] = True
+        groups = self.group_of[slots]
+        self._dead += np.bincount(groups, minlength=len(self._dead))
+        for group in np.unique(groups).tolist():
+            if self._dead[group] > max(_FEW_DEAD, self._filled[group] // 2):
+                self._bury(group)
+
+    def touch(self, slots: Ints) -> None:
+        """The values of these slots were changed."""
+        if self._changed is not None:
+            self._changed[slots] = True
+
+    def find(self, keys: Ints, groups: npt.NDArray[Any]) -> Ints:
+        """The slot of every key, -1 where there is none; a slot may be dead."""
+        start, mask = self._region[groups], self._mask[groups]
+        if len(start) and start.min() < 0:
+            raise IllegalState(FOREIGN_GROUP)
+        step = _spread(keys) & mask
+        result: Ints = self._index[start + step].astype(np.int64) - 1
+        # Most are found at the first look; the others go on, fewer each time.
+        left = np.flatnonzero((result >= 0) & (self.keys[result] != keys))
+        while len(left):
+            step[left] = (step[left] + 1) & mask[left]
+            result[left] = self._index[start[left] + step[left]].astype(np.int64) - 1
+            slots = result[left]
+            left = left[(slots >= 0) & (self.keys[slots] != keys[left])]
+        return result
+
+    def find_one(self, key: int, group: int) -> int:
+        """The same for one key, without the price of calls that are made for many; -1 also for a dead slot."""
+        start, mask = self._region.item(group), self._mask.item(group)
+        if start < 0:
+            raise IllegalState(FOREIGN_GROUP)
+        step = ((key * _SPREAD_INT & _64_BITS) >> 32) & mask
+        while (slot := self._index.item(start + step) - 1) >= 0:
+            if self.keys.item(slot) == key:
+                return slot if self.live.item(slot) else -1
+            step = (step + 1) & mask
+        return -1
+
+    # --- growing ----------------------------------------------------------------------------------------------------
+
+    def _add(self, keys: Ints, groups: npt.NDArray[Any], neutral: Any) -> None:
+        distinct, first = np.unique(keys, return_index=True)
+        first.sort()  # slots in the order in which keys came
+        new_keys, new_groups = keys[first], groups[first]
+        slots = self._new_slots(len(distinct))
+        self.keys[slots], self.group_of[slots], self.values[slots] = new_keys, new_groups, neutral
+        self.live[slots] = True
+        if self._changed is not None:
+            self._changed[slots] = True
+        self._filled += np.bincount(new_groups, minlength=len(self._filled))
+        for group in self._crowded():
+            self._rebuild(group)
+        self._enter(slots, new_keys, new_groups)
+
+    def _new_slots(self, wanted: int) -> Ints:
+        """Slots that were given back, if nobody reads them, then new ones."""
+        again: list[int] = []
+        if self._free and not self._holders:
+            again, self._free = self._free[:wanted], self._free[wanted:]
+        fresh = wanted - len(again)
+        self._reserve(self.count + fresh)
+        slots = np.concatenate([np.array(again, np.int64), np.arange(self.count, self.count + fresh, dtype=np.int64)])
+        self.count += fresh
+        return slots
+
+    def _bury(self, group: int) -> None:
+        """Take the dead of a group out of the index; those whose removal no snapshot has seen yet stay."""
+        start, size = int(self._region[group]), int(self._mask[group]) + 1
+        entries = self._index[start : start + size]
+        slots = entries[entries != 0].astype(np.int64) - 1
+        gone = ~self.live[slots]
+        if self._changed is not None:
+            gone &= ~self._changed[slots]
+        kept = slots[~gone]
+        self._index[start : start + size] = 0
+        self._enter(kept, self.keys[kept], self.group_of[kept])
+        self._free += slots[gone].tolist()
+        self._filled[group] -= int(np.count_nonzero(gone))
+        self._dead[group] -= int(np.count_nonzero(gone))
+
+    def _crowded(self) -> list[int]:
+        """Groups whose region must grow now, and a few of those that will have to soon."""
+        load = self._filled / (self._mask + 1)
+        must = np.flatnonzero(load > _NEARLY_FULL)
+        soon = np.flatnonzero((load > _HALF_FULL) & (load <= _NEARLY_FULL))
+        return [*must.tolist(), *soon[np.argsort(-load[soon])][: max(0, _REBUILDS - len(must))].tolist()]
+
+    def _reserve(self, size: int) -> None:
+        if size > len(self.keys):
+            room = max(size, 2 * len(self.keys))
+            self.keys = _grown(self.keys, self.count, room)
+            self.group_of = _grown(self.group_of, self.count, room)
+            self.values = _grown(self.values, self.count, room)
+            self.live = _grown(self.live, self.count, room)
+        if self._changed is not None and len(self._changed) < len(self.keys):
+            self._changed = _grown(self._changed, len(self._changed), len(self.keys))
+
+    def _rebuild(self, group: int) -> None:
+        """Give a group a longer region at the end of the index, and enter there what the old one has."""
+        old = int(self._region[group]), int(self._mask[group]) + 1
+        entries = self._index[old[0] : old[0] + old[1]]
+        slots = entries[entries != 0].astype(np.int64) - 1
+        size = 2 * old[1]
+        while size < 3 * int(self._filled[group]):
+            size *= 2
+        if self._end + size > len(self._index):
+            self._compact(size)
+        self._region[group], self._mask[group] = self._end, size - 1
+        self._end += size
+        self._enter(slots, self.keys[slots], self.group_of[slots])
+
+    def _compact(self, extra: int) -> None:
+        """Make room: drop regions that were left behind, and double what is needed."""
+        own = [g for g in self._groups if self._region[g] >= 0]
+        live = sum(int(self._mask[g]) + 1 for g in own)
+        index = np.zeros(2 * (live + extra), np.int32)
+        at = 0
+        for group in own:
+            start, size = int(self._region[group]), int(self._mask[group]) + 1
+            index[at : at + size] = self._index[start : start + size]
+            self._region[group] = at
+            at += size
+        self._index, self._end = index, at
+
+    def _enter(self, slots: Ints, keys: Ints, groups: npt.NDArray[Any]) -> None:
+        """Put distinct new keys into the index; where several want one place, one gets it and the others go on."""
+        start, mask = self._region[groups], self._mask[groups]
+        step = _spread(keys) & mask
+        while len(slots):
+            place = start + step
+            free = self._index[place] == 0
+            self._index[place[free]] = (slots[free] + 1).astype(np.int32)
+            left = self._index[place] != slots + 1
+            slots, start, mask, step = slots[left], start[left], mask[left], (step[left] + 1) & mask[left]
+
+    # --- as a table of the hashmap backend --------------------------------------------------------------------------
+
+    @property
+    def tracking(self) -> bool:
+        """Whether changes are remembered."""
+        return self._changed is not None
+
+    @tracking.setter
+    def tracking(self, wanted: bool) -> None:
+        self._changed = np.zeros(len(self.keys), np.bool_) if wanted else None
+
+    def track(self) -> None:
+        """Remember from now on which entries change."""
+        self.tracking = True
+
+    def stop_tracking(self) -> None:
+        """Changes need not be remembered any more."""
+        self.tracking = False
+
+    def freeze(self) -> tuple[FrozenColumns, Cursor]:
+        """The present content, and what changed since the last freeze. A slot keeps its key, so keys are not copied."""
+        changed = None if self._changed is None else np.flatnonzero(self._changed[: self.count])
+        if self._changed is not None:
+            self._changed[:] = False
+        count = self.count
+        columns = self.keys[:count], self.group_of[:count], self.values[:count].copy()
+        cursor = Cursor(self._groups.start)
+        self._holders.add(cursor)
+        return FrozenColumns(*columns, self.live[:count].copy(), changed), cursor
+
+    def changes_in(self, frozen: FrozenColumns) -> ColumnChanges:
+        """By group, what changed between the freeze that gave `frozen` and the one before."""
+        changes = frozen.changes()
+        token = object()
+        self._holders.add(token)
+        weakref.finalize(changes.hold, self._holders.discard, token)
+        return changes
+
+    def release(self, cursor: Cursor) -> None:
+        """A snapshot is done with the columns."""
+        self._holders.discard(cursor)
+
+    def merge(self, budget: int) -> int:
+        """Nothing is left behind by a freeze."""
+        return budget
+
+    def base_size(self) -> int:
+        """How many entries there are."""
+        return self.count
+
+    def addresses(self, group: int) -> list[Any]:
+        """The keys of a group."""
+        mine = self.live[: self.count] & (self.group_of[: self.count] == group)
+        keys: list[Any] = self.keys[: self.count][mine].tolist()
+        return keys
+
+    def get(self, group: int, key: int) -> Any:
+        """The value of one key, or None."""
+        slot = self.find_one(key, group)
+        return None if slot < 0 else self.values.item(slot)
+
+    def load(self, entries: Iterable[tuple[int, Any]], group: int) -> None:
+        """Take over entries of one group; later ones count, None removes."""
+        pairs = dict(entries)
+        stored = {key: value for key, value in pairs.items() if value is not None}
+        removed = [key for key, value in pairs.items() if value is None]
+        keys = np.fromiter(stored, np.int64, len(stored))
+        self.load_columns(keys, np.array(list(stored.values()), self.values.dtype), np.array(removed, np.int64), group)
+
+    def load_columns(self, keys: Ints, values: Numbers, removed: Ints, group: int) -> None:
+        """The same from columns; what is removed is removed first."""
+        if len(removed):
+            slots = self.find(removed, np.full(len(removed), group, np.int32))
+            self.remove(slots[slots >= 0])
+        if len(keys):
+            slots = self.slots(keys, np.full(len(keys), group, np.int32), 0)  # may replace the columns
+            self.values[slots] = values
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self.count = 0
+        self._index[:] = 0
+        self._filled[:] = 0
+        self._dead[:] = 0
+        self.live[:] = False
+        self._free.clear()
+
+
+Chunk: TypeAlias = tuple[Ints, Numbers, Ints]  # keys and values of entries, keys of removed ones
+
+
+class FrozenColumns:
+    """Entries as a snapshot sees them, by group."""
+
+    def __init__(
+        self,
+        keys: Ints,
+        groups: npt.NDArray[Any],
+        values: Numbers,
+        live: npt.NDArray[np.bool_],
+        changed: Ints | None,
+    ) -> None:
+        self._keys, self._groups, self._values, self._live = keys, groups, values, live
+        self._changed = changed
+        self._order: Ints | None = None
+        self._starts: Ints = np.empty(0, np.int64)
+
+    def chunk(self, group: int, removals: bool = False) -> Chunk:
+        """The entries of a group, and with `removals` the keys that have none any more."""
+        rows = self._rows(group)
+        live = self._live[rows]
+        there = rows[live]
+        gone = self._keys[rows[~live]] if removals else np.empty(0, np.int64)
+        return self._keys[there], self._values[there], gone
+
+    def _rows(self, group: int) -> Ints:
+        if self._order is None:  # sorted once: there are many groups
+            small = self._groups.astype(np.uint16)
+            self._order = np.argsort(small, kind="stable")
+            self._starts = np.searchsorted(small[self._order], np.arange(int(small.max(initial=0)) + 2))
+        if group + 1 >= len(self._starts):
+            return np.empty(0, np.int64)
+        return self._order[self._starts[group] : self._starts[group + 1]]
+
+    def __getitem__(self, group: int) -> Table:
+        keys, values, _ = self.chunk(group)
+        return dict(zip(keys.tolist(), values.tolist(), strict=True))
+
+    def changes(self) -> ColumnChanges:
+        """What changed since the freeze before."""
+        return ColumnChanges(self, np.arange(len(self._keys)) if self._changed is None else self._changed)
+
+    def select(self, rows: Ints) -> FrozenColumns:
+        """Some of the rows, as columns of their own."""
+        return FrozenColumns(self._keys[rows], self._groups[rows], self._values[rows], self._live[rows], None)
+
+
+class _Hold:
+    """While it lives, no slot is used again."""
+
+
+class ColumnChanges:
+    """Entries that changed between two freezes; they are picked out when somebody asks, outside the stream's thread."""
+
+    def __init__(self, frozen: FrozenColumns, rows: Ints) -> None:
+        self.hold: _Hold | None = _Hold()  # lives until the changes are picked out, or nobody wants them any more
+        self._frozen: FrozenColumns | None = frozen
+        self._rows, self._size = rows, len(rows)
+        self._picked: FrozenColumns | None = None
+
+    def chunk(self, group: int) -> Chunk:
+        """The changes of a group."""
+        if self._picked is None:
+            assert self._frozen is not None
+            self._picked, self._frozen = self._frozen.select(self._rows), None
+            self.hold = None
+        return self._picked.chunk(group, removals=True)
+
+    def __getitem__(self, group: int) -> Table:
+        keys, values, gone = self.chunk(group)
+        return dict(zip(keys.tolist(), values.tolist(), strict=True)) | dict.fromkeys(gone.tolist())
+
+    def __iter__(self) -> Iterator[range]:
+        return iter([range(self._size)])  # one part, as long as all of them: only sizes are asked for
+
+
+def _grown(column: npt.NDArray[Any], used: int, room: int) -> npt.NDArray[Any]:
+    larger = np.zeros(room, column.dtype)
+    larger[:used] = column[:used]
+    return larger
+
+
+def _spread(keys: Ints) -> Ints:
+    return ((keys.astype(np.uint64) * _SPREAD) >> np.uint64(32)).astype(np.int64)

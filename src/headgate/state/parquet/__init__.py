@@ -1,0 +1,1 @@
+"""Canonical savepoints: keyed and operator state as Parquet tables."""

@@ -1,0 +1,74 @@
+"""Keys and values as columns of a table that people and other tools read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.records.types import TypeInformation
+from headgate.state.pickling import dump_values, load_values
+
+__all__ = ["column_fields", "columns_of", "values_of"]
+
+_TEXT = 500  # characters of an untyped value that are shown
+
+
+def column_fields(name: str, type_info: TypeInformation) -> list[pa.Field]:
+    """The columns of a key or value: one of its type, or a pickle and a text.
+
+    >>> from headgate.records.types import PICKLED, as_type
+    >>> [field.name for field in column_fields("value", PICKLED)]
+    ['value_pickle', 'value_text']
+    >>> column_fields("value", as_type("word string, n bigint"))[0].type
+    StructType(struct<word: string, n: int64>)
+    """
+    if type_info.schema is None:
+        return [pa.field(f"{name}_pickle", pa.binary()), pa.field(f"{name}_text", pa.string())]
+    schema = type_info.schema
+    return [pa.field(name, schema.field(0).type if type_info.kind == "scalar" else pa.struct(list(schema)))]
+
+
+def columns_of(values: list[Any], type_info: TypeInformation) -> list[pa.Array]:
+    """Values as those columns; None is a null."""
+    if type_info.schema is None:
+        cells = [None if value is None else dump_values([value], "a value") for value in values]
+        texts = [None if value is None else _text(value) for value in values]
+        return [pa.array(cells, pa.binary()), pa.array(texts, pa.string())]
+    if type_info.kind == "scalar":
+        return [type_info.to_batch(values).column(0)]
+    absent = [value is None for value in values]
+    if not any(absent):
+        return [_struct(type_info.to_batch(values), None)]
+    present = type_info.to_batch([value for value in values if value is not None])
+    places, next_place = [], 0
+    for gone in absent:
+        places.append(None if gone else next_place)
+        next_place += not gone
+    return [_struct(present, None).take(pa.array(places, pa.int64()))]
+
+
+def _struct(batch: pa.RecordBatch, mask: Any) -> pa.StructArray:
+    return pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema), mask=mask)
+
+
+def _text(value: Any) -> str:
+    text = repr(value)
+    return (text if len(text) <= _TEXT else text[: _TEXT - 3] + "...").encode("utf-8", "replace").decode()
+
+
+def values_of(table: pa.Table, name: str, type_info: TypeInformation) -> list[Any]:
+    """The values of those columns again. Pickles are loaded: the file must have been checked against its checksum."""
+    if type_info.schema is None:
+        cells = table.column(f"{name}_pickle").to_pylist()
+        return [None if cell is None else load_values(cell, f"column '{name}'")[0] for cell in cells]
+    column = table.column(name).combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks else pa.nulls(0, column.type)
+    if type_info.kind == "scalar":
+        cast = column.cast(type_info.schema.field(0).type)
+        return type_info.to_rows(pa.RecordBatch.from_arrays([cast], schema=type_info.schema))
+    present = column.drop_null()
+    fields = [present.field(i).cast(field.type) for i, field in enumerate(type_info.schema)]
+    rows = iter(type_info.to_rows(pa.RecordBatch.from_arrays(fields, schema=type_info.schema)))
+    return [next(rows) if valid else None for valid in column.is_valid().to_pylist()]

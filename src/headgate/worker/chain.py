@@ -1,0 +1,230 @@
+"""The operators of a subtask: made, wired to each other and to the output edges, opened, closed, snapshotted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from headgate.checkpoint.commits import Commits
+from headgate.graph.job_graph import Vertex
+from headgate.graph.plan import Settings
+from headgate.graph.task_info import TaskInfo
+from headgate.records.batch import Batch
+from headgate.records.key_groups import key_group_range
+from headgate.records.types import TypeInformation
+from headgate.state.backend import BackendSetup, KeyedStateBackend, SnapshotKind
+from headgate.state.operator import OperatorStateBackend
+from headgate.state.parquet.keyed import CANONICAL, as_native
+from headgate.worker.failures import OperatorFailure
+from headgate.worker.local_state import local_directory, open_backend
+from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
+from headgate.worker.operators.ends import SourceOperator
+from headgate.worker.operators.registry import make_operator
+from headgate.worker.services import SubtaskServices
+from headgate.worker.snapshot import SubtaskRestore
+
+__all__ = ["OperatorChain"]
+
+
+class OperatorChain:
+    """The operators of a vertex in one subtask, in the order in which records pass them."""
+
+    def __init__(
+        self,
+        vertex: Vertex,
+        info: TaskInfo,
+        settings: Settings,
+        services: SubtaskServices,
+        edges: Mapping[int, Receiver],
+        restore: SubtaskRestore | None,
+    ) -> None:
+        """`edges` has the receiver of every output edge."""
+        self._vertex, self._info, self._settings, self._services = vertex, info, settings, services
+        self._restore = restore
+        self.operators = [self._operator(position) for position in range(len(vertex.operators))]
+        # Operators that had finished before the restored checkpoint are never opened, asked or closed (SPEC R4.5).
+        self._living = [] if restore is not None and restore.finished else self.operators
+        self._wire(edges)
+
+    @property
+    def source(self) -> SourceOperator | None:
+        """The head, if it reads from outside."""
+        head = self.operators[0]
+        return head if isinstance(head, SourceOperator) else None
+
+    def receiver(self, input: int) -> Receiver:
+        """Where batches of an input of the vertex go."""
+        return self.operators[0].receiver(input)
+
+    # --- making -----------------------------------------------------------------------------------------------------
+
+    def _operator(self, position: int) -> Operator:
+        chained, info, services = self._vertex.operators[position], self._info, self._services
+        own = TaskInfo(
+            chained.name, chained.id, info.subtask, info.parallelism, info.max_parallelism, info.attempt, info.job_id
+        )
+        restored = self._restore.operators.get(chained.id) if self._restore else None
+        context = OperatorContext(
+            info=own,
+            clock=services.now,
+            to_driver=services.to_driver,
+            wake=services.wake,
+            operator_state=OperatorStateBackend(chained.name, restored.operator if restored else None),
+            restored_id=self._restore.checkpoint_id if self._restore else None,
+            restored_commits=self._restore.commits if self._restore else Commits(),
+            keyed_backend=partial(self._keyed_backend, own),
+            lockstep=services.lockstep,
+            final_checkpoint=self._settings.final_checkpoint,
+            committer_retries=self._settings.committer_retries,
+            staging=self._settings.staging,
+        )
+        return make_operator(chained, context)
+
+    def _keyed_backend(
+        self, info: TaskInfo, key_type: TypeInformation, group_of: Callable[[Any], int]
+    ) -> KeyedStateBackend:
+        setup = BackendSetup(
+            operator=info.task_name,
+            key_groups=key_group_range(info.subtask, info.max_parallelism, info.parallelism),
+            max_parallelism=info.max_parallelism,
+            clock=self._services.now,
+            key_type=key_type,
+            object_reuse=self._settings.object_reuse,
+            incremental=self._settings.incremental,
+            migrate_ttl=self._settings.migrate_ttl,
+            instance=f"{info.job_id[:8]}-{info.attempt}-{info.operator_id[:8]}-{info.subtask}",
+            group_of=group_of,
+            directory=local_directory(self._settings.tmp_dir, info),
+        )
+        backend = open_backend(self._settings, setup)
+        restored = self._restore.operators.get(info.operator_id) if self._restore else None
+        if restored is not None and restored.keyed:
+            assert self._restore is not None
+            handles, read, done = as_native(type(backend), setup, restored.keyed, self._restore.read)
+            native = all(handle.backend != CANONICAL for handle in restored.keyed)
+            backend.restore(handles, read, claim=self._restore.claim and native)
+            done()
+        return backend
+
+    def _wire(self, edges: Mapping[int, Receiver]) -> None:
+        """Connect the operators, last first."""
+        for operator in reversed(self.operators):
+            by_tag: dict[str | None, list[Receiver]] = {}
+            for output in operator.operator.outputs:
+                if output.edge is not None:
+                    receiver = _guarded(edges[output.edge], operator)
+                else:
+                    assert output.operator is not None
+                    receiver = self.operators[output.operator].receiver(output.input)
+                by_tag.setdefault(output.tag, []).append(receiver)
+            for tag, receivers in by_tag.items():
+                if tag is None:
+                    operator.emit = _all(receivers)
+                else:
+                    operator.side[tag] = _all(receivers)
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the operators, the last of the chain first."""
+        for operator in reversed(self._living):
+            operator.open()
+
+    def finish(self) -> None:
+        """All input has come: let the operators emit what they hold, the first of the chain first."""
+        for operator in self._living:
+            operator.finish()
+
+    def close(self) -> None:
+        """Close every operator; the first error is raised when all are closed."""
+        first: Exception | None = None
+        for operator in self._living:
+            try:
+                operator.close()
+            except Exception as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    def snapshot(
+        self, checkpoint_id: int, timestamp: int, kind: SnapshotKind, send_barrier: Callable[[], None]
+    ) -> list[OperatorSnapshot]:
+        """One step as seen from records, timers and a source's thread (SPEC R6.1).
+
+        (1) what must be in front of the barrier, (2) the barrier, (3) the synchronous part of the snapshot.
+        """
+        with ExitStack() as locks:
+            for operator in self._living:
+                locks.enter_context(operator.checkpoint_lock())
+            for operator in self._living:  # (1)
+                operator.before_barrier()
+            send_barrier()  # (2)
+            return [operator.snapshot(checkpoint_id, timestamp, kind) for operator in self._living]  # (3)
+
+    def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:
+        """A checkpoint is complete: commit what belongs to it."""
+        for operator in self._living:
+            operator.notify_complete(checkpoint_id, commits)
+
+    def notify_aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint will never be complete."""
+        for operator in self._living:
+            operator.notify_aborted(checkpoint_id)
+
+    def epoch_committed(self, operator_id: str, checkpoint_id: int) -> None:
+        """The driver has committed what an operator prepared, up to a checkpoint."""
+        for operator in self._living:
+            if operator.operator.id == operator_id:
+                operator.epoch_committed(checkpoint_id)
+
+    def upkeep(self) -> None:
+        """Let the operators do what no record asks for."""
+        for operator in self._living:
+            operator.upkeep()
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def deadlines(self) -> list[int]:
+        """The times at which operators have work."""
+        return [time for operator in self._living if (time := operator.next_deadline()) is not None]
+
+    def on_time(self, now: int) -> bool:
+        """Fire what is due; whether there was anything."""
+        fired = False
+        for operator in self._living:
+            deadline = operator.next_deadline()
+            if deadline is not None and deadline <= now:
+                operator.on_time(now)
+                fired = True
+        return fired
+
+
+def _all(receivers: list[Receiver]) -> Receiver:
+    if len(receivers) == 1:
+        return receivers[0]
+
+    def fan_out(batch: Batch) -> None:
+        for receiver in receivers:
+            receiver(batch)
+
+    return fan_out
+
+
+def _guarded(emit: Receiver, operator: Operator) -> Receiver:
+    """Key selectors and partitioners run at the writer: their errors name the operator before the edge."""
+
+    def guarded(batch: Batch) -> None:
+        try:
+            emit(batch)
+        except OperatorFailure:
+            raise
+        except Exception as error:
+            if getattr(error, "origin", None) is not None:  # a record that does not fit names who made it
+                raise
+            raise operator.failure(error) from error
+
+    return guarded

@@ -1,0 +1,105 @@
+"""What failed, where, and with which record: from an exception in a worker to one message for the user."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from headgate.control.messages import Failed
+from headgate.errors import UserCodeError, WorkerLost
+from headgate.records.types import TypeMismatch
+
+__all__ = ["OperatorFailure", "describe", "user_line"]
+
+# With the separator, so that a neighbour called headgate_plugin is not taken for ours.
+_OURS = f"{Path(__file__).parent.parent}{os.sep}"
+_FOREIGN = tuple(
+    {f"{Path(sysconfig.get_path(name)).resolve()}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {f"{Path(p).resolve()}{os.sep}" for p in sys.path if p.endswith((".zip", "site-packages"))}
+)
+ARCHIVE_PREFIX = "headgate-modules-"
+_ARCHIVE = re.compile(rf".*/{ARCHIVE_PREFIX}\w+\.zip/")  # modules that were sent: the path beside the script remains
+NO_KEY = object()
+
+
+class OperatorFailure(Exception):
+    """A user's function raised; the cause is its exception."""
+
+    def __init__(
+        self, operator: str, call_site: str, cause: BaseException, key: Any = NO_KEY, record: Any = NO_KEY
+    ) -> None:
+        super().__init__(operator)
+        self.operator = operator
+        self.call_site = call_site
+        self.cause = cause
+        self.key = key
+        self.record = record
+
+
+def user_line(trace: TracebackType | None) -> str:
+    """file:line of the innermost frame that is the user's own code, or nothing."""
+    found = ""
+    for frame, line in traceback.walk_tb(trace):
+        name = frame.f_code.co_filename
+        path = str(Path(name).resolve()) if not name.startswith("<") else name
+        # Frames of compiled extensions have relative names that exist nowhere, such as pyarrow/error.pxi.
+        if path.startswith((_OURS, *_FOREIGN)) or name.startswith("<frozen") or name.endswith((".pyx", ".pxi")):
+            continue
+        found = f"{_ARCHIVE.sub('', name)}:{line}"
+    return found
+
+
+def describe(error: BaseException, task: str) -> Failed:
+    """The message for the driver: it leads with the user's line.
+
+    Its kind says how much it explains: `user` code failed, the `runtime` did, or this task is only the `victim` of
+    another that died.
+    """
+    if isinstance(error, TypeMismatch) and error.origin is not None:
+        operator, call_site = error.origin
+        error = OperatorFailure(operator, call_site, error)
+    if isinstance(error, OperatorFailure):
+        return _user_failure(error)
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, WorkerLost):
+        return Failed(f"{task}: {error}", _trace(error), operator=task, kind="victim")
+    line = user_line(error.__traceback__)
+    if line:  # for example sys.exit() in a function
+        return Failed(f"{line}: {text}\n  in {task}", _trace(error), operator=task, user_line=line, kind="user")
+    return Failed(f"{task} failed: {text}", _trace(error), operator=task, kind="runtime")
+
+
+def _user_failure(failure: OperatorFailure) -> Failed:
+    cause = failure.cause
+    line = user_line(cause.__traceback__) or failure.call_site
+    details = [f"operator '{failure.operator}'"]
+    if failure.key is not NO_KEY:
+        details.append(f"key {_short(failure.key)}")
+    if failure.record is not NO_KEY:
+        details.append(f"record {_short(failure.record)}")
+    what = f"{type(cause).__name__}: {cause}"
+    if isinstance(cause, TypeMismatch):
+        what = f"the function returned a wrong type: {cause}"
+    elif isinstance(cause, UserCodeError):  # our own words about the user's code
+        what = str(cause)
+    key = "" if failure.key is NO_KEY else _short(failure.key)
+    message = f"{line}: {what}\n  in {', '.join(details)}, defined at {failure.call_site}"
+    return Failed(message, _trace(cause), operator=failure.operator, user_line=line, key=key, kind="user")
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<{type(value).__name__}, whose repr fails: {error}>"
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,0 +1,55 @@
+"""Keys of a batch: read from columns where the stream is typed, by the user's selector otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headgate.api.functions import callable_of
+from headgate.graph.job_graph import KeySpec
+from headgate.records.batch import Batch
+from headgate.records.key_groups import KeyHasher, hash_columns, key_groups_of
+
+__all__ = ["KeyReader"]
+
+
+class KeyReader:
+    """Finds the keys and key groups of records; the same at the writer and at the reader of a keyed edge."""
+
+    def __init__(self, key: KeySpec, max_parallelism: int) -> None:
+        self._columns = key.columns
+        self._single = key.single
+        self._max_parallelism = max_parallelism
+        self._select = None if key.columns else callable_of(key.selector, "get_key", "key_by()")
+        self._hasher = KeyHasher(max_parallelism)
+        self._key_type = key.type
+
+    def keys(self, batch: Batch) -> list[Any]:
+        """The key of every record."""
+        if self._select is not None:
+            select = self._select
+            return [select(row) for row in batch.rows()]
+        columns = batch.type.columns(batch.arrow(), self._columns)
+        return columns[0] if self._single else list(zip(*columns, strict=True))
+
+    def groups(self, batch: Batch) -> np.ndarray[Any, np.dtype[Any]]:
+        """The key group of every record."""
+        if self._columns:
+            arrow = batch.arrow()
+            return key_groups_of(hash_columns([arrow.column(c) for c in self._columns]), self._max_parallelism)
+        return np.array(self._hasher.groups(self.keys(batch)), np.int32)
+
+    def group_of(self, key: Any) -> int:
+        """The key group of one key, for look-ups outside of batches; the same rule as for columns."""
+        if not self._columns:
+            return self._hasher.group(key)
+        batch = self._key_type.to_batch([key])
+        return int(key_groups_of(hash_columns(batch.columns), self._max_parallelism)[0])
+
+    def keys_and_groups(self, batch: Batch) -> tuple[list[Any], list[int]]:
+        """Both, with the selector called once for each record."""
+        keys = self.keys(batch)
+        if self._columns:
+            return keys, self.groups(batch).tolist()
+        return keys, self._hasher.groups(keys)

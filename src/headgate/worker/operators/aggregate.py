@@ -1,0 +1,323 @@
+"""Running aggregations: reduce with a user's function, and sum, min, max, count by columns.
+
+State is touched once for each distinct key of a batch; what leaves is still one running result for every record, in
+order (`emit="record"`), or one for every key and batch (`emit="batch"`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.api.functions import callable_of
+from headgate.errors import UserCodeError
+from headgate.graph.job_graph import ChainedOperator
+from headgate.records.batch import Batch
+from headgate.records.key_groups import hash_column, key_groups_of
+from headgate.records.types import PICKLED, TypeInformation, as_type
+from headgate.state.api import ValueStateDescriptor
+from headgate.state.backend import ValueTable
+from headgate.state.hashmap.columns import ColumnTable
+from headgate.worker.failures import NO_KEY as UNKNOWN
+from headgate.worker.operators.base import OperatorContext, Receiver
+from headgate.worker.operators.keyed import KeyedOperator
+
+__all__ = ["Aggregate", "Reduce"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Combine = Callable[[Any, Any], Any]
+
+
+class _RunningOperator(KeyedOperator):
+    """One value per key, combined with each record of the key."""
+
+    state_type: TypeInformation = PICKLED
+
+    def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
+        super().__init__(operator, context)
+        self._table: ValueTable | None = None
+
+    def open(self) -> None:
+        super().open()
+        self._table = self.backend.value_table(self.descriptor())
+
+    def descriptor(self) -> ValueStateDescriptor:
+        """The state: one value for each key."""
+        return ValueStateDescriptor("running", self.state_type)
+
+    @property
+    def table(self) -> ValueTable:
+        assert self._table is not None, "the operator was not opened"
+        return self._table
+
+    def fold(self, batch: Batch, start: Callable[[Any], Any], combine: Combine, every: bool) -> None:
+        """Record by record in Python; `every`: a result for each record, else for each key."""
+        rows = batch.rows()
+        addresses, groups = self.keys_of(batch, 0)
+        distinct = dict(zip(addresses, groups, strict=True))
+        order, owners = list(distinct), list(distinct.values())
+        running: dict[Any, Any] = dict(zip(order, self.table.get_many(order, owners), strict=True))
+        out: list[Any] = []
+        row = address = UNKNOWN
+        try:
+            for address, row in zip(addresses, rows, strict=True):
+                old = running[address]
+                running[address] = new = start(row) if old is None else combine(old, row)
+                if every:
+                    out.append(new)
+        except Exception as error:
+            key = UNKNOWN if address is UNKNOWN else self.backend.key_at(address)
+            raise self.failure(error, row, key) from error
+        values = [running[address] for address in order]
+        self.table.put_many(order, owners, values)
+        self.end_batch()
+        self.emit_results(out if every else values, addresses if every else order)
+
+    def emit_results(self, results: list[Any], addresses: list[Any]) -> None:
+        """Send results; `addresses` has the key of each."""
+        self.emit_rows(results)
+
+
+class Reduce(_RunningOperator):
+    """The running combination of a key's records by the user's function."""
+
+    def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
+        super().__init__(operator, context)
+        self.state_type = operator.type
+
+    def receiver(self, input: int) -> Receiver:
+        combine = callable_of(self.function, "reduce", "reduce()")
+        return lambda batch: self.fold(batch, _same, combine, every=True)
+
+
+def _same(row: Any) -> Any:
+    return row
+
+
+def _one(_: Any) -> int:
+    return 1
+
+
+def _one_more(old: int, _: Any) -> int:
+    return old + 1
+
+
+class Aggregate(_RunningOperator):
+    """sum, min, max or count of a field for each key."""
+
+    def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
+        super().__init__(operator, context)
+        options = operator.spec.options
+        self._how: str = options["how"]
+        self._position: int | None = options["position"]
+        self._every: bool = options["emit"] == "record"
+        self._key = operator.spec.keys[0]
+        self._field = self._field_type()
+        self._columnar = self._is_columnar()
+        # A running float sum is order-dependent to the last bit; a loop adds in order whatever the batches are.
+        self._in_order = self._every and self._how == "sum" and pa.types.is_floating(self._field or pa.null())
+        self._columns: ColumnTable | None = None
+        # Only key and field in a record: a number per key is all there is to keep.
+        self.state_type = as_type(self._field) if self._columnar else PICKLED if self._how == "count" else operator.type
+
+    def _field_type(self) -> pa.DataType | None:
+        if self._how == "count":
+            return pa.int64()
+        if self.type.schema is None or self._position is None:
+            return None
+        return self.type.schema.field(self._position).type
+
+    def _is_columnar(self) -> bool:
+        assert self._key is not None
+        if self._field is None or not (pa.types.is_integer(self._field) or pa.types.is_floating(self._field)):
+            return False
+        if len(self._key.columns) != 1 or not self._key.single or not _plain_key(self._key.type):
+            return False
+        if self._how == "count":
+            return True
+        schema = self.type.schema
+        return schema is not None and len(schema) == 2 and self._key.columns[0] != self._position
+
+    def open(self) -> None:
+        if not self._columnar:
+            super().open()
+            return
+        KeyedOperator.open(self)
+        # Floats are added record by record when every result leaves, so they need the state key by key.
+        self._columns = None if self._in_order else self.backend.column_table(self.descriptor())
+        if self._columns is None:
+            self._table = self.backend.value_table(self.descriptor())
+
+    def receiver(self, input: int) -> Receiver:
+        return self._receive
+
+    def _receive(self, batch: Batch) -> None:
+        if self._columnar:
+            self._check_keys(batch)
+        if self._columnar and self._has_nulls(batch):
+            schema: pa.Schema = self.type.schema
+            column = schema.names[self._position or 0]
+            raise self.failure(UserCodeError(f"{self._how}() met a null in column '{column}': filter nulls out first"))
+        if self._columns is not None:
+            self._by_slots(batch, self._columns)
+        elif self._columnar and not self._in_order:
+            self._by_columns(batch)
+        elif self._how == "count":
+            self.fold(batch, _one, _one_more, self._every)
+        elif self._columnar:
+            at, combine = self._position, _COMBINE[self._how]
+            self.fold(batch, lambda row: row[at], lambda old, row: combine(old, row[at]), self._every)
+        else:
+            self.fold(batch, _same, self._combine_rows(), self._every)
+
+    def _check_keys(self, batch: Batch) -> None:
+        assert self._key is not None
+        column = batch.arrow().column(self._key.columns[0])
+        if column.null_count:
+            self.guard(hash_column, column)  # says what is wrong with null keys
+
+    def _has_nulls(self, batch: Batch) -> bool:
+        return self._position is not None and batch.arrow().column(self._position).null_count > 0
+
+    def _combine_rows(self) -> Combine:
+        at, combine = self._position, _COMBINE[self._how]
+        assert at is not None
+
+        def rows(old: Any, row: Any) -> Any:
+            if not isinstance(old, tuple | list):
+                return combine(old, row)  # a scalar record is its own field
+            return (*old[:at], combine(old[at], row[at]), *old[at + 1 :])
+
+        return rows
+
+    def emit_results(self, results: list[Any], addresses: list[Any]) -> None:
+        if self._how != "count" and not self._columnar:
+            self.emit_rows(results)
+            return
+        keys = [self.backend.key_at(address) for address in addresses]
+        if self._how != "count" and self._position == 0:
+            self.emit_rows(list(zip(results, keys, strict=True)))
+        else:
+            self.emit_rows(list(zip(keys, results, strict=True)))
+
+    def _by_slots(self, batch: Batch, table: ColumnTable) -> None:
+        """Numbers under integer keys: no Python object for any record or key."""
+        assert self._key is not None
+        arrow = batch.arrow()
+        column = arrow.column(self._key.columns[0])
+        groups = key_groups_of(hash_column(column), self.context.info.max_parallelism)
+        keys = column.to_numpy().astype(np.int64, copy=False)
+        dtype = table.values.dtype
+        self.backend.begin_batch((), ())
+        slots = table.slots(keys, groups, _NEUTRAL[self._how](dtype))
+        values = np.ones(len(keys), dtype) if self._position is None else arrow.column(self._position).to_numpy()
+        results = self._running(slots, values, table.values[slots]) if self._every else None
+        _AT[self._how](table.values, slots, values)
+        table.touch(slots)
+        self.end_batch()
+        if results is not None:
+            self._emit_columns(column, pa.array(results))
+            return
+        last = _last_of_each(slots, table.count)
+        self._emit_columns(column.take(pa.array(last)), pa.array(table.values[slots[last]]))
+
+    # --- by columns -------------------------------------------------------------------------------------------------
+
+    def _by_columns(self, batch: Batch) -> None:
+        assert self._key is not None
+        arrow = batch.arrow()
+        column = arrow.column(self._key.columns[0])
+        encoded = pc.dictionary_encode(column)
+        codes: Array = encoded.indices.to_numpy()
+        distinct = encoded.dictionary
+        groups = key_groups_of(hash_column(distinct), self.context.info.max_parallelism).tolist()
+        addresses = self.backend.prepare_keys(distinct.to_pylist())
+        self.backend.begin_batch(addresses, groups)
+        old = self.table.get_many(addresses, groups)
+        dtype = np.dtype(self._field.to_pandas_dtype())  # type: ignore[union-attr]
+        values = np.ones(len(codes), dtype) if self._position is None else arrow.column(self._position).to_numpy()
+        start = np.array([_NEUTRAL[self._how](dtype) if value is None else value for value in old], dtype)
+        totals = start.copy()
+        _AT[self._how](totals, codes, values)
+        self.table.put_many(addresses, groups, totals.tolist())
+        self.end_batch()
+        if self._every:
+            self._emit_columns(column, pa.array(self._running(codes, values, start[codes])))
+        else:
+            self._emit_columns(distinct, pa.array(totals))
+
+    def _running(self, codes: Array, values: Array, before: Array) -> Array:
+        """The result behind each record: what the key had before, and the records of the key up to this one."""
+        if self._how in ("sum", "count"):
+            return before + _running_sum(codes, values)
+        grouped = pd.Series(values).groupby(codes, sort=False)
+        if self._how == "min":
+            return np.asarray(np.minimum(before, grouped.cummin().to_numpy()))
+        return np.asarray(np.maximum(before, grouped.cummax().to_numpy()))
+
+    def _emit_columns(self, keys: pa.Array, results: pa.Array) -> None:
+        schema: pa.Schema = self.type.schema
+        columns = [results, keys] if self._position == 0 else [keys, results]
+        try:
+            columns = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+        except pa.ArrowInvalid as error:
+            too_large = UserCodeError(
+                f"{self._how}() does not fit {self.type} any more: declare a wider type ({error})"
+            )
+            raise self.failure(too_large) from None
+        self.emit(Batch.of_arrow(pa.RecordBatch.from_arrays(columns, schema=schema), self.type))
+
+
+def _last_of_each(slots: Array, size: int) -> Array:
+    """The place of the last record of each key, in order of place."""
+    place = np.empty(size, np.int64)
+    everywhere = np.arange(len(slots))
+    place[slots] = everywhere
+    return np.flatnonzero(place[slots] == everywhere)
+
+
+def _running_sum(codes: Array, values: Array) -> Array:
+    """For each record the sum over the records of its key up to it; integers, so the order of adding is free."""
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    sums = np.cumsum(values[order])
+    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    offsets = np.repeat(sums[first] - values[order][first], np.diff(np.r_[first, len(ordered)]))
+    result = np.empty_like(sums)
+    result[order] = sums - offsets
+    return result
+
+
+def _plain_key(key_type: TypeInformation) -> bool:
+    """Keys that dictionary encoding keeps apart exactly as the state does (floats have -0.0 and NaN)."""
+    if not key_type.is_typed:
+        return False
+    arrow = key_type.arrow_type
+    return bool(pa.types.is_integer(arrow) or pa.types.is_string(arrow) or pa.types.is_binary(arrow))
+
+
+def _least(dtype: np.dtype[Any]) -> Any:
+    return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+
+
+def _greatest(dtype: np.dtype[Any]) -> Any:
+    return np.inf if dtype.kind == "f" else np.iinfo(dtype).max
+
+
+def _zero(dtype: np.dtype[Any]) -> Any:
+    return dtype.type(0)
+
+
+_NEUTRAL: dict[str, Callable[[np.dtype[Any]], Any]] = {"sum": _zero, "count": _zero, "min": _greatest, "max": _least}
+_AT: dict[str, Callable[..., None]] = {
+    "sum": np.add.at,
+    "count": np.add.at,
+    "min": np.minimum.at,
+    "max": np.maximum.at,
+}
+_COMBINE: dict[str, Combine] = {"sum": lambda a, b: a + b, "min": min, "max": max}

@@ -1,0 +1,219 @@
+"""What every operator is: takes batches, gives batches, and knows whom to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.api.functions import (
+    Function,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    NoState,
+    OutputTag,
+    RuntimeContext,
+    StateAccess,
+)
+from headgate.checkpoint.commits import Commits
+from headgate.errors import UserCodeError
+from headgate.graph.job_graph import ChainedOperator
+from headgate.graph.task_info import TaskInfo
+from headgate.records.batch import Batch
+from headgate.records.types import TypeInformation
+from headgate.state.backend import KeyedStateBackend, SnapshotKind, SnapshotRun
+from headgate.state.operator import OperatorStateBackend, OperatorStateSnapshot
+from headgate.worker.failures import NO_KEY, OperatorFailure
+
+__all__ = ["Operator", "OperatorContext", "OperatorSnapshot", "Receiver", "explain"]
+
+Receiver = Callable[[Batch], None]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorContext:
+    """What the runtime hands to an operator."""
+
+    info: TaskInfo
+    clock: Callable[[], int]  # milliseconds; virtual in the local runtime
+    to_driver: Callable[[str, bytes, int], None]  # channel, payload, number of records
+    wake: Callable[[], None]  # from another thread: there is something to do
+    operator_state: OperatorStateBackend
+    restored_id: int | None  # the checkpoint this task continues from
+    restored_commits: Commits  # under which numbers of the job log it and those before it were completed
+    keyed_backend: Callable[[TypeInformation, Callable[[Any], int]], KeyedStateBackend]  # key type, key -> group
+    lockstep: bool  # sources with a thread of their own hand over record by record, so that a run can be repeated
+    final_checkpoint: bool = False  # whether a checkpoint follows the last record
+    committer_retries: int = 10
+    staging: str | None = None  # where sinks may put files on the checkpoints' storage
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSnapshot:
+    """An operator's snapshot whose synchronous part is done."""
+
+    operator: ChainedOperator
+    subtask: int
+    operator_state: Callable[[], OperatorStateSnapshot]
+    keyed: SnapshotRun | None
+
+    @property
+    def operator_id(self) -> str:
+        """The operator's id."""
+        return self.operator.id
+
+
+class Operator:
+    """Base of all operators; one object for each subtask."""
+
+    def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
+        self.operator = operator
+        self.context = context
+        self.type = operator.type
+        self.origin = (operator.name, operator.call_site)
+        self.function: Any = operator.spec.function
+        self.emit: Receiver = _nowhere  # the main output
+        self.side: dict[str, Receiver] = {}
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Before the first record: operator state first, then the user's `open` (SPEC R4.1)."""
+        initialize = getattr(self.function, "initialize_state", None)
+        if initialize is not None:
+            context = self.context
+            self.guard(
+                initialize,
+                FunctionInitializationContext(context.operator_state, self.keyed_state(), context.restored_id),
+            )
+        if isinstance(self.function, Function) or hasattr(self.function, "open"):
+            self.guard(self.function.open, RuntimeContext(self.context.info, self.keyed_state()))
+
+    def keyed_state(self) -> StateAccess:
+        """What gives the user's function its keyed state."""
+        return NoState(self.operator.name)
+
+    def receiver(self, input: int) -> Receiver:
+        """Where batches of an input go."""
+        raise UserCodeError(f"operator '{self.operator.name}' takes no input {input}")
+
+    def finish(self) -> None:
+        """All inputs have ended: emit what is left."""
+
+    def close(self) -> None:
+        """At the end, also after a failure."""
+        if isinstance(self.function, Function) or hasattr(self.function, "close"):
+            self.guard(self.function.close)
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    def checkpoint_lock(self) -> AbstractContextManager[Any]:
+        """Held from before the barrier until the synchronous part of the snapshot is done."""
+        return nullcontext()
+
+    def before_barrier(self) -> None:
+        """Emit what must be in front of the barrier."""
+
+    def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> OperatorSnapshot:
+        """The synchronous part of a snapshot (SPEC R6.1)."""
+        update = getattr(self.function, "snapshot_state", None)
+        if update is not None:
+            self.guard(update, FunctionSnapshotContext(checkpoint_id, timestamp))
+        return OperatorSnapshot(
+            self.operator,
+            self.context.info.subtask,
+            self.context.operator_state.snapshot(),
+            self.keyed_run(checkpoint_id, kind),
+        )
+
+    def keyed_run(self, checkpoint_id: int, kind: SnapshotKind) -> SnapshotRun | None:
+        """The synchronous part for keyed state."""
+        return None
+
+    def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:
+        """A checkpoint is complete (SPEC R5.7)."""
+        self._notify("notify_checkpoint_complete", checkpoint_id)
+
+    def notify_aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint will never be complete."""
+        self._notify("notify_checkpoint_aborted", checkpoint_id)
+
+    def _notify(self, method: str, checkpoint_id: int) -> None:
+        listener = getattr(self.function, method, None)
+        if listener is not None:
+            self.guard(listener, checkpoint_id)
+
+    def epoch_committed(self, checkpoint_id: int) -> None:
+        """The driver has committed what this operator prepared, up to a checkpoint."""
+
+    def upkeep(self) -> None:
+        """A bounded piece of work that no record asks for, about once a second."""
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        """The next processing time (ms) at which `on_time` has work."""
+        return None
+
+    def on_time(self, now: int) -> None:
+        """Fire what is due."""
+
+    # --- blame ------------------------------------------------------------------------------------------------------
+
+    def guard(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Call the user's code once; a failure names this operator."""
+        try:
+            return call(*args)
+        except OperatorFailure:
+            raise
+        except Exception as error:
+            raise self.failure(error) from error
+
+    def failure(self, error: BaseException, record: Any = NO_KEY, key: Any = NO_KEY) -> OperatorFailure:
+        """The error of a user's function with this operator's name on it."""
+        if isinstance(error, OperatorFailure):
+            return error
+        return OperatorFailure(self.operator.name, self.operator.call_site, error, key, record)
+
+    def failed_at(self, error: BaseException, rows: list[Any], iterator: Any) -> OperatorFailure:
+        """The same for a loop over `rows`: a list iterator knows how many it has left."""
+        index = len(rows) - iterator.__length_hint__() - 1
+        return self.failure(error, rows[index] if 0 <= index < len(rows) else NO_KEY)
+
+    # --- output -----------------------------------------------------------------------------------------------------
+
+    def emit_rows(self, rows: list[Any]) -> None:
+        """Send the rows a function returned."""
+        if rows:
+            self.emit(Batch.of_output(rows, self.type, self.origin))
+
+    def emit_tagged(self, rows: list[Any]) -> None:
+        """Send what a process function yielded: `(tag, value)` goes to that side output."""
+        tagged = [row for row in rows if row.__class__ is tuple and row and row[0].__class__ is OutputTag]
+        if not tagged:
+            self.emit_rows(rows)
+            return
+        self.emit_rows([row for row in rows if not (row.__class__ is tuple and row and row[0].__class__ is OutputTag)])
+        by_tag: dict[OutputTag, list[Any]] = {}
+        for row in tagged:
+            if len(row) != 2:
+                raise self.failure(UserCodeError(f"a side output takes one value, `yield tag, value`, got {row!r}"))
+            by_tag.setdefault(row[0], []).append(row[1])
+        for tag, values in by_tag.items():
+            receiver = self.side.get(tag.name)
+            if receiver is not None:
+                receiver(Batch.of_output(values, tag.type, self.origin))
+
+
+def explain(error: Exception, method: str) -> Exception:
+    """`TypeError: 'int' object is not iterable` says nothing to somebody who returned an int."""
+    ours = error.__traceback__ is not None and error.__traceback__.tb_next is None  # not inside the user's function
+    if isinstance(error, TypeError) and ours and str(error).endswith("object is not iterable"):
+        kind = str(error).split("'")[1]
+        return UserCodeError(f"{method} must yield records or return a list of them, got {kind}").with_traceback(None)
+    return error
+
+
+def _nowhere(batch: Batch) -> None:
+    """The output of an operator without consumers."""

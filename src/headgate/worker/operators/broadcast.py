@@ -1,0 +1,151 @@
+"""Operators with broadcast state: one side changes it, the other reads it (SPEC R4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headgate.api.functions import NoState
+from headgate.errors import InvalidArgument
+from headgate.graph.job_graph import ChainedOperator
+from headgate.records.batch import Batch
+from headgate.state.addresses import VOID
+from headgate.state.backend import KeyedStateBackend
+from headgate.state.broadcast import BroadcastStates
+from headgate.worker.failures import NO_KEY as UNKNOWN
+from headgate.worker.operators.base import Operator, OperatorContext, Receiver, explain
+from headgate.worker.operators.keyed import KeyedElementContext, KeyedProcess
+from headgate.worker.operators.stateless import ElementContext, Process
+
+__all__ = ["BroadcastProcess", "KeyedBroadcastProcess"]
+
+
+class BroadcastContext:
+    """The context of the broadcast side: read-write broadcast state, no key, no timers."""
+
+    def __init__(self, operator: Operator, states: BroadcastStates, backend: KeyedStateBackend | None) -> None:
+        self._operator, self._states, self._backend = operator, states, backend
+        self.stamp: int | None = None
+
+    def get_broadcast_state(self, descriptor: Any) -> Any:
+        """The state, to be changed."""
+        return self._states.writable(_name(descriptor))
+
+    def apply_to_keyed_state(self, descriptor: Any, function: Callable[[Any, Any], None]) -> None:
+        """Call `function(key, state)` for every key of this subtask that has such state."""
+        if self._backend is None:
+            NoState(self._operator.operator.name).keyed(descriptor)
+            return
+        self._backend.apply_to_all_keys(descriptor, VOID, getattr(function, "process", function))
+
+    def timestamp(self) -> int | None:
+        """The record's event timestamp."""
+        return self.stamp
+
+    def current_processing_time(self) -> int:
+        """Milliseconds since the epoch."""
+        return self._operator.context.clock()
+
+    def current_watermark(self) -> int:
+        """The event-time clock of this operator."""
+        return getattr(self._operator, "watermark", -(1 << 63))
+
+
+class ReadOnlyContext(ElementContext):
+    """The context of the other side of a stream without keys."""
+
+    states: BroadcastStates
+
+    def get_broadcast_state(self, descriptor: Any) -> Any:
+        """The state, to be read."""
+        return self.states.read_only(_name(descriptor))
+
+
+class KeyedReadOnlyContext(KeyedElementContext):
+    """The context of the keyed side."""
+
+    states: BroadcastStates
+
+    def get_broadcast_state(self, descriptor: Any) -> Any:
+        """The state, to be read."""
+        return self.states.read_only(_name(descriptor))
+
+
+def _name(descriptor: Any) -> str:
+    name = getattr(descriptor, "name", None)
+    if not isinstance(name, str):
+        raise InvalidArgument(
+            f"get_broadcast_state() needs the descriptor that was given to broadcast(), got {descriptor!r}"
+        )
+    return name
+
+
+def _open_states(operator: Operator) -> BroadcastStates:
+    store = operator.context.operator_state
+    return BroadcastStates([store.get_broadcast_state(d) for d in operator.operator.spec.options["broadcast"]])
+
+
+def _broadcast_receiver(operator: Operator, context: Callable[[], BroadcastContext]) -> Receiver:
+    function = operator.function.process_broadcast_element
+
+    def receive(batch: Batch) -> None:
+        out: list[Any] = []
+        row: Any = UNKNOWN
+        own = context()
+        stamps = [None] * len(batch) if batch.timestamps is None else batch.timestamps.tolist()
+        try:
+            for row, own.stamp in zip(batch.rows(), stamps, strict=True):
+                result = function(row, own)
+                if result is not None:
+                    out.extend(result)
+        except Exception as error:
+            raise operator.failure(explain(error, "process_broadcast_element"), row) from error
+        operator.emit_tagged(out)
+
+    return receive
+
+
+class BroadcastProcess(Process):
+    """A stream without keys and a broadcast stream."""
+
+    def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
+        super().__init__(operator, context)
+        self.element: ReadOnlyContext = ReadOnlyContext(self)
+        self._broadcast: BroadcastContext | None = None
+
+    def open(self) -> None:
+        self.element.states = _open_states(self)
+        self._broadcast = BroadcastContext(self, self.element.states, None)
+        super().open()
+
+    def _context(self) -> BroadcastContext:
+        assert self._broadcast is not None, "the operator was not opened"
+        return self._broadcast
+
+    def receiver(self, input: int) -> Receiver:
+        if input == 1:
+            return _broadcast_receiver(self, self._context)
+        return self._process_with(self.function.process_element)
+
+
+class KeyedBroadcastProcess(KeyedProcess):
+    """A keyed stream and a broadcast stream."""
+
+    def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
+        super().__init__(operator, context)
+        self.element: KeyedReadOnlyContext = KeyedReadOnlyContext(self)
+        self._broadcast: BroadcastContext | None = None
+
+    def open(self) -> None:
+        self.element.states = _open_states(self)
+        super().open()
+        self._broadcast = BroadcastContext(self, self.element.states, self.backend)
+
+    def _context(self) -> BroadcastContext:
+        assert self._broadcast is not None, "the operator was not opened"
+        return self._broadcast
+
+    def receiver(self, input: int) -> Receiver:
+        if input == 1:
+            return _broadcast_receiver(self, self._context)
+        return super().receiver(input)

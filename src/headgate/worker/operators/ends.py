@@ -1,0 +1,325 @@
+"""The ends of a job: sources that are polled, sinks that take records out."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.api.functions import callable_of
+from headgate.api.sources import UNCUT, ReaderContext, Source, SourceReader
+from headgate.checkpoint.commits import Commits
+from headgate.errors import UserCodeError
+from headgate.graph.job_graph import ChainedOperator
+from headgate.records.batch import Batch
+from headgate.records.types import PICKLED, TypeInformation
+from headgate.state.api import ListStateDescriptor
+from headgate.state.backend import SnapshotKind
+from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
+
+__all__ = ["Collect", "Print", "Sink", "SourceOperator", "decode_collected"]
+
+
+_SPLITS = ListStateDescriptor("splits")
+
+
+class SourceOperator(Operator):
+    """The head of a chain that reads from outside."""
+
+    def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
+        super().__init__(operator, context)
+        self._reader: SourceReader[Any] | None = None
+        self._given: dict[int, list[Any]] = {}  # the splits in checkpoints that may become complete
+
+    def open(self) -> None:
+        info = self.context.info
+        if isinstance(self.function, Source):
+            where = ReaderContext(info.subtask, info.parallelism, self.context.clock)
+            kept = self.context.operator_state.get_list_state(_SPLITS).get()
+            splits = self.guard(self.function.first_splits, where) if self.context.restored_id is None else kept
+            self._reader = self.guard(self.function.reader, where, splits)
+        else:
+            super().open()
+            self._reader = FunctionReader(self.function, self.type, self.context.wake, self.context.lockstep)
+
+    @property
+    def reader(self) -> SourceReader[Any]:
+        assert self._reader is not None, "the source was not opened"
+        return self._reader
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last record is through."""
+        return self.reader.finished
+
+    @property
+    def backlog(self) -> bool:
+        """Whether records have waited that are worked off now (SPEC R9.4)."""
+        return self._reader is not None and self._reader.backlog
+
+    @property
+    def wants_split(self) -> bool:
+        """Whether the reader of a dynamic source has too little to read."""
+        return self._reader is not None and not self._reader.finished and self._reader.wants_split
+
+    def add_splits(self, splits: list[Any], no_more: bool) -> None:
+        """Something to read, found by the enumerator."""
+        if splits:
+            self.guard(self.reader.add_splits, splits)
+        if no_more:
+            self.guard(self.reader.no_more_splits)
+
+    def poll(self, max_records: int) -> int:
+        """Read and emit at most so many records; how many there were."""
+        batch = self.guard(self.reader.poll, max_records)
+        aside = self.reader.take_side()
+        if aside:
+            self.emit_tagged(aside)
+        if batch is None or not len(batch):
+            return len(aside)
+        if batch.origin is None:
+            batch.origin = self.origin
+        self.emit(batch)
+        return len(batch) + len(aside)
+
+    @property
+    def corrupt(self) -> int:
+        """How many records could not be read."""
+        return 0 if self._reader is None else self._reader.corrupt
+
+    def ready_at(self) -> int | None:
+        """When asking again makes sense, if that is known."""
+        return self.reader.ready_at()
+
+    def checkpoint_lock(self) -> AbstractContextManager[Any]:
+        reader = self.reader
+        return reader.get_checkpoint_lock() if isinstance(reader, FunctionReader) else nullcontext()
+
+    def before_barrier(self) -> None:
+        """What the source's thread has emitted, or what must not be cut, belongs before the barrier."""
+        while self.reader.holds_barrier and self.poll(UNCUT):
+            pass
+
+    def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> OperatorSnapshot:
+        if isinstance(self.function, Source):
+            splits = self._given[checkpoint_id] = self.reader.snapshot()
+            self.context.operator_state.get_list_state(_SPLITS).update(splits)
+        return super().snapshot(checkpoint_id, timestamp, kind)
+
+    def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:
+        super().notify_complete(checkpoint_id, commits)
+        splits = self._given.pop(checkpoint_id, None)
+        self._given = {one: given for one, given in self._given.items() if one > checkpoint_id}
+        if splits is not None and self._reader is not None:
+            self.guard(self._reader.notify_complete, splits)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self.guard(self._reader.close)
+        if not isinstance(self.function, Source):
+            super().close()
+
+
+class FunctionReader(SourceReader[Any]):
+    """Runs a SourceFunction in its own thread and hands its records over."""
+
+    def __init__(self, function: Any, type: TypeInformation, wake: Callable[[], None], lockstep: bool) -> None:
+        self._function = function
+        self._type = type
+        self._wake = wake
+        self._lockstep = lockstep
+        self._capacity = 1 if lockstep else 10_000
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._rows: deque[Any] = deque()
+        self._stamped = False  # whether a record with a timestamp was ever emitted
+        self._ended = False
+        self._closed = False
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="headgate-source", daemon=True)
+        self._thread.start()
+
+    # --- the source's thread ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._function.run(self)
+        except _SourceClosed:
+            pass
+        except Exception as error:
+            self._error = error
+        except BaseException as error:  # sys.exit() ends the thread only, and the job would wait for ever
+            self._error = UserCodeError(f"run() ended with {error!r}").with_traceback(error.__traceback__)
+        with self._lock:
+            self._ended = True
+            self._changed.notify_all()
+        self._wake()
+
+    def collect(self, value: Any) -> None:
+        """Emit a record; waits while the job cannot take more.
+
+        The wait gives the checkpoint lock away, but before the record is there: a checkpoint taken meanwhile has
+        neither the record nor what follows it.
+        """
+        with self._lock:
+            while len(self._rows) >= self._capacity and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                raise _SourceClosed
+            self._rows.append(value)
+            self._stamped = self._stamped or value.__class__ is _Stamped
+            if self._lockstep:
+                self._changed.notify_all()
+            first = len(self._rows) == 1
+        if first:
+            self._wake()
+
+    def collect_with_timestamp(self, value: Any, timestamp: int) -> None:
+        """Emit a record with its event timestamp in milliseconds."""
+        self.collect(_Stamped((value, timestamp)))
+
+    def get_checkpoint_lock(self) -> Any:
+        """Hold it to emit and change state as one step."""
+        return self._lock
+
+    @property
+    def holds_barrier(self) -> bool:  # type: ignore[override]
+        """Whether emitted records wait to be polled."""
+        return bool(self._rows)
+
+    def snapshot(self) -> list[Any]:
+        """A SourceFunction keeps its position itself, as a CheckpointedFunction."""
+        return []
+
+    # --- the subtask's thread ---------------------------------------------------------------------------------------
+
+    def poll(self, max_records: int) -> Batch | None:
+        with self._lock:
+            while self._lockstep and not self._rows and not self._ended:
+                self._changed.wait()
+            rows = self._take(min(max_records, len(self._rows)))
+            # In lockstep not together with the last record: whether run() has returned by now is a matter of chance.
+            self.finished = self._ended and not self._rows and not (self._lockstep and rows)
+            if rows:
+                self._changed.notify_all()
+        if self._error is not None and not rows:
+            raise self._error
+        if self._error is not None:
+            self.finished = False
+        return self._batch(rows) if rows else None
+
+    def _take(self, count: int) -> list[Any]:
+        """The next records, at most so many; once timestamps are used, only such as have one or such as have none."""
+        if not self._stamped:
+            return [self._rows.popleft() for _ in range(count)]
+        taken: list[Any] = []
+        while len(taken) < count and (not taken or _is_stamped(self._rows[0]) == _is_stamped(taken[0])):
+            taken.append(self._rows.popleft())
+        return taken
+
+    def _batch(self, rows: list[Any]) -> Batch:
+        if not _is_stamped(rows[0]):
+            return Batch.of_output(rows, self._type, None)
+        batch = Batch.of_output([value for value, _ in rows], self._type, None)
+        batch.timestamps = np.array([stamp for _, stamp in rows], np.int64)
+        return batch
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._function.cancel()
+            self._thread.join(timeout=5)
+
+
+class _Stamped(tuple[Any, int]):
+    """A record and its timestamp."""
+
+    __slots__ = ()
+
+
+def _is_stamped(row: Any) -> bool:
+    return row.__class__ is _Stamped
+
+
+class _SourceClosed(BaseException):
+    """Unwinds a source function whose job is over; not an Exception, so that user code does not swallow it."""
+
+
+class Sink(Operator):
+    """Hands every record to a SinkFunction."""
+
+    def receiver(self, input: int) -> Receiver:
+        invoke = self.function.invoke if hasattr(self.function, "invoke") else None
+        plain = callable_of(self.function, "invoke", "add_sink()")
+
+        def receive(batch: Batch) -> None:
+            rows = batch.rows()
+            iterator = iter(rows)
+            try:
+                if invoke is not None:
+                    for row in iterator:
+                        invoke(row, None)
+                else:
+                    for row in iterator:
+                        plain(row)
+            except Exception as error:
+                raise self.failed_at(error, rows, iterator) from error
+
+        return receive
+
+    def finish(self) -> None:
+        finish = getattr(self.function, "finish", None)
+        if finish is not None:
+            self.guard(finish)
+
+
+class Print(Operator):
+    """Sends lines to the driver."""
+
+    def receiver(self, input: int) -> Receiver:
+        info, identifier = self.context.info, self.operator.spec.options["identifier"]
+        number = str(info.subtask + 1) if info.parallelism > 1 else ""
+        prefix = ":".join(part for part in (identifier, number) if part)
+        prefix = f"{prefix}> " if prefix else ""
+
+        def receive(batch: Batch) -> None:
+            rows = batch.rows()
+            iterator = iter(rows)
+            try:
+                text = "\n".join([f"{prefix}{row}" for row in iterator])
+            except Exception as error:
+                raise self.failed_at(error, rows, iterator) from error
+            self.context.to_driver("", text.encode("utf-8", "replace"), len(rows))
+
+        return receive
+
+
+class Collect(Operator):
+    """Sends records to the driver."""
+
+    def receiver(self, input: int) -> Receiver:
+        channel = self.operator.spec.options["channel"]
+
+        def receive(batch: Batch) -> None:
+            if batch.type.is_typed:
+                payload = b"A" + memoryview(batch.arrow().serialize())
+            else:
+                payload = b"P" + self.guard(pickle.dumps, batch.rows(), 5)
+            self.context.to_driver(channel, payload, len(batch))
+
+        return receive
+
+
+def decode_collected(payload: bytes, type: TypeInformation = PICKLED) -> list[Any]:
+    """Records from a Collect operator. Pickles are loaded: give it only what came over the job's own control plane."""
+    if payload[:1] == b"A":
+        return type.to_rows(pa.ipc.read_record_batch(pa.py_buffer(payload[1:]), type.schema))
+    return pickle.loads(payload[1:])  # type: ignore[no-any-return]

@@ -1,0 +1,262 @@
+"""The output side of a subtask: records are spread over targets, gathered into buffers, and leave as rows."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.api.functions import callable_of
+from headgate.errors import UserCodeError
+from headgate.graph.plan import OutputEdge
+from headgate.records.batch import Batch
+from headgate.records.frames import STAMPED, Kind, pack
+from headgate.records.key_groups import owners_of
+from headgate.worker.failures import OperatorFailure
+from headgate.worker.keys import KeyReader
+
+__all__ = ["EdgeWriter", "Outbox"]
+
+Piece = bytes | memoryview
+Stamps = np.ndarray[Any, np.dtype[np.int64]]
+_MAX_ROW = 4 << 20  # Spark never splits a row: keep them well below what its buffers are made for
+
+
+class Outbox:
+    """Rows that are ready to leave, and the open row of every target."""
+
+    def __init__(self, buffer_size: int) -> None:
+        self.buffer_size = buffer_size
+        self.rows: list[tuple[int, list[Piece]]] = []
+        self.bytes_out = 0
+        self._open: dict[int, list[Piece]] = {}
+        self._size: dict[int, int] = {}
+
+    def add(self, target: int, pieces: list[Piece], close: bool = False) -> None:
+        """Append a frame to the target's row; the row leaves when it is full or the frame closes it."""
+        size = sum(map(len, pieces))
+        self.bytes_out += size
+        row = self._open.setdefault(target, [])
+        row += pieces
+        self._size[target] = self._size.get(target, 0) + size
+        if close or self._size[target] >= self.buffer_size:
+            self._close(target)
+
+    def flush(self) -> None:
+        """Let every open row leave."""
+        for target in list(self._open):
+            self._close(target)
+
+    def _close(self, target: int) -> None:
+        self.rows.append((target, self._open.pop(target)))
+        self._size[target] = 0
+
+    def take(self) -> list[tuple[int, list[Piece]]]:
+        """The rows that are ready, each as the pieces it is made of."""
+        rows, self.rows = self.rows, []
+        return rows
+
+
+class _Builder:
+    """Records of one channel that wait for their buffer to fill."""
+
+    __slots__ = ("bytes", "count", "parts")
+
+    def __init__(self) -> None:
+        self.parts: list[Batch] = []
+        self.count = 0
+        self.bytes = 0.0
+
+
+class EdgeWriter:
+    """Writes one subtask's records of one edge."""
+
+    def __init__(
+        self,
+        out: OutputEdge,
+        writer: int,
+        writers: int,
+        outbox: Outbox,
+        random: Random,
+    ) -> None:
+        self.edge = edge = out.edge
+        self.records_out = 0
+        self._writer = writer
+        self._outbox = outbox
+        self._channels = list(edge.partitioning.targets(writer, writers, out.readers))
+        self._destination = {target: out.first_destination + target for target in self._channels}
+        self._builders = {target: _Builder() for target in self._channels}
+        self._bytes_per_record = 64.0  # of untyped records; learnt from every pickle
+        self._dirty = False
+        self._spread = self._spreader(out.readers, out.reader_max_parallelism, random)
+
+    # --- choosing targets -------------------------------------------------------------------------------------------
+
+    def _spreader(self, readers: int, max_parallelism: int, random: Random) -> Callable[[Batch], None]:
+        kind, key = self.edge.partitioning.kind, self.edge.partitioning.key
+        if kind == "broadcast":
+            return self._to_all
+        if kind == "global" or len(self._channels) == 1:
+            only = 0 if kind == "global" else self._channels[0]
+            return lambda batch: self._add(only, batch)
+        if kind in ("rebalance", "rescale"):
+            # Writers start at different targets, so that few records do not all go to the first one.
+            self._next = random.randrange(len(self._channels)) if kind == "rebalance" else 0
+            return self._round_robin
+        if kind == "shuffle":
+            generator = np.random.default_rng(random.randrange(1 << 32))
+            return lambda batch: self._split(batch, generator.integers(0, readers, len(batch)))
+        assert key is not None
+        keys = KeyReader(key, max_parallelism)
+        if kind == "hash":
+            return lambda batch: self._split(batch, owners_of(keys.groups(batch), max_parallelism, readers))
+        choose = callable_of(self.edge.partitioning.partitioner, "partition", "partition_custom()")
+        return lambda batch: self._split(batch, self._custom(choose, keys.keys(batch), readers))
+
+    def _to_all(self, batch: Batch) -> None:
+        for target in self._channels:
+            self._add(target, batch)
+
+    def _round_robin(self, batch: Batch) -> None:
+        """Contiguous parts, so columns are shared and not copied; the rest goes on where the last batch stopped."""
+        channels, count = self._channels, len(batch)
+        share, rest = divmod(count, len(channels))
+        at = 0
+        for i in range(len(channels)):
+            size = share + (1 if i < rest else 0)
+            if size:
+                self._add(channels[(self._next + i) % len(channels)], batch.slice(at, size))
+                at += size
+        self._next = (self._next + rest) % len(channels)
+
+    def _custom(self, choose: Callable[[Any, int], int], keys: list[Any], readers: int) -> np.ndarray[Any, Any]:
+        targets = [choose(key, readers) for key in keys]
+        for key, target in zip(keys, targets, strict=True):
+            if not isinstance(target, int | np.integer) or not 0 <= target < readers:
+                raise UserCodeError(
+                    f"partition_custom() chose subtask {target!r} for key {key!r}: it must be an integer from 0 to {readers - 1}"
+                )
+        return np.array(targets, np.int64)
+
+    def _split(self, batch: Batch, targets: np.ndarray[Any, Any]) -> None:
+        readers = int(targets.max()) + 1 if len(targets) else 0
+        counts = np.bincount(targets, minlength=readers)
+        if int(counts.max(initial=0)) == len(targets):
+            if len(targets):
+                self._add(int(targets[0]), batch)
+            return
+        # One stable sort and one gather for all targets; each target's part is then a slice. uint16 sorts by radix.
+        ordered = batch.select(np.argsort(targets.astype(np.uint16), kind="stable"))
+        at = 0
+        for target, count in enumerate(counts.tolist()):
+            if count:
+                self._add(target, ordered.slice(at, count))
+                at += count
+
+    # --- building buffers -------------------------------------------------------------------------------------------
+
+    def emit(self, batch: Batch) -> None:
+        """Take a batch of records."""
+        if not len(batch):
+            return
+        self.records_out += len(batch)
+        self._dirty = True
+        self._spread(batch)
+
+    def _add(self, target: int, batch: Batch) -> None:
+        builder = self._builders[target]
+        count = len(batch)
+        per_record = batch.arrow().nbytes / max(count, 1) if self.edge.type.is_typed else self._bytes_per_record
+        if count > 1 and count * per_record > _MAX_ROW:
+            step = self._step(per_record)
+            for at in range(0, count, step):
+                self._add(target, batch.slice(at, step))
+            return
+        if builder.parts and (builder.parts[0].timestamps is None) != (batch.timestamps is None):
+            self._build(target)  # a frame has timestamps for all of its records or for none
+        builder.parts.append(batch)
+        builder.count += count
+        builder.bytes += count * per_record
+        if builder.bytes >= self._outbox.buffer_size:
+            self._build(target)
+
+    def _build(self, target: int) -> None:
+        """Turn the waiting records of a target into a frame."""
+        builder = self._builders[target]
+        if not builder.parts:
+            return
+        parts = builder.parts
+        builder.parts, builder.count, builder.bytes = [], 0, 0.0
+        stamped = [part.timestamps for part in parts if part.timestamps is not None]
+        stamps = np.concatenate(stamped) if stamped else None
+        if self.edge.type.is_typed:
+            batch = parts[0].arrow() if len(parts) == 1 else pa.concat_batches([part.arrow() for part in parts])
+            self._send(target, Kind.ARROW, memoryview(batch.serialize()), stamps)
+        else:
+            rows = parts[0].rows() if len(parts) == 1 else [row for part in parts for row in part.rows()]
+            origin = next((part.origin for part in parts if part.origin is not None), None)
+            self._send_pickled(target, rows, stamps, origin)
+
+    def _send_pickled(self, target: int, rows: list[Any], stamps: Stamps | None, origin: Any) -> None:
+        body = self._pickle(rows, origin)
+        self._bytes_per_record = max(1.0, len(body) / len(rows))
+        if len(body) <= _MAX_ROW or len(rows) == 1:
+            self._send(target, Kind.PICKLE, body, stamps)
+            return
+        # The records were larger than those before them: too late for one row, but now their size is known.
+        step = self._step(self._bytes_per_record)
+        for at in range(0, len(rows), step):
+            part = None if stamps is None else stamps[at : at + step]
+            self._send_pickled(target, rows[at : at + step], part, origin)
+
+    def _step(self, per_record: float) -> int:
+        """How many records of this size fit into one buffer."""
+        return max(1, int(min(self._outbox.buffer_size, _MAX_ROW) / per_record))
+
+    def _send(self, target: int, kind: Kind, body: Piece, stamps: Stamps | None) -> None:
+        pieces: list[Piece] = [body]
+        if stamps is not None:
+            pieces = [len(stamps).to_bytes(8, "little"), stamps.tobytes(), body]
+        frame = pack(kind, self.edge.id, self._writer, *pieces, flags=0 if stamps is None else STAMPED)
+        self._outbox.add(self._destination[target], frame)
+
+    def _pickle(self, rows: list[Any], origin: Any) -> bytes:
+        try:
+            return pickle.dumps(rows, 5)
+        except Exception as error:
+            reason = UserCodeError(
+                f"a record cannot be sent to the next operator: {_unpicklable(rows)} cannot be pickled ({error}); "
+                "emit plain values, or give the operator an output_type"
+            )
+            if origin is None:
+                raise reason from error
+            # Records wait in buffers: only the batch still knows which operator made them.
+            operator, call_site = origin
+            raise OperatorFailure(operator, call_site, reason) from error
+
+    def flush(self) -> None:
+        """Turn all waiting records into frames; the outbox decides when rows leave."""
+        if self._dirty:
+            for target in self._channels:
+                self._build(target)
+            self._dirty = False
+
+    def event(self, kind: Kind, body: bytes = b"", flags: int = 0, close: bool = False) -> None:
+        """Send an event on every channel, behind all records before it."""
+        self.flush()
+        for target in self._channels:
+            frame = pack(kind, self.edge.id, self._writer, body, flags=flags)
+            self._outbox.add(self._destination[target], frame, close)
+
+
+def _unpicklable(rows: list[Any]) -> str:
+    for row in rows:
+        try:
+            pickle.dumps(row, 5)
+        except Exception:
+            return f"a {type(row).__name__}"
+    return "a batch"

@@ -1,0 +1,78 @@
+"""A relay: passes rows on to the next level, for edges that skip a level."""
+
+from __future__ import annotations
+
+from headgate.job.status import Status
+from headgate.records.frames import Kind, pack, read_frames
+from headgate.worker.inputs import Ends
+from headgate.worker.output import Outbox, Piece
+
+__all__ = ["Relay", "end_task"]
+
+
+class Relay:
+    """Passes rows on unchanged and in order; no vertex, never aligns, blocks or acknowledges."""
+
+    def __init__(self, destination: int, task: tuple[int, int, int], buffer_size: int) -> None:
+        self.status = Status.CREATED
+        self.records_in = self.records_out = self.bytes_in = self.queued_bytes = self.corrupt_records = 0
+        self._destination = destination
+        self._number, previous, self._next_width = task
+        self._ends = Ends(previous)
+        self._outbox = Outbox(buffer_size)
+
+    @property
+    def bytes_out(self) -> int:
+        return self._outbox.bytes_out
+
+    def open(self) -> None:
+        self.status = Status.RUNNING
+        self._finish_if_ended()
+
+    def receive(self, row: bytes | memoryview) -> None:
+        first = next(read_frames(row))
+        if first.kind == Kind.END:  # ends come in rows of their own
+            self._ends.add(first.writer)
+            self._finish_if_ended()
+        else:
+            self.bytes_in += len(row)
+            self._outbox.add(self._destination, [row], close=True)
+
+    def _finish_if_ended(self) -> None:
+        if self._ends.all and self.status is Status.RUNNING:
+            end_task(self._outbox, self._number, self._next_width)
+            self.status = Status.FINISHED
+
+    def all_input_ended(self) -> bool:
+        return self._ends.all
+
+    def has_work(self) -> bool:
+        return False
+
+    def has_events(self) -> bool:
+        return False
+
+    def step(self, max_records: int) -> int:
+        return 0
+
+    def flush(self) -> None:
+        self._outbox.flush()
+
+    def take(self) -> list[tuple[int, list[Piece]]]:
+        return self._outbox.take()
+
+    def next_deadline(self) -> int | None:
+        return None
+
+    def on_time(self, now: int) -> None:
+        """A relay has no timers."""
+
+    def close(self) -> None:
+        """A relay holds nothing."""
+
+
+def end_task(outbox: Outbox, number: int, next_width: int) -> None:
+    """The physical end of a task: one row to every task of the next level, behind everything else."""
+    outbox.flush()
+    for target in range(next_width):
+        outbox.add(target, pack(Kind.END, 0, number), close=True)

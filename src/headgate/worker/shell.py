@@ -1,0 +1,533 @@
+"""The Spark shell of a subtask: threads, clocks and sockets around the steppable object.
+
+One thread pulls Spark's iterator into a bounded queue; the main loop feeds the subtask from it, serves control
+messages and timers, and yields the rows that are ready. Back-pressure is the bounded queue: when it is full nobody
+reads, and Spark holds the writers.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.control.channel import ControlAddress, ControlClient
+from headgate.control.messages import (
+    Cancel,
+    Confirm,
+    Finished,
+    FromDriver,
+    FromWorker,
+    Metrics,
+    Output,
+    Register,
+    Running,
+)
+from headgate.errors import JobCancelled, WorkerLost
+from headgate.graph.plan import Settings, VertexPlan
+from headgate.storage.layout import subtask_owner
+from headgate.worker.coordinator_link import CheckpointLink, CheckpointMessage
+from headgate.worker.failures import describe
+from headgate.worker.local_copies import LocalCopies
+from headgate.worker.local_state import remove_dead_attempts
+from headgate.worker.output import Piece
+from headgate.worker.restore import RestoreProgress, VertexRestore, read_restore
+from headgate.worker.snapshot_writer import SnapshotWriter, WorkerStorage
+from headgate.worker.subtask import Relay, Status, Subtask
+
+__all__ = ["ROW_SCHEMA", "LevelTask", "process_mark"]
+
+ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("payload", pa.binary())])
+_MAX_YIELD = 8 << 20
+_SLICE_BYTES = 2 << 20
+_LONGEST_WAIT = 1.0
+_UPKEEP_SECONDS = 1.0
+_PULSE_SECONDS = 1.0
+_CANCEL_GRACE = 3.0
+_FAILURE_GRACE = 8.0  # pyspark waits up to 5 s for its own reading thread before it reports an exception
+
+
+class Inflow:
+    """Rows on their way from the reading thread to the main loop, at most `limit` bytes of them."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._rows: deque[pa.Buffer] = deque()
+        self._bytes = 0
+        self._condition = threading.Condition()
+        self._woken = False
+        self.exhausted = False
+        self.error: Exception | None = None
+
+    def put(self, row: pa.Buffer) -> None:
+        """Called by the reading thread; waits while the queue is full."""
+        with self._condition:
+            while self._bytes >= self._limit:
+                self._condition.wait()
+            self._rows.append(row)
+            self._bytes += row.size
+            self._condition.notify_all()
+
+    def end(self, error: Exception | None) -> None:
+        """The iterator is at its end, or broke."""
+        with self._condition:
+            self.exhausted, self.error = True, error
+            self._woken = True
+            self._condition.notify_all()
+
+    def wake(self) -> None:
+        """Something else than a row is there: end the wait."""
+        with self._condition:
+            self._woken = True
+            self._condition.notify_all()
+
+    def take(self, max_bytes: int) -> list[pa.Buffer]:
+        """The rows that are there, up to about so many bytes."""
+        if not self._rows:
+            return []
+        with self._condition:
+            taken: list[pa.Buffer] = []
+            size = 0
+            while self._rows and size < max_bytes:
+                row = self._rows.popleft()
+                size += row.size
+                taken.append(row)
+            self._bytes -= size
+            self._condition.notify_all()
+        return taken
+
+    def wait(self, seconds: float, for_rows: bool = True) -> None:
+        """Until there is a row (if there is room for one), a wake-up, or the time is over.
+
+        The end of the iterator wakes once and is no reason not to wait: a source has nothing else to read.
+        """
+        with self._condition:
+            if not (for_rows and self._rows) and not self._woken:
+                self._condition.wait(seconds)
+            self._woken = False
+
+    @property
+    def empty(self) -> bool:
+        return not self._rows
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._bytes
+
+
+@dataclass(slots=True)
+class _Times:
+    busy: float = 0.0
+    back_pressured: float = 0.0
+    idle: float = 0.0
+
+
+class Shell:
+    """Drives one subtask inside a Spark task. Also its services: clock, way to the driver, wake-up."""
+
+    lockstep = False
+
+    def __init__(self, settings: Settings, readers: int = 0) -> None:
+        """`readers` is the number of tasks in the next level."""
+        self.inflow = Inflow(settings.queue_size)
+        self._readers, self._pulsed = readers, 0
+        self._sent_at = 0.0
+        self._settings = settings
+        self._client: ControlClient | None = None
+        self._cancelled: str | None = None
+        self._task: Subtask | Relay | None = None
+        self._over = False
+        self._unconfirmed = 0
+        self.checkpoints = CheckpointLink(self._say)
+        self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
+        self._times = _Times()
+        self.restore = RestoreProgress()
+        self._said_finished = False
+        self._limit = 256  # records in a slice, adapted to the time it takes
+
+    # --- services of the subtask ------------------------------------------------------------------------------------
+
+    def now(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def to_driver(self, channel: str, payload: bytes, records: int) -> None:
+        assert self._client is not None
+        self._unconfirmed += 1
+        self._client.send(Output(channel, payload, records))
+
+    def wake(self) -> None:
+        self.inflow.wake()
+
+    # --- control ----------------------------------------------------------------------------------------------------
+
+    def connect(self, address: ControlAddress, register: Register, timeout: float) -> None:
+        """Register with the driver."""
+        self._client = ControlClient(address, register, timeout, self._on_message, self._metrics)
+
+    def _say(self, message: FromWorker) -> None:
+        self.client.send(message)
+
+    @property
+    def client(self) -> ControlClient:
+        assert self._client is not None
+        return self._client
+
+    def _on_message(self, message: FromDriver) -> None:
+        if isinstance(message, Confirm):
+            self._unconfirmed -= message.outputs
+            self.wake()
+        elif isinstance(message, CheckpointMessage):
+            self.checkpoints.post(message)
+            self.wake()
+        elif isinstance(message, Cancel) and self._cancelled is None:
+            self._cancelled = message.reason
+            self.wake()
+            self.end_process_in(_CANCEL_GRACE)
+
+    def end_process_in(self, seconds: float) -> None:
+        """The main thread may be stuck in user code or in a full socket: it gets a moment, then the process ends."""
+        timer = threading.Timer(seconds, self._end_process)
+        timer.daemon = True
+        timer.start()
+
+    def _end_process(self) -> None:
+        if not self._over:  # else the process may run another task by now
+            os._exit(0)
+
+    def over(self) -> None:
+        """The task has ended well; what happens in this process now is not its own any more."""
+        self._over = True
+        self.client.close()
+
+    def check_cancelled(self) -> None:
+        """Raise if the driver wants this task to stop."""
+        if self._cancelled is not None:
+            raise JobCancelled(self._cancelled)
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    def read(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """The reading thread: every real row goes to the queue; fillers only push rows through Spark."""
+        try:
+            for batch in batches:
+                targets, payloads = batch.column(0), batch.column(1)
+                for i in range(batch.num_rows):
+                    if targets[i].as_py() >= 0 and (row := payloads[i].as_buffer()).size:  # else a filler or a pulse
+                        self.inflow.put(row)
+            self.inflow.end(None)
+        except Exception as error:
+            self.inflow.end(error)
+
+    def skip(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """The same for the first level, whose input only starts the tasks."""
+        for _ in batches:
+            pass
+        self.inflow.end(None)
+
+    def run(self, task: Subtask | Relay) -> Iterator[pa.RecordBatch]:
+        """Open, work until the subtask is finished, then read Spark's iterator to its end."""
+        task.open()
+        self._task = task
+        self.client.send(Running())
+        yield from self._pulse(self._readers)
+        while True:
+            self.check_cancelled()
+            if isinstance(task, Subtask) and not self._said_finished:
+                self.checkpoints.serve(task)
+                if time.monotonic() >= self._next_upkeep:
+                    task.upkeep()
+                    self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
+            for row in self.inflow.take(self._room(task)):
+                task.receive(row)
+            self._check_input(task)
+            worked = self._work(task)
+            if not worked:
+                task.flush()
+            yield from self._yield(task)
+            if task.status is Status.FINISHED:
+                self._say_finished()
+                if self.inflow.exhausted and self.inflow.empty:
+                    break
+            if not worked:
+                if task.status is Status.RUNNING and time.monotonic() - self._sent_at >= _PULSE_SECONDS:
+                    yield from self._pulse(min(1, self._readers))
+                self._wait(task)
+        self._check_input(task)
+        task.close()
+        metrics = self._metrics()
+        if metrics is not None:
+            self.client.send(metrics)
+
+    def _say_finished(self) -> None:
+        """Once: checkpoints need not wait for this subtask any more.
+
+        Its Spark task may have to go on for as long as the level before does: a short source behind the first level.
+        """
+        if not self._said_finished:
+            self._said_finished = True
+            self.checkpoints.close(finished=True)
+            self.client.send(Finished())
+
+    def _room(self, task: Subtask | Relay) -> int:
+        """How much to read: what waits inside the subtask counts too, else a slow one would gather all input.
+
+        While a barrier is waited for, reading goes on whatever waits: it may be behind blocked channels' rows.
+        """
+        if isinstance(task, Subtask) and task.needs_reading:
+            return self._settings.queue_size
+        return self._settings.queue_size - task.queued_bytes
+
+    def _work(self, task: Subtask | Relay) -> bool:
+        """One slice of records, and the timers that are due; whether there was anything to do."""
+        deadline = task.next_deadline()
+        started = time.perf_counter()
+        fired = deadline is not None and deadline <= self.now()
+        if fired:
+            task.on_time(self.now())
+        if not task.has_work() or self._held():
+            self._times.busy += time.perf_counter() - started
+            return fired and task.next_deadline() != deadline
+        pending = _pending(task)
+        before = task.bytes_out
+        count = task.step(self._limit)
+        elapsed = time.perf_counter() - started
+        self._times.busy += elapsed
+        self._adapt(count, elapsed, task.bytes_out - before)
+        return count > 0 or pending
+
+    def _held(self) -> bool:
+        """Whether the driver has not taken enough of what was printed or collected, or a reader cannot take more."""
+        return self._unconfirmed >= self._settings.max_unconfirmed or self.checkpoints.held
+
+    def _adapt(self, count: int, elapsed: float, made: int) -> None:
+        """Find the slice that takes about the target time and makes no more bytes than readers take in a moment.
+
+        A barrier waits behind what a slice has made: a fast source before a slow reader would make it wait for minutes.
+        """
+        target = self._settings.slice_ms / 1000
+        share = max(elapsed / target, made / _SLICE_BYTES)
+        if share > 1 and count > 1:
+            self._limit = max(1, min(self._limit, count) // 2)
+        elif count >= self._limit and share < 1 / 3:
+            self._limit = min(self._limit * 2, 1 << 16)
+
+    def _check_input(self, task: Subtask | Relay) -> None:
+        """The end of the iterator without the ends of all writers is a failure, never an end: an upstream task died."""
+        if self.inflow.exhausted and self.inflow.empty and not task.all_input_ended():
+            cause = f": {self.inflow.error}" if self.inflow.error else ""
+            raise WorkerLost(f"the input broke off before its end; a task of the level before died{cause}")
+
+    def _wait(self, task: Subtask | Relay) -> None:
+        if task.status is Status.FINISHED and self.inflow.exhausted:
+            return
+        if _pending(task) and not self._held():
+            return
+        seconds = _LONGEST_WAIT
+        deadline = task.next_deadline()
+        if deadline is not None:
+            seconds = min(seconds, max(0.0, (deadline - self.now()) / 1000))
+        if seconds > 0:
+            started = time.perf_counter()
+            self.inflow.wait(seconds, for_rows=task.queued_bytes < self._settings.queue_size)
+            self._times.idle += time.perf_counter() - started
+
+    def _yield(self, task: Subtask | Relay) -> Iterator[pa.RecordBatch]:
+        rows = task.take()
+        if not rows:
+            return
+        started = time.perf_counter()
+        yield from as_batches(rows)
+        self._times.back_pressured += time.perf_counter() - started
+        self._sent_at = time.monotonic()
+
+    def _pulse(self, count: int) -> Iterator[pa.RecordBatch]:
+        """Empty rows to the next readers in turn: a way that was never used, or not for long, makes a record wait."""
+        if count:
+            yield _as_batch([((self._pulsed + i) % self._readers, [b""]) for i in range(count)])
+            self._pulsed = (self._pulsed + count) % self._readers
+        self._sent_at = time.monotonic()
+
+    def _metrics(self) -> Metrics | None:
+        """The counters, once a second: in the client's thread, so that they come also while the main one is held."""
+        times, task = self._times, self._task
+        if task is None:
+            restore = self.restore
+            return Metrics(0, 0, 0, 0, 0, 0, 0, 0, _resident_bytes(), restore.done, restore.total, restore.local)
+        return Metrics(
+            records_in=task.records_in,
+            records_out=task.records_out,
+            bytes_in=task.bytes_in,
+            bytes_out=task.bytes_out,
+            busy_ms=int(times.busy * 1000),
+            back_pressured_ms=int(times.back_pressured * 1000),
+            idle_ms=int(times.idle * 1000),
+            queued_bytes=self.inflow.queued_bytes + task.queued_bytes,
+            resident_bytes=_resident_bytes(),
+            restored_bytes=self.restore.done,
+            restore_bytes=self.restore.total,
+            restored_locally=self.restore.local,
+            corrupt_records=task.corrupt_records,
+        )
+
+
+def _pending(task: Subtask | Relay) -> bool:
+    """Whether input waits that the task can work off; a source always "has work", but may have nothing to give."""
+    return isinstance(task, Subtask) and task.has_events()
+
+
+def as_batches(rows: list[tuple[int, list[Piece]]]) -> Iterator[pa.RecordBatch]:
+    """Rows as Arrow batches of bounded size; the payload is joined once and not copied again."""
+    start, size = 0, 0
+    for end, (_, pieces) in enumerate(rows, 1):
+        size += sum(map(len, pieces))
+        if size >= _MAX_YIELD or end == len(rows):
+            yield _as_batch(rows[start:end])
+            start, size = end, 0
+
+
+def _as_batch(rows: list[tuple[int, list[Piece]]]) -> pa.RecordBatch:
+    lengths = [sum(map(len, pieces)) for _, pieces in rows]
+    offsets = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    data = b"".join([piece for _, pieces in rows for piece in pieces])
+    payload = pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pa.RecordBatch.from_arrays([pa.array([dst for dst, _ in rows], pa.int32()), payload], schema=ROW_SCHEMA)
+
+
+def _resident_bytes() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:  # not Linux: the peak is the best there is
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTask:
+    """The function of one level's Spark stage; a task finds its subtask by its partition."""
+
+    level: int
+    part: bytes  # pickled `plan.task_part`
+    address: ControlAddress
+    job_id: str
+    attempt: int
+    control_timeout: float
+    path: tuple[str, ...] = ()  # where the driver finds modules, if workers see the same files
+    archive: str | None = None  # else: the name of the archive with the program's own modules
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        return self.run(batches, context.partitionId())
+
+    def run(self, batches: Iterator[pa.RecordBatch], index: int) -> Iterator[pa.RecordBatch]:
+        """The whole life of one task."""
+        sys.setswitchinterval(0.0005)  # three threads share the GIL; the default hands over only every 5 ms
+        self._extend_path()
+        part: dict[str, Any] = pickle.loads(self.part)
+        settings: Settings = part["settings"]
+        shell = Shell(settings, part["next_width"])
+        register = Register(self.level, index, self.attempt, socket.gethostname(), os.getpid())
+        shell.connect(self.address, register, self.control_timeout)
+        task: Subtask | Relay | None = None
+        with _marked(process_mark(self.job_id, self.attempt)):
+            try:
+                reading = shell.read if self.level else shell.skip
+                threading.Thread(target=reading, args=(batches,), name="headgate-reader", daemon=True).start()
+                task = self._task(part, index, shell, settings)
+                yield from shell.run(task)
+            except (GeneratorExit, JobCancelled):  # Spark or the driver stops this task
+                shell.end_process_in(_CANCEL_GRACE)
+                _close_quietly(task)
+                shell.client.close()
+                raise
+            except BaseException as error:
+                failure = describe(error, part["names"][index])
+                shell.client.send(failure)  # before close(), which may hang
+                shell.end_process_in(_FAILURE_GRACE)
+                _close_quietly(task)
+                shell.client.close()
+                raise RuntimeError(f"headgate: {failure.message}") from None
+        shell.over()
+
+    def _extend_path(self) -> None:
+        """Modules are looked for where the driver looks, in its order, so that a name means the same module."""
+        path = list(self.path)
+        if self.archive is not None:
+            from pyspark import SparkFiles
+
+            path.append(SparkFiles.get(self.archive))
+        if path:
+            sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
+
+    def _task(self, part: dict[str, Any], index: int, shell: Shell, settings: Settings) -> Subtask | Relay:
+        remove_dead_attempts(settings.tmp_dir, self.job_id, self.attempt)
+        slot = part["slots"][index]
+        numbers = (index, part["previous_width"], part["next_width"])
+        if slot.relay:
+            return Relay(part["relays"][slot.vertex] + slot.subtask, numbers, settings.buffer_size)
+        plan: VertexPlan = pickle.loads(part["vertices"][slot.vertex])
+        vertex = plan.vertex
+        info = plan.task_info(slot.subtask, self.attempt, self.job_id)
+        storage: WorkerStorage | None = part["storage"]
+        copies = LocalCopies(settings.copies_dirs, self.job_id, slot.subtask, vertex.parallelism)
+        if storage is not None:
+            shell.checkpoints.writer = SnapshotWriter(
+                storage,
+                subtask_owner(vertex.id, slot.subtask),
+                shell.client.send,
+                copies=copies if settings.write_copies else None,
+            )
+        given: VertexRestore | None = part["restore"].get(slot.vertex)
+        restore = None
+        if given is not None:
+            usable = copies if settings.restore_from_copies else None
+            restore = read_restore(given, slot.subtask, plan, copies=usable, progress=shell.restore)
+        staging = None if storage is None else storage.staging
+        return Subtask(plan, slot.subtask, replace(settings, staging=staging), shell, info, numbers, restore)
+
+
+def process_mark(job_id: str, attempt: int) -> str:
+    """The name that a worker's process has while it runs a task: `ps` and `top` show it, and who looks for orphans.
+
+    >>> process_mark("0123456789abcdef", 2)
+    'hg-01234567-2'
+    """
+    return f"hg-{job_id[:8]}-{attempt}"[:15]
+
+
+@contextmanager
+def _marked(name: str) -> Iterator[None]:
+    """Rename this process for the time of a task (Linux; elsewhere nothing happens)."""
+    comm, before = Path("/proc/self/comm"), "python3"
+    with suppress(OSError):
+        before = comm.read_text().strip()
+        comm.write_text(name)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            comm.write_text(before)
+
+
+def _close_quietly(task: Subtask | Relay | None) -> None:
+    """A failure is already on its way to the user: a second one in close() must not hide it."""
+    if task is not None:
+        try:
+            task.close()
+        except Exception as error:
+            os.write(2, f"headgate worker {os.getpid()}: close() failed as well: {error}\n".encode())

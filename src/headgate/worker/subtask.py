@@ -1,0 +1,489 @@
+"""One subtask: the operators of a vertex, their inputs and outputs, as an object that is stepped.
+
+There is no thread, sleep or clock in here. The Spark shell, the local runtime and the simulator all drive the same
+object: `receive` rows, `step` while there is work, `take` rows that are ready, `on_time` when `next_deadline` is due.
+For checkpoints: `trigger`, `announce`, `notify_complete` and `notify_aborted` come from the coordinator, between two
+steps; `take_snapshots` and `take_declines` give what is to be written and reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+from headgate.checkpoint.barriers import (
+    BarrierHandler,
+    BarrierTracker,
+    Block,
+    CaptureComplete,
+    Decline,
+    InputGate,
+    Instruction,
+    SendCancelMarker,
+    StartCapture,
+    StopCapture,
+    TakeSnapshot,
+    Unblock,
+)
+from headgate.checkpoint.commits import NO_COMMITS, Commits
+from headgate.checkpoint.types import Barrier, SavepointFormat, SnapshotType
+from headgate.control.messages import HoldWriter
+from headgate.errors import IllegalState
+from headgate.graph.plan import InputEdge, Settings, VertexPlan
+from headgate.graph.task_info import TaskInfo
+from headgate.job.status import Status
+from headgate.records.batch import Batch
+from headgate.records.frames import DRAIN, Kind
+from headgate.state.backend import SnapshotKind
+from headgate.worker.backlog import Waiting
+from headgate.worker.chain import OperatorChain
+from headgate.worker.inputs import DATA, Channel, ChannelId, Inputs, decode, skipped
+from headgate.worker.operators.base import Operator, Receiver
+from headgate.worker.output import EdgeWriter, Outbox, Piece
+from headgate.worker.relay import Relay, end_task
+from headgate.worker.services import SubtaskServices
+from headgate.worker.snapshot import SnapshotInProgress, SubtaskRestore
+
+__all__ = ["Relay", "Status", "Subtask", "SubtaskServices"]
+
+_FORCED_ALIGNED = ("forward", "rescale", "broadcast")
+
+
+class Subtask:
+    """The operators of a vertex for one place in its parallelism."""
+
+    def __init__(
+        self,
+        plan: VertexPlan,
+        index: int,
+        settings: Settings,
+        services: SubtaskServices,
+        info: TaskInfo,
+        task: tuple[int, int, int],
+        restore: SubtaskRestore | None = None,
+    ) -> None:
+        """`task` = (own number in the level, tasks in the level before, tasks in the level after)."""
+        self.status = Status.CREATED
+        self.records_in = 0
+        self.data_finished = False  # the last record is through, and the operators have been finished
+        self._settings, self._services = settings, services
+        self._number, previous, self._next_width = task
+        channels = [channel for edge in plan.inputs for channel in _channels(edge, index)]
+        self._inputs = Inputs(channels, previous, settings.alignment_memory, settings.tmp_dir)
+        restored = self._inputs.restore(restore.frames) if restore else []
+        self._restored_finished = restore is not None and restore.finished
+        self._gate = _gate(channels, restored, settings)
+        self._open_channels = self._open_data = len(channels)
+        self._batch: tuple[Channel, Waiting, Batch] | None = None  # what is being worked off, in slices
+        self._at = 0
+        self._outbox = Outbox(settings.buffer_size)
+        random = Random(f"{info.job_id}/{plan.vertex.id}/{index}")
+        self._writers = [EdgeWriter(out, index, plan.vertex.parallelism, self._outbox, random) for out in plan.outputs]
+        edges: dict[int, Receiver] = {writer.edge.id: writer.emit for writer in self._writers}
+        self._chain = OperatorChain(plan.vertex, info, settings, services, edges, restore)
+        self._receivers: dict[int, Receiver] = {i: self._chain.receiver(i) for i in sorted({c.input for c in channels})}
+        self._source = self._chain.source
+        timeout = plan.vertex.buffer_timeout
+        self._buffer_timeout = settings.buffer_timeout if timeout is None else timeout
+        self._flush_at: int | None = None
+        self._snapshots: list[SnapshotInProgress] = []
+        self._capturing: SnapshotInProgress | None = None
+        self._declines: list[Decline] = []
+        self._held: set[ChannelId] = set()  # channels whose writers are held back
+        self._final_checkpoint: int | None = None  # the first checkpoint behind the last record
+        self._committed = not settings.final_checkpoint
+        self._stopping: int | None = None  # the savepoint that the job stops with: no record is read behind it
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the operators; a subtask that had finished before the checkpoint only sends its ends (SPEC R4.5)."""
+        self._chain.open()
+        self.status = Status.RUNNING
+        if self._restored_finished:
+            self._committed = True
+            self._tell_end_of_data()
+
+    def close(self) -> None:
+        """Close the operators; the first error is raised when all are closed."""
+        self._inputs.close()
+        self._chain.close()
+
+    def _finish_data(self) -> None:
+        """The last record is through: (1) finish the operators, (2) tell the readers."""
+        self._chain.finish()  # (1)
+        self._tell_end_of_data()  # (2)
+
+    def _tell_end_of_data(self, drain: bool = True) -> None:
+        for writer in self._writers:
+            writer.event(Kind.END_OF_DATA, flags=DRAIN if drain else 0)
+        self._outbox.flush()
+        self.data_finished = True
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        """End the channels and the task when all input ended and the final checkpoint is complete (SPEC R4.5)."""
+        if self.status is not Status.RUNNING or not self.data_finished or self._open_channels or not self._committed:
+            return
+        for writer in self._writers:
+            writer.event(Kind.END_OF_PARTITION)
+        end_task(self._outbox, self._number, self._next_width)
+        self.status = Status.FINISHED
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it reads from outside: checkpoints start here."""
+        return self._source is not None
+
+    @property
+    def backlog(self) -> bool:
+        """Whether its source works off records that have waited."""
+        return self._source is not None and not self.data_finished and self._source.backlog
+
+    @property
+    def corrupt_records(self) -> int:
+        """How many records its source could not read."""
+        return 0 if self._source is None else self._source.corrupt
+
+    @property
+    def wants_split(self) -> bool:
+        """Whether its source asks for something to read."""
+        return self.status is Status.RUNNING and self._source is not None and self._source.wants_split
+
+    def add_splits(self, splits: list[Any], no_more: bool) -> None:
+        """Its source gets something to read."""
+        if self._source is not None and not self.data_finished:
+            self._source.add_splits(splits, no_more)
+
+    @property
+    def operators(self) -> list[Operator]:
+        """Its operators, in the order of the chain."""
+        return self._chain.operators
+
+    @property
+    def operator_ids(self) -> list[str]:
+        """The ids of its operators, in the order of the chain."""
+        return [operator.operator.id for operator in self._chain.operators]
+
+    def all_input_ended(self) -> bool:
+        """Whether every task of the level before has sent its physical end."""
+        return self._inputs.ends.all
+
+    # --- input ------------------------------------------------------------------------------------------------------
+
+    @property
+    def bytes_in(self) -> int:
+        return self._inputs.bytes_read
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._inputs.queued_bytes
+
+    @property
+    def needs_reading(self) -> bool:
+        """Whether to read on though the queues are full: a barrier that is waited for has not been read."""
+        return self._gate.needs_reading
+
+    def receive(self, row: bytes | memoryview) -> None:
+        """Take a row; its frames wait for their turn."""
+        now = self._services.now()
+        for channel, frame in self._inputs.read(row):
+            if frame.kind == Kind.BARRIER:
+                self._obey(self._gate.on_barrier_read(channel.id, Barrier.decode(frame.body), now))
+            elif frame.kind == Kind.CANCEL_MARKER:
+                self._obey(self._gate.on_cancel_marker_read(channel.id, _checkpoint_id(frame), now))
+            elif frame.kind == Kind.END_OF_PARTITION:
+                self._obey(self._gate.on_end_of_partition_read(channel.id, now))
+        if self._inputs.has_backlog and self._inputs.blocked_bytes > self._settings.alignment_limit:
+            self._obey(self._gate.on_limit_exceeded())
+
+    def has_work(self) -> bool:
+        """Whether `step` can do something now."""
+        return self.has_events() or self._reads()
+
+    def _reads(self) -> bool:
+        """Whether its source is to be asked for records."""
+        return (
+            self._source is not None
+            and self.status is Status.RUNNING
+            and not self.data_finished
+            and self._stopping is None
+        )
+
+    def has_events(self) -> bool:
+        """Whether frames wait that `step` can work off."""
+        return self.status is Status.RUNNING and (self._batch is not None or bool(self._inputs))
+
+    def step(self, max_records: int) -> int:
+        """Work off at most so many records, or one event; the number of records worked off."""
+        done = self._step(max_records)
+        if done:
+            self._flush_if_due()
+        return done
+
+    def _step(self, max_records: int) -> int:
+        if self._batch is not None and not self._batch[0].blocked:
+            return self._slice(max_records)
+        reached = self._inputs.next()
+        if reached is not None:
+            channel, frame = reached
+            if frame.kind in DATA:
+                self._batch, self._at = (channel, frame, decode(frame, channel.type)), skipped(frame)
+                self._gate.on_data(channel.id, len(frame.body))
+                return self._slice(max_records)
+            self._event(channel, frame)
+            return 0
+        return self._poll(max_records) if self._reads() else 0
+
+    def _slice(self, max_records: int) -> int:
+        assert self._batch is not None
+        channel, _, batch = self._batch
+        part = batch.slice(self._at, max_records)
+        self._at += len(part)
+        if self._at >= len(batch):
+            self._batch = None
+        self.records_in += len(part)
+        self._receivers[channel.input](part)
+        return len(part)
+
+    def _poll(self, max_records: int) -> int:
+        assert self._source is not None
+        count = self._source.poll(max_records)
+        self.records_in += count
+        if self._source.finished:
+            self._finish_data()
+        return count
+
+    def _event(self, channel: Channel, frame: Waiting) -> None:
+        now = self._services.now()
+        if frame.kind == Kind.BARRIER:
+            self._obey(self._gate.on_barrier(channel.id, Barrier.decode(frame.body), now))
+        elif frame.kind == Kind.CANCEL_MARKER:
+            self._obey(self._gate.on_cancel_marker(channel.id, _checkpoint_id(frame), now))
+        elif frame.kind == Kind.END_OF_DATA:
+            self._open_data -= 1
+            if self._open_data == 0 and not self.data_finished and frame.flags & DRAIN:
+                self._finish_data()
+        elif frame.kind == Kind.END_OF_PARTITION:
+            self._obey(self._gate.on_end_of_partition(channel.id, now))
+            if not channel.restored:
+                self._open_channels -= 1
+                self._end_if_done()
+        else:
+            raise IllegalState(f"an unknown event {frame.kind} on channel {channel.edge}/{channel.writer}")
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def trigger(self, barrier: Barrier) -> None:
+        """The coordinator starts a checkpoint here: this is a source, or all its writers have ended."""
+        if self.status is Status.RUNNING:
+            if barrier.options.drain and not self.data_finished:
+                self._finish_data()  # what follows from the end of the data belongs before the barrier (SPEC R8.3)
+            self._obey(self._gate.trigger(barrier, self._services.now()))
+        elif self.status is Status.CREATED:
+            self._obey(self._gate.not_ready(barrier.id))
+
+    def announce(self, barrier: Barrier) -> None:
+        """The coordinator says that a checkpoint is unaligned, or that its aligned timeout has passed."""
+        if self.status is Status.RUNNING:
+            self._obey(self._gate.on_announced(barrier, self._services.now()))
+
+    def notify_complete(self, checkpoint_id: int, commits: Commits = NO_COMMITS) -> None:
+        """A checkpoint is complete; `commits` has its number in the job log."""
+        self._chain.notify_complete(checkpoint_id, commits)
+        if self._stopping == checkpoint_id:
+            self._committed = True
+            if self.data_finished:
+                self._end_if_done()
+            else:
+                self._tell_end_of_data(drain=False)  # no last words of the operators: the job goes on another time
+            return
+        if self._final_checkpoint is not None and checkpoint_id >= self._final_checkpoint:
+            self._committed = True
+            self._end_if_done()
+
+    def epoch_committed(self, operator_id: str, checkpoint_id: int) -> None:
+        """The driver has committed what an operator prepared, up to a checkpoint."""
+        self._chain.epoch_committed(operator_id, checkpoint_id)
+
+    def notify_aborted(self, checkpoint_id: int) -> None:
+        """The coordinator gave a checkpoint up."""
+        if self._stopping == checkpoint_id:  # the job goes on
+            self._stopping = None
+            self._committed = not self._settings.final_checkpoint
+        self._drop(checkpoint_id)
+        self._obey(self._gate.on_aborted(checkpoint_id))
+        self._chain.notify_aborted(checkpoint_id)
+
+    def take_snapshots(self) -> list[SnapshotInProgress]:
+        """Snapshots whose synchronous part is done."""
+        taken, self._snapshots = self._snapshots, []
+        return taken
+
+    def take_holds(self) -> list[HoldWriter]:
+        """Writers to hold back, because what they sent behind their barrier fills the disk, and those to let go."""
+        if not self._held and not self._inputs.has_backlog:
+            return []
+        full = {one for one, size in self._inputs.spilled_bytes().items() if size > self._settings.alignment_soft}
+        over = {one for one in self._held if not self._inputs.channels[one].blocked}
+        changes = [(one, True) for one in sorted(full - self._held)] + [(one, False) for one in sorted(over)]
+        self._held = (self._held | full) - over
+        return [HoldWriter(edge, writer, hold) for (edge, writer), hold in changes]
+
+    def take_declines(self) -> list[Decline]:
+        """Checkpoints that this subtask has no part in."""
+        taken, self._declines = self._declines, []
+        return taken
+
+    def _obey(self, instructions: Iterable[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Block(channel):
+                    self._inputs.block(channel)  # type: ignore[arg-type]
+                case Unblock(channels):
+                    self._inputs.unblock(channels)  # type: ignore[arg-type]
+                case TakeSnapshot():
+                    self._snapshot(instruction)
+                case StartCapture(checkpoint_id, channels):
+                    current = None if self._batch is None else (*self._batch[:2], self._at)
+                    self._inputs.start_capture(checkpoint_id, channels, current)  # type: ignore[arg-type]
+                case StopCapture(checkpoint_id, channels):
+                    self._inputs.stop_capture(checkpoint_id, channels)  # type: ignore[arg-type]
+                case CaptureComplete():
+                    self._capture_complete(instruction)
+                case Decline(checkpoint_id):
+                    self._drop(checkpoint_id)
+                    self._declines.append(instruction)
+                case SendCancelMarker(checkpoint_id):
+                    for writer in self._writers:
+                        writer.event(Kind.CANCEL_MARKER, checkpoint_id.to_bytes(8, "little"), close=True)
+
+    def _snapshot(self, instruction: TakeSnapshot) -> None:
+        barrier = instruction.barrier
+        kind = _kind(barrier)
+        started = self._services.now()
+        operators = self._chain.snapshot(barrier.id, barrier.timestamp, kind, lambda: self._send_barrier(barrier))
+        if barrier.options.type is SnapshotType.SYNC_SAVEPOINT:
+            self._stopping, self._committed = barrier.id, False
+        elif self.data_finished and self._final_checkpoint is None and not barrier.options.type.is_savepoint:
+            self._final_checkpoint = barrier.id
+        progress = SnapshotInProgress(
+            barrier, operators, instruction.metrics, self.data_finished, self._restored_finished
+        )
+        progress.sync_ms = self._services.now() - started
+        progress.capturing = instruction.unaligned
+        if instruction.unaligned:
+            self._capturing = progress
+        self._snapshots.append(progress)
+
+    def _send_barrier(self, barrier: Barrier) -> None:
+        for writer in self._writers:
+            writer.event(Kind.BARRIER, barrier.encode(), close=True)
+        self._flush_at = None
+
+    def _capture_complete(self, instruction: CaptureComplete) -> None:
+        progress = self._capturing
+        assert progress is not None
+        assert progress.barrier.id == instruction.checkpoint_id
+        progress.capture_complete(self._inputs.end_capture(instruction.checkpoint_id), instruction.metrics)
+        self._capturing = None
+
+    def _drop(self, checkpoint_id: int) -> None:
+        """Let go of what is held for a checkpoint that will not be."""
+        self._inputs.end_capture(checkpoint_id)
+        if self._capturing is not None and self._capturing.barrier.id == checkpoint_id:
+            self._capturing.cancel()
+            self._capturing = None
+
+    # --- output -----------------------------------------------------------------------------------------------------
+
+    @property
+    def records_out(self) -> int:
+        return sum(writer.records_out for writer in self._writers)
+
+    @property
+    def bytes_out(self) -> int:
+        return self._outbox.bytes_out
+
+    def take(self) -> list[tuple[int, list[Piece]]]:
+        """Rows that are ready to leave: (task of the next level, pieces)."""
+        return self._outbox.take()
+
+    def flush(self) -> None:
+        """Let everything that waits for its buffer to fill leave now."""
+        for writer in self._writers:
+            writer.flush()
+        self._outbox.flush()
+        self._flush_at = None
+
+    def _flush_if_due(self) -> None:
+        if self._buffer_timeout == 0:
+            self.flush()
+        elif self._buffer_timeout > 0 and self._writers:
+            now = self._services.now()
+            if self._flush_at is None:
+                self._flush_at = now + self._buffer_timeout
+            elif now >= self._flush_at:
+                self.flush()
+
+    def upkeep(self) -> None:
+        """Work that no record asks for, such as dropping expired state; call it about once a second."""
+        if self.status is Status.RUNNING:
+            self._chain.upkeep()
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        """The next time (ms) at which `on_time` has work."""
+        if self.status is not Status.RUNNING:
+            return None
+        times = self._chain.deadlines() if self._timers_fire() else []
+        if self._flush_at is not None:
+            times.append(self._flush_at)
+        if self._reads() and self._source is not None and (ready := self._source.ready_at()) is not None:
+            times.append(ready)
+        if (align := self._gate.next_deadline()) is not None:
+            times.append(align)
+        return min(times, default=None)
+
+    def _timers_fire(self) -> bool:
+        """Not behind the last record, nor behind the savepoint that the job stops with: what they emit would be lost."""
+        return self._stopping is None and not self.data_finished
+
+    def on_time(self, now: int) -> None:
+        """Fire timers, flush buffers that are due, end alignments that took too long."""
+        if self.status is not Status.RUNNING:
+            return
+        if self._timers_fire() and self._chain.on_time(now):
+            self._flush_if_due()
+        if self._flush_at is not None and now >= self._flush_at:
+            self.flush()
+        align = self._gate.next_deadline()
+        if align is not None and align <= now:
+            self._obey(self._gate.on_time(now))
+
+
+def _kind(barrier: Barrier) -> SnapshotKind:
+    options = barrier.options
+    if not options.type.is_savepoint:
+        return SnapshotKind.FULL if options.type is SnapshotType.FULL_CHECKPOINT else SnapshotKind.CHECKPOINT
+    return SnapshotKind.CANONICAL if options.format is SavepointFormat.CANONICAL else SnapshotKind.SAVEPOINT
+
+
+def _channels(edge: InputEdge, index: int) -> list[Channel]:
+    forced = edge.ship in _FORCED_ALIGNED
+    return [Channel(edge.id, writer, edge.input, edge.type, forced) for writer in edge.writers_of[index]]
+
+
+def _gate(channels: list[Channel], restored: list[Channel], settings: Settings) -> InputGate:
+    ids = [channel.id for channel in (*channels, *restored)]
+    rest = [channel.id for channel in restored]
+    if not settings.exactly_once:
+        return BarrierTracker(ids, restored=rest, after_finish=settings.checkpoints_after_finish)
+    forced = [channel.id for channel in channels if channel.forced_aligned]
+    return BarrierHandler(ids, forced_aligned=forced, restored=rest, after_finish=settings.checkpoints_after_finish)
+
+
+def _checkpoint_id(frame: Waiting) -> int:
+    return int.from_bytes(frame.body, "little")

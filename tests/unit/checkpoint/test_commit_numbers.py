@@ -1,0 +1,37 @@
+"""Commit numbers without a log, with storage 'jobmanager': as with one, they never come again. DESIGN 6"""
+
+import pytest
+
+from headgate import StreamExecutionEnvironment
+from headgate.checkpoint.settings import CheckpointProperties, CheckpointSettings
+from headgate.checkpoint.store import CompletedCheckpoint
+from headgate.config import Configuration
+from headgate.driver.services import DriverIo
+from headgate.driver.snapshots import JobSnapshots
+from headgate.ids import new_job_id
+
+
+@pytest.fixture
+def snapshots():
+    env = StreamExecutionEnvironment.local()
+    env.from_sequence(1, 3).print()
+    configuration = Configuration({"execution.checkpointing.storage": "jobmanager"})
+    return JobSnapshots(env.job_plan(), new_job_id(), configuration, DriverIo())
+
+
+def checkpoint(id, number):
+    retention = CheckpointSettings.from_configuration(Configuration()).retention
+    return CompletedCheckpoint(id, 0, CheckpointProperties.for_checkpoint(retention), "", "", number)
+
+
+def test_what_an_imported_snapshot_holds_has_a_number_of_its_own(snapshots):
+    """Else the job's first epoch would have the number of the imported one, and be taken for committed."""
+    imported = snapshots.step_back_to(checkpoint(7, None)).number_for(7)
+    assert snapshots.claim(8, []).commit_number > imported
+
+
+def test_a_step_back_frees_no_number(snapshots):
+    first, second = (snapshots.claim(id, []).commit_number for id in (1, 2))
+    snapshots.step_back_to(checkpoint(1, first))
+    assert snapshots.claim(3, []).commit_number > second
+    assert snapshots.commits.number_for(2) == snapshots.commits.number_for(3)  # 2 did not happen

@@ -1,0 +1,220 @@
+"""The control plane by itself: who may speak, what is encrypted, and that neither side waits for a dead other."""
+
+import pickle
+import queue
+import subprocess
+import sys
+import time
+
+import pytest
+
+from headgate.control.channel import ControlAddress, ControlClient, ControlServer, WorkerKey
+from headgate.control.messages import Cancel, Confirm, Failed, Finished, Metrics, Output, Ping, Register, Running
+from headgate.errors import WorkerLost
+from waiting import wait_until
+
+ME = Register(level=0, index=1, attempt=3, host="here", pid=7)
+
+
+class Driver:
+    """A server that keeps what it hears."""
+
+    def __init__(self, **options):
+        self.heard = queue.SimpleQueue()
+        self.lost = queue.SimpleQueue()
+        self.server = ControlServer(
+            "127.0.0.1", "127.0.0.1", 0, lambda w, m: self.heard.put((w, m)), self.lost.put, **options
+        )
+        self.server.begin_attempt(3)
+
+    def hear(self):
+        return self.heard.get(timeout=10)
+
+
+@pytest.fixture
+def driver():
+    made = Driver()
+    yield made
+    made.server.stop()
+
+
+@pytest.fixture
+def tls_driver():
+    made = Driver(tls=True)
+    yield made
+    made.server.stop()
+
+
+def connect(address, register=ME, on_message=lambda m: None, timeout=10.0, **options):
+    return ControlClient(address, register, timeout, on_message, **options)
+
+
+def exchange(driver):
+    """Messages in both directions, then a clean end."""
+    got = queue.SimpleQueue()
+    client = connect(driver.server.address, on_message=got.put)
+    key = WorkerKey(3, 0, 1)
+    assert driver.hear() == (key, ME)
+    assert driver.server.connected() == [key]
+    for message in (Running(), Output("c", b"x" * 100_000, 5), Finished()):
+        client.send(message)
+        assert driver.hear() == (key, message)
+    driver.server.send(key, Confirm(1))
+    driver.server.broadcast(Cancel("enough"))
+    received = [m for m in (got.get(timeout=10) for _ in range(3)) if not isinstance(m, Ping)]
+    assert received[1:] == [Confirm(1), Cancel("enough")]
+    client.close()
+    assert driver.lost.get(timeout=10) == key
+    assert driver.server.connected() == []
+
+
+def test_messages_both_ways(driver):
+    exchange(driver)
+
+
+def test_messages_both_ways_encrypted(tls_driver):
+    assert tls_driver.server.address.certificate is not None
+    exchange(tls_driver)
+
+
+def test_the_address_travels_with_its_secret_but_does_not_show_it(tls_driver):
+    address = tls_driver.server.address
+    assert pickle.loads(pickle.dumps(address)) == address
+    assert address.secret not in repr(address)
+    assert "CERTIFICATE" not in repr(address)
+
+
+def test_a_wrong_secret_is_refused(driver):
+    address = driver.server.address
+    with pytest.raises(WorkerLost, match="the driver refused the connection: wrong secret"):
+        connect(ControlAddress(address.host, address.port, "guessed"))
+    assert driver.heard.empty()
+    assert driver.server.connected() == []
+
+
+def test_a_wrong_secret_is_refused_over_tls(tls_driver):
+    address = tls_driver.server.address
+    with pytest.raises(WorkerLost, match="wrong secret"):
+        connect(ControlAddress(address.host, address.port, "guessed", address.certificate))
+
+
+def test_tls_refuses_a_plain_connection(tls_driver):
+    address = tls_driver.server.address
+    with pytest.raises(WorkerLost):
+        connect(ControlAddress(address.host, address.port, address.secret), timeout=2)
+    assert tls_driver.heard.empty()
+
+
+def test_a_worker_refuses_a_driver_with_another_certificate(driver, tls_driver):
+    """Somebody who has taken the driver's place must not get the secret."""
+    other = Driver(tls=True)
+    address = tls_driver.server.address
+    with pytest.raises(WorkerLost):
+        connect(ControlAddress("127.0.0.1", other.server.address.port, address.secret, address.certificate), timeout=2)
+    assert other.heard.empty()
+    other.server.stop()
+
+
+def test_a_stale_attempt_is_refused(driver):
+    with pytest.raises(WorkerLost, match="attempt 2 is over, attempt 3 runs"):
+        connect(driver.server.address, Register(0, 1, 2, "here", 7))
+    assert driver.heard.empty()
+
+
+def test_the_same_task_twice_is_refused(driver):
+    client = connect(driver.server.address)
+    with pytest.raises(WorkerLost, match="task 0/1 of attempt 3 runs already"):
+        connect(driver.server.address)
+    client.close()
+
+
+def test_the_first_message_must_be_register(driver):
+    with pytest.raises(WorkerLost, match="must be Register"):
+        connect(driver.server.address, Running())
+
+
+def test_a_failure_arrives_before_the_connection_ends(driver):
+    client = connect(driver.server.address)
+    driver.hear()
+    client.fail(Failed("broken", "trace"))
+    assert driver.hear()[1] == Failed("broken", "trace")
+    assert driver.lost.get(timeout=10) == WorkerKey(3, 0, 1)
+
+
+def test_no_driver_at_all():
+    with pytest.raises(WorkerLost, match=r"127\.0\.0\.1:1"):
+        connect(ControlAddress("127.0.0.1", 1, "s"), timeout=1)
+
+
+def test_a_taken_port_is_an_error_that_says_what_to_set(driver):
+    with pytest.raises(WorkerLost, match=r"cannot listen on 127.0.0.1:\d+.*headgate.control.port"):
+        ControlServer("127.0.0.1", "127.0.0.1", driver.server.address.port, print, print)
+
+
+def test_a_chosen_port_is_used():
+    first = Driver()
+    port = first.server.address.port
+    first.server.stop()
+    second = ControlServer("127.0.0.1", "127.0.0.1", port, lambda *a: None, lambda w: None)
+    assert second.address.port == port
+    second.stop()
+
+
+def test_beats_come_every_second(driver):
+    metrics = Metrics(1, 2, 3, 4, 5, 6, 7, 8, 9)
+    client = connect(driver.server.address, beat=lambda: metrics)
+    driver.hear()
+    started = time.monotonic()
+    assert [driver.hear()[1] for _ in range(2)] == [metrics, metrics]
+    assert 1.5 < time.monotonic() - started < 6
+    client.close()
+
+
+WORKER = """
+import pickle, sys, time
+from headgate.control.messages import Register
+from headgate.control.channel import ControlClient
+address = pickle.loads(bytes.fromhex(sys.argv[1]))
+ControlClient(address, Register(0, 1, 3, "here", 7), float(sys.argv[2]), lambda m: None)
+print("connected", flush=True)
+time.sleep(60)
+"""
+
+
+def start_worker(address, timeout, env=None):
+    command = [sys.executable, "-c", WORKER, pickle.dumps(address).hex(), str(timeout)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    assert process.stdout.readline() == "connected\n", process.communicate()[1]
+    return process
+
+
+def test_a_worker_ends_when_its_driver_is_gone(driver):
+    process = start_worker(driver.server.address, 60)
+    driver.server.stop()
+    assert process.wait(timeout=10) == 70
+    assert "the driver is gone; stopping" in process.stderr.read()
+
+
+def test_a_worker_ends_when_it_hears_nothing():
+    made = Driver(timeout=1.0)
+    process = start_worker(made.server.address, 1.0)
+    time.sleep(2.5)
+    assert process.poll() is None  # pings come often enough
+    made.server._loop.call_soon_threadsafe(time.sleep, 6)  # the driver hangs; its connections stay open
+    started = time.monotonic()
+    assert process.wait(timeout=10) == 70
+    assert time.monotonic() - started < 5
+    assert "nothing heard from the driver for 1 s; stopping" in process.stderr.read()
+    made.server.stop()
+
+
+def test_a_web_proxy_is_not_asked(driver):
+    proxy = {
+        "http_proxy": "http://127.0.0.1:1",
+        "https_proxy": "http://127.0.0.1:1",
+        "grpc_proxy": "http://127.0.0.1:1",
+    }
+    process = start_worker(driver.server.address, 60, env=proxy | {"PATH": "/usr/bin"})
+    process.kill()
+    process.wait()
+    wait_until(lambda: not driver.server.connected())

@@ -1,0 +1,100 @@
+"""Batches: two forms of the same records, cut and selected without losing any."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.records.batch import Batch
+from headgate.records.types import PICKLED, TypeMismatch, as_type
+
+PAIR = as_type("word string, n bigint")
+
+
+def typed(rows: list[tuple[str, int]]) -> Batch:
+    return Batch.of_arrow(PAIR.to_batch(rows), PAIR)
+
+
+def test_the_other_form_is_made_at_need_and_kept():
+    batch = Batch.of_rows([("a", 1)], PAIR)
+    assert not batch.has_arrow
+    assert batch.arrow().num_rows == 1
+    assert batch.has_arrow
+    assert batch.arrow() is batch.arrow()
+    back = typed([("a", 1)])
+    assert back.rows()[0].word == "a"
+    assert back.rows() is back.rows()
+
+
+def test_untyped_records_are_anything():
+    rows = [object(), None, {"a": 1}]
+    assert Batch.of_rows(rows).rows() == rows
+    assert Batch.of_rows(rows).type is PICKLED
+
+
+def test_what_a_function_gave_is_made_into_rows_when_it_is_used():
+    batch = Batch.of_output([("a", 1), ["b", 2]], PAIR, ("Map", "file.py:1"))
+    assert [row.word for row in batch.rows()] == ["a", "b"]
+
+
+@pytest.mark.parametrize("use", [Batch.rows, Batch.arrow])
+def test_a_wrong_output_names_the_operator_that_made_it(use):
+    batch = Batch.of_output([("a", 1), "b"], PAIR, ("Map", "file.py:1"))
+    with pytest.raises(TypeMismatch) as caught:
+        use(batch)
+    assert caught.value.origin == ("Map", "file.py:1")
+    assert caught.value.index == 1
+
+
+@pytest.mark.parametrize("part", [lambda b: b.slice(1, 1), lambda b: b.select(np.array([1]))])
+def test_a_part_still_knows_who_made_it(part):
+    batch = part(Batch.of_output([("a", 1), ("b", "x"), ("c", 1)], PAIR, ("Map", "file.py:1")))
+    with pytest.raises(TypeMismatch) as caught:
+        batch.arrow()
+    assert caught.value.origin == ("Map", "file.py:1")
+
+
+def test_the_whole_as_a_slice_is_the_batch_itself():
+    batch = Batch.of_rows([1, 2, 3])
+    assert batch.slice(0, 3) is batch
+    assert batch.slice(0, 100) is batch
+
+
+def test_a_slice_of_columns_shares_them():
+    batch = typed([(str(n), n) for n in range(100)])
+    part = batch.slice(10, 5)
+    assert part.has_arrow
+    assert part.arrow().column(1).buffers()[1].address == batch.arrow().column(1).buffers()[1].address
+
+
+_rows = st.lists(st.tuples(st.text("abc", max_size=3), st.integers(-5, 5)), max_size=12)
+_forms = st.sampled_from(["rows", "arrow", "both"])
+
+
+def make(rows: list[tuple[str, int]], form: str, stamped: bool) -> Batch:
+    batch = Batch.of_rows(list(rows), PAIR) if form == "rows" else typed(rows)
+    if form == "both":
+        batch.rows()
+    if stamped:
+        batch.timestamps = np.arange(len(rows), dtype=np.int64) * 10
+    return batch
+
+
+@given(_rows, _forms, st.booleans(), st.integers(0, 12), st.integers(0, 12))
+def test_slices(rows, form, stamped, start, length):
+    part = make(rows, form, stamped).slice(start, length)
+    assert part.rows() == rows[start : start + length]
+    assert len(part) == len(part.rows()) == part.arrow().num_rows
+    if stamped:
+        assert part.timestamps.tolist() == [10 * i for i in range(len(rows))][start : start + length]
+
+
+@given(_rows, _forms, st.booleans(), st.data())
+def test_selections(rows, form, stamped, data):
+    chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=12)) if rows else []
+    part = make(rows, form, stamped).select(np.array(chosen, np.int64))
+    assert part.rows() == [rows[i] for i in chosen]
+    if stamped:
+        assert part.timestamps.tolist() == [10 * i for i in chosen]

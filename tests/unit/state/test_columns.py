@@ -1,0 +1,160 @@
+"""Numbers under integer keys as columns: the table, and aggregations on it."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate import StreamExecutionEnvironment
+from headgate.records.key_groups import KeyGroupRange, hash_column, key_groups_of
+from headgate.records.types import as_type
+from headgate.state.api import ValueStateDescriptor
+from headgate.state.backend import BackendSetup, SnapshotKind
+from headgate.state.hashmap.backend import HashMapBackend
+from headgate.state.hashmap.columns import ColumnTable
+
+
+def groups_of(keys):
+    return key_groups_of(hash_column(pa.array(keys)), 128)
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(-50, 5000), st.integers(-9, 9)), max_size=200), max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_a_table_is_a_dict_of_sums(batches):
+    table, model = ColumnTable(KeyGroupRange(0, 127), 128, np.dtype(np.int64)), {}
+    for batch in batches:
+        keys = np.array([k for k, _ in batch], np.int64)
+        values = np.array([v for _, v in batch], np.int64)
+        slots = table.slots(keys, groups_of(keys), 0)
+        np.add.at(table.values, slots, values)
+        for key, value in batch:
+            model[key] = model.get(key, 0) + value
+    assert len(table) == len(model)
+    assert all(table.get(int(groups_of(np.array([k]))[0]), k) == v for k, v in model.items())
+
+
+def test_a_table_grows_past_many_regions():
+    table = ColumnTable(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
+    keys = np.arange(200_000, dtype=np.int64) * 7919
+    for part in np.array_split(keys, 50):
+        slots = table.slots(part, groups_of(part), 0)
+        table.values[slots] = part + 1
+    slots = table.slots(keys, groups_of(keys), 0)
+    assert len(table) == len(keys)
+    assert (table.values[slots] == keys + 1).all()
+
+
+def backend(first=0, last=127, incremental=True):
+    setup = BackendSetup(
+        "sum", KeyGroupRange(first, last), 128, clock=lambda: 0, key_type=as_type("bigint"), incremental=incremental
+    )
+    return HashMapBackend(setup)
+
+
+DESCRIPTOR = ValueStateDescriptor("running", "bigint")
+
+
+def put(table, pairs):
+    keys = np.array(list(pairs), np.int64)
+    slots = table.slots(keys, groups_of(keys), 0)
+    table.values[slots] = np.array(list(pairs.values()))
+    table.touch(slots)
+
+
+BYTES = {}
+
+
+def done(run):
+    for payload, data in run:
+        BYTES[payload] = BYTES.get(payload, b"") + data
+    return run.handle
+
+
+def read(payload, offset, length):
+    return BYTES[payload.id][offset : offset + length]
+
+
+@pytest.fixture(autouse=True)
+def _no_bytes():
+    BYTES.clear()
+
+
+def content(one):
+    table = one.column_table(DESCRIPTOR)
+    return {key: table.get(group, key) for group in one.setup.key_groups for key in table.addresses(group)}
+
+
+def test_full_and_incremental_snapshots_restore_and_rescale():  # SPEC R3.4, R7.4
+    old = backend()
+    table = old.column_table(DESCRIPTOR)
+    put(table, {n: n for n in range(1000)})
+    first = done(old.snapshot(1))
+    old.notify_complete(1)
+    put(table, {n: -n for n in range(10)} | {5000: 1})
+    second = done(old.snapshot(2))
+    assert [segment.increment for segment in second.segments] == [False, True]
+    assert second.segments[1].payload.size < first.segments[0].payload.size / 10
+    expected = {n: n for n in range(1000)} | {n: -n for n in range(10)} | {5000: 1}
+    found = {}
+    for first_group, last_group in ((0, 41), (42, 127)):
+        part = backend(first_group, last_group)
+        part.restore([second], read)
+        found |= content(part)
+    assert found == expected
+
+
+def test_what_is_written_during_a_snapshot_is_not_in_it():  # SPEC R7.1
+    old = backend()
+    table = old.column_table(DESCRIPTOR)
+    put(table, {1: 1, 2: 2})
+    run = old.snapshot(1)
+    put(table, {1: 99, 3: 3})
+    new = backend()
+    new.restore([done(run)], read)
+    assert content(new) == {1: 1, 2: 2}
+    assert content(old) == {1: 99, 2: 2, 3: 3}
+
+
+def test_an_aborted_checkpoint_gives_its_changes_to_the_next():  # SPEC R7.4
+    old = backend()
+    table = old.column_table(DESCRIPTOR)
+    put(table, {n: n for n in range(100)})
+    done(old.snapshot(1))
+    old.notify_complete(1)
+    put(table, {1: -1})
+    old.snapshot(2)
+    old.notify_aborted(2)
+    put(table, {2: -2})
+    third = done(old.snapshot(3))
+    new = backend()
+    new.restore([third], read)
+    assert content(new) == {n: n for n in range(100)} | {1: -1, 2: -2}
+    full = done(old.snapshot(4, SnapshotKind.FULL))
+    assert [segment.increment for segment in full.segments] == [False]
+
+
+@pytest.mark.parametrize("how", ["sum", "min", "max"])
+@pytest.mark.parametrize("emit", ["record", "batch"])
+@pytest.mark.parametrize("types", ["k bigint, v bigint", "k int, v int", "k bigint, v double", "k string, v bigint"])
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_aggregations_agree_with_a_loop(how, emit, types, parallelism):
+    rng = np.random.default_rng(7)
+    name = (lambda k: f"key-{k}") if "string" in types else int
+    rows = [(name(k), int(v)) for k, v in zip(rng.integers(0, 40, 2000), rng.integers(-50, 50, 2000), strict=True)]
+    env = StreamExecutionEnvironment.local(slice_records=64)
+    env.set_parallelism(parallelism)
+    stream = env.from_collection(rows, types).key_by("k")
+    found = [tuple(row) for row in getattr(stream, how)("v", emit=emit).execute_and_collect()]
+    combine = {"sum": lambda a, b: a + b, "min": min, "max": max}[how]
+    running, expected = {}, []
+    for key, value in rows:
+        running[key] = value if key not in running else combine(running[key], value)
+        expected.append((key, running[key]))
+    last = {row[0]: row[1] for row in found}
+    assert last == running
+    if emit == "record":
+        by_key = {key: [v for k, v in expected if k == key] for key in running}
+        assert {key: [v for k, v in found if k == key] for key in running} == by_key
+    else:
+        assert len(found) < len(rows)

@@ -1,0 +1,93 @@
+"""In-flight data at another parallelism: every record goes to the one subtask that owns it now. SPEC R6.7"""
+
+import pickle
+from collections import Counter
+
+import pytest
+from rig import plan_of, vertex_plan
+
+from headgate.errors import IllegalState
+from headgate.records.batch import Batch
+from headgate.records.frames import Kind
+from headgate.records.key_groups import owners_of
+from headgate.worker.backlog import CapturedFrame
+from headgate.worker.inflight import share_of
+from headgate.worker.inputs import decode
+from headgate.worker.keys import KeyReader
+
+
+def keyed(env):
+    numbers = env.from_sequence(0, 99).map(lambda x: x)
+    numbers.key_by(lambda x: x % 10).map(lambda x: x).name("reader").print()
+
+
+def typed(env):
+    env.from_sequence(0, 99).key_by(0).map(lambda x: x).name("reader").print()
+
+
+def custom(env):
+    numbers = env.from_sequence(0, 99).map(lambda x: x)
+    numbers.partition_custom(lambda key, n: key % n, lambda x: x).map(lambda x: x).name("reader").print()
+
+
+def balanced(env):
+    env.from_sequence(0, 99).map(lambda x: x).rebalance().map(lambda x: x).name("reader").print()
+
+
+def reader(program, parallelism):
+    def build(env):
+        env.set_parallelism(parallelism).set_max_parallelism(16)
+        program(env)
+
+    return vertex_plan(plan_of(build), "reader")
+
+
+def frame(plan, rows, skip, writer=0):
+    (edge,) = plan.inputs
+    if edge.type.is_typed:
+        body, kind = edge.type.to_batch(rows).serialize().to_pybytes(), Kind.ARROW
+    else:
+        body, kind = pickle.dumps(rows), Kind.PICKLE
+    return CapturedFrame(edge.id, writer, kind, 0, skip, body)
+
+
+def records(plan, frames):
+    for one in frames:
+        batch = decode(one, plan.inputs[0].type)
+        yield from batch.rows()[one.skip :]
+
+
+@pytest.mark.parametrize("program", [keyed, typed, custom, balanced])
+@pytest.mark.parametrize(("old", "new"), [(1, 3), (2, 3), (3, 2), (4, 1), (2, 2)])
+def test_every_record_has_one_new_owner(program, old, new):
+    plan = reader(program, new)
+    head = plan.vertex.head.id
+    stored = [[frame(plan, [-1, -2, *rows], 2), frame(plan, rows[:1], 0, 5)] for rows in owned(plan, old)]
+    found = Counter()
+    for subtask in range(new):
+        found += Counter(str(row) for row in records(plan, share_of(plan, subtask, {head: stored})))
+    assert found == Counter(str(row) for one in stored for row in records(plan, one))
+
+
+def owned(plan, old):
+    """Records as the old subtasks had them: of a keyed edge, those of their own key groups."""
+    edge, rows = plan.inputs[0], list(range(60))
+    if edge.ship != "hash":
+        return [rows[i::old] for i in range(old)]
+    batch = Batch.of_arrow(edge.type.to_batch(rows), edge.type) if edge.type.is_typed else Batch.of_rows(rows)
+    owners = owners_of(KeyReader(edge.partitioning.key, 16).groups(batch), 16, old)
+    return [[row for row, owner in zip(rows, owners, strict=True) if owner == i] for i in range(old)]
+
+
+def test_an_edge_that_is_gone_is_named():
+    plan = reader(keyed, 2)
+    lost = CapturedFrame(7, 0, Kind.PICKLE, 0, 0, pickle.dumps([1]))
+    with pytest.raises(IllegalState, match=r"in-flight data of edge 7 in front of .* the shape of the job has changed"):
+        share_of(plan, 0, {plan.vertex.head.id: [[lost], []]})
+
+
+def test_an_exchange_that_is_chained_now_is_refused():
+    plan = reader(keyed, 2)
+    lost = CapturedFrame(0, 0, Kind.PICKLE, 0, 0, pickle.dumps([1]))
+    with pytest.raises(IllegalState, match="now chained behind"):
+        share_of(plan, 0, {"0" * 32: [[lost], []]})

@@ -1,0 +1,73 @@
+"""The queue between the reading thread and the main loop: bounded, and it never makes a loop spin or sleep too long."""
+
+import threading
+import time
+
+import pyarrow as pa
+
+from headgate.worker.shell import Inflow
+
+
+def row(size):
+    return pa.py_buffer(b"x" * size)
+
+
+def test_a_full_queue_holds_the_reader():
+    inflow = Inflow(100)
+    put = []
+
+    def read():
+        for n in range(5):
+            inflow.put(row(60))
+            put.append(n)
+
+    threading.Thread(target=read, daemon=True).start()
+    time.sleep(0.2)
+    assert put == [0, 1]  # the second one went beyond the limit, the third waits
+    assert inflow.queued_bytes == 120
+    assert len(inflow.take(1)) == 1
+    time.sleep(0.2)
+    assert put == [0, 1, 2]
+
+
+def test_nothing_is_taken_when_there_is_no_room():
+    inflow = Inflow(100)
+    inflow.put(row(10))
+    assert inflow.take(0) == []
+    assert inflow.take(-5) == []
+    assert not inflow.empty
+
+
+def waited(inflow, seconds=0.3, for_rows=True):
+    started = time.monotonic()
+    inflow.wait(seconds, for_rows)
+    return time.monotonic() - started
+
+
+def test_wait_ends_with_a_row():
+    inflow = Inflow(100)
+    assert waited(inflow) >= 0.29
+    inflow.put(row(1))
+    assert waited(inflow) < 0.1
+    assert waited(inflow) < 0.1  # it is still there
+
+
+def test_a_row_for_which_there_is_no_room_is_no_reason_to_wake():
+    inflow = Inflow(100)
+    inflow.put(row(1))
+    assert waited(inflow, for_rows=False) >= 0.29
+
+
+def test_wake_ends_one_wait_even_if_it_came_before():
+    inflow = Inflow(100)
+    inflow.wake()
+    assert waited(inflow) < 0.1
+    assert waited(inflow) >= 0.29
+
+
+def test_the_end_of_the_input_wakes_once():
+    """A source has read its input to the end from the first moment: its waits must still be waits."""
+    inflow = Inflow(100)
+    inflow.end(None)
+    assert waited(inflow) < 0.1
+    assert waited(inflow) >= 0.29

@@ -1,0 +1,95 @@
+"""Keys of a batch: columns and selectors must find the same key group for the same key."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.api.functions import KeySelector
+from headgate.api.stream import key_spec
+from headgate.errors import HeadgateError
+from headgate.records.batch import Batch
+from headgate.records.types import PICKLED, as_type
+from headgate.worker.keys import KeyReader
+
+RECORD = as_type("s string, i int, l bigint, d double, b boolean, y binary")
+_records = st.lists(
+    st.tuples(
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
+        st.integers(0, (1 << 31) - 1),  # a negative int32 has a key group of its own, see connect()
+        st.integers(-(1 << 63), (1 << 63) - 1),
+        st.floats(),
+        st.booleans(),
+        st.binary(max_size=5),
+    ),
+    min_size=1,
+    max_size=10,
+)
+_columns = st.one_of(
+    st.sampled_from(RECORD.schema.names), st.lists(st.sampled_from(RECORD.schema.names), min_size=1, unique=True)
+)
+
+
+def readers(columns, max_parallelism=128):
+    """By columns, and by a selector that reads the same fields."""
+    selector = (
+        (lambda row: row[columns]) if isinstance(columns, str) else (lambda row: tuple(row[name] for name in columns))
+    )
+    return (
+        KeyReader(key_spec(RECORD, columns, None), max_parallelism),
+        KeyReader(key_spec(RECORD, selector, None), max_parallelism),
+    )
+
+
+@given(_records, _columns, st.sampled_from([1, 2, 128, 32768]))
+def test_columns_and_selectors_agree(rows, columns, max_parallelism):
+    by_column, by_selector = readers(columns, max_parallelism)
+    batch = Batch.of_rows(rows, RECORD)
+    again = Batch.of_arrow(batch.arrow(), RECORD)
+    assert repr(by_column.keys(batch)) == repr(by_selector.keys(again))
+    groups = by_column.groups(batch).tolist()
+    assert groups == by_selector.groups(again).tolist()
+    assert all(0 <= group < max_parallelism for group in groups)
+
+
+@given(_records, _columns)
+def test_all_ways_to_a_key_group_agree(rows, columns):
+    for reader in readers(columns):
+        batch = Batch.of_arrow(RECORD.to_batch(rows), RECORD)
+        keys, groups = reader.keys_and_groups(batch)
+        assert groups == reader.groups(batch).tolist()
+        assert groups == [reader.group_of(key) for key in keys]
+        assert repr(keys) == repr(reader.keys(batch))
+
+
+def test_one_column_gives_the_bare_value_and_a_list_a_tuple():
+    batch = Batch.of_arrow(as_type("a int, b int").to_batch([(1, 2)]), as_type("a int, b int"))
+    assert KeyReader(key_spec(batch.type, "a", None), 128).keys(batch) == [1]
+    assert KeyReader(key_spec(batch.type, ["a"], None), 128).keys(batch) == [(1,)]
+    assert KeyReader(key_spec(batch.type, ("b", 0), None), 128).keys(batch) == [(2, 1)]
+
+
+def test_positions_of_untyped_tuples():
+    batch = Batch.of_rows([("a", 1, True)])
+    assert KeyReader(key_spec(PICKLED, 1, None), 128).keys(batch) == [1]
+    assert KeyReader(key_spec(PICKLED, [0, 1], None), 128).keys(batch) == [("a", 1)]
+
+
+class First(KeySelector):
+    def get_key(self, value):
+        return value[0]
+
+
+@pytest.mark.parametrize("selector", [First(), str, lambda row: row[0]])
+def test_selectors(selector):
+    (key,) = KeyReader(key_spec(PICKLED, selector, None), 128).keys(Batch.of_rows([("a", 1)]))
+    assert key == ("('a', 1)" if selector is str else "a")
+
+
+@pytest.mark.parametrize("columns", ["s", ["s", "i"]])
+def test_a_key_that_is_null_is_refused(columns):
+    batch = Batch.of_arrow(RECORD.to_batch([(None, 1, 1, 1.0, True, b"")]), RECORD)
+    for reader in readers(columns):
+        with pytest.raises(HeadgateError, match=r"key is None|key column has 1 null"):
+            reader.groups(batch)

@@ -1,0 +1,327 @@
+"""The output side: records are spread over targets, gathered into buffers, and leave as rows in order."""
+
+from __future__ import annotations
+
+import pickle
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.api.stream import key_spec
+from headgate.errors import UserCodeError
+from headgate.graph.job_graph import Edge, Partitioning
+from headgate.graph.plan import OutputEdge
+from headgate.records.batch import Batch
+from headgate.records.frames import DRAIN, STAMPED, Kind, read_frames
+from headgate.records.key_groups import key_group, owner
+from headgate.records.types import PICKLED, TypeMismatch, as_type
+from headgate.worker.failures import OperatorFailure
+from headgate.worker.output import EdgeWriter, Outbox
+
+NUMBER = as_type("bigint")
+MAX_ROW = 4 << 20
+
+
+class Writer:
+    """An edge writer, its outbox, and the records that came out of it."""
+
+    def __init__(self, partitioning, readers=1, type=PICKLED, buffer_size=1 << 18, writers=1, writer=0, outbox=None):
+        self.type = type
+        self.outbox = outbox or Outbox(buffer_size)
+        out = OutputEdge(Edge(7, 0, 1, 0, partitioning, type, None), readers, 128, 100)
+        self.writer = EdgeWriter(out, writer, writers, self.outbox, Random(1))
+
+    def emit(self, *values, stamps=None):
+        batch = Batch.of_rows(list(values), self.type)
+        batch.timestamps = None if stamps is None else np.array(stamps, np.int64)
+        self.writer.emit(batch)
+        return self
+
+    def finish(self):
+        self.writer.flush()
+        self.outbox.flush()
+        return self
+
+    def rows(self):
+        return [(target - 100, b"".join(pieces)) for target, pieces in self.outbox.take()]
+
+    def frames(self):
+        return [(target, frame) for target, row in self.rows() for frame in read_frames(row)]
+
+    def records(self):
+        """What each target got, in order."""
+        found: dict[int, list[object]] = {}
+        for target, frame in self.finish().frames():
+            assert (frame.edge, frame.writer) == (7, 0)
+            found.setdefault(target, []).extend(values_of(frame, self.type))
+        return found
+
+
+def values_of(frame, type=PICKLED):
+    body = frame.body
+    if frame.flags & STAMPED:
+        body = body[8 + 8 * int.from_bytes(body[:8], "little") :]
+    if frame.kind == Kind.ARROW:
+        return type.to_rows(pa.ipc.read_record_batch(pa.py_buffer(body), type.schema))
+    return pickle.loads(body)
+
+
+def stamps_of(frame):
+    if not frame.flags & STAMPED:
+        return None
+    count = int.from_bytes(frame.body[:8], "little")
+    return np.frombuffer(frame.body[8 : 8 + 8 * count], np.int64).tolist()
+
+
+# --- the outbox -----------------------------------------------------------------------------------------------------
+
+
+def test_a_row_leaves_when_it_is_full():
+    outbox = Outbox(buffer_size=10)
+    outbox.add(1, [b"12345"])
+    assert outbox.take() == []
+    outbox.add(2, [b"12345"])
+    outbox.add(1, [b"67890"])
+    assert outbox.take() == [(1, [b"12345", b"67890"])]
+    outbox.flush()
+    assert outbox.take() == [(2, [b"12345"])]
+    assert outbox.bytes_out == 15
+
+
+def test_a_frame_may_close_its_row():
+    outbox = Outbox(buffer_size=1000)
+    outbox.add(1, [b"a"])
+    outbox.add(1, [b"barrier"], close=True)
+    outbox.add(1, [b"c"])
+    assert outbox.take() == [(1, [b"a", b"barrier"])]
+
+
+def test_an_empty_outbox_has_nothing_to_flush():
+    outbox = Outbox(10)
+    outbox.flush()
+    assert outbox.take() == []
+
+
+# --- spreading ------------------------------------------------------------------------------------------------------
+
+_values = st.lists(st.lists(st.integers(-1000, 1000), min_size=1, max_size=20), max_size=8)
+_kinds = st.sampled_from(["rebalance", "rescale", "shuffle", "broadcast", "global", "hash", "custom", "forward"])
+_types = st.sampled_from([PICKLED, NUMBER])
+
+
+def partitioning(kind, type):
+    key = key_spec(type, lambda n: n, None)
+    return Partitioning(kind, key, (lambda key, n: key % n) if kind == "custom" else None)
+
+
+@given(_values, _kinds, _types, st.integers(1, 5), st.integers(1, 200))
+@settings(max_examples=200)
+def test_every_record_arrives_once_and_in_order(batches, kind, type, readers, buffer_size):
+    """FIFO for each channel, whatever the buffers do; broadcast reaches everybody."""
+    readers = 1 if kind == "forward" else readers
+    writer = Writer(partitioning(kind, type), readers, type, buffer_size)
+    for values in batches:
+        writer.emit(*values)
+    sent = [value for values in batches for value in values]
+    got = writer.records()
+    if kind == "broadcast":
+        assert got == (dict.fromkeys(range(readers), sent) if sent else {})
+    else:
+        assert sorted(v for values in got.values() for v in values) == sorted(sent)
+        for values in got.values():
+            assert is_subsequence(values, sent)
+    if kind == "global":
+        assert set(got) <= {0}
+    if kind == "custom":
+        assert all(v % readers == target for target, values in got.items() for v in values)
+    if kind == "hash":
+        assert all(owner(key_group(v, 128), 128, readers) == r for r, values in got.items() for v in values)
+    assert writer.writer.records_out == len(sent)
+
+
+def is_subsequence(part, whole):
+    rest = iter(whole)
+    return all(value in rest for value in part)
+
+
+@pytest.mark.parametrize("kind", ["rebalance", "rescale"])
+def test_round_robin_is_even(kind):
+    writer = Writer(Partitioning(kind), readers=4, type=NUMBER)
+    for size in (1, 3, 7, 2, 100):
+        writer.emit(*range(size))
+    sizes = [len(values) for values in writer.records().values()]
+    assert len(sizes) == 4
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_writers_of_few_records_start_at_different_targets():
+    """One record from each of 40 writers must not all end at the first reader."""
+    targets = set()
+    for n in range(40):
+        outbox = Outbox(1000)
+        out = OutputEdge(Edge(7, 0, 1, 0, Partitioning("rebalance"), PICKLED, None), 4, 128, 0)
+        writer = EdgeWriter(out, n, 40, outbox, Random(n))
+        writer.emit(Batch.of_rows([1]))
+        writer.flush()
+        outbox.flush()
+        targets |= {target for target, _ in outbox.take()}
+    assert targets == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("choice", [5, -1, 2, "1", None, 1.0])
+def test_a_custom_partitioner_out_of_range(choice):
+    writer = Writer(Partitioning("custom", key_spec(PICKLED, lambda n: n, None), lambda key, n: choice), readers=2)
+    with pytest.raises(UserCodeError) as caught:
+        writer.emit("k")
+    assert str(caught.value) == (
+        f"partition_custom() chose subtask {choice!r} for key 'k': it must be an integer from 0 to 1"
+    )
+
+
+def test_a_custom_partitioner_may_give_a_numpy_integer():
+    writer = Writer(Partitioning("custom", key_spec(PICKLED, lambda n: n, None), lambda k, n: np.int64(k % n)), 2)
+    assert writer.emit(1, 2, 3).records() == {0: [2], 1: [1, 3]}
+
+
+# --- buffers --------------------------------------------------------------------------------------------------------
+
+
+def test_records_wait_until_their_buffer_is_full():
+    writer = Writer(Partitioning("forward"), type=NUMBER, buffer_size=800)
+    for n in range(99):
+        writer.emit(n)
+    assert writer.frames() == []
+    writer.emit(99)
+    ((_, frame),) = writer.frames()
+    assert values_of(frame, NUMBER) == list(range(100))
+    assert writer.finish().frames() == []
+
+
+def test_a_flush_lets_them_go():
+    writer = Writer(Partitioning("forward")).emit(1).emit(2)
+    assert writer.frames() == []
+    ((_, frame),) = writer.finish().frames()
+    assert values_of(frame) == [1, 2]
+
+
+def test_small_frames_share_a_row():
+    """A row costs a third of a millisecond per hop: frames of two edges to one target travel together."""
+    first = Writer(Partitioning("forward"), buffer_size=1000)
+    second = Writer(Partitioning("forward"), outbox=first.outbox)
+    first.emit("a")
+    second.emit("b")
+    first.writer.flush()
+    second.writer.flush()
+    first.writer.event(Kind.WATERMARK, b"12345678")
+    first.outbox.flush()
+    ((_, row),) = first.rows()
+    assert [Kind(f.kind) for f in read_frames(row)] == [Kind.PICKLE, Kind.PICKLE, Kind.WATERMARK]
+
+
+def test_an_event_comes_behind_the_records_before_it():
+    writer = Writer(Partitioning("broadcast"), readers=2).emit(1)
+    writer.writer.event(Kind.END_OF_DATA, flags=DRAIN)
+    writer.emit(2)
+    writer.finish()
+    for reader in range(2):
+        frames = [f for target, row in writer.outbox.rows if target == 100 + reader for f in read_frames(b"".join(row))]
+        assert [f.kind for f in frames] == [Kind.PICKLE, Kind.END_OF_DATA, Kind.PICKLE]
+        assert frames[1].flags == DRAIN
+
+
+def test_an_event_reaches_every_channel():
+    writer = Writer(Partitioning("hash", key_spec(PICKLED, lambda n: n, None)), readers=3)
+    writer.writer.event(Kind.BARRIER, b"12345678", close=True)
+    assert [(target, f.kind) for target, f in writer.frames()] == [(r, Kind.BARRIER) for r in range(3)]
+
+
+def test_a_closing_event_ends_its_row():
+    writer = Writer(Partitioning("forward")).emit(1)
+    writer.writer.event(Kind.BARRIER, b"12345678", close=True)
+    ((_, row),) = writer.rows()
+    assert [f.kind for f in read_frames(row)] == [Kind.PICKLE, Kind.BARRIER]
+
+
+@pytest.mark.parametrize("buffer_size", [1 << 10, 1 << 18, 16 << 20])
+@pytest.mark.parametrize("type", [as_type("binary"), PICKLED])
+def test_a_large_batch_is_split(type, buffer_size):
+    """Spark never splits a row, so no row may be much larger than a few buffers."""
+    values = [bytes([n % 256]) * 100_000 for n in range(200)]
+    writer = Writer(Partitioning("forward"), type=type, buffer_size=buffer_size)
+    writer.emit(*values)
+    rows = writer.finish().rows()
+    assert max(len(row) for _, row in rows) <= buffer_size + MAX_ROW + 1000
+    assert [v for _, row in rows for f in read_frames(row) for v in values_of(f, type)] == values
+
+
+@pytest.mark.parametrize("type", [as_type("binary"), PICKLED])
+def test_one_record_larger_than_a_row_leaves_in_one_piece(type):
+    value = bytes(MAX_ROW + 1)
+    writer = Writer(Partitioning("forward"), type=type)
+    assert writer.emit(value).emit(b"small").emit(value).records() == {0: [value, b"small", value]}
+
+
+@pytest.mark.parametrize("type", [as_type("binary"), PICKLED])
+def test_a_large_batch_keeps_its_timestamps(type):
+    values = [bytes(1_000_000)] * 20
+    writer = Writer(Partitioning("forward"), type=type)
+    writer.emit(*values, stamps=range(20))
+    assert [s for _, f in writer.finish().frames() for s in stamps_of(f)] == list(range(20))
+
+
+# --- timestamps -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("type", [PICKLED, NUMBER])
+def test_timestamps_travel(type):
+    writer = Writer(Partitioning("forward"), type=type).emit(1, 2, stamps=[10, 20]).emit(3, stamps=[30])
+    ((_, frame),) = writer.finish().frames()
+    assert stamps_of(frame) == [10, 20, 30]
+    assert values_of(frame, type) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("type", [PICKLED, NUMBER])
+@pytest.mark.parametrize("stamped_first", [True, False])
+def test_records_with_and_without_timestamps_share_an_edge(type, stamped_first):
+    writer = Writer(Partitioning("forward"), type=type)
+    given = [([1], [10]), ([2], None)] if stamped_first else [([2], None), ([1], [10])]
+    for values, stamps in given:
+        writer.emit(*values, stamps=stamps)
+    assert [(values_of(f, type), stamps_of(f)) for _, f in writer.finish().frames()] == given
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_that_cannot_be_pickled():
+    writer = Writer(Partitioning("forward")).emit(1, lambda: 0)
+    with pytest.raises(UserCodeError) as caught:
+        writer.finish()
+    assert "a record cannot be sent to the next operator: a function cannot be pickled" in str(caught.value)
+    assert "emit plain values, or give the operator an output_type" in str(caught.value)
+
+
+def test_a_record_that_cannot_be_pickled_names_the_operator_that_made_it():
+    writer = Writer(Partitioning("forward"))
+    writer.writer.emit(Batch.of_output([lambda: 0], PICKLED, ("Map", "file.py:3")))
+    with pytest.raises(OperatorFailure) as caught:
+        writer.finish()
+    assert (caught.value.operator, caught.value.call_site) == ("Map", "file.py:3")
+    assert "cannot be pickled" in str(caught.value.cause)
+
+
+def test_a_record_of_the_wrong_type():
+    with pytest.raises(TypeMismatch, match="expected bigint, got 'x'"):
+        Writer(Partitioning("forward"), type=NUMBER).emit("x")
+
+
+@given(st.lists(st.binary(min_size=1, max_size=5000), min_size=1, max_size=30))
+def test_untyped_buffers_learn_how_large_records_are(values):
+    writer = Writer(Partitioning("forward"), buffer_size=2000)
+    for value in values:
+        writer.emit(value)
+    assert writer.records() == {0: values}

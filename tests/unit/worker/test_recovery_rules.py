@@ -1,0 +1,81 @@
+"""Rules of recovery: what a subtask that had finished says, and when a damaged checkpoint may be passed over."""
+
+import pytest
+from rig import Services, event, plan_of, vertex_plan, work_off
+
+from headgate import KeyedProcessFunction
+from headgate.api.two_phase import FileSink
+from headgate.checkpoint.types import Barrier
+from headgate.config import Configuration
+from headgate.driver.step_back import StepBack
+from headgate.errors import StorageError
+from headgate.graph.task_info import TaskInfo
+from headgate.records.frames import Kind
+from headgate.worker.restore import VertexRestore, read_restore
+from headgate.worker.snapshot import SubtaskRestore
+from headgate.worker.subtask import Subtask
+
+
+def program(env):
+    env.from_sequence(1, 9).add_sink(FileSink("/nowhere")).name("files")
+
+
+def bare(env):
+    env.from_sequence(1, 9).print()
+
+
+class Pass(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield value
+
+
+def keyed(env):
+    env.from_sequence(1, 9).map(lambda x: x).key_by(lambda x: x).process(Pass()).name("keyed").print()
+
+
+def test_a_vertex_that_had_finished_is_restored_as_finished():  # SPEC R4.5
+    plan = vertex_plan(plan_of(program), "Sequence")
+    restore = read_restore(VertexRestore(7, 1, 128, {}, claim=False, finished=True), 0, plan)
+    assert restore.finished
+
+
+def test_a_subtask_that_had_finished_says_so_and_opens_nothing():  # SPEC R4.5
+    plan = plan_of(keyed)
+    part = vertex_plan(plan, "keyed")
+    info = TaskInfo("keyed", part.vertex.head.id, 0, 1, 128, 0, "0" * 32)
+    restore = SubtaskRestore(7, finished=True)
+    task = Subtask(part, 0, plan.settings, Services(), info, (0, 1, plan.width(2)), restore)
+    task.open()
+    assert task.next_deadline() is None  # timers of an operator that is not open are not asked for
+    task.receive(event(Kind.BARRIER, body=Barrier(8, 0).encode()))
+    work_off(task)
+    (snapshot,) = task.take_snapshots()
+    assert snapshot.finished_on_restore
+    assert snapshot.operators == []
+    task.notify_complete(8)
+    task.notify_aborted(9)
+    task.close()
+
+
+DAMAGE = StorageError("'chk-7/_metadata' is damaged")
+
+
+def test_a_damaged_checkpoint_is_passed_over_loudly():
+    warning = StepBack(plan_of(bare), Configuration()).over(7, DAMAGE)
+    assert warning == "checkpoint 7 is DAMAGED, stepping back to an older one: 'chk-7/_metadata' is damaged"
+
+
+def test_it_is_not_when_a_sink_may_have_committed_with_it():
+    with pytest.raises(StorageError, match=r"DAMAGED.*sink 'files' may have committed.*allow-repeated-output=true"):
+        StepBack(plan_of(program), Configuration()).over(7, DAMAGE)
+
+
+def test_unless_repeated_output_is_allowed():
+    conf = Configuration({"headgate.recovery.allow-repeated-output": "true"})
+    assert "output may be REPEATED" in StepBack(plan_of(program), conf).over(7, DAMAGE)
+
+
+def test_it_is_not_when_that_is_switched_off():
+    conf = Configuration({"headgate.recovery.step-back": "false"})
+    with pytest.raises(StorageError, match="step-back=false forbids"):
+        StepBack(plan_of(bare), conf).over(7, DAMAGE)

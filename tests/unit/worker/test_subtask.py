@@ -1,0 +1,414 @@
+"""The subtask, stepped by hand: ends, slices, order, buffers and time."""
+
+from __future__ import annotations
+
+import pytest
+from rig import Services, data, event, frames_to, plan_of, relay, subtask, taken, work_off
+
+from headgate.api.functions import MapFunction, SinkFunction
+from headgate.errors import IllegalState
+from headgate.records.frames import DRAIN, Kind
+from headgate.worker.failures import OperatorFailure
+from headgate.worker.subtask import Status
+
+END_OF_DATA, END_OF_PARTITION, END = Kind.END_OF_DATA, Kind.END_OF_PARTITION, Kind.END
+
+
+def three_levels(env):
+    """source x1 -> double x2 -> collect x1"""
+    stream = env.from_collection([1, 2]).rebalance().map(lambda n: n * 2).set_parallelism(2).name("double")
+    stream.rebalance().map(lambda n: n).name("last").collect_into("out")
+
+
+def middle(services=None, **conf):
+    task = subtask(plan_of(three_levels, **conf), "double", 0, services)
+    task.open()
+    return task
+
+
+def last(services):
+    """One reader of two writers."""
+    task = subtask(plan_of(three_levels), "last", 0, services)
+    task.open()
+    return task
+
+
+# --- ends -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_ends_go_out_in_order():
+    """END_OF_DATA behind the last record, END_OF_PARTITION behind it, then the task's own end in a row of its own."""
+    task = middle()
+    task.receive(data(1, 2, edge=0))
+    task.receive(event(END_OF_DATA))
+    work_off(task)
+    assert task.status is Status.RUNNING
+    task.receive(event(END_OF_PARTITION))
+    work_off(task)
+    assert task.status is Status.FINISHED
+    rows = taken(task)
+    assert frames_to(rows, 0) == [
+        (Kind.PICKLE, [2, 4]),
+        (END_OF_DATA, None),
+        (END_OF_PARTITION, None),
+        (END, None),
+    ]
+    assert [f.kind for f in rows[-1][1]] == [END]
+    assert rows[0][1][1].flags == DRAIN
+
+
+def test_a_source_ends_when_it_has_no_more():
+    task = subtask(plan_of(three_levels), "Collection", 0)
+    task.open()
+    assert task.step(1) == 1
+    assert task.status is Status.RUNNING
+    assert task.step(1) == 1
+    assert task.status is Status.FINISHED
+    rows = taken(task)
+    kinds = [[kind for kind, _ in frames_to(rows, target)] for target in (0, 1)]
+    for found in kinds:
+        assert found[-3:] == [END_OF_DATA, END_OF_PARTITION, END]
+    assert sum(found.count(Kind.PICKLE) for found in kinds) == 2
+
+
+def test_the_physical_end_goes_to_every_task_of_the_next_level():
+    """Also to tasks that this one has no channel to."""
+
+    def program(env):
+        env.from_sequence(1, 4).set_parallelism(2).rescale().map(str).set_parallelism(2).collect_into("out")
+
+    task = subtask(plan_of(program), "Sequence", 1)
+    task.open()
+    task.step(100)
+    rows = taken(task)
+    assert [f.writer for to, frames in rows for f in frames if to == 0] == [1]  # only the end of task 1
+    assert frames_to(rows, 0) == [(END, None)]
+    assert [kind for kind, _ in frames_to(rows, 1)][-1] is END
+
+
+def test_a_subtask_is_finished_when_all_of_its_channels_are():
+    services = Services()
+    task = last(services)
+    task.receive(data("a", edge=1, writer=0))
+    task.receive(event(END_OF_DATA, 1, 0))
+    task.receive(event(END_OF_PARTITION, 1, 0))
+    task.receive(data("b", edge=1, writer=1))
+    work_off(task)
+    assert task.status is Status.RUNNING
+    task.receive(event(END_OF_DATA, 1, 1))
+    task.receive(event(END_OF_PARTITION, 1, 1))
+    work_off(task)
+    assert task.status is Status.FINISHED
+    assert services.collected() == ["a", "b"]
+    assert not task.has_work()
+
+
+def test_all_input_ended_counts_the_physical_ends_of_every_writer():
+    task = last(Services())
+    assert not task.all_input_ended()
+    task.receive(event(END, 0, 1))
+    assert not task.all_input_ended()
+    task.receive(event(END, 0, 0))
+    assert task.all_input_ended()
+
+
+@pytest.mark.parametrize("writer", [0, 7])
+def test_a_physical_end_twice_or_from_nobody(writer):
+    task = last(Services())
+    task.receive(event(END, 0, 0))
+    with pytest.raises(IllegalState, match=f"task {writer} of the level before sent its end twice, or does not exist"):
+        task.receive(event(END, 0, writer))
+
+
+@pytest.mark.parametrize("stepped", [True, False])
+@pytest.mark.parametrize(
+    "late",
+    [data(1), event(END_OF_DATA), event(END_OF_PARTITION), event(Kind.WATERMARK)],
+    ids=["data", "end of data", "end", "watermark"],
+)
+def test_a_frame_behind_the_end_of_its_channel(stepped, late):
+    task = middle()
+    task.receive(event(END_OF_DATA))
+    task.receive(event(END_OF_PARTITION))
+    if stepped:
+        work_off(task)
+    with pytest.raises(IllegalState, match="a frame behind the end of channel 0/0"):
+        task.receive(late)
+
+
+@pytest.mark.parametrize("late", [data(1), event(END_OF_DATA)], ids=["data", "end of data"])
+def test_records_behind_the_end_of_data(late):
+    task = middle()
+    task.receive(event(END_OF_DATA))
+    with pytest.raises(IllegalState, match="behind the end of data of channel 0/0"):
+        task.receive(late)
+
+
+def test_events_may_follow_the_end_of_data():
+    """Barriers flow between END_OF_DATA and END_OF_PARTITION (FLIP-147)."""
+    task = middle()
+    task.receive(event(END_OF_DATA))
+    task.receive(event(Kind.CANCEL_MARKER, body=bytes(8)))
+    work_off(task)
+    assert task.status is Status.RUNNING
+
+
+def test_a_channel_that_ends_without_the_end_of_its_data():
+    task = middle()
+    with pytest.raises(IllegalState, match="channel 0/0 ended without END_OF_DATA"):
+        task.receive(event(END_OF_PARTITION))
+
+
+def test_a_frame_of_an_unknown_channel():
+    task = middle()
+    with pytest.raises(IllegalState, match="a frame for channel 0/5, which this subtask does not have"):
+        task.receive(data(1, writer=5))
+
+
+class Ending(SinkFunction):
+    log: list[object] = []  # noqa: RUF012 - shared on purpose: functions are copied into the subtask
+
+    def invoke(self, value, context):
+        Ending.log.append(value)
+
+    def finish(self):
+        Ending.log.append("finish")
+
+    def close(self):
+        Ending.log.append("close")
+
+
+def test_operators_finish_behind_the_last_record_and_close_at_last():
+    Ending.log.clear()
+    task = subtask(plan_of(lambda env: env.from_collection([1, 2]).add_sink(Ending())), "Sink")
+    task.open()
+    task.step(100)
+    assert Ending.log == [1, 2, "finish"]
+    task.close()
+    assert Ending.log == [1, 2, "finish", "close"]
+
+
+# --- input ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_worked_off_in_slices():
+    services = Services()
+    task = last(services)
+    task.receive(data(*range(10), edge=1))
+    assert [task.step(4) for _ in range(4)] == [4, 4, 2, 0]
+    assert services.collected() == list(range(10))
+    assert task.records_in == 10
+
+
+def test_slices_of_one_batch_are_not_mixed_with_the_next():
+    services = Services()
+    task = last(services)
+    task.receive(data(1, 2, 3, edge=1, writer=0))
+    task.receive(data(4, 5, edge=1, writer=1))
+    while task.has_events():
+        task.step(2)
+    assert services.collected() == [1, 2, 3, 4, 5]
+
+
+def test_queued_bytes_are_those_of_frames_that_wait():
+    task = middle()
+    assert task.queued_bytes == 0
+    task.receive(data(1, 2))
+    task.receive(event(END_OF_DATA, body=b"1234"))
+    waiting = task.queued_bytes
+    assert waiting == task.bytes_in > 4
+    task.step(100)
+    assert task.queued_bytes == 4
+    task.step(100)
+    assert task.queued_bytes == 0
+
+
+def test_has_work():
+    task = subtask(plan_of(three_levels), "double")
+    assert not task.has_work()  # not opened
+    task.open()
+    assert not task.has_work()
+    task.receive(data(1, 2))
+    assert task.has_work()
+    task.step(1)
+    assert task.has_work()  # half a batch
+    task.step(1)
+    assert not task.has_work()
+
+
+def test_a_source_always_has_work_until_it_has_finished():
+    task = subtask(plan_of(three_levels), "Collection")
+    task.open()
+    assert task.has_work()
+    task.step(100)
+    assert not task.has_work()
+
+
+def test_several_frames_in_one_row():
+    services = Services()
+    task = last(services)
+    task.receive(data(1, edge=1) + data(2, edge=1) + event(END_OF_DATA, 1))
+    work_off(task)
+    assert services.collected() == [1, 2]
+
+
+# --- buffers and time -----------------------------------------------------------------------------------------------
+
+
+def test_records_wait_for_their_buffer():
+    task = middle()
+    task.receive(data(1))
+    work_off(task)
+    assert task.take() == []
+    task.flush()
+    assert frames_to(taken(task), 0) == [(Kind.PICKLE, [2])]
+
+
+def test_buffer_timeout_0_lets_every_slice_go():
+    task = middle(execution_buffer__timeout=0)
+    task.receive(data(1, 2))
+    task.step(1)
+    assert frames_to(taken(task), 0) == [(Kind.PICKLE, [2])]
+    task.step(1)
+    assert frames_to(taken(task), 0) == [(Kind.PICKLE, [4])]
+    assert task.next_deadline() is None
+
+
+def test_a_positive_buffer_timeout_is_a_deadline():
+    services = Services()
+    services.time = 1000
+    task = middle(services, execution_buffer__timeout=50)
+    assert task.next_deadline() is None
+    task.receive(data(1))
+    task.receive(data(2))
+    task.step(1)
+    assert task.next_deadline() == 1050
+    services.time = 1020
+    task.step(1)
+    assert task.next_deadline() == 1050  # of the oldest record
+    task.on_time(1049)
+    assert task.take() == []
+    task.on_time(1050)
+    assert frames_to(taken(task), 0) == [(Kind.PICKLE, [2, 4])]
+    assert task.next_deadline() is None
+
+
+def test_a_busy_subtask_keeps_its_buffer_timeout():
+    services = Services()
+    task = middle(services, execution_buffer__timeout=50)
+    task.receive(data(1))
+    task.receive(data(2))
+    task.step(1)
+    services.time = 60
+    task.step(1)
+    assert frames_to(taken(task), 0) == [(Kind.PICKLE, [2, 4])]
+
+
+def test_no_buffer_timeout_waits_until_the_buffer_is_full():
+    services = Services()
+    task = middle(services, execution_buffer__timeout=-1)
+    task.receive(data(1))
+    work_off(task)
+    services.time = 10**9
+    task.on_time(services.time)
+    assert task.take() == []
+    assert task.next_deadline() is None
+
+
+def test_an_operators_own_buffer_timeout_wins():
+    def program(env):
+        env.from_collection([1, 2]).set_buffer_timeout(0).rebalance().map(str).set_parallelism(2).collect_into("out")
+
+    task = subtask(plan_of(program, execution_buffer__timeout=1000), "Collection")
+    task.open()
+    task.step(1)
+    rows = taken(task)
+    assert [kind for kind, _ in frames_to(rows, 0) + frames_to(rows, 1)] == [Kind.PICKLE]
+    assert task.next_deadline() is None
+
+
+# --- failures -------------------------------------------------------------------------------------------------------
+
+
+class Rich(MapFunction):
+    log: list[str] = []  # noqa: RUF012 - shared on purpose: functions are copied into the subtask
+
+    def __init__(self, name):
+        self.name = name
+
+    def open(self, runtime_context):
+        Rich.log.append(f"open {self.name} {runtime_context.get_task_name_with_subtasks()}")
+
+    def map(self, value):
+        return value
+
+    def close(self):
+        Rich.log.append(f"close {self.name}")
+        if self.name == "first":
+            raise RuntimeError("close failed")
+
+
+def test_operators_are_opened_from_the_end_and_all_are_closed():
+    def program(env):
+        stream = env.from_collection([1]).map(Rich("first")).name("one").map(Rich("second")).name("two")
+        stream.collect_into("out")
+
+    Rich.log.clear()
+    task = subtask(plan_of(program), "one")
+    task.open()
+    assert Rich.log == ["open second two (1/1)#0", "open first one (1/1)#0"]
+    with pytest.raises(OperatorFailure) as caught:
+        task.close()
+    assert Rich.log[2:] == ["close first", "close second"]
+    assert caught.value.operator == "one"
+
+
+# --- relays ---------------------------------------------------------------------------------------------------------
+
+
+def skipping(env):
+    """The source feeds the first map and, past it, the last operator."""
+    source = env.from_collection([1, 2]).name("source")
+    far = source.rebalance().map(lambda n: n).set_parallelism(2).name("far")
+    far.rebalance().union(source.rebalance()).map(lambda n: n).set_parallelism(3).name("end").collect_into("out")
+
+
+def test_a_relay_passes_rows_on_unchanged_and_in_order():
+    plan = plan_of(skipping)
+    (level,) = [n for n, slots in enumerate(plan.layout.levels) if any(s.relay for s in slots)]
+    index = next(i for i, s in enumerate(plan.layout.levels[level]) if s.relay and s.subtask == 2)
+    task = relay(plan, level, index)
+    task.open()
+    rows = [
+        data(1, 2, edge=1),
+        event(END_OF_DATA, 1),
+        event(Kind.BARRIER, 1, body=b"x" * 100),
+        event(END_OF_PARTITION, 1),
+    ]
+    for row in rows:
+        task.receive(row)
+    passed = task.take()
+    target = plan.layout.index(level + 1, plan.layout.levels[level][index].vertex, 2)
+    assert [(to, b"".join(pieces)) for to, pieces in passed] == [(target, row) for row in rows]
+    assert task.status is Status.RUNNING
+    assert not task.has_work()
+    assert task.next_deadline() is None
+    task.receive(event(END, 0, 0))
+    assert task.status is Status.FINISHED
+    assert [(to, [f.kind for f in frames]) for to, frames in taken(task)] == [
+        (n, [END]) for n in range(plan.width(level + 1))
+    ]
+    assert task.bytes_in == sum(map(len, rows))
+
+
+def test_a_relay_ends_with_the_last_task_before_it():
+    plan = plan_of(skipping)
+    (level,) = [n for n, slots in enumerate(plan.layout.levels) if any(s.relay for s in slots)]
+    task = relay(plan, level, len(plan.layout.levels[level]) - 1)
+    task.open()
+    for writer in range(plan.width(level - 1)):
+        assert not task.all_input_ended()
+        assert task.status is Status.RUNNING
+        task.receive(event(END, 0, writer))
+    assert task.all_input_ended()
+    assert task.status is Status.FINISHED
