@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headgate.checkpoint.handles import KeyedStateHandle, decode_handle, detach, encode_handle
+from handle_sizes import detach
+from headgate.checkpoint.handles import KeyedStateHandle, decode_handle, encode_handle
 from headgate.records.key_groups import KeyGroupRange, key_group, key_group_range
 from headgate.state.api import StateDescriptor, StateTtlConfig, Time
 from headgate.state.backend import BackendSetup, KeyedStateBackend, SnapshotKind

@@ -129,7 +129,7 @@ class StateSnapshotReader:
                     yield info(meta.name, meta.kind, table_schema(meta, handle.key_type.type_info()), handle.backend)
         left = operator_state_of(SnapshotReader(self._store), subtask.pieces)
         for state in left.states if left is not None else ():
-            types = tuple(type.restore() for type in state.types)
+            types = tuple(type.type_info() for type in state.types)
             yield info(state.name, str(state.mode), operator_schema(types), "operator state")
 
     def state(self, operator: str, name: str) -> StateInfo:
@@ -173,7 +173,7 @@ class StateSnapshotReader:
             left = operator_state_of(SnapshotReader(self._store), subtask.pieces)
             for state in left.states if left is not None else ():
                 if state.name == part.state:
-                    types = tuple(type.restore() for type in state.types)
+                    types = tuple(type.type_info() for type in state.types)
                     yield from operator_table(decode_elements(state, types), types, subtask.index).to_batches()
             return
         groups = KeyGroupRange(*part.groups)

@@ -54,8 +54,6 @@ OUT = TypeVar("OUT")
 class State(ABC):
     """State of the current key."""
 
-    __slots__ = ()
-
     @abstractmethod
     def clear(self) -> None:
         """Remove what is stored for the current key; other keys keep theirs."""
@@ -63,8 +61,6 @@ class State(ABC):
 
 class ValueState(State, Generic[T]):
     """One value per key; None is the absence of one."""
-
-    __slots__ = ()
 
     @abstractmethod
     def value(self) -> T | None:
@@ -80,8 +76,6 @@ class ListState(State, Generic[T]):
 
     Iterating a handle iterates the elements of the current key.
     """
-
-    __slots__ = ()
 
     @abstractmethod
     def get(self) -> list[T]:
@@ -120,8 +114,6 @@ class MapEntries(Iterator[T]):
 
 class MapState(State, Generic[K, V]):
     """A map per key, stored entry by entry. Iterating a handle iterates the keys of the map."""
-
-    __slots__ = ()
 
     @abstractmethod
     def get(self, key: K) -> V | None:
@@ -178,8 +170,6 @@ class MapState(State, Generic[K, V]):
 class ReducingState(State, Generic[T]):
     """All values added for a key, combined into one by the descriptor's function."""
 
-    __slots__ = ()
-
     @abstractmethod
     def get(self) -> T | None:
         """The combined value, or None."""
@@ -191,8 +181,6 @@ class ReducingState(State, Generic[T]):
 
 class AggregatingState(State, Generic[IN, OUT]):
     """All values added for a key, folded into an accumulator by the descriptor's function."""
-
-    __slots__ = ()
 
     @abstractmethod
     def get(self) -> OUT | None:
@@ -217,7 +205,6 @@ class StateDescriptor:
         self.name = name
         self.type: TypeInformation = as_type(type_info)
         self.ttl: StateTtlConfig | None = None
-        self.queryable_name: str | None = None
 
     def get_name(self) -> str:
         """The name of the state, unique in its operator."""
@@ -236,24 +223,7 @@ class StateDescriptor:
         """
         if not isinstance(ttl_config, StateTtlConfig):
             ttl_config = StateTtlConfig.new_builder(ttl_config).build()
-        if ttl_config.is_enabled and self.queryable_name is not None:
-            raise self._excluded()
         self.ttl = ttl_config if ttl_config.is_enabled else None
-
-    def set_queryable(self, queryable_name: str) -> None:
-        """The name under which outsiders may read the state; excludes time to live."""
-        if not isinstance(queryable_name, str) or not queryable_name:
-            raise InvalidArgument(
-                f"state '{self.name}': a queryable name is a str that is not empty, got {queryable_name!r}"
-            )
-        if self.ttl is not None:
-            raise self._excluded()
-        self.queryable_name = queryable_name
-
-    def _excluded(self) -> InvalidArgument:
-        return InvalidArgument(
-            f"state '{self.name}' cannot be queryable and have a time to live: expired values would be served; drop one of the two"
-        )
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and isinstance(other, StateDescriptor) and other.name == self.name

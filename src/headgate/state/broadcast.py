@@ -32,8 +32,6 @@ class ReadOnlyBroadcastState(Generic[K, V]):
     (10, 10, True, [('limit', 10)])
     """
 
-    __slots__ = ("_entries", "name")
-
     def __init__(self, name: str, entries: dict[K, V] | None = None) -> None:
         self.name = name
         self._entries: dict[K, V] = {} if entries is None else entries
@@ -119,8 +117,6 @@ class BroadcastState(ReadOnlyBroadcastState[K, V]):
     ['b']
     """
 
-    __slots__ = ()
-
     def put(self, key: K, value: V) -> None:
         """Set the value of a key. None is a value, not a key."""
         if key is None:
@@ -192,8 +188,6 @@ class BroadcastStates:
     >>> states.read_only("rules").get("a")
     1
     """
-
-    __slots__ = ("_read_only", "_writable")
 
     def __init__(self, states: list[BroadcastState[Any, Any]]) -> None:
         self._writable = {state.name: state for state in states}

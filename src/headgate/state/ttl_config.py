@@ -1,4 +1,4 @@
-"""How long state lives: `Time`, `StateTtlConfig` and its builder, in PyFlink's spelling (SPEC R2.1)."""
+"""Time to live of state: `Time`, `StateTtlConfig` and its builder, with PyFlink's names (SPEC R2.1)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEFAULT_INCREMENTAL = (5, False)
 
 
 class Time:
-    """A length of time, as PyFlink's `Time`.
+    """A duration, as PyFlink's `Time`.
 
     >>> Time.hours(1).to_milliseconds(), Time.seconds(2) == Time.milliseconds(2000)
     (3600000, True)
@@ -28,31 +28,25 @@ class Time:
 
     @classmethod
     def milliseconds(cls, milliseconds: int) -> Time:
-        """That many milliseconds."""
         return cls(milliseconds)
 
     @classmethod
     def seconds(cls, seconds: int) -> Time:
-        """That many seconds."""
         return cls(seconds * 1000)
 
     @classmethod
     def minutes(cls, minutes: int) -> Time:
-        """That many minutes."""
         return cls(minutes * 60_000)
 
     @classmethod
     def hours(cls, hours: int) -> Time:
-        """That many hours."""
         return cls(hours * 3_600_000)
 
     @classmethod
     def days(cls, days: int) -> Time:
-        """That many days."""
         return cls(days * 86_400_000)
 
     def to_milliseconds(self) -> int:
-        """The length in milliseconds."""
         return self._milliseconds
 
     def __eq__(self, other: object) -> bool:
@@ -66,7 +60,7 @@ class Time:
 
 
 def milliseconds_of(length: Time | timedelta | int) -> int:
-    """A length of time in whole milliseconds; a plain int is milliseconds already.
+    """A duration in whole milliseconds; a plain int is milliseconds already.
 
     >>> milliseconds_of(timedelta(seconds=1))
     1000
@@ -77,9 +71,7 @@ def milliseconds_of(length: Time | timedelta | int) -> int:
         return length // timedelta(milliseconds=1)
     if isinstance(length, int) and not isinstance(length, bool):
         return length
-    raise InvalidArgument(
-        f"{length!r} is not a length of time: give Time.hours(1), a timedelta, or milliseconds as int"
-    )
+    raise InvalidArgument(f"{length!r} is not a duration: give Time.hours(1), a timedelta, or milliseconds as int")
 
 
 def _positive(ttl: Time | timedelta | int) -> int:
@@ -91,7 +83,7 @@ def _positive(ttl: Time | timedelta | int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CleanupStrategies:
-    """What frees expired state besides reading it (SPEC R2.5)."""
+    """What removes expired state besides reading it (SPEC R2.5)."""
 
     full_snapshot: bool = False
     incremental: tuple[int, bool] | None = None
@@ -106,7 +98,7 @@ class CleanupStrategies:
 
 
 class StateTtlConfig:
-    """How long state lives, what renews it, and how expired state goes.
+    """How long state lives, which accesses renew it, and how expired state is removed.
 
     >>> config = (
     ...     StateTtlConfig.new_builder(Time.hours(1))
@@ -118,8 +110,6 @@ class StateTtlConfig:
     (3600000, (10, True))
     """
 
-    __slots__ = ("cleanup", "ttl", "update_type", "visibility")
-
     class UpdateType(enum.Enum):
         """Which accesses renew an entry."""
 
@@ -128,13 +118,13 @@ class StateTtlConfig:
         OnReadAndWrite = 2
 
     class StateVisibility(enum.Enum):
-        """Whether a read may still see an expired entry that nobody has removed yet."""
+        """Whether a read may return an expired entry that is not removed yet."""
 
         ReturnExpiredIfNotCleanedUp = 0
         NeverReturnExpired = 1
 
     class TtlTimeCharacteristic(enum.Enum):
-        """The clock of expiry; there is only one."""
+        """The clock of expiry: processing time only."""
 
         ProcessingTime = 0
 
@@ -162,12 +152,12 @@ class StateTtlConfig:
 
     @property
     def renews_on_read(self) -> bool:
-        """Whether a read starts the time anew."""
+        """Whether a read renews an entry."""
         return self.update_type is StateTtlConfig.UpdateType.OnReadAndWrite
 
     @property
     def returns_expired(self) -> bool:
-        """Whether a read may see an expired entry once."""
+        """Whether a read may return an expired entry once."""
         return self.visibility is StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
 
     def get_ttl(self) -> Time:
@@ -179,25 +169,19 @@ class StateTtlConfig:
         return self.update_type
 
     def get_state_visibility(self) -> StateTtlConfig.StateVisibility:
-        """Whether expired entries can be seen."""
+        """Whether a read may return expired entries."""
         return self.visibility
 
     def get_cleanup_strategies(self) -> CleanupStrategies:
-        """What frees expired state."""
+        """What removes expired state."""
         return self.cleanup
 
     def __repr__(self) -> str:
         return f"StateTtlConfig({self.ttl} ms, {self.update_type.name}, {self.visibility.name})"
 
     class Builder:
-        """Collects the settings of a StateTtlConfig."""
-
         def __init__(self, ttl: Time | timedelta | int) -> None:
-            self._ttl = milliseconds_of(ttl)
-            if self._ttl <= 0:
-                raise InvalidArgument(
-                    f"time to live must be more than 0 ms, got {self._ttl} ms; to switch it off, leave it out"
-                )
+            self._ttl = _positive(ttl)
             self._update_type = StateTtlConfig.UpdateType.OnCreateAndWrite
             self._visibility = StateTtlConfig.StateVisibility.NeverReturnExpired
             self._full_snapshot = False
@@ -219,16 +203,16 @@ class StateTtlConfig:
             return self.set_update_type(StateTtlConfig.UpdateType.OnReadAndWrite)
 
         def set_state_visibility(self, visibility: StateTtlConfig.StateVisibility) -> StateTtlConfig.Builder:
-            """Whether expired entries can be seen; default: never."""
+            """Whether a read may return expired entries; default: never."""
             self._visibility = visibility
             return self
 
         def return_expired_if_not_cleaned_up(self) -> StateTtlConfig.Builder:
-            """A read may see an expired entry once."""
+            """A read may return an expired entry once."""
             return self.set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
 
         def never_return_expired(self) -> StateTtlConfig.Builder:
-            """A read never sees an expired entry (the default)."""
+            """A read never returns an expired entry (the default)."""
             return self.set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
 
         def set_ttl_time_characteristic(self, clock: StateTtlConfig.TtlTimeCharacteristic) -> StateTtlConfig.Builder:
@@ -242,40 +226,38 @@ class StateTtlConfig:
             return self
 
         def cleanup_full_snapshot(self) -> StateTtlConfig.Builder:
-            """Leave expired entries out of snapshots; the running state is not touched."""
+            """Leave expired entries out of snapshots; the running state keeps them."""
             self._full_snapshot = True
             return self
 
         def cleanup_incrementally(
             self, cleanup_size: int, run_cleanup_for_every_record: bool
         ) -> StateTtlConfig.Builder:
-            """Check `cleanup_size` entries at each state access, and if asked at each record (hashmap backend)."""
+            """Check `cleanup_size` entries at each state access, and optionally at each record (hashmap backend)."""
             if cleanup_size <= 0:
                 raise InvalidArgument(f"cleanup_incrementally needs at least 1 entry per access, got {cleanup_size}")
             self._incremental = (cleanup_size, run_cleanup_for_every_record)
             return self
 
         def cleanup_in_rocksdb_compact_filter(self, query_time_after_num_entries: int = 1000) -> StateTtlConfig.Builder:
-            """Drop expired entries on disk, looking at the clock every so many entries (rocksdb backend)."""
+            """Remove expired entries on disk, reading the clock every `query_time_after_num_entries` (rocksdb backend)."""
             if query_time_after_num_entries <= 0:
                 raise InvalidArgument(
-                    f"cleanup_in_rocksdb_compact_filter needs at least 1 entry per look at the clock, "
+                    f"cleanup_in_rocksdb_compact_filter needs at least 1 entry per reading of the clock, "
                     f"got {query_time_after_num_entries}"
                 )
             self._compact_filter = query_time_after_num_entries
             return self
 
         def disable_cleanup_in_background(self) -> StateTtlConfig.Builder:
-            """Only clean in the background what is configured explicitly."""
+            """Clean in the background only with the strategies that are configured explicitly."""
             self._background = False
             return self
 
         def set_ttl(self, ttl: Time | timedelta | int) -> StateTtlConfig.Builder:
-            """Another time to live."""
             self._ttl = _positive(ttl)
             return self
 
         def build(self) -> StateTtlConfig:
-            """The configuration."""
             cleanup = CleanupStrategies(self._full_snapshot, self._incremental, self._compact_filter, self._background)
             return StateTtlConfig(self._ttl, self._update_type, self._visibility, cleanup)

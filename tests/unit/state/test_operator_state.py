@@ -189,8 +189,8 @@ def test_one_mode_per_name(first, second, restored):
     with pytest.raises(IllegalState) as caught:
         GETTERS[second](backend)
     assert str(caught.value) == (
-        f"operator 'sink': Incompatible state assignment modes: state 's' is a {first}, but is asked for as a "
-        f"{second}; ask for it in the same mode everywhere, or use another name"
+        f"operator 'sink': Incompatible state assignment modes: state 's' is a {first}, but is requested as a "
+        f"{second}; request it in the same mode everywhere, or use another name"
     )
     GETTERS[first](backend)  # nothing was lost by asking
 
@@ -206,13 +206,13 @@ def test_one_type_per_name(restored):
     with pytest.raises(StateMigrationError) as caught:
         backend.get_list_state(list_of("l", "string"))
     assert str(caught.value) == (
-        "operator 'sink', split list state 'l' holds bigint, but is asked for as string; "
+        "operator 'sink', split list state 'l' holds bigint, but is requested as string; "
         "declare the type it has, or use another name"
     )
     with pytest.raises(StateMigrationError) as caught:
         backend.get_broadcast_state(map_of("m", "string"))
     assert str(caught.value) == (
-        "operator 'sink', broadcast map state 'm' holds string -> bigint, but is asked for as string -> pickled; "
+        "operator 'sink', broadcast map state 'm' holds string -> bigint, but is requested as string -> pickled; "
         "declare the type it has, or use another name"
     )
     assert backend.get_list_state(list_of("l", "bigint")).get() == [1]
@@ -299,7 +299,7 @@ def test_value_that_does_not_fit_its_type(value):
         backend.snapshot()()
     assert str(caught.value) == (
         f"operator 'sink', split list state 'l': expected bigint, got {value!r}: {value!r} is not bigint; "
-        "change the value, or declare the type of what the state really holds"
+        "change the value, or declare the type that the state really holds"
     )
 
 

@@ -1,5 +1,7 @@
 """Bytes of the hashmap backend's snapshots: entries of one key group, in chunks.
 
+The thread that writes a snapshot encodes; the subtask's thread decodes when a restored state is opened.
+
     section of a group:  frame, frame, ...          frame = length (4 bytes), chunk
     chunk:               columns of up to a few thousand entries, and the addresses of removed ones
 
@@ -48,7 +50,7 @@ def _encode_column(values: Sequence[Any], type_info: TypeInformation, where: str
         return dump_values(list(values), where)
     if type_info.kind == "scalar" or None not in values:
         return _PLAIN + bytes(type_info.to_batch(values).serialize())
-    # Rows and tuples have no null of their own: the missing ones are marked, and only the others are written.
+    # Rows and tuples cannot be null: a mask marks the missing ones, and only the others are written.
     mask = np.packbits([value is None for value in values]).tobytes()
     present = [value for value in values if value is not None]
     return _MASKED + _LENGTH.pack(len(mask)) + mask + bytes(type_info.to_batch(present).serialize())
@@ -93,7 +95,7 @@ class ChunkCodec:
         self._map_key_type = None if meta.map_key_type is None else meta.map_key_type.type_info()
 
     def encode(self, addresses: list[Any], stored: list[Any], removed: list[Any]) -> bytes:
-        """One frame with entries, and with the addresses of removed ones."""
+        """One frame with entries and the addresses of removed ones."""
         keys, namespaces = _split(addresses)
         counts, map_keys, values = self._flatten(stored)
         stamps = None
@@ -115,7 +117,7 @@ class ChunkCodec:
         return _LENGTH.pack(len(data)) + data
 
     def encode_columns(self, keys: Any, values: Any, removed: Any) -> bytes:
-        """The same for a value state whose keys and values are numpy columns."""
+        """One frame of a value state whose keys and values are numpy columns."""
         gone = self._column(removed, self._key_type) if len(removed) else b""
         columns = self._column(keys, self._key_type), self._column(values, self._value_type)
         chunk = _Chunk(len(keys), columns[0], None, None, None, columns[1], None, len(removed), gone, None)
@@ -168,7 +170,7 @@ class ChunkCodec:
 
 
 class SectionReader:
-    """Reads the entries of one state, stored as `meta` says, into the form that `now` asks for."""
+    """Reads the entries of a state that was stored as `meta` describes into the form that `now` describes."""
 
     def __init__(self, operator: str, meta: StateMeta, key_type: TypeInformation, now: StateMeta, stamp: int) -> None:
         self._where = f"operator '{operator}', state '{meta.name}'"
@@ -190,7 +192,7 @@ class SectionReader:
             yield from zip(addresses, self._stored(chunk), strict=True)
 
     def columns(self, section: bytes) -> Iterator[tuple[Any, Any, Any]] | None:
-        """Keys, values and removed keys as numpy columns, frame by frame; None if they are of another form."""
+        """Keys, values and removed keys as numpy columns, frame by frame; None if the section has another form."""
         old, new = self._types
         if old != new or self._strip or self._wrap or self._meta.ttl or self._meta.kind != "value":
             return None

@@ -1,4 +1,4 @@
-"""The local directory of a backend: its own alone, empty at the start, gone at the end."""
+"""The local directory of a backend: exclusive, empty at the start, removed at the end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LOCK = "in-use"
 
 
 class LocalDirectory:
-    """A directory that one backend holds.
+    """A directory that one backend locks.
 
-    What a dead attempt left in it is removed: state comes from checkpoints only. The lock is the kernel's, so it goes with
-    the process that holds it.
+    Files of an earlier attempt are removed: state is restored from checkpoints only. The lock is the kernel's, so it ends
+    with the process that holds it.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -41,6 +41,5 @@ class LocalDirectory:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
     def remove(self) -> None:
-        """Remove the directory."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
