@@ -14,7 +14,7 @@ from headgate.ids import JobId, VertexId
 from headgate.protocol.checkpoint_plan import TaskId
 from headgate.protocol.checkpoint_types import SavepointFormat
 from headgate.protocol.coordinator_events import RequestDone
-from headgate.protocol.messages import FromDriver, FromWorker
+from headgate.protocol.messages import FromDriver, FromWorker, Register
 from headgate.protocol.properties import EndStatus
 from headgate.protocol.stats import StatsTracker
 from headgate.runtime.checkpointing import CheckpointService
@@ -44,8 +44,9 @@ class JobCheckpoints:
         spark: Any = None,
     ) -> None:
         """`post` runs a function in the job's thread, `pump` waits there for the next one; see CheckpointService."""
-        self._plan, self._server, self._post = plan, server, post
+        self._plan, self._server, self._post, self._fail = plan, server, post, fail
         self._attempt = 0
+        self._registered: set[WorkerKey] | None = None  # workers of the attempt; None: between two attempts
         self._ended = False
         self.stopped = False  # with a savepoint, that somebody may go on from
         self._lock = threading.Lock()
@@ -83,7 +84,10 @@ class JobCheckpoints:
     def start_attempt(self, number: int) -> Mapping[VertexId, VertexRestore]:
         """What the subtasks of a new attempt start from."""
         self._attempt = number
-        return self._service.start_attempt(number)
+        self._registered = None
+        restore = self._service.start_attempt(number)
+        self._registered = set()
+        return restore
 
     def worker_storage(self) -> WorkerStorage:
         """Where the workers of the attempt write."""
@@ -118,13 +122,28 @@ class JobCheckpoints:
 
     def on_message(self, worker: WorkerKey, message: FromWorker) -> None:
         """A worker said something; what does not concern checkpoints is passed over."""
+        if isinstance(message, Register) and self._registered is not None:
+            self._registered.add(worker)
         slot = self._plan.layout.levels[worker.level][worker.index]
         if slot.relay:
             return
         self._service.on_message(TaskId(slot.vertex, slot.subtask), message)
 
     def _send(self, task: TaskId, message: FromDriver) -> None:
-        self._server.send(WorkerKey(self._attempt, *self._index[task]), message)
+        """Send to a worker that is connected, or was; a message that nobody could receive fails the attempt.
+
+        Between two attempts there is nobody to tell: the next one is told when it runs.
+        """
+        if self._registered is None:
+            return
+        worker = WorkerKey(self._attempt, *self._index[task])
+        if worker not in self._registered:
+            name = self._plan.task_name(worker.level, worker.index)
+            self._fail(
+                f"{type(message).__name__} was sent to {name}, which has not connected yet; report this as a bug"
+            )
+            return
+        self._server.send(worker, message)
 
     # --- wishes, from any thread ------------------------------------------------------------------------------------
 

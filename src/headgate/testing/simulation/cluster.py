@@ -15,7 +15,7 @@ from typing import Any
 from headgate.config import Configuration
 from headgate.ids import JobId, VertexId
 from headgate.protocol.checkpoint_plan import TaskId
-from headgate.protocol.messages import Finished, FromDriver, FromWorker, Running
+from headgate.protocol.messages import Finished, FromDriver, FromWorker, Register, Running
 from headgate.protocol.properties import EndStatus
 from headgate.runtime.checkpoint_link import CheckpointLink
 from headgate.runtime.checkpointing import CheckpointService
@@ -27,6 +27,7 @@ from headgate.runtime.snapshot_files import SnapshotWriter, WorkerStorage
 from headgate.runtime.subtask import Relay, Status, Subtask
 from headgate.storage.layout import subtask_owner
 from headgate.storage.objects import ObjectStore
+from headgate.testing.simulation.world import Violation
 
 __all__ = ["Attempt", "Driver", "Jobs", "SimulatedIo", "Worker"]
 
@@ -133,10 +134,12 @@ class Worker:
         self.messages: deque[FromWorker] = deque()
         self.link = CheckpointLink(self.messages.append)
         self.writes = Writes()
+        self.connected = False
         self.said_finished = False
 
-    def open(self) -> None:
-        """Open the operators."""
+    def open(self, attempt: int) -> None:
+        """Connect, and open the operators."""
+        self.messages.append(Register(*self.key, attempt, "simulated", 0))
         self.task.open()
         self.messages.append(Running())
 
@@ -197,7 +200,7 @@ class Attempt:
     def open(self) -> None:
         """Open all tasks, readers first."""
         for worker in reversed(self.workers):
-            worker.open()
+            worker.open(self.number)
 
     def send_rows(self, worker: Worker) -> None:
         """Put what a task has ready on the way to its readers."""
@@ -271,7 +274,10 @@ class Driver:
 
     def _send(self, task: TaskId, message: FromDriver) -> None:
         if self.attempt is not None:
-            next(worker for worker in self.attempt.workers if worker.id == task).inbox.append(message)
+            worker = next(worker for worker in self.attempt.workers if worker.id == task)
+            if not worker.connected:
+                raise Violation(f"{type(message).__name__} was sent to {task}, which has not connected yet")
+            worker.inbox.append(message)
 
     def _fail(self, message: str) -> None:
         self.failed = message
@@ -305,6 +311,7 @@ class Driver:
     def hear(self, worker: Worker) -> None:
         """Take the next message of a worker."""
         message, task = worker.messages.popleft(), worker.id
+        worker.connected |= isinstance(message, Register)
         if isinstance(message, Running):
             self._running += 1
             if self.attempt is not None and self._running == len(self.attempt.workers):

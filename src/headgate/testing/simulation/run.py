@@ -246,6 +246,8 @@ class Run:
 
     def _worker_actions(self, attempt: Attempt, worker: Worker, driver: Driver | None) -> list[Callable[[], None]]:
         actions: list[Callable[[], None]] = []
+        if not worker.connected:  # it does nothing before it is accepted; one of an old attempt never is
+            return [lambda: self._tell_driver(worker, attempt, driver)] if worker.messages else []
         if worker.task.has_work() and not worker.link.held:
             actions.append(lambda: attempt.step(worker, self.random.randrange(1, 8)))
         if worker.rows:
