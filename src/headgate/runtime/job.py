@@ -134,7 +134,7 @@ class SparkJob:
 
     def _all_running(self) -> bool:
         attempt = self._attempt
-        return attempt is not None and len(attempt.running) == self.plan.layout.slots
+        return attempt is not None and not attempt.ending and len(attempt.running) == self.plan.layout.slots
 
     def rescale(self, parallelism: int, timeout: float = 600.0) -> None:
         """Go on with another parallelism, from a checkpoint that is taken now; called from any other thread.
@@ -409,11 +409,11 @@ class SparkJob:
             attempt.workers[worker] = message
         elif isinstance(message, Running):
             attempt.running.add(worker)
-            if len(attempt.running) == self.plan.layout.slots:
+            if len(attempt.running) == self.plan.layout.slots and not attempt.ending:
                 self._set(JobStatus.RUNNING)
                 if self._checkpoints is not None:
                     self._checkpoints.job_running(True)
-                if self._rescaling is not None and not attempt.rescaled:
+                if self._rescaling is not None:
                     change, self._rescaling = self._rescaling, None
                     change.answer.set_result(None)
         elif isinstance(message, Finished):
