@@ -37,9 +37,9 @@ from headgate.runtime.local import LocalRun
 from headgate.runtime.operators.ends import decode_collected
 from headgate.runtime.plan import JobPlan, Settings, make_plan
 from headgate.runtime.progress import live_table
-from headgate.runtime.replan import dry_run, saved_key_groups, with_key_groups
+from headgate.runtime.replan import dry_run, with_key_groups
 from headgate.runtime.session import get_session
-from headgate.runtime.snapshots_of_job import named_manifest
+from headgate.runtime.snapshots_of_job import named_manifest, saved_operators
 from headgate.sources import CollectionSource, DataGenSource, SequenceSource, Source
 from headgate.state_backends import StateBackend
 from headgate.storage.settings import StorageSettings
@@ -367,7 +367,7 @@ class StreamExecutionEnvironment:
             return _LocalJob(plan, on_output, self._local)
         manifest = named_manifest(self._configuration)
         if manifest is not None:
-            plan = with_key_groups(plan, saved_key_groups(manifest))
+            plan = with_key_groups(plan, saved_operators(manifest.operators))
             if self._configuration.get("headgate.dry-run"):
                 raise SystemExit(dry_run(plan, manifest, self._configuration))
         checkpointing = self.get_checkpoint_config().is_checkpointing_enabled()

@@ -24,6 +24,7 @@ from headgate.config import Configuration
 from headgate.errors import HeadgateError, IllegalState, JobCancelled, JobFailed, NotEnoughSlots, StorageError
 from headgate.ids import JobId, VertexId
 from headgate.levels import describe as describe_layout
+from headgate.protocol.assignment import SavedOperator
 from headgate.protocol.messages import Cancel, Confirm, Failed, Finished, FromWorker, Metrics, Output, Register, Running
 from headgate.protocol.properties import EndStatus
 from headgate.restart import RestartStrategy
@@ -143,7 +144,11 @@ class SparkJob:
         """
         if self._replan is None or self._checkpoints is None:
             raise IllegalState(f"job '{self.plan.name}' cannot be rescaled: it has not started yet")
-        groups = {op.id: v.max_parallelism for v in self.plan.graph.vertices for op in v.operators}
+        groups = {
+            op.id: SavedOperator(op.name, v.max_parallelism, keyed=True)
+            for v in self.plan.graph.vertices
+            for op in v.operators
+        }
         plan = with_key_groups(self._replan(parallelism), groups)  # (1)
         reserved = self._configuration.get("headgate.spark.reserved-slots")
         spark_internals.wait_for_slots(
@@ -227,7 +232,7 @@ class SparkJob:
             self._stand_down,
             self._spark,
         )
-        self.job_id = self._checkpoints.job_id
+        self.job_id, self.plan = self._checkpoints.job_id, self._checkpoints.plan
         while True:
             attempt = Attempt(number, f"headgate-{self.job_id}-{number}")
             self._attempt = attempt

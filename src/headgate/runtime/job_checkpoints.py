@@ -63,6 +63,7 @@ class JobCheckpoints:
             stand_down=stand_down,
             spark=spark,
         )
+        self._plan = self._service.plan
 
     # --- the job ----------------------------------------------------------------------------------------------------
 
@@ -70,6 +71,11 @@ class JobCheckpoints:
     def job_id(self) -> JobId:
         """The job's id: that of the job which is continued, if one is."""
         return self._service.job_id
+
+    @property
+    def plan(self) -> JobPlan:
+        """The plan that runs: with the max parallelism of the state that a job is resumed with."""
+        return self._plan
 
     @property
     def stats(self) -> StatsTracker:

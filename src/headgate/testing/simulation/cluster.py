@@ -252,7 +252,7 @@ class Driver:
     def __init__(
         self, plan: JobPlan, job_id: JobId, configuration: Configuration, io: SimulatedIo, store: ObjectStore
     ) -> None:
-        self.plan, self.io = plan, io
+        self.io = io
         self._store = store
         self.calls: deque[Callable[[], None]] = deque()
         self.attempt: Attempt | None = None
@@ -271,6 +271,7 @@ class Driver:
             stand_down=self._stand_down,
             io=io,
         )
+        self.plan = self.service.plan
 
     def _send(self, task: TaskId, message: FromDriver) -> None:
         if self.attempt is not None:
@@ -330,6 +331,6 @@ class Driver:
         """The checkpoints that are complete and kept, oldest first."""
         return tuple(checkpoint.id for checkpoint in self.service.coordinator.store.checkpoints)
 
-    def end(self) -> None:
-        """The job has finished."""
-        self.service.job_ended(EndStatus.FINISHED)
+    def end(self, status: EndStatus) -> None:
+        """The job is over."""
+        self.service.job_ended(status)
