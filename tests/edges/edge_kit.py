@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -24,7 +24,7 @@ from headgate import environment as environment_module
 from headgate.batch import Batch
 from headgate.config import Configuration
 from headgate.connectors.files import FileSink
-from headgate.errors import StorageError
+from headgate.errors import HeadgateError, StorageError
 from headgate.protocol.checkpoint_types import SavepointFormat
 from headgate.protocol.messages import Confirm, Output, Register
 from headgate.runtime import checkpointing, control, driver_io
@@ -370,7 +370,11 @@ class Job:
 
     def running(self) -> bool:
         """Wait until all subtasks run; whether they do."""
-        return self._job.wait_running(WAIT) and not self.ended
+        return eventually(lambda: self.ended or self._all_run()) and not self.ended
+
+    def _all_run(self) -> bool:
+        attempt = self._job._attempt
+        return attempt is not None and not attempt.over_at and len(attempt.running) == self._job.plan.layout.slots
 
     def feed(self, count: int) -> None:
         """Let it read so many more numbers, and wait until it has."""
@@ -388,7 +392,12 @@ class Job:
 
     def checkpoint(self) -> int:
         assert self.running(), self.error
-        return self.client.trigger_checkpoint(timeout=WAIT)
+        try:
+            return self.client.trigger_checkpoint(timeout=WAIT)
+        except HeadgateError as error:
+            if self.wait_briefly():
+                error.add_note(f"the job is {self.status}: {self.error}")
+            raise
 
     def checkpoint_later(self) -> Future[int]:
         """Ask for a checkpoint, and do not wait for it."""
@@ -413,6 +422,10 @@ class Job:
         """Wait for the end; the status."""
         self._job.wait(WAIT)
         return self.status
+
+    def wait_briefly(self) -> bool:
+        """Whether the job ends in the next moment."""
+        return self._job.wait(0.5).is_terminal
 
     def tasks_are_finished(self) -> bool:
         """Whether all subtasks have said that they have finished."""
@@ -446,7 +459,7 @@ class Cluster:
         self._jobs: list[Job] = []
         self._patches = pytest.MonkeyPatch()
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         patch = self._patches.setattr
         patch(environment_module, "SparkJob", _JobHere)
         patch(environment_module, "get_session", lambda *_: None)
