@@ -83,7 +83,7 @@ class Numbers(Source[int]):
 class _NumbersReader(SourceReader[int]):
     def __init__(self, feed: _Feed, position: int) -> None:
         self._feed, self._position = feed, position
-        feed.read = position
+        feed.read, feed.there = position, max(position, feed.there)
 
     def poll(self, max_records):
         end = min(self._position + max_records, self._feed.there)
@@ -130,14 +130,14 @@ class Storage:
         self._down = False
         self.refused = 0
 
-    def fail_next_write(self, name: str) -> None:
-        """The next file of this name cannot be written."""
-        self._fail = name
+    def fail_next_write(self, within: str) -> None:
+        """The next file whose path contains this cannot be written."""
+        self._fail = within
 
     @contextlib.contextmanager
-    def hold_writes(self, name: str) -> Iterator[None]:
-        """Files of this name are not written before the block is left."""
-        self._hold, self.held = name, 0
+    def hold_writes(self, within: str) -> Iterator[None]:
+        """Files whose path contains this are not written before the block is left; `held` counts them."""
+        self._hold, self.held = within, 0
         self._released.clear()
         try:
             yield
@@ -159,10 +159,10 @@ class Storage:
             raise StorageError(f"cannot read '{path}': TimeoutError: the storage does not answer")
 
     def before_write(self, path: str) -> None:
-        if self._fail is not None and path.endswith(self._fail):
+        if self._fail is not None and self._fail in path:
             self._fail = None
             raise storage_error("create", path, OSError(errno.EIO, "the disk is broken"))
-        if self._hold is not None and path.endswith(self._hold):
+        if self._hold is not None and self._hold in path:
             self.held += 1
             self._released.wait(WAIT)
 
@@ -378,12 +378,13 @@ class Job:
 
     def feed(self, count: int) -> None:
         """Let it read so many more numbers, and wait until it has."""
-        self._feed.there += count
+        assert self.running(), self.error
+        self._feed.there = min(self._feed.there + count, self._feed.total)
         assert eventually(lambda: self._feed.read >= self._feed.there or self.ended)
 
     def feed_rest(self) -> None:
         """Let it read to the end of its input."""
-        self.feed(self._feed.total - self._feed.there)
+        self.feed(self._feed.total)
 
     @property
     def position(self) -> int:

@@ -62,13 +62,11 @@ def test_the_new_driver_goes_on_when_the_old_one_has_ended(cluster):
     reason="the file sink of an old driver's new attempt deletes prepared files of the new driver as abandoned",
 )
 def test_an_old_driver_that_restarts_its_tasks_deletes_no_prepared_file_of_the_new_one(cluster):
-    old, new = two_drivers(cluster, {"execution.checkpointing.num-retained": "2"})
-    new.checkpoint()  # so that the next checkpoints of the two drivers have different ids
-    new.feed(50)
-    with new.storage.hold_writes("_metadata"):  # its sink has prepared a file, and the checkpoint is under way
+    old, new = two_drivers(cluster, {})
+    with new.storage.hold_writes("/log/"):  # its sink has prepared a file, and the checkpoint is about to be complete
         checkpoint = new.checkpoint_later()
         assert eventually(lambda: new.storage.held)
         old.kill_worker()
         assert old.checkpoint_later().exception() is not None
     checkpoint.result()
-    assert cluster.comes_to_show(counted(range(200)))
+    assert cluster.comes_to_show(counted(range(150)))
