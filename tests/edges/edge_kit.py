@@ -35,10 +35,10 @@ from headgate.storage.objects import storage_error
 from headgate.storage.remote import RoutingStore
 from headgate.testing.simulation import cluster as simulated
 
-__all__ = ["Cluster", "Count", "Job", "eventually"]
+__all__ = ["Cluster", "Count", "Job", "counted", "eventually", "files_below", "key_of"]
 
 WAIT = 20.0  # seconds that anything may take on a slow machine
-NO_CHECKPOINT_BY_ITSELF = "365 d"
+FAR_AWAY = "300 d"  # no checkpoint is taken that the test does not ask for, except the final one
 
 
 def eventually(condition: Callable[[], Any], seconds: float = WAIT) -> bool:
@@ -226,7 +226,7 @@ class _Wires:
             self.attempt.levels[worker.level][worker.index].inbox.append(message)
 
     def broadcast(self, message: Any) -> None:
-        """It only says that the attempt is over: see `SparkJobHere.stopping`."""
+        """It only says that the attempt is over, which `_run_tasks` sees for itself."""
 
     def connected(self) -> list[Any]:
         return []
@@ -496,7 +496,8 @@ class Cluster:
         """Start a job that reads `total` numbers; by default it counts them into files."""
         defaults = {
             "execution.checkpointing.dir": str(self.checkpoints),
-            "execution.checkpointing.interval": NO_CHECKPOINT_BY_ITSELF,
+            "execution.checkpointing.interval": FAR_AWAY,
+            "execution.checkpointing.min-pause": FAR_AWAY,
             "execution.checkpointing.data-inline-threshold": "0 b",
             "execution.checkpointing.tolerable-failed-checkpoints": "100",
             "restart-strategy.type": "fixed-delay",
