@@ -8,9 +8,9 @@ import pytest
 from edge_kit import counted, eventually
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
 
-from headgate.connectors.data_source_sink import PythonDataSink
+from headgate.api.two_phase import TwoPhaseCommitSinkFunction
+from headgate.connectors.spark.sink import PythonDataSink
 from headgate.errors import ConfigError, HeadgateError
-from headgate.sinks import TwoPhaseCommitSinkFunction
 
 NEVER_COMMITTED = "a sink without a final checkpoint forgets what it prepared for a checkpoint that did not complete"
 WITHOUT_CHECKPOINTS = {"execution.checkpointing.interval": ""}
