@@ -19,13 +19,17 @@ import pytest
 
 from headgate import Configuration, StreamExecutionEnvironment
 from headgate.batch import Batch
+from headgate.connectors.data_source_sink import PythonDataSink  # noqa: F401 - for tests
+from headgate.functions import TaskInfo
 from headgate.ids import JobId
 from headgate.rest import server as rest_server
 from headgate.runtime import spark as spark_internals
 from headgate.runtime import worker
+from headgate.runtime.local_state import local_directory
 from headgate.runtime.session import REQUIRED
 from headgate.sink import CommitRequest, Committer, Epoch, EpochCommitter, Sink, SinkWriter
 from headgate.sources import Source, SourceReader
+from headgate.state.rocksdb.directory import LocalDirectory
 from headgate.storage.checkpoints import load, require_intact
 from headgate.storage.layout import JobLayout
 from headgate.storage.local import LocalStore
@@ -43,6 +47,24 @@ def wait_until(condition, seconds=SECONDS, what="the condition"):
         assert time.monotonic() < deadline, f"{what} did not come true in {seconds} s"
         time.sleep(0.01)
     return result
+
+
+def give_time(condition, seconds=2.0):
+    """Wait a moment for something that need not happen."""
+    with suppress(AssertionError):
+        wait_until(condition, seconds)
+
+
+def in_background(action):
+    """Do something in a thread; what comes of it is seen elsewhere."""
+
+    def run():
+        with suppress(Exception):
+            action()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
 
 
 # --- Spark --------------------------------------------------------------------------------------------------------------
@@ -239,6 +261,11 @@ def wait_ended(client, seconds=SECONDS):
     return client.get_job_status().name, client.job.error
 
 
+def finished_subtasks(client):
+    """How many subtasks of the job have finished."""
+    return len(client.job._attempt.finished)
+
+
 # --- storage ------------------------------------------------------------------------------------------------------------
 
 
@@ -256,8 +283,9 @@ def job_directory(directory):
 
 def checkpoints(directory):
     """The checkpoints of the only job in a directory that have files."""
-    found = {path.parent.name for path in job_directory(directory).glob("chk-*/*")}
-    return sorted((name for name in found), key=lambda name: int(name.removeprefix("chk-")))
+    found = {Path(root).name for root, _, names in os.walk(job_directory(directory)) if names}
+    found = {name for name in found if name.startswith("chk-")}
+    return sorted(found, key=lambda name: int(name.removeprefix("chk-")))
 
 
 def retained(directory):
@@ -312,23 +340,50 @@ def hold_creation(monkeypatch, within):
     return held
 
 
+class Outage:
+    """Storage that does not answer for some paths until `end()`; `reached` is set when it is met first."""
+
+    def __init__(self):
+        self.reached, self._over = threading.Event(), False
+
+    def end(self):
+        self._over = True
+
+    def meet(self, path):
+        if not self._over:
+            self.reached.set()
+            raise OutcomeUnknown(f"cannot reach '{path}': the storage does not answer")
+
+
+def break_storage(monkeypatch, within):
+    """Paths that contain `within` can be neither created nor read."""
+    outage, create, read = Outage(), LocalStore.create_if_absent, LocalStore.read
+
+    def try_to_create(self, path, data):
+        if within in path:
+            outage.meet(path)
+        return create(self, path, data)
+
+    def try_to_read(self, path, offset=0, length=None):
+        if within in path:
+            outage.meet(path)
+        return read(self, path, offset, length)
+
+    monkeypatch.setattr(LocalStore, "create_if_absent", try_to_create)
+    monkeypatch.setattr(LocalStore, "read", try_to_read)
+    return outage
+
+
 def hold_state_files(monkeypatch, within):
-    """Hold workers when they are about to give a state file whose path contains `within` its name."""
+    """Hold workers before they begin a state file in a directory whose path contains `within`."""
     held, writer = Held(), LocalStore.writer
 
-    def holding(self, directory, label=""):
-        made = writer(self, directory, label)
-        finish = made.finish
+    def wait_and_open(self, directory, label=""):
+        if within in directory:
+            held.wait()
+        return writer(self, directory, label)
 
-        def wait_and_finish(name):
-            if within in f"{directory}/{name}":
-                held.wait()
-            return finish(name)
-
-        made.finish = wait_and_finish
-        return made
-
-    monkeypatch.setattr(LocalStore, "writer", holding)
+    monkeypatch.setattr(LocalStore, "writer", wait_and_open)
     return held
 
 
@@ -378,8 +433,12 @@ def set_worker_clock_ahead(monkeypatch, milliseconds):
 
 def was_unaligned(client, checkpoint_id):
     """Whether any subtask took a checkpoint unaligned, as REST shows it."""
-    found = client.job.checkpoints.stats.find(checkpoint_id)
-    return any(subtask.unaligned for vertex in found.vertices.values() for subtask in vertex.subtasks.values())
+    return client.job.checkpoints.stats.snapshot().find(checkpoint_id).unaligned
+
+
+def use_local_state(job_id):
+    """What a subtask of this user does with rocksdb, without io.tmp.dirs: take its directory on the local disk."""
+    return LocalDirectory(local_directory(None, TaskInfo("count", "0" * 32, 0, 1, 128, 0, job_id)))
 
 
 def announce_rest_server(url):
@@ -400,16 +459,26 @@ class Tap:
 
     def __init__(self):
         self._limits, self._closed = Counter(), set()
+        self.given, self.ended = Counter(), set()
         self.failing = False
-        self.failed = 0
 
     def let(self, count, split=0):
         """Let a split give so many numbers in all."""
         self._limits[split] = count
 
+    def give(self, count, split=0):
+        """The same, and wait until it did: the next checkpoint is behind them."""
+        self.let(count, split)
+        wait_until(lambda: self.given[split] >= count, what=f"number {count} of split {split}")
+
     def close(self, *splits):
         """These splits (all: none given) have nothing more to give than what they may."""
         self._closed |= set(splits or range(100))
+
+    def end(self, split):
+        """Close a split, and wait until its reader has noticed."""
+        self.close(split)
+        wait_until(lambda: split in self.ended, what=f"the end of split {split}")
 
     def state(self, split):
         return self._limits[split], split in self._closed
@@ -421,7 +490,6 @@ class Tap:
     def check(self):
         if self.failing:
             self.failing = False
-            self.failed += 1
             raise RuntimeError("the test lets this subtask fail")
 
 
@@ -456,12 +524,14 @@ class _NumbersReader(SourceReader):
         for split, position in self._positions.items():
             limit, _ = self._tap.state(split)
             if position < limit:
-                self._positions[split] = end = min(limit, position + max_records)
+                self._positions[split] = self._tap.given[split] = end = min(limit, position + max_records)
                 return Batch.of_rows([number(split, place) for place in range(position, end)])
         self.finished = all(
             self._tap.state(split)[1] and position >= self._tap.state(split)[0]
             for split, position in self._positions.items()
         )
+        if self.finished:
+            self._tap.ended |= set(self._positions)
         return None
 
     def ready_at(self):
