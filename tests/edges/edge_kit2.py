@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headgate import Configuration, StreamExecutionEnvironment
+from headgate import Configuration, KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 from headgate.batch import Batch
 from headgate.connectors.data_source_sink import PythonDataSink  # noqa: F401 - for tests
 from headgate.functions import TaskInfo
@@ -171,15 +171,15 @@ def _cancel_group(spark, group):
 
 
 @pytest.fixture
-def cluster(monkeypatch):
-    """Let jobs run on threads; a `Cluster` that starts them."""
+def jobs(monkeypatch):
+    """Let jobs run on threads; what starts them."""
     monkeypatch.setattr(spark_internals, "build", lambda spark, widths, functions: _Dataflow(widths, functions))
     monkeypatch.setattr(spark_internals, "slots", lambda spark: 1000)
     monkeypatch.setattr(spark_internals, "is_stopped", lambda spark: False)
     monkeypatch.setattr(spark_internals, "cancel_group", _cancel_group)
     monkeypatch.setattr(spark_internals, "active_tasks", lambda spark, group: 0)
     monkeypatch.setattr(worker.Shell, "end_process_in", lambda self, seconds: None)  # it would be ours
-    started = Cluster()
+    started = Jobs()
     yield started
     started.close()
 
@@ -195,7 +195,7 @@ DEFAULTS = {
 }
 
 
-class Cluster:
+class Jobs:
     """Starts jobs, and cancels at the end of the test those that still run."""
 
     def __init__(self):
@@ -441,6 +441,12 @@ def use_local_state(job_id):
     return LocalDirectory(local_directory(None, TaskInfo("count", "0" * 32, 0, 1, 128, 0, job_id)))
 
 
+def local_state_directory(directory):
+    """The directory of the only subtask that has rocksdb open below io.tmp.dirs."""
+    (found,) = [path.parent for path in Path(directory).rglob("in-use")]
+    return found
+
+
 def announce_rest_server(url):
     """What a driver does so that this user's command line finds its REST server; the file it writes to."""
     rest_server._announce(url)
@@ -643,3 +649,26 @@ def ledger(request):
 def record(count, split=0):
     """The first records of a split, each once."""
     return Counter(number(split, position) for position in range(count))
+
+
+class Count(KeyedProcessFunction):
+    """Numbers the records of each key: one that is lost or repeated leaves a gap or a double."""
+
+    def open(self, runtime_context):
+        self._count = runtime_context.get_state(ValueStateDescriptor("count", "bigint"))
+
+    def process_element(self, value, ctx):
+        self._count.update((self._count.value() or 0) + 1)
+        yield value, self._count.value()
+
+
+def counting(tap, ledger, sink=LedgerSink):
+    """A program with keyed state."""
+    return lambda env: (
+        env.from_source(Numbers(tap.name)).key_by(lambda n: n % 7).process(Count()).sink_to(sink(ledger.name))
+    )
+
+
+def counted(count):
+    """What it writes for the first records of split 0, each once."""
+    return Counter((n, n // 7 + 1) for n in range(count))

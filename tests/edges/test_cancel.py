@@ -1,5 +1,7 @@
 """A job ends when it is told to, whatever the driver waits for."""
 
+# ruff: noqa: F401, F811  the fixtures of the kit are imported, and asked for by name
+
 import threading
 
 import pytest
@@ -10,6 +12,9 @@ from edge_kit2 import (
     finished_subtasks,
     give_time,
     in_background,
+    jobs,
+    ledger,
+    tap,
     wait_running,
     wait_until,
 )
@@ -18,7 +23,7 @@ RESTARTS = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-dela
 
 
 @pytest.fixture
-def hanging(cluster, tap, ledger, tmp_path):
+def hanging(jobs, tap, ledger, tmp_path):
     """A job whose commit on the driver does not return."""
     reached, release = threading.Event(), threading.Event()
 
@@ -27,12 +32,12 @@ def hanging(cluster, tap, ledger, tmp_path):
         release.wait(60)
 
     ledger.before_commit = hang
-    cluster.at_end(release.set)
+    jobs.at_end(release.set)
 
     def build(env):
         env.from_source(Numbers(tap.name)).sink_to(EpochLedgerSink(ledger.name))
 
-    client = wait_running(cluster.start(tmp_path, build, RESTARTS))
+    client = wait_running(jobs.start(tmp_path, build, RESTARTS))
     tap.give(10)
     client.trigger_checkpoint()
     assert reached.wait(15)
@@ -46,28 +51,28 @@ HANGS = "The job's thread waits for the commit without hearing a cancel."
 def test_a_job_that_restarts_is_cancelled_while_a_commit_hangs(hanging, tap):
     tap.fail()
     wait_until(lambda: hanging.get_job_status().name == "RESTARTING")
-    assert hanging.cancel(timeout=3).name == "CANCELED"
+    assert hanging.cancel(timeout=2).name == "CANCELED"
 
 
 @pytest.mark.xfail(strict=True, reason=HANGS)
 def test_a_job_at_the_end_of_its_data_is_cancelled_while_a_commit_hangs(hanging, tap):
     tap.end(0)
     give_time(lambda: finished_subtasks(hanging))
-    assert hanging.cancel(timeout=3).name == "CANCELED"
+    assert hanging.cancel(timeout=2).name == "CANCELED"
 
 
 @pytest.mark.xfail(strict=True, reason=HANGS)
 def test_a_running_job_is_cancelled_while_a_commit_hangs(hanging):
-    assert hanging.cancel(timeout=3).name == "CANCELED"
+    assert hanging.cancel(timeout=2).name == "CANCELED"
 
 
 @pytest.mark.xfail(strict=True, reason="The job's thread waits for the answer of the job log without hearing a cancel.")
-def test_a_job_that_restarts_is_cancelled_while_the_job_log_does_not_answer(cluster, tap, tmp_path, monkeypatch):
-    client = wait_running(cluster.start(tmp_path, lambda env: env.from_source(Numbers(tap.name)).print(), RESTARTS))
+def test_a_job_that_restarts_is_cancelled_while_the_job_log_does_not_answer(jobs, tap, tmp_path, monkeypatch):
+    client = wait_running(jobs.start(tmp_path, lambda env: env.from_source(Numbers(tap.name)).print(), RESTARTS))
     outage = break_storage(monkeypatch, "/log/")
-    cluster.at_end(outage.end)
+    jobs.at_end(outage.end)
     in_background(client.trigger_checkpoint)
     assert outage.reached.wait(15)
     tap.fail()
     wait_until(lambda: client.get_job_status().name == "RESTARTING")
-    assert client.cancel(timeout=3).name == "CANCELED"
+    assert client.cancel(timeout=2).name == "CANCELED"

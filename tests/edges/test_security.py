@@ -1,5 +1,7 @@
 """Other users of the same machine: they neither read a job's state, nor stop a job, nor make it write elsewhere."""
 
+# ruff: noqa: F401, F811  the fixtures of the kit are imported, and asked for by name
+
 import os
 import subprocess
 import sys
@@ -8,28 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from edge_kit2 import LedgerSink, Numbers, announce_rest_server, announcement, wait_running
+from edge_kit2 import announce_rest_server, announcement, counting, jobs, ledger, tap, wait_running
 
-from headgate import KeyedProcessFunction, ValueStateDescriptor
 from headgate.errors import HeadgateError
 
 SOMEBODY_ELSE = 12345
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
-
-
-class Count(KeyedProcessFunction):
-    def open(self, runtime_context):
-        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint"))
-
-    def process_element(self, value, ctx):
-        self.count.update((self.count.value() or 0) + 1)
-        yield value
-
-
-def counting(tap, ledger):
-    return lambda env: (
-        env.from_source(Numbers(tap.name)).key_by(lambda n: n % 7).process(Count()).sink_to(LedgerSink(ledger.name))
-    )
 
 
 @pytest.fixture
@@ -66,8 +52,8 @@ BACKENDS = pytest.mark.parametrize(
 
 @BACKENDS
 @pytest.mark.xfail(strict=True, reason="State on the local disk can be read by every user of the machine.")
-def test_nobody_else_can_read_local_state(cluster, tap, ledger, tmp_path, shared_tmp, options):
-    client = wait_running(cluster.start(tmp_path / "checkpoints", counting(tap, ledger), options))
+def test_nobody_else_can_read_local_state(jobs, tap, ledger, tmp_path, shared_tmp, options):
+    client = wait_running(jobs.start(tmp_path / "checkpoints", counting(tap, ledger), options))
     tap.give(10)
     client.trigger_checkpoint()
     found = list(shared_tmp.iterdir())
@@ -78,9 +64,9 @@ def test_nobody_else_can_read_local_state(cluster, tap, ledger, tmp_path, shared
 @needs_root
 @BACKENDS
 @pytest.mark.xfail(strict=True, reason="State is put into a directory of a fixed name, whoever has made it.")
-def test_no_state_is_put_into_a_directory_of_another_user(cluster, tap, ledger, tmp_path, shared_tmp, options):
+def test_no_state_is_put_into_a_directory_of_another_user(jobs, tap, ledger, tmp_path, shared_tmp, options):
     def run(number):
-        client = wait_running(cluster.start(tmp_path / f"checkpoints-{number}", counting(tap, ledger), options))
+        client = wait_running(jobs.start(tmp_path / f"checkpoints-{number}", counting(tap, ledger), options))
         tap.give(10 * number)
         client.trigger_checkpoint()
         names = {path.name for path in shared_tmp.iterdir()}
