@@ -18,17 +18,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from headgate import Configuration, KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
-from headgate.batch import Batch
-from headgate.connectors.data_source_sink import PythonDataSink  # noqa: F401 - for tests
-from headgate.functions import TaskInfo
+from headgate.api.functions import TaskInfo
+from headgate.api.sink import CommitRequest, Committer, Epoch, EpochCommitter, Sink, SinkWriter
+from headgate.api.sources import Source, SourceReader
+from headgate.connectors.spark.sink import PythonDataSink  # noqa: F401 - for tests
+from headgate.driver import spark as spark_internals
+from headgate.driver.session import REQUIRED
 from headgate.ids import JobId
+from headgate.records.batch import Batch
 from headgate.rest import server as rest_server
-from headgate.runtime import spark as spark_internals
-from headgate.runtime import worker
-from headgate.runtime.local_state import local_directory
-from headgate.runtime.session import REQUIRED
-from headgate.sink import CommitRequest, Committer, Epoch, EpochCommitter, Sink, SinkWriter
-from headgate.sources import Source, SourceReader
 from headgate.state.rocksdb.directory import LocalDirectory
 from headgate.storage.checkpoints import load, require_intact
 from headgate.storage.layout import JobLayout
@@ -36,6 +34,8 @@ from headgate.storage.local import LocalStore
 from headgate.storage.log import read_log
 from headgate.storage.objects import OutcomeUnknown, storage_error
 from headgate.storage.remote import open_store
+from headgate.worker import shell as worker
+from headgate.worker.local_state import local_directory
 
 SECONDS = 15.0
 

@@ -20,7 +20,7 @@ from edge_kit2 import (
 )
 from typer.testing import CliRunner
 
-from headgate.cli import app
+from headgate.cli.main import app
 from headgate.errors import HeadgateError
 
 
