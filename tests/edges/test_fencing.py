@@ -24,9 +24,6 @@ from headgate.cli.main import app
 from headgate.errors import HeadgateError
 
 
-@pytest.mark.xfail(
-    strict=True, reason="A job with an exactly-once sink starts on storage that cannot keep an old driver out."
-)
 @pytest.mark.parametrize("sink", [LedgerSink, EpochLedgerSink])
 def test_an_exactly_once_sink_is_refused_on_storage_without_create_if_absent(jobs, tap, ledger, tmp_path, sink):
     tap.let(10)

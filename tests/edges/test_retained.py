@@ -98,9 +98,6 @@ def test_the_log_forgets_a_checkpoint_that_was_stepped_back_over(jobs, tap, ledg
 
 
 # SPEC R3.3
-@pytest.mark.xfail(
-    strict=True, reason="A resumed job does not take over the max parallelism that its state was stored with."
-)
 def test_a_resumed_job_takes_over_the_max_parallelism_of_its_state(jobs, tap, ledger, crashed):
     tap.let(40)
     tap.close()
@@ -110,10 +107,6 @@ def test_a_resumed_job_takes_over_the_max_parallelism_of_its_state(jobs, tap, le
 
 
 # SPEC R4.5
-@pytest.mark.xfail(
-    strict=True,
-    reason="A program that sends records to an operator that had finished is not refused with a clear message.",
-)
 def test_a_new_source_before_a_finished_operator_is_refused(jobs, tap, ledger, tmp_path):
     def program(env, with_new_source):
         short = env.from_source(Numbers(tap.name, 1)).uid("short")
