@@ -199,7 +199,7 @@ class KeyedStateBackend(ABC):
         self.setup = setup
         self.context = KeyContext()
         self.timers = Timers(partial(self.internal_table, TIMER_TABLE))
-        self._group_of = setup.group_of or KeyHasher(setup.max_parallelism).group
+        self.key_group_of = setup.group_of or KeyHasher(setup.max_parallelism).group
         self._handles: dict[str, tuple[StateSpec, State]] = {}
         self._expiries: dict[str, Expiry] = {}
         self._runs: list[SnapshotRun] = []
@@ -214,7 +214,7 @@ class KeyedStateBackend(ABC):
 
     def set_current_key(self, key: Any, group: int | None = None) -> None:
         """Select one key outside of a batch: for timers, tests and one-off work."""
-        group = self._group_of(key) if group is None else group
+        group = self.key_group_of(key) if group is None else group
         self._check_group(group, f"key {key!r}")
         self.context.address = address_of(key)
         self.context.group = group

@@ -28,25 +28,31 @@ class Time:
 
     @classmethod
     def milliseconds(cls, milliseconds: int) -> Time:
+        """A duration in milliseconds."""
         return cls(milliseconds)
 
     @classmethod
     def seconds(cls, seconds: int) -> Time:
+        """A duration in seconds."""
         return cls(seconds * 1000)
 
     @classmethod
     def minutes(cls, minutes: int) -> Time:
+        """A duration in minutes."""
         return cls(minutes * 60_000)
 
     @classmethod
     def hours(cls, hours: int) -> Time:
+        """A duration in hours."""
         return cls(hours * 3_600_000)
 
     @classmethod
     def days(cls, days: int) -> Time:
+        """A duration in days."""
         return cls(days * 86_400_000)
 
     def to_milliseconds(self) -> int:
+        """The duration in milliseconds."""
         return self._milliseconds
 
     def __eq__(self, other: object) -> bool:
@@ -255,9 +261,11 @@ class StateTtlConfig:
             return self
 
         def set_ttl(self, ttl: Time | timedelta | int) -> StateTtlConfig.Builder:
+            """Replace the time to live."""
             self._ttl = _positive(ttl)
             return self
 
         def build(self) -> StateTtlConfig:
+            """Make the configuration."""
             cleanup = CleanupStrategies(self._full_snapshot, self._incremental, self._compact_filter, self._background)
             return StateTtlConfig(self._ttl, self._update_type, self._visibility, cleanup)

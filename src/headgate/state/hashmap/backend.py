@@ -154,7 +154,9 @@ class HashMapBackend(KeyedStateBackend):
             self._forget_bases()  # changes are recorded for the columns only: the next checkpoint is full
             return table
 
-        handle = ColumnValue(spec.name, columns, self.context, default, self._packer(spec), self._group_of, use_dicts)
+        handle = ColumnValue(
+            spec.name, columns, self.context, default, self._packer(spec), self.key_group_of, use_dicts
+        )
         self._column_values.append(handle)
         return handle
 
