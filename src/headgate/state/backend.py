@@ -312,6 +312,10 @@ class KeyedStateBackend(ABC):
         check_namespace(namespace)
         return [self.key_at(address) for _, address in self._addresses_in(name, namespace)]
 
+    def entry_count(self, name: str) -> int:
+        """The number of (key, namespace) entries of a state; all addresses are read."""
+        return sum(1 for _ in self.addresses(name))
+
     def _addresses_in(self, name: str, namespace: Any) -> list[tuple[int, Any]]:
         found = []
         for group, address in self.addresses(name):
@@ -458,10 +462,6 @@ class KeyedStateBackend(ABC):
 
     @abstractmethod
     def has_entry(self, name: str, group: int, address: Any) -> bool: ...
-
-    @abstractmethod
-    def entry_count(self, name: str) -> int:
-        """The number of (key, namespace) entries of a state; 0 for an unknown name."""
 
     @abstractmethod
     def key_selected(self) -> None:

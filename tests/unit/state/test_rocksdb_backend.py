@@ -65,6 +65,10 @@ def rig(tmp_path, monkeypatch):
         backend.dispose()
 
 
+def row_bytes(backend):
+    return sum(int(file["size"]) for file in backend._store._database.live_files())
+
+
 def put(backend, key, value, descriptor=V):
     backend.set_current_key(key)
     backend.state(descriptor).update(value)
@@ -614,16 +618,16 @@ def test_expired_state_leaves_the_disk_without_being_read(rig):
     for key in range(20_000, 21_000):
         put(backend, key, b"young", descriptor)
     rig.snapshot(backend, 1)
-    before = backend._store.file_size()
+    before = row_bytes(backend)
     rig.now = 1500
     removed = 0
     while found := backend.background_cleanup(5000):
         removed += found
     assert removed == 20_000
     deadline = time.monotonic() + 30
-    while backend._store.file_size() > before // 5 and time.monotonic() < deadline:
+    while row_bytes(backend) > before // 5 and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert backend._store.file_size() <= before // 5
+    assert row_bytes(backend) <= before // 5
     assert backend.entry_count("v") == 1000
     assert get(backend, 20_500, descriptor) == b"young"
 
@@ -678,7 +682,6 @@ def test_one_budget_for_all_backends_of_a_process(rig):
     assert MemoryBudget.shared().cache_share() <= whole // 2
     put(first, 1, 1)
     put(second, 1, 1)
-    assert MemoryBudget.shared().usage()[0] >= 0
 
 
 def test_the_budget_can_be_set(monkeypatch):

@@ -205,11 +205,6 @@ class HashMapBackend(KeyedStateBackend):
             return handle[1].has(group, address)
         return self._stores[name].table.get(group, address) is not None
 
-    def entry_count(self, name: str) -> int:
-        self._flush_columns()
-        store = self._stores.get(name)
-        return 0 if store is None else len(store.table)
-
     # --- batches and maintenance ---
 
     def begin_batch(self, addresses: Sequence[Any], groups: Sequence[int]) -> None:
@@ -337,7 +332,7 @@ class HashMapBackend(KeyedStateBackend):
                 else:
                     reader = SectionReader(setup.operator, one.meta, internal.key_type, internal.meta, 0)
                     load_slice(internal.table, one, reader)
-        self._has_raw_streams = len(self._internal[RAW_STREAMS.kind].table) > 0
+        self._has_raw_streams = any(True for _ in self.internal_table(RAW_STREAMS).items())
         self.timers.reload()
         if claim:
             self._history.adopt(handles, setup.key_groups)

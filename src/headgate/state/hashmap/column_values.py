@@ -154,11 +154,7 @@ class ColumnValue(ValueState[Any]):
         """Read the values of the whole batch; values that were written before stay."""
         keys = self._keys = np.array(self._addresses, np.int64)
         self._groups = np.asarray(self._groups)
-        slots = self._slots = self._columns.find(keys, self._groups)
-        before = self._before = self._columns.values[slots]
-        values = before.tolist()
-        for i in np.flatnonzero((slots < 0) | ~self._columns.live[slots]).tolist():
-            values[i] = None
+        self._slots, self._before, values = self._columns.read(keys, self._groups)
         loaded = dict(zip(self._addresses, values, strict=True))
         self._loaded = len(loaded)
         loaded.update(self._cache)  # it may have keys outside of the batch
@@ -169,24 +165,12 @@ class ColumnValue(ValueState[Any]):
     ) -> None:
         columns, packed = self._columns, self._packer.pack(values)
         if packed is None:
-            self._store_mixed(addresses, groups, slots, values)
+            _store_mixed(columns, self._packer, addresses, groups, slots, values)
             return
         if len(slots) and (slots.min() < 0 or not columns.live[slots].all()):
             assert self._keys is not None
             slots, before = columns.slots(self._keys, groups, 0), None
         columns.put(slots, packed, before)
-
-    def _store_mixed(self, addresses: Sequence[Any], groups: Any, slots: Ints, values: list[Any]) -> None:
-        """Store values of which some are None, or numbers of another type."""
-        gone = np.array([value is None for value in values])
-        removed = slots[gone]
-        there = np.flatnonzero(~gone)
-        kept = [addresses[i] for i in there.tolist()]
-        packed = self._packer.pack_slowly(kept, [values[i] for i in there.tolist()])
-        columns = self._columns
-        columns.remove(removed[removed >= 0])
-        if kept:
-            columns.put(columns.slots(np.array(kept, np.int64), np.asarray(groups)[there], 0), packed)
 
     def _store_strays(self, strays: dict[Any, Any]) -> None:
         """Store values of keys outside of the batch, or of a batch that was only written to."""
@@ -242,24 +226,29 @@ class ColumnValueTable:
 
     def get_many(self, addresses: Sequence[Any], groups: Sequence[int]) -> list[Any]:
         self._flush()
-        columns = self._columns
-        slots = columns.find(np.array(addresses, np.int64), np.asarray(groups, np.int64))
-        values: list[Any] = columns.values[slots].tolist()
-        for i in np.flatnonzero((slots < 0) | ~columns.live[slots]).tolist():
-            values[i] = None
-        return values
+        return self._columns.read(np.array(addresses, np.int64), np.asarray(groups, np.int64))[2]
 
     def put_many(self, addresses: Sequence[Any], groups: Sequence[int], values: Sequence[Any]) -> None:
         self._flush()
-        columns, spots = self._columns, np.asarray(groups, np.int64)
-        stored = {a: (v, g) for a, v, g in zip(addresses, values, spots.tolist(), strict=True)}
-        kept = [a for a, (v, _) in stored.items() if v is not None]
-        gone = [a for a, (v, _) in stored.items() if v is None]
-        if gone:
-            slots = columns.find(np.array(gone, np.int64), np.array([stored[a][1] for a in gone]))
-            columns.remove(slots[slots >= 0])
-        if kept:
-            new = [stored[a][0] for a in kept]
-            packed = self._packer.pack(new)
-            column = self._packer.pack_slowly(kept, new) if packed is None else packed
-            columns.put(columns.slots(np.array(kept, np.int64), np.array([stored[a][1] for a in kept]), 0), column)
+        pairs = dict(
+            zip(addresses, zip(np.asarray(groups).tolist(), values, strict=True), strict=True)
+        )  # the last counts
+        keys, spots = list(pairs), np.array([group for group, _ in pairs.values()], np.int64)
+        slots = self._columns.find(np.array(keys, np.int64), spots)
+        _store_mixed(self._columns, self._packer, keys, spots, slots, [value for _, value in pairs.values()])
+
+
+def _store_mixed(
+    columns: ColumnTable, packer: Packer, addresses: Sequence[Any], groups: Any, slots: Ints, values: list[Any]
+) -> None:
+    """Store values of which some may be None, which removes, or numbers of another type."""
+    gone = np.array([value is None for value in values], np.bool_)
+    removed, there = slots[gone], np.flatnonzero(~gone)
+    kept = [addresses[i] for i in there.tolist()]
+    present = [values[i] for i in there.tolist()]
+    packed = packer.pack(present)
+    if packed is None:
+        packed = packer.pack_slowly(kept, present)
+    columns.remove(removed[removed >= 0])
+    if kept:
+        columns.put(columns.slots(np.array(kept, np.int64), np.asarray(groups)[there], 0), packed)

@@ -71,9 +71,6 @@ class ColumnTable:
         self._filled: Ints = np.zeros(max_parallelism, np.int64)
         self._end = len(self._index)  # the index is free from here on
 
-    def __len__(self) -> int:
-        return int(np.count_nonzero(self.live[: self.count]))
-
     # --- looking up -------------------------------------------------------------------------------------------------
 
     def slots(self, keys: Ints, groups: npt.NDArray[Any], neutral: Any) -> Ints:
@@ -92,6 +89,15 @@ class ColumnTable:
             dead = np.unique(dead)
             self.live[dead], self.values[dead] = True, neutral
             self._dead -= np.bincount(self.group_of[dead], minlength=len(self._dead))
+
+    def read(self, keys: Ints, groups: npt.NDArray[Any]) -> tuple[Ints, Numbers, list[Any]]:
+        """The slots of keys, the column at these slots, and the values with None where there is no entry."""
+        slots = self.find(keys, groups)
+        column = self.values[slots]
+        values: list[Any] = column.tolist()
+        for i in np.flatnonzero((slots < 0) | ~self.live[slots]).tolist():
+            values[i] = None
+        return slots, column, values
 
     def put(self, slots: Ints, values: Numbers, before: Numbers | None = None) -> None:
         """Store values; where a slot occurs more than once, its values must be equal. `before` are the present values."""

@@ -196,19 +196,10 @@ class HashMapSnapshot(SnapshotRun):
         work = 0
         for group in state.groups:
             start, crc32 = writer.offset, 0
-            columns = state.columns(group)
-            if columns is not None:
-                for frame in _frames(state.codec, columns):
-                    crc32 = zlib.crc32(frame, crc32)
-                    writer.write(frame)
-                    if writer.is_large():
-                        yield writer.take()
-            for addresses, stored, removed in () if columns is not None else state.chunks(group, lambda: self._rows):
-                if addresses or removed:
-                    frame = self._encode(state, addresses, stored, removed)
-                    crc32 = zlib.crc32(frame, crc32)
-                    writer.write(frame)
-                work += state.weight(stored) + len(removed)
+            for frame, rows in self._frames(state, group):
+                crc32 = zlib.crc32(frame, crc32)
+                writer.write(frame)
+                work += rows
                 if work >= self._rows or writer.is_large():
                     work = 0
                     yield writer.take()
@@ -222,13 +213,24 @@ class HashMapSnapshot(SnapshotRun):
         if table.groups or state.meta.kind not in INTERNAL_KINDS:
             writer.slices.append(StateSlice(state.meta, table))
 
-    def _encode(self, state: FrozenState, addresses: list[Any], stored: list[Any], removed: list[Any]) -> bytes:
-        frame = state.codec.encode(addresses, stored, removed)
-        if len(frame) > _LARGE_CHUNK:
-            self._rows = max(_MIN_ROWS, self._rows // 2)
-        elif len(frame) < _SMALL_CHUNK:
-            self._rows = min(_MAX_ROWS, self._rows * 2)
-        return frame
+    def _frames(self, state: FrozenState, group: int) -> Iterator[tuple[bytes, int]]:
+        """The bytes of a group, and the number of rows that count as work."""
+        columns = state.columns(group)
+        if columns is not None:
+            keys, values, removed = columns
+            for at in range(0, len(keys), _COLUMN_ROWS):
+                some = slice(at, at + _COLUMN_ROWS)
+                yield state.codec.encode_columns(keys[some], values[some], ()), 0
+            if len(removed):
+                yield state.codec.encode_columns(keys[:0], values[:0], removed), 0
+            return
+        for addresses, stored, gone in state.chunks(group, lambda: self._rows):
+            frame = state.codec.encode(addresses, stored, gone) if addresses or gone else b""
+            if len(frame) > _LARGE_CHUNK:
+                self._rows = max(_MIN_ROWS, self._rows // 2)
+            elif frame and len(frame) < _SMALL_CHUNK:
+                self._rows = min(_MAX_ROWS, self._rows * 2)
+            yield frame, state.weight(stored) + len(gone)
 
     def _write_restored(self) -> Iterator[tuple[str, bytes]]:
         """Write the bytes of restored state that was never opened (SPEC R1.10)."""
@@ -252,14 +254,6 @@ class HashMapSnapshot(SnapshotRun):
         if self._checkpoint is not None:
             self._checkpoint.segments = segments
         return msgspec.structs.replace(description, segments=segments) if segments else None
-
-
-def _frames(codec: ChunkCodec, columns: Chunk) -> Iterator[bytes]:
-    keys, values, removed = columns
-    for at in range(0, len(keys), _COLUMN_ROWS):
-        yield codec.encode_columns(keys[at : at + _COLUMN_ROWS], values[at : at + _COLUMN_ROWS], ())
-    if len(removed):
-        yield codec.encode_columns(keys[:0], values[:0], removed)
 
 
 def _add_row(table: GroupTable, group: int, offset: int, length: int, crc32: int) -> None:

@@ -80,8 +80,6 @@ class HashMapTable(Protocol):
         """The addresses of all entries of a group, as a new list."""
         ...
 
-    def __len__(self) -> int: ...
-
     def base_size(self) -> int:
         """The number of entries without counting exactly."""
         ...
@@ -314,9 +312,6 @@ class StateTable:
             for address in self.addresses(group):
                 yield group, address, self.get(group, address)
 
-    def __len__(self) -> int:
-        return sum(_count(self.tables[group], self.below[group]) for group in self._groups)
-
     @property
     def layered(self) -> bool:
         """Whether any group may have layers below."""
@@ -348,16 +343,3 @@ def _base(table: Table, below: Layer | None) -> Table:
     while below is not None:
         table, below = below.table, below.below
     return table
-
-
-def _count(table: Table, below: Layer | None) -> int:
-    base = _base(table, below)
-    seen: set[Any] = set()
-    change = 0
-    while below is not None:
-        for address, stored in table.items():
-            if address not in seen:
-                seen.add(address)
-                change += (stored is not None) - (address in base)
-        table, below = below.table, below.below
-    return len(base) + change

@@ -22,7 +22,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -50,7 +50,7 @@ from headgate.state.backend import (
 from headgate.state.cells import ListCell, MapCell, ValueCell
 from headgate.state.parquet.columns import column_fields, columns_of, values_of
 from headgate.state.pickling import dump_values, load_values
-from headgate.state.timers import TimeDomain
+from headgate.state.timers import TimeDomain, Timer
 from headgate.state.ttl_config import StateTtlConfig, Time
 
 __all__ = [
@@ -84,17 +84,6 @@ class StoredTable(msgspec.Struct, frozen=True):
 
 class _StoredTables(msgspec.Struct, frozen=True):
     tables: list[StoredTable]
-
-
-@dataclass(frozen=True, slots=True)
-class _TableRows:
-    """Entries of one key group as rows of a table: one row per element, entry or value."""
-
-    keys: list[Any]
-    namespaces: list[Any]
-    values: list[Any]
-    extra: list[Any] | None = None  # positions in a list, keys of a map
-    stamps: list[int] | None = None
 
 
 # ---- schema --------------------------------------------------------------------------------------------------------
@@ -136,12 +125,14 @@ def _spec(meta: StateMeta) -> StateSpec:
 
 # ---- out of a backend ----------------------------------------------------------------------------------------------
 
+_Entry = tuple[Any, Any, Any]  # key, namespace or None, stored
+
 
 def read_tables(backend: KeyedStateBackend) -> Iterator[tuple[StateMeta, Iterator[tuple[int, pa.RecordBatch]]]]:
     """Every state of a restored backend that is not opened, as (key group, rows of the table) in the order of the groups."""
     key_type = backend.setup.key_type
     for meta in backend.restored_metas():
-        yield meta, _batches(meta, key_type, _entries(backend, meta))
+        yield meta, ((group, _rows(meta, key_type, group, some)) for group, some in _entries(backend, meta))
     timers = sorted(backend.timers.all(), key=lambda timer: timer.group)
     if timers:
         groups = groupby(timers, key=lambda timer: timer.group)
@@ -151,22 +142,8 @@ def read_tables(backend: KeyedStateBackend) -> Iterator[tuple[StateMeta, Iterato
         yield _RAW_META, ((group, _raw_rows(group, stream)) for group, stream in streams.items())
 
 
-def _raw_rows(group: int, stream: bytes) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([group], pa.int32()), pa.array([stream])], schema=_RAW_SCHEMA)
-
-
-def _timer_rows(group: int, timers: list[Any], key_type: TypeInformation) -> pa.RecordBatch:
-    columns = [
-        pa.array([group] * len(timers), pa.int32()),
-        *columns_of([key_of(timer.address) for timer in timers], key_type),
-        _namespaces([timer.namespace for timer in timers]),
-        pa.array([timer.domain.name.lower() for timer in timers]),
-        pa.array([timer.timestamp for timer in timers], pa.int64()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=table_schema(_TIMERS_META, key_type))
-
-
-def _entries(backend: KeyedStateBackend, meta: StateMeta) -> Iterator[tuple[int, _TableRows]]:
+def _entries(backend: KeyedStateBackend, meta: StateMeta) -> Iterator[tuple[int, list[_Entry]]]:
+    """The entries of a state by key group, sorted by key."""
     cell = backend.open_cell(_spec(meta))
     table = None
     if meta.kind == "value" and not meta.ttl:
@@ -179,74 +156,64 @@ def _entries(backend: KeyedStateBackend, meta: StateMeta) -> Iterator[tuple[int,
                 stored: Sequence[Any] = table.get_many(some, [group] * len(some))
             else:
                 stored = [_stored(backend, cell, group, address) for address in some]
-            yield group, _sorted(_rows(meta, some, stored))
+            parts = map(split_address, some)
+            entries = [
+                (key_of(address), None if namespace is VOID else namespace, one)
+                for (address, namespace), one in zip(parts, stored, strict=True)
+            ]
+            try:
+                entries.sort(key=itemgetter(0))
+            except TypeError:  # keys of several types cannot be compared
+                entries.sort(key=lambda entry: repr(entry[0]))
+            yield group, entries
 
 
 def _stored(backend: KeyedStateBackend, cell: Any, group: int, address: Any) -> Any:
     backend.context.address, backend.context.group = address, group
-    if isinstance(cell, MapCell):
-        return dict(cell.entries())
-    return cell.get()
+    return dict(cell.entries()) if isinstance(cell, MapCell) else cell.get()
 
 
-def _rows(meta: StateMeta, addresses: Sequence[Any], stored: Sequence[Any]) -> _TableRows:
-    parts = [split_address(address) for address in addresses]
-    keys = [key_of(address) for address, _ in parts]
-    namespaces = [None if namespace is VOID else namespace for _, namespace in parts]
-    extra: list[Any] | None = None
-    values = list(stored)
+def _rows(meta: StateMeta, key_type: TypeInformation, group: int, entries: list[_Entry]) -> pa.RecordBatch:
+    """One row per value, element or entry."""
+    columns = []
+    if meta.kind == "list":
+        columns = [pa.array([position for *_, stored in entries for position in range(len(stored))], pa.int32())]
+        values = [element for *_, stored in entries for element in stored]
+    elif meta.kind == "map":
+        map_keys = [key_of(map_key) for *_, stored in entries for map_key in stored]
+        columns = columns_of(map_keys, _map_key_type(meta))
+        values = [value for *_, stored in entries for value in stored.values()]
+    else:
+        values = [stored for *_, stored in entries]
     if meta.kind in {"list", "map"}:
-        counts = [len(one) for one in stored]
-        keys = [key for key, count in zip(keys, counts, strict=True) for _ in range(count)]
-        namespaces = [one for one, count in zip(namespaces, counts, strict=True) for _ in range(count)]
-        if meta.kind == "list":
-            extra = [position for count in counts for position in range(count)]
-            values = [element for one in stored for element in one]
-        else:
-            extra = [key_of(map_key) for one in stored for map_key in one]
-            values = [value for one in stored for value in one.values()]
-    if not meta.ttl:
-        return _TableRows(keys, namespaces, values, extra)
-    return _TableRows(keys, namespaces, [value for value, _ in values], extra, [stamp for _, stamp in values])
+        entries = [entry for entry in entries for _ in entry[2]]
+    stamps = []
+    if meta.ttl:
+        stamps = [pa.array([stamp for _, stamp in values], _STAMPS)]
+        values = [value for value, _ in values]
+    keys, namespaces = [key for key, *_ in entries], [namespace for _, namespace, _ in entries]
+    columns = [*_address_columns(group, keys, namespaces, key_type), *columns]
+    columns += [*columns_of(values, meta.value_type.type_info()), *stamps]
+    return pa.RecordBatch.from_arrays(columns, schema=table_schema(meta, key_type))
 
 
-def _sorted(rows: _TableRows) -> _TableRows:
-    """Rows by key; those of one list keep their order."""
-    try:
-        order = sorted(range(len(rows.keys)), key=rows.keys.__getitem__)
-    except TypeError:  # keys of several types cannot be compared
-        order = sorted(range(len(rows.keys)), key=lambda i: repr(rows.keys[i]))
-
-    def moved(column: list[Any] | None) -> Any:
-        return None if column is None else [column[i] for i in order]
-
-    return _TableRows(
-        moved(rows.keys), moved(rows.namespaces), moved(rows.values), moved(rows.extra), moved(rows.stamps)
-    )
+def _timer_rows(group: int, timers: list[Timer], key_type: TypeInformation) -> pa.RecordBatch:
+    keys = [key_of(timer.address) for timer in timers]
+    columns = [
+        *_address_columns(group, keys, [timer.namespace for timer in timers], key_type),
+        pa.array([timer.domain.name.lower() for timer in timers]),
+        pa.array([timer.timestamp for timer in timers], pa.int64()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=table_schema(_TIMERS_META, key_type))
 
 
-def _batches(
-    meta: StateMeta, key_type: TypeInformation, entries: Iterator[tuple[int, _TableRows]]
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    schema = table_schema(meta, key_type)
-    for group, rows in entries:
-        columns = [pa.array([group] * len(rows.keys), pa.int32()), *columns_of(rows.keys, key_type)]
-        columns.append(_namespaces(rows.namespaces))
-        if meta.kind == "list":
-            columns.append(pa.array(rows.extra, pa.int32()))
-        elif meta.kind == "map":
-            columns += columns_of(rows.extra or [], _map_key_type(meta))
-        columns += columns_of(rows.values, meta.value_type.type_info())
-        if meta.ttl:
-            columns.append(pa.array(rows.stamps, _STAMPS))
-        yield group, pa.RecordBatch.from_arrays(columns, schema=schema)
+def _raw_rows(group: int, stream: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([group], pa.int32()), pa.array([stream])], schema=_RAW_SCHEMA)
 
 
-def _namespaces(namespaces: list[Any]) -> pa.Array:
-    if not any(one is not None for one in namespaces):
-        return pa.nulls(len(namespaces), pa.binary())
+def _address_columns(group: int, keys: list[Any], namespaces: list[Any], key_type: TypeInformation) -> list[pa.Array]:
     cells = [None if one is None or one is VOID else dump_values([one], "a namespace") for one in namespaces]
-    return pa.array(cells, pa.binary())
+    return [pa.array([group] * len(keys), pa.int32()), *columns_of(keys, key_type), pa.array(cells, pa.binary())]
 
 
 class _Spool:

@@ -191,10 +191,6 @@ class RocksDBBackend(KeyedStateBackend):
     def has_entry(self, name: str, group: int, address: Any) -> bool:
         return self._states[f"s:{name}"].has(group, address)
 
-    def entry_count(self, name: str) -> int:
-        """This reads all row keys."""
-        return sum(1 for _ in self.addresses(name))
-
     # --- batches and maintenance ---
 
     def begin_batch(self, addresses: Sequence[Any], groups: Sequence[int]) -> None:

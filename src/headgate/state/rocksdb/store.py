@@ -303,10 +303,6 @@ class Store:
         with _storage(self.path, "making a checkpoint"):
             Checkpoint(self._database).create_checkpoint(str(target))
 
-    def file_size(self) -> int:
-        """Bytes of all live files of rows."""
-        return sum(int(file["size"]) for file in self._database.live_files())
-
     def drop_column(self, name: str) -> None:
         self.columns.pop(name).close()
         with _storage(self.path, f"dropping column family '{name}'"):
