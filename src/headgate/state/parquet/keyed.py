@@ -62,6 +62,7 @@ __all__ = [
     "read_tables",
     "stored_tables",
     "table_schema",
+    "write_table",
 ]
 
 CANONICAL = "canonical"
@@ -283,7 +284,7 @@ class CanonicalRun(SnapshotRun):
             for meta, batches in read_tables(scratch):
                 path = directory / f"table-{len(files)}.parquet"
                 name = self._file_of(meta.name)
-                table = _write(meta, self._setup.key_type, batches, path, name)
+                table = write_table(meta, self._setup.key_type, batches, path, name)
                 if not table.groups:
                     path.unlink()
                     continue
@@ -303,9 +304,10 @@ class CanonicalRun(SnapshotRun):
         )
 
 
-def _write(
+def write_table(
     meta: StateMeta, key_type: TypeInformation, batches: Iterable[tuple[int, pa.RecordBatch]], path: Path, name: str
 ) -> StoredTable:
+    """Write a Parquet file with a row group for each batch, which has the rows of one key group."""
     groups: list[int] = []
     rows = 0
     with pq.ParquetWriter(path, table_schema(meta, key_type), compression="zstd") as writer:
