@@ -58,16 +58,9 @@ from headgate.storage.remote import open_store
 __all__ = ["SavepointWriter"]
 
 _RESULT = pa.schema(
-    {
-        "part": pa.int32(),
-        "file": pa.string(),
-        "groups": pa.list_(pa.int32()),
-        "rows": pa.int64(),
-        "size": pa.int64(),
-        "crc": pa.int64(),
-    }
+    {"part": pa.int32(), "file": pa.string(), "groups": pa.list_(pa.int32())}
+    | dict.fromkeys(["rows", "size", "crc"], pa.int64())
 )
-_KINDS = {"value", "reducing", "aggregating", "list", "map"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +138,6 @@ class SavepointWriter:
         `key` and `value` name columns; several make a tuple, or a row of the state's type. A list state needs `position`
         (the order of elements), a map state `map_key`. The key's type is that of its column unless `key_type` is given.
         """
-        if state.kind not in _KINDS:
-            raise InvalidArgument(f"state '{state.name}' is {state.kind} state, which cannot be written")
         if state.ttl is not None:
             raise InvalidArgument(
                 f"state '{state.name}' has a time to live: write it without, and read it with headgate.state.ttl-migration.enabled"
@@ -156,25 +147,16 @@ class SavepointWriter:
             raise InvalidArgument(
                 f"state '{state.name}' has no type; give one, for example ValueStateDescriptor('n', 'bigint')"
             )
-        self._check(state, frame, map_key, position)
+        for kind, option, column in (("map", "map_key", map_key), ("list", "position", position)):
+            if (state.kind == kind) != (column is not None):
+                raise InvalidArgument(
+                    f"state '{state.name}' is {state.kind} state: {option} is for {kind} state, and only for it"
+                )
         keys = (key,) if isinstance(key, str) else tuple(key)
         values = (value,) if isinstance(value, str) else tuple(value)
         found = as_type(key_type) if key_type is not None else _key_type(frame, keys)
         self._states[uid, state.name] = _StateColumns(spec.meta(), found, keys, values, map_key, position), frame
         return self
-
-    @staticmethod
-    def _check(state: StateDescriptor, frame: DataFrame, map_key: str | None, position: str | None) -> None:
-        if (state.kind == "map") != (map_key is not None):
-            raise InvalidArgument(
-                f"state '{state.name}' is {state.kind} state: map_key is for map state, and only for it"
-            )
-        if (state.kind == "list") != (position is not None):
-            raise InvalidArgument(
-                f"state '{state.name}' is {state.kind} state: position is for list state, and only for it"
-            )
-        if not frame.columns:
-            raise InvalidArgument(f"the DataFrame for state '{state.name}' has no columns")
 
     def write(self, target: str) -> str:
         """Write the savepoint below a directory; returns its path."""

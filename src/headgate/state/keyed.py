@@ -84,6 +84,10 @@ class CellValueState(_CellState, ValueState[Any]):
 class CellListState(_CellState, ListState[Any], Mergeable):
     _cell: ListCell
 
+    @property
+    def _where(self) -> str:
+        return f"list state '{self.name}'"
+
     def get(self) -> list[Any]:
         stored = self._cell.get()
         if stored is None:
@@ -92,7 +96,7 @@ class CellListState(_CellState, ListState[Any], Mergeable):
 
     def add(self, value: Any) -> None:
         if value is None:
-            raise InvalidArgument(f"list state '{self.name}': an element is None, which list state cannot hold")
+            raise InvalidArgument(f"{self._where}: an element is None, which list state cannot hold")
         self._cell.extend((value,))
 
     def add_all(self, values: Iterable[Any]) -> None:
@@ -110,16 +114,12 @@ class CellListState(_CellState, ListState[Any], Mergeable):
     def _checked(self, values: Any) -> list[Any]:
         """The elements as a list; list state holds no None (SPEC R1.4)."""
         if values is None:
-            raise InvalidArgument(
-                f"list state '{self.name}': the list of values is None; to remove all elements call clear()"
-            )
+            raise InvalidArgument(f"{self._where}: the list of values is None; to remove all elements call clear()")
         if isinstance(values, str | bytes):
-            raise InvalidArgument(f"list state '{self.name}': {values!r} is one value; call add(), or pass a list")
+            raise InvalidArgument(f"{self._where}: {values!r} is one value; call add(), or pass a list")
         elements = list(values)
         if any(element is None for element in elements):
-            raise InvalidArgument(
-                f"list state '{self.name}': an element is None, which list state cannot hold: {elements[:5]!r}"
-            )
+            raise InvalidArgument(f"{self._where}: an element is None, which list state cannot hold: {elements[:5]!r}")
         return elements
 
     def take(self) -> Any:

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, cast
 
 import cloudpickle
 import msgspec
@@ -25,9 +25,11 @@ from headgate.checkpoint.assignment import Mode, Part, StateShape, redistribute
 from headgate.checkpoint.handles import TypeMeta
 from headgate.errors import IllegalState, InvalidArgument, StateMigrationError, StorageError
 from headgate.records.types import TypeInformation, TypeMismatch
-from headgate.state.api import ListState, ListStateDescriptor, MapStateDescriptor, StateDescriptor
+from headgate.state.api import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from headgate.state.broadcast import BroadcastState
+from headgate.state.cells import ListCell
 from headgate.state.copying import ATOMS, is_immutable
+from headgate.state.keyed import CellListState
 
 __all__ = [
     "OperatorListState",
@@ -40,8 +42,6 @@ __all__ = [
     "encode_elements",
     "rescale",
 ]
-
-T = TypeVar("T")
 
 _RAW = "raw"
 _PICKLE_PROTOCOL = 5  # fixed: a snapshot may be read by another Python version
@@ -163,49 +163,37 @@ def rescale(old: Sequence[OperatorStateSnapshot | None], parallelism: int) -> li
 # ---- state handles -----------------------------------------------------------------------------------------
 
 
-class OperatorListState(ListState[T]):
-    """A list of one subtask, split or united at restore; elements are stored and returned by reference."""
+class _ElementsCell(ListCell):
+    """The elements of a list of operator state."""
 
-    def __init__(self, where: str, elements: list[T]) -> None:
-        self._where = where
+    def __init__(self, elements: list[Any]) -> None:
         self._elements = elements
 
-    def get(self) -> list[T]:
-        """All elements in the order they were added, as a new list; empty if there are none."""
-        return list(self._elements)
+    def get(self) -> Sequence[Any]:
+        return self._elements
 
-    def add(self, value: T) -> None:
-        if value is None:
-            raise self._none("add(None)")
-        self._elements.append(value)
+    def extend(self, stored: Sequence[Any]) -> None:
+        self._elements.extend(stored)
 
-    def add_all(self, values: Iterable[T]) -> None:
-        """Append elements; all of them or, if one is None, none."""
-        self._elements.extend(self._checked("add_all", values))
+    def replace(self, stored: Sequence[Any]) -> None:
+        self._elements = list(stored)
 
-    def update(self, values: Iterable[T]) -> None:
-        """Replace all elements; an empty list is the same as `clear`."""
-        self._elements = self._checked("update", values)
-
-    def clear(self) -> None:
+    def remove(self) -> None:
         self._elements = []
 
-    def _checked(self, method: str, values: Iterable[T]) -> list[T]:
-        if values is None:
-            raise InvalidArgument(f"{self._where}: {method}(None) is not allowed; pass a list, or call clear()")
-        new = list(values)
-        for index, value in enumerate(new):
-            if value is None:
-                raise self._none(f"{method}() got None at index {index}, which")
-        return new
 
-    def _none(self, what: str) -> InvalidArgument:
-        return InvalidArgument(
-            f"{self._where}: {what} is not allowed, as a list state holds no None; leave it out, or use a placeholder"
-        )
+class OperatorListState(CellListState):
+    """A list of one subtask, split or united at restore; elements are stored and returned by reference."""
+
+    def __init__(self, where: str, elements: list[Any]) -> None:
+        super().__init__(where, _ElementsCell(elements), None)
+
+    @property
+    def _where(self) -> str:
+        return self.name
 
 
-_Handle: TypeAlias = OperatorListState[Any] | BroadcastState[Any, Any]
+_Handle: TypeAlias = OperatorListState | BroadcastState[Any, Any]
 _Kind: TypeAlias = tuple[Mode, tuple[TypeInformation, ...]]
 
 
@@ -254,11 +242,11 @@ class OperatorStateBackend:
         """The names of the open states, sorted."""
         return sorted(self._states)
 
-    def get_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState[Any]:
+    def get_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
         """A list whose elements are distributed evenly when the parallelism changes (SPEC R4.2)."""
         return self._list_state(descriptor, Mode.SPLIT)
 
-    def get_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState[Any]:
+    def get_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
         """A list; at each restore every subtask gets all elements of all subtasks (SPEC R4.3)."""
         return self._list_state(descriptor, Mode.UNION)
 
@@ -269,11 +257,11 @@ class OperatorStateBackend:
         state = self._state(name, Mode.BROADCAST, types, lambda entries: BroadcastState(name, dict(entries)))
         return cast("BroadcastState[Any, Any]", state.handle)
 
-    def _list_state(self, descriptor: ListStateDescriptor, mode: Mode) -> OperatorListState[Any]:
+    def _list_state(self, descriptor: ListStateDescriptor, mode: Mode) -> OperatorListState:
         self._check_descriptor(descriptor, ListStateDescriptor)
         name, where = descriptor.name, self._where(descriptor.name, mode)
         state = self._state(name, mode, (descriptor.type,), lambda elements: OperatorListState(where, elements))
-        return cast("OperatorListState[Any]", state.handle)
+        return cast("OperatorListState", state.handle)
 
     def raw_streams(self) -> list[bytes]:
         """The raw streams that were restored (SPEC R1.11)."""

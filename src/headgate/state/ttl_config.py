@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from headgate.errors import InvalidArgument
@@ -103,6 +103,7 @@ class CleanupStrategies:
         return _DEFAULT_INCREMENTAL if self.background else None
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class StateTtlConfig:
     """How long state lives, which accesses renew it, and how expired state is removed.
 
@@ -134,17 +135,10 @@ class StateTtlConfig:
 
         ProcessingTime = 0
 
-    def __init__(
-        self,
-        ttl: int,
-        update_type: StateTtlConfig.UpdateType,
-        visibility: StateTtlConfig.StateVisibility,
-        cleanup: CleanupStrategies,
-    ) -> None:
-        self.ttl = ttl
-        self.update_type = update_type
-        self.visibility = visibility
-        self.cleanup = cleanup
+    ttl: int
+    update_type: UpdateType
+    visibility: StateVisibility
+    cleanup: CleanupStrategies
 
     @staticmethod
     def new_builder(ttl: Time | timedelta | int) -> StateTtlConfig.Builder:
@@ -190,10 +184,7 @@ class StateTtlConfig:
             self._ttl = _positive(ttl)
             self._update_type = StateTtlConfig.UpdateType.OnCreateAndWrite
             self._visibility = StateTtlConfig.StateVisibility.NeverReturnExpired
-            self._full_snapshot = False
-            self._incremental: tuple[int, bool] | None = None
-            self._compact_filter: int | None = None
-            self._background = True
+            self._cleanup = CleanupStrategies()
 
         def set_update_type(self, update_type: StateTtlConfig.UpdateType) -> StateTtlConfig.Builder:
             """Which accesses renew an entry; default: creating and writing it."""
@@ -233,7 +224,7 @@ class StateTtlConfig:
 
         def cleanup_full_snapshot(self) -> StateTtlConfig.Builder:
             """Leave expired entries out of snapshots; the running state keeps them."""
-            self._full_snapshot = True
+            self._cleanup = replace(self._cleanup, full_snapshot=True)
             return self
 
         def cleanup_incrementally(
@@ -242,7 +233,7 @@ class StateTtlConfig:
             """Check `cleanup_size` entries at each state access, and optionally at each record (hashmap backend)."""
             if cleanup_size <= 0:
                 raise InvalidArgument(f"cleanup_incrementally needs at least 1 entry per access, got {cleanup_size}")
-            self._incremental = (cleanup_size, run_cleanup_for_every_record)
+            self._cleanup = replace(self._cleanup, incremental=(cleanup_size, run_cleanup_for_every_record))
             return self
 
         def cleanup_in_rocksdb_compact_filter(self, query_time_after_num_entries: int = 1000) -> StateTtlConfig.Builder:
@@ -252,12 +243,12 @@ class StateTtlConfig:
                     f"cleanup_in_rocksdb_compact_filter needs at least 1 entry per reading of the clock, "
                     f"got {query_time_after_num_entries}"
                 )
-            self._compact_filter = query_time_after_num_entries
+            self._cleanup = replace(self._cleanup, compact_filter=query_time_after_num_entries)
             return self
 
         def disable_cleanup_in_background(self) -> StateTtlConfig.Builder:
             """Clean in the background only with the strategies that are configured explicitly."""
-            self._background = False
+            self._cleanup = replace(self._cleanup, background=False)
             return self
 
         def set_ttl(self, ttl: Time | timedelta | int) -> StateTtlConfig.Builder:
@@ -267,5 +258,4 @@ class StateTtlConfig:
 
         def build(self) -> StateTtlConfig:
             """Make the configuration."""
-            cleanup = CleanupStrategies(self._full_snapshot, self._incremental, self._compact_filter, self._background)
-            return StateTtlConfig(self._ttl, self._update_type, self._visibility, cleanup)
+            return StateTtlConfig(self._ttl, self._update_type, self._visibility, self._cleanup)

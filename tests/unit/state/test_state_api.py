@@ -74,5 +74,5 @@ def test_the_whole_builder():
         500,
         False,
     )
-    with pytest.raises(InvalidArgument, match="at least 1 entry per look at the clock, got 0"):
+    with pytest.raises(InvalidArgument, match="at least 1 entry per reading of the clock, got 0"):
         StateTtlConfig.new_builder(1).cleanup_in_rocksdb_compact_filter(0)

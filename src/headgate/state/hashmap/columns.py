@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -323,34 +324,30 @@ class ColumnTable:
 Chunk: TypeAlias = tuple[Ints, Numbers, Ints]  # keys and values of entries, keys of removed ones
 
 
+@dataclass(eq=False)
 class FrozenColumns:
     """Entries at the moment of a freeze, by group; `changed` are the slots that changed since the freeze before."""
 
-    def __init__(
-        self,
-        keys: Ints,
-        groups: npt.NDArray[Any],
-        values: Numbers,
-        live: npt.NDArray[np.bool_],
-        changed: Ints | None,
-        holders: set[object],
-    ) -> None:
-        self._keys, self._groups, self._values, self._live = keys, groups, values, live
-        self._changed, self._holders = changed, holders
-        self._order: Ints | None = None
-        self._starts: Ints = np.empty(0, np.int64)
+    keys: Ints
+    groups: npt.NDArray[Any]
+    values: Numbers
+    live: npt.NDArray[np.bool_]
+    changed: Ints | None
+    holders: set[object]
+    _order: Ints | None = None
+    _starts: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
     def chunk(self, group: int, removals: bool = False) -> Chunk:
         """The entries of a group, and with `removals` the keys of removed ones."""
         rows = self._rows(group)
-        live = self._live[rows]
+        live = self.live[rows]
         there = rows[live]
-        gone = self._keys[rows[~live]] if removals else np.empty(0, np.int64)
-        return self._keys[there], self._values[there], gone
+        gone = self.keys[rows[~live]] if removals else np.empty(0, np.int64)
+        return self.keys[there], self.values[there], gone
 
     def _rows(self, group: int) -> Ints:
         if self._order is None:  # sorted once: there are many groups
-            small = self._groups.astype(np.uint16)
+            small = self.groups.astype(np.uint16)
             self._order = np.argsort(small, kind="stable")
             self._starts = np.searchsorted(small[self._order], np.arange(int(small.max(initial=0)) + 2))
         if group + 1 >= len(self._starts):
@@ -362,15 +359,15 @@ class FrozenColumns:
         return dict(zip(keys.tolist(), values.tolist(), strict=True))
 
     def changes(self) -> ColumnChanges:
-        changes = ColumnChanges(self, np.arange(len(self._keys)) if self._changed is None else self._changed)
+        changes = ColumnChanges(self, np.arange(len(self.keys)) if self.changed is None else self.changed)
         token = object()
-        self._holders.add(token)
-        weakref.finalize(changes.hold, self._holders.discard, token)
+        self.holders.add(token)
+        weakref.finalize(changes.hold, self.holders.discard, token)
         return changes
 
     def select(self, rows: Ints) -> FrozenColumns:
         """A copy of some of the rows."""
-        columns = self._keys[rows], self._groups[rows], self._values[rows], self._live[rows]
+        columns = self.keys[rows], self.groups[rows], self.values[rows], self.live[rows]
         return FrozenColumns(*columns, None, set())
 
 
