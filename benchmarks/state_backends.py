@@ -38,8 +38,8 @@ from headgate.state.operator import OperatorStateSnapshot
 from headgate.state.rocksdb import MemoryBudget, RocksDBBackend
 from headgate.storage.layout import Attempt
 from headgate.worker.operators.base import OperatorSnapshot
-from headgate.worker.snapshot import SnapshotInProgress
 from headgate.worker.snapshot_writer import SnapshotWriter, WorkerStorage
+from headgate.worker.subtask import SnapshotInProgress
 
 MAX_PARALLELISM = 128
 BACKENDS: dict[str, type[KeyedStateBackend]] = {"hashmap": HashMapBackend, "rocksdb": RocksDBBackend}

@@ -33,12 +33,13 @@ from headgate.driver.session import dataflow_session
 from headgate.driver.shipping import search_path, write_archive
 from headgate.errors import HeadgateError, IllegalState, JobCancelled, JobFailed, NotEnoughSlots, StorageError
 from headgate.graph.levels import describe as describe_layout
-from headgate.graph.plan import JobPlan, task_part
+from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, VertexId
 from headgate.job.restart import RestartStrategy
 from headgate.job.status import JobStatus
 from headgate.worker.restore import VertexRestore
 from headgate.worker.shell import LevelTask, process_mark
+from headgate.worker.task import describe_tasks
 
 __all__ = ["JobStatus", "SparkJob"]
 
@@ -348,11 +349,8 @@ class SparkJob:
             archive = file.name
         return [
             LevelTask(
-                level,
-                pickle.dumps(task_part(self.plan, level, self._restore, storage)),
+                pickle.dumps(describe_tasks(self.plan, level, self.job_id, attempt.number, self._restore, storage)),
                 server.address,
-                self.job_id,
-                attempt.number,
                 self._control_timeout,
                 path,
                 archive,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import cloudpickle
 
 from headgate.errors import GraphError
 from headgate.graph.job_graph import ChainedOperator, Edge, JobGraph, Partitioning, Vertex
-from headgate.graph.levels import Layout, Slot
+from headgate.graph.levels import Layout
 from headgate.graph.task_info import TaskInfo
 from headgate.ids import VertexId
 from headgate.records.types import TypeInformation
@@ -122,22 +121,6 @@ def make_plan(graph: JobGraph, layout: Layout, settings: Settings) -> JobPlan:
         if slot.relay
     }
     return JobPlan(graph.name, graph, layout, settings, vertices, relays)
-
-
-def task_part(plan: JobPlan, level: int, restore: Mapping[VertexId, Any], storage: Any) -> dict[str, Any]:
-    """The part of a plan that the tasks of one level need; `restore` is what each vertex starts from."""
-    slots: list[Slot] = plan.layout.levels[level]
-    return {
-        "slots": slots,
-        "names": [plan.task_name(level, index) for index in range(len(slots))],
-        "vertices": {slot.vertex: plan.vertices[slot.vertex] for slot in slots if not slot.relay},
-        "relays": {slot.vertex: plan.relays[level, slot.vertex] for slot in slots if slot.relay},
-        "previous_width": plan.width(level - 1),
-        "next_width": plan.width(level + 1),
-        "settings": plan.settings,
-        "restore": {slot.vertex: restore[slot.vertex] for slot in slots if slot.vertex in restore and not slot.relay},
-        "storage": storage,
-    }
 
 
 def _vertex_plan(graph: JobGraph, layout: Layout, vertex: Vertex) -> VertexPlan:

@@ -18,18 +18,20 @@ from headgate.checkpoint.types import Barrier
 from headgate.config import Configuration
 from headgate.environment import StreamExecutionEnvironment
 from headgate.errors import IllegalState, InvalidArgument, UserCodeError
-from headgate.graph.job_graph import Edge
+from headgate.graph.job_graph import Edge, Vertex
 from headgate.graph.plan import JobPlan, OutputEdge, VertexPlan
-from headgate.graph.task_info import TaskInfo
 from headgate.job.status import Status
 from headgate.records.batch import Batch
 from headgate.records.frames import DRAIN, Kind, pack, read_frames
 from headgate.records.types import TypeInformation, TypeMismatch
+from headgate.storage.manifest import StatePiece
 from headgate.worker.failures import OperatorFailure, describe
 from headgate.worker.inputs import DATA, decode
 from headgate.worker.output import EdgeWriter, Outbox
-from headgate.worker.snapshot import SubtaskRestore, SubtaskState, assign_state
+from headgate.worker.restore import VertexRestore
+from headgate.worker.snapshot_writer import snapshot_inline
 from headgate.worker.subtask import Subtask
+from headgate.worker.task import describe_tasks, make_task
 
 __all__ = ["OneInputHarness", "TwoInputHarness"]
 
@@ -68,6 +70,13 @@ class _Services:
 
     def wake(self) -> None:
         """Nobody sleeps here."""
+
+
+class _Snapshot(msgspec.Struct, frozen=True):
+    """What one subtask left: the state of each of its operators."""
+
+    checkpoint_id: int
+    operators: dict[str, tuple[StatePiece, ...]]
 
 
 class _Input:
@@ -141,17 +150,18 @@ class _Harness:
         plan = env.job_plan(_UID)
         number = next(v.id for v in plan.graph.vertices if v.head.uid == _UID)
         self._services = _Services(start_time)
-        self._vertex: VertexPlan = pickle.loads(plan.vertices[number])
         self._inputs = {edge.input: _input(plan, edge, subtask) for edge in plan.graph.inputs(number)}
         self._outputs: dict[int, _Output] = {edge.id: _Output(edge.type) for edge in plan.graph.outputs(number)}
         self._by_tag = {edge.tag: self._outputs[edge.id] for edge in plan.graph.outputs(number)}
-        vertex = self._vertex.vertex
-        job_id = f"{restore is not None:032x}"  # fixed, so that two runs of a test are the same
-        info = TaskInfo(vertex.name, vertex.head.id, subtask, parallelism, vertex.max_parallelism, 0, job_id)
-        numbers = (subtask, len(self._inputs), plan.width(plan.layout.level_of[number] + 1))
-        share = None if restore is None else _share(restore, self._vertex, subtask)
-        self._subtask = Subtask(self._vertex, subtask, plan.settings, self._services, info, numbers, share)
-        self._checkpoint_id = share.checkpoint_id if share is not None else 0
+        self._type = plan.graph.vertices[number].head.type
+        restored = {} if restore is None else {number: _vertex_restore(restore, plan.graph.vertices[number])}
+        attempt = int(restore is not None)  # the job's id is fixed, so that two runs of a test are the same
+        tasks = describe_tasks(plan, plan.layout.level_of[number], "0" * 32, attempt, restored)
+        descriptor = next(t for t in tasks if t.vertex_id == number and t.subtask == subtask and not t.is_relay)
+        task = make_task(descriptor, self._services)
+        assert isinstance(task, Subtask)
+        self._subtask = task
+        self._checkpoint_id = restored[number].checkpoint_id if restored else 0
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -181,7 +191,7 @@ class _Harness:
     @property
     def function(self) -> Any:
         """The function that runs: a copy of yours, made the way workers get it."""
-        return self._vertex.vertex.head.spec.function
+        return self._subtask.operators[0].function
 
     # --- input ------------------------------------------------------------------------------------------------------
 
@@ -246,7 +256,7 @@ class _Harness:
         found = self._by_tag.get(tag)
         if found is None and tag is not None:
             raise InvalidArgument(f"unknown side output '{tag}': give the harness side_outputs=[OutputTag('{tag}')]")
-        return found or _Output(self._vertex.vertex.head.type)
+        return found or _Output(self._type)
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
@@ -262,7 +272,7 @@ class _Harness:
         for entry in self._inputs.values():
             self._feed(entry.event(Kind.BARRIER, barrier.encode()))
         (progress,) = self._subtask.take_snapshots()
-        return msgspec.msgpack.encode(progress.finish())
+        return msgspec.msgpack.encode(_Snapshot(barrier.id, snapshot_inline(progress).operators))
 
     def notify_checkpoint_complete(self, checkpoint_id: int | None = None) -> None:
         """Tell the function that a snapshot (the last one) is complete: sinks commit."""
@@ -429,18 +439,12 @@ def _input(plan: JobPlan, edge: Edge, place: int) -> _Input:
     return _Input(next(out for out in writer.outputs if out.edge.id == edge.id), place)
 
 
-def _share(restore: bytes | Sequence[bytes], plan: VertexPlan, subtask: int) -> SubtaskRestore:
-    snapshots = [restore] if isinstance(restore, bytes) else list(restore)
-    states = [msgspec.msgpack.decode(snapshot, type=SubtaskState) for snapshot in snapshots]
-    vertex = plan.vertex
-    mine: list[str] = [operator.id for operator in vertex.operators]
-    old = {
-        operator_id: [next((s for s in state.operators if s.operator_id == operator_id), None) for state in states]
-        for operator_id in mine
-    }
-    limits = dict.fromkeys(mine, vertex.max_parallelism)
-    newest = max(state.checkpoint_id for state in states)
-    return assign_state(old, limits, vertex.parallelism, newest)[subtask]
+def _vertex_restore(restore: bytes | Sequence[bytes], vertex: Vertex) -> VertexRestore:
+    snapshots = [restore] if isinstance(restore, bytes) else restore
+    left = [msgspec.msgpack.decode(snapshot, type=_Snapshot) for snapshot in snapshots]
+    operators = {str(op.id): [one.operators.get(op.id) for one in left] for op in vertex.operators}
+    newest = max(one.checkpoint_id for one in left)
+    return VertexRestore(newest, vertex.parallelism, vertex.max_parallelism, operators, claim=False)
 
 
 @contextmanager

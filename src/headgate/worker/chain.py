@@ -22,8 +22,8 @@ from headgate.worker.local_state import local_directory, open_backend
 from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
 from headgate.worker.operators.ends import SourceOperator
 from headgate.worker.operators.registry import make_operator
+from headgate.worker.restore import SubtaskRestore
 from headgate.worker.services import SubtaskServices
-from headgate.worker.snapshot import SubtaskRestore
 
 __all__ = ["OperatorChain"]
 

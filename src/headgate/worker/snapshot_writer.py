@@ -5,6 +5,7 @@ Writing runs in a thread of its own while records go on; the driver gets an ackn
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -31,9 +32,9 @@ from headgate.storage.remote import open_store
 from headgate.storage.writer import PartStream, Scope, SnapshotTarget, StateWriter, open_writer
 from headgate.worker.local_copies import CopyWriter, LocalCopies
 from headgate.worker.operators.base import OperatorSnapshot
-from headgate.worker.snapshot import SnapshotInProgress
+from headgate.worker.subtask import SnapshotInProgress
 
-__all__ = ["AckState", "SnapshotWriter", "WorkerStorage"]
+__all__ = ["AckState", "SnapshotWriter", "WorkerStorage", "snapshot_inline"]
 
 
 class AckState(msgspec.Struct, frozen=True):
@@ -122,12 +123,11 @@ class SnapshotWriter:
         writer: StateWriter | None = None
         copied: list[CopyWriter] = []
         try:
-            writer = open_writer(self._store, self._storage.target(progress), self._owner)
-            shapes: dict[str, dict[str, tuple[str, int]]] = {}
-            operators = {
-                op.operator_id: self._operator(op, writer, progress, shapes, copied) for op in progress.operators
-            }
-            self._channel_state(progress, operators, writer)
+            target = self._storage.target(progress)
+            writer = open_writer(self._store, target, self._owner)
+            state = _write_operators(progress, writer, target.shared_directory is not None, self.copies, copied)
+            self._wait_for_capture(progress)
+            _write_captured(progress, writer, state)
             if progress.cancelled:
                 writer.abort()
                 _abort_all(copied)
@@ -135,11 +135,7 @@ class SnapshotWriter:
             written = writer.close()
             for copy in copied:
                 copy.commit()
-            self._send(
-                self._acknowledgement(
-                    progress, AckState(operators, shapes), written.total_bytes, written.objects, started
-                )
-            )
+            self._send(self._acknowledgement(progress, state, written.total_bytes, written.objects, started))
         except Exception as error:
             given_up = progress.cancelled  # then reading on fails, and nobody waits for an answer
             progress.cancel()
@@ -151,89 +147,10 @@ class SnapshotWriter:
             reason = FailureReason.CHECKPOINT_ASYNC_EXCEPTION.name
             self._send(DeclineCheckpoint(progress.barrier.id, reason, f"{type(error).__name__}: {error}"))
 
-    def _operator(
-        self,
-        operator: OperatorSnapshot,
-        writer: StateWriter,
-        progress: SnapshotInProgress,
-        shapes: dict[str, dict[str, tuple[str, int]]],
-        copied: list[CopyWriter],
-    ) -> tuple[StatePiece, ...]:
-        pieces = []
-        state = operator.operator_state()
-        shapes[operator.operator_id] = {n: (s.mode.value, s.elements) for n, s in state.shapes().items()}
-        canonical = progress.barrier.options.format is SavepointFormat.CANONICAL
-        if not state.is_empty and canonical:
-            pieces.append(self._operator_tables(operator, state, writer))
-        elif not state.is_empty:
-            part = writer.write(f"{operator.operator_id}-operator", msgspec.msgpack.encode(state))
-            pieces.append(StatePiece(PieceKind.OPERATOR, () if part is None else (part,)))
-        if operator.keyed is not None:
-            savepoint = progress.barrier.options.type.is_savepoint
-            shared = self._storage.shared_directory is not None and not savepoint
-            scope = Scope.TABLE if canonical else Scope.SHARED if shared else Scope.EXCLUSIVE
-            copy = None
-            if self.copies is not None and not savepoint:
-                copied.append(copy := self.copies.begin(progress.barrier.id, operator.operator_id))
-            piece = self._keyed(operator.keyed, writer, scope, copy)
-            if piece is not None:
-                pieces.append(piece)
-        return tuple(pieces)
-
-    def _operator_tables(
-        self, operator: OperatorSnapshot, state: OperatorStateSnapshot, writer: StateWriter
-    ) -> StatePiece:
-        """Operator state of a canonical savepoint."""
-        parts, tables = [], []
-        for one, data, rows in write_operator_tables(state, operator.subtask):
-            name = operator_table_file(operator.operator, one.name, operator.subtask)
-            part = writer.write(name, data, Scope.TABLE)
-            assert part is not None
-            parts.append(part)
-            tables.append(StoredOperatorTable(one.name, one.mode, one.types, name, rows))
-        raw = None
-        if state.raw is not None:
-            raw = f"{operator.operator_id}-raw"
-            kept = writer.write(raw, msgspec.msgpack.encode(state.raw))
-            assert kept is not None
-            parts.append(kept)
-        described = msgspec.msgpack.encode(StoredOperatorTables(tuple(tables), raw))
-        return StatePiece(PieceKind.OPERATOR, tuple(parts), described)
-
-    def _keyed(self, run: SnapshotRun, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> StatePiece | None:
-        """Write the payloads as they come, one after the other; name those that an earlier checkpoint has written."""
-        parts: dict[str, Part] = {}
-        stream: PartStream | None = None
-        current = ""
-        for name, data in run:
-            if stream is None or name != current:
-                _finish(stream, parts, current)
-                stream, current = writer.open(name, scope), name
-            stream.write(data)
-            if copy is not None:
-                copy.write(name, data)
-        _finish(stream, parts, current)
-        handle = run.handle
-        if handle is None:
-            return None
-        for payload in handle.payloads():
-            if payload.id not in parts and payload.size:
-                parts[payload.id] = _stored(payload, writer, scope, copy)
-        bare = encode_handle(_without_bytes(handle))
-        groups = KeyGroupRange(handle.first_group, handle.last_group)
-        return StatePiece(PieceKind.KEYED, tuple(parts.values()), bare, groups)
-
-    def _channel_state(
-        self, progress: SnapshotInProgress, operators: dict[str, tuple[StatePiece, ...]], writer: StateWriter
-    ) -> None:
-        """Wait until the in-flight data is whole, and write it with the head of the chain."""
+    def _wait_for_capture(self, progress: SnapshotInProgress) -> None:
         with self._captured:
             while progress.capturing and not progress.cancelled:
                 self._captured.wait(0.2)
-        if progress.captured and not progress.cancelled:
-            head = progress.operators[0].operator_id
-            part = writer.write(f"{head}-channels", msgspec.msgpack.encode(progress.captured))
-            operators[head] += (StatePiece(PieceKind.CHANNEL, () if part is None else (part,)),)
 
     def _acknowledgement(
         self, progress: SnapshotInProgress, state: AckState, written: int, objects: int, started: float
@@ -256,6 +173,99 @@ class SnapshotWriter:
             unaligned=progress.barrier.options.unaligned or bool(progress.captured),
             objects_written=objects,
         )
+
+
+def snapshot_inline(progress: SnapshotInProgress) -> AckState:
+    """Write a snapshot at once and keep its bytes inside the handles: for the local runtime and the harness."""
+    target = SnapshotTarget(progress.barrier.id, Attempt(1), max_inline_state=sys.maxsize)
+    writer = open_writer(open_store(), target, "local")
+    state = _write_operators(progress, writer, False, None, [])
+    _write_captured(progress, writer, state)
+    writer.close()
+    return state
+
+
+def _write_operators(
+    progress: SnapshotInProgress,
+    writer: StateWriter,
+    shared: bool,
+    copies: LocalCopies | None,
+    copied: list[CopyWriter],
+) -> AckState:
+    """Write the state of all operators; the second copies that were begun are added to `copied`."""
+    options = progress.barrier.options
+    canonical = options.format is SavepointFormat.CANONICAL
+    scope = Scope.TABLE if canonical else Scope.SHARED if shared else Scope.EXCLUSIVE
+    written = AckState({}, {})
+    for operator in progress.operators:
+        pieces: list[StatePiece] = []
+        state = operator.operator_state()
+        if not state.is_empty and canonical:
+            pieces.append(_write_operator_tables(operator, state, writer))
+        elif not state.is_empty:
+            part = writer.write(f"{operator.operator_id}-operator", msgspec.msgpack.encode(state))
+            pieces.append(StatePiece(PieceKind.OPERATOR, () if part is None else (part,)))
+        if operator.keyed is not None:
+            copy = None
+            if copies is not None and not options.type.is_savepoint:
+                copied.append(copy := copies.begin(progress.barrier.id, operator.operator_id))
+            piece = _write_keyed(operator.keyed, writer, scope, copy)
+            if piece is not None:
+                pieces.append(piece)
+        written.operators[operator.operator_id] = tuple(pieces)
+        written.shapes[operator.operator_id] = {n: (s.mode.value, s.elements) for n, s in state.shapes().items()}
+    return written
+
+
+def _write_captured(progress: SnapshotInProgress, writer: StateWriter, state: AckState) -> None:
+    """Write captured in-flight data with the head of the chain."""
+    if progress.captured and not progress.cancelled:
+        head = progress.operators[0].operator_id
+        part = writer.write(f"{head}-channels", msgspec.msgpack.encode(progress.captured))
+        state.operators[head] += (StatePiece(PieceKind.CHANNEL, () if part is None else (part,)),)
+
+
+def _write_operator_tables(operator: OperatorSnapshot, state: OperatorStateSnapshot, writer: StateWriter) -> StatePiece:
+    """Operator state of a canonical savepoint."""
+    parts, tables = [], []
+    for one, data, rows in write_operator_tables(state, operator.subtask):
+        name = operator_table_file(operator.operator, one.name, operator.subtask)
+        part = writer.write(name, data, Scope.TABLE)
+        assert part is not None
+        parts.append(part)
+        tables.append(StoredOperatorTable(one.name, one.mode, one.types, name, rows))
+    raw = None
+    if state.raw is not None:
+        raw = f"{operator.operator_id}-raw"
+        kept = writer.write(raw, msgspec.msgpack.encode(state.raw))
+        assert kept is not None
+        parts.append(kept)
+    description = msgspec.msgpack.encode(StoredOperatorTables(tuple(tables), raw))
+    return StatePiece(PieceKind.OPERATOR, tuple(parts), description)
+
+
+def _write_keyed(run: SnapshotRun, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> StatePiece | None:
+    """Write the payloads in the order in which they come; refer to those that an earlier checkpoint has written."""
+    parts: dict[str, Part] = {}
+    stream: PartStream | None = None
+    current = ""
+    for name, data in run:
+        if stream is None or name != current:
+            _finish(stream, parts, current)
+            stream, current = writer.open(name, scope), name
+        stream.write(data)
+        if copy is not None:
+            copy.write(name, data)
+    _finish(stream, parts, current)
+    handle = run.handle
+    if handle is None:
+        return None
+    for payload in handle.payloads():
+        if payload.id not in parts and payload.size:
+            parts[payload.id] = _stored(payload, writer, scope, copy)
+    bare = encode_handle(_without_bytes(handle))
+    groups = KeyGroupRange(handle.first_group, handle.last_group)
+    return StatePiece(PieceKind.KEYED, tuple(parts.values()), bare, groups)
 
 
 def _finish(stream: PartStream | None, parts: dict[str, Part], name: str) -> None:

@@ -9,10 +9,14 @@ steps; `take_snapshots` and `take_declines` give what is to be written and repor
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import msgspec
+
 from headgate.checkpoint.barriers import (
+    AlignmentMetrics,
     BarrierHandler,
     BarrierTracker,
     Block,
@@ -36,18 +40,49 @@ from headgate.job.status import Status
 from headgate.records.batch import Batch
 from headgate.records.frames import DRAIN, Kind
 from headgate.state.backend import SnapshotKind
-from headgate.worker.backlog import Waiting
+from headgate.worker.backlog import CapturedFrame, Waiting
 from headgate.worker.chain import OperatorChain
 from headgate.worker.inputs import DATA, Channel, ChannelId, Inputs, decode, skipped
-from headgate.worker.operators.base import Operator, Receiver
+from headgate.worker.operators.base import Operator, OperatorSnapshot, Receiver
 from headgate.worker.output import EdgeWriter, Outbox, Piece
-from headgate.worker.relay import Relay, end_task
+from headgate.worker.relay import end_task
+from headgate.worker.restore import SubtaskRestore
 from headgate.worker.services import SubtaskServices
-from headgate.worker.snapshot import SnapshotInProgress, SubtaskRestore
 
-__all__ = ["Relay", "Status", "Subtask", "SubtaskServices"]
+__all__ = ["SnapshotInProgress", "Subtask"]
 
 _FORCED_ALIGNED = ("forward", "rescale", "broadcast")
+
+
+@dataclass(slots=True)
+class SnapshotInProgress:
+    """A snapshot whose synchronous part is done; of an unaligned one, in-flight data is still being captured.
+
+    The rest, serialising and writing, is done outside the subtask, while records go on.
+    """
+
+    barrier: Barrier
+    operators: list[OperatorSnapshot]
+    metrics: AlignmentMetrics
+    finished: bool = False  # the subtask had seen its last record
+    finished_on_restore: bool = False  # it was restored as finished: it has no state and never ran
+    sync_ms: int = 0
+    capturing: bool = False
+    captured: list[CapturedFrame] = field(default_factory=list)
+    cancelled: bool = False
+
+    def capture_complete(self, frames: list[CapturedFrame], metrics: AlignmentMetrics) -> None:
+        """All in-flight data has been captured."""
+        self.captured, self.capturing = frames, False
+        stored = sum(len(frame.body) for frame in frames)
+        self.metrics = msgspec.structs.replace(metrics, persisted_bytes=stored)
+
+    def cancel(self) -> None:
+        """Release what the snapshot holds."""
+        self.cancelled = True
+        for operator in self.operators:
+            if operator.keyed is not None:
+                operator.keyed.cancel()
 
 
 class Subtask:
@@ -56,19 +91,19 @@ class Subtask:
     def __init__(
         self,
         plan: VertexPlan,
-        index: int,
+        info: TaskInfo,
         settings: Settings,
         services: SubtaskServices,
-        info: TaskInfo,
-        task: tuple[int, int, int],
+        place: tuple[int, int, int],
         restore: SubtaskRestore | None = None,
     ) -> None:
-        """`task` = (own number in the level, tasks in the level before, tasks in the level after)."""
+        """`place` = (own number in the level, tasks in the level before, tasks in the level after)."""
         self.status = Status.CREATED
         self.records_in = 0
         self.data_finished = False  # the last record is through, and the operators have been finished
         self._settings, self._services = settings, services
-        self._number, previous, self._next_width = task
+        self._number, previous, self._next_width = place
+        index = info.subtask
         channels = [channel for edge in plan.inputs for channel in _channels(edge, index)]
         self._inputs = Inputs(channels, previous, settings.alignment_memory, settings.tmp_dir)
         restored = self._inputs.restore(restore.frames) if restore else []

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from rig import plan_of, vertex_plan
 
 from headgate import KeyedProcessFunction, Types, ValueStateDescriptor
 from headgate.checkpoint.barriers import AlignmentMetrics
@@ -25,8 +24,9 @@ from headgate.storage.shared import SharedStateRegistry
 from headgate.worker.local_copies import LocalCopies
 from headgate.worker.operators.base import OperatorSnapshot
 from headgate.worker.restore import RestoreProgress, VertexRestore, read_restore
-from headgate.worker.snapshot import SnapshotInProgress
 from headgate.worker.snapshot_writer import AckState, SnapshotWriter, WorkerStorage
+from headgate.worker.subtask import SnapshotInProgress
+from rig import plan_of, vertex_plan
 
 KEYS = 2000
 TOTAL = ValueStateDescriptor("total", Types.LONG())

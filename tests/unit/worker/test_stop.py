@@ -125,14 +125,11 @@ def test_no_timer_fires_behind_the_last_record(keyed):
     """The readers have been told that no record follows."""
     from dataclasses import replace
 
-    from rig import data, vertex_plan
-
-    from headgate.worker.subtask import Subtask
+    from rig import data
 
     services, plan = Services(), plan_of(program)
-    part = vertex_plan(plan, "keyed")
     settings = replace(plan.settings, final_checkpoint=True)  # so that it lives on behind its last record
-    task = Subtask(part, 0, settings, services, part.task_info(0, 0, "0" * 32), (0, 1, 0))
+    task = subtask(plan, "keyed", services=services, settings=settings)
     task.open()
     task.receive(data(1))
     work_off(task)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from rig import Services, data, event, frames_to, plan_of, relay, subtask, taken, work_off
 
 from headgate.api.functions import MapFunction, SinkFunction
 from headgate.errors import IllegalState
+from headgate.job.status import Status
 from headgate.records.frames import DRAIN, Kind
 from headgate.worker.failures import OperatorFailure
-from headgate.worker.subtask import Status
+from rig import Services, data, event, frames_to, plan_of, relay, subtask, taken, work_off
 
 END_OF_DATA, END_OF_PARTITION, END = Kind.END_OF_DATA, Kind.END_OF_PARTITION, Kind.END
 

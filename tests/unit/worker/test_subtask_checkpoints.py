@@ -6,13 +6,15 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rig import Services, data, event, frames_to, plan_of, subtask, taken, work_off
 
 from headgate import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, local
 from headgate.checkpoint.types import Barrier
+from headgate.job.status import Status
 from headgate.records.frames import Kind
 from headgate.worker.operators.ends import decode_collected
-from headgate.worker.subtask import Status, Subtask
+from headgate.worker.snapshot_writer import snapshot_inline
+from headgate.worker.subtask import Subtask
+from rig import Services, data, event, frames_to, plan_of, subtask, taken, work_off
 
 BARRIER, END_OF_DATA, END_OF_PARTITION = Kind.BARRIER, Kind.END_OF_DATA, Kind.END_OF_PARTITION
 
@@ -174,7 +176,7 @@ class MidFlight(local.LocalRun):
             for key, task in list(waiting.items()):
                 snapshots = task.take_snapshots()
                 if snapshots or task.status is Status.FINISHED:
-                    states[key] = {s.operator_id: s for p in snapshots for s in p.finish().operators}
+                    states[key] = {op: s for p in snapshots for op, s in snapshot_inline(p).operators.items()}
                     del waiting[key]
             return rounds >= at_round and not waiting
 

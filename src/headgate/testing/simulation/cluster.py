@@ -5,7 +5,6 @@ Nothing here has a thread or a clock. Rows, control messages and I/O wait in que
 
 from __future__ import annotations
 
-import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
@@ -18,15 +17,16 @@ from headgate.config import Configuration
 from headgate.control.messages import Finished, FromDriver, FromWorker, Running
 from headgate.driver.checkpoints import CheckpointService
 from headgate.driver.services import DriverIo
-from headgate.graph.plan import JobPlan, VertexPlan
+from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, VertexId
-from headgate.storage.layout import subtask_owner
+from headgate.job.status import Status
 from headgate.storage.objects import ObjectStore
 from headgate.worker.coordinator_link import CheckpointLink
-from headgate.worker.restore import VertexRestore, read_restore
-from headgate.worker.snapshot import SnapshotInProgress
-from headgate.worker.snapshot_writer import SnapshotWriter, WorkerStorage
-from headgate.worker.subtask import Relay, Status, Subtask
+from headgate.worker.relay import Relay
+from headgate.worker.restore import VertexRestore
+from headgate.worker.snapshot_writer import WorkerStorage
+from headgate.worker.subtask import SnapshotInProgress, Subtask
+from headgate.worker.task import TaskDescriptor, describe_tasks, make_snapshot_writer, make_task
 
 __all__ = ["Attempt", "Driver", "Jobs", "SimulatedIo", "Worker"]
 
@@ -168,30 +168,17 @@ class Attempt:
         clock: Callable[[], int],
     ) -> None:
         self.plan, self.number = plan, number
-        self._job_id, self._restore, self._storage, self._store, self._clock = job_id, restore, storage, store, clock
-        widths = range(len(plan.layout.levels))
-        self.levels = [[self._worker(level, i) for i in range(plan.width(level))] for level in widths]
+        self._store, self._clock = store, clock
+        self.levels = [
+            [self._worker(task) for task in describe_tasks(plan, level, job_id, number, restore, storage)]
+            for level in range(len(plan.layout.levels))
+        ]
         self.workers = [worker for level in self.levels for worker in level]
 
-    def _worker(self, level: int, index: int) -> Worker:
-        plan = self.plan
-        slot = plan.layout.levels[level][index]
-        numbers = (index, plan.width(level - 1), plan.width(level + 1))
-        if slot.relay:
-            relay = Relay(plan.relays[level, slot.vertex] + slot.subtask, numbers, plan.settings.buffer_size)
-            return Worker(relay, (level, index), None)
-        vertex_plan: VertexPlan = pickle.loads(plan.vertices[slot.vertex])
-        vertex = vertex_plan.vertex
-        info = vertex_plan.task_info(slot.subtask, self.number, self._job_id)
-        given = self._restore.get(vertex.id)
-        restore = None if given is None else read_restore(given, slot.subtask, vertex_plan, self._store)
-        task = Subtask(vertex_plan, slot.subtask, plan.settings, _Services(self._clock), info, numbers, restore)
-        worker = Worker(task, (level, index), TaskId(vertex.id, slot.subtask))
-        if self._storage is not None:
-            owner = subtask_owner(vertex.id, slot.subtask)
-            worker.link.writer = SnapshotWriter(
-                self._storage, owner, worker.messages.append, self._store, worker.writes
-            )
+    def _worker(self, task: TaskDescriptor) -> Worker:
+        made = make_task(task, _Services(self._clock), self._store)
+        worker = Worker(made, (task.level, task.index), None if task.is_relay else TaskId(task.vertex_id, task.subtask))
+        worker.link.writer = make_snapshot_writer(task, worker.messages.append, self._store, worker.writes)
         return worker
 
     def open(self) -> None:
