@@ -9,11 +9,11 @@ from typing import Any
 
 from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.checkpoint.types import Barrier
+from headgate.control.messages import TaskState
 from headgate.environment import StreamExecutionEnvironment
 from headgate.graph.plan import JobPlan, VertexPlan
 from headgate.records.batch import Batch
 from headgate.records.frames import DRAIN, Frame, Kind, pack, read_frames
-from headgate.storage.manifest import StatePiece
 from headgate.worker.operators.ends import decode_collected
 from headgate.worker.relay import Relay
 from headgate.worker.restore import VertexRestore
@@ -82,14 +82,14 @@ def relay(plan: JobPlan, level: int, index: int) -> Relay:
     return task
 
 
-def snapshot_of(task: Subtask, number: int) -> dict[str, tuple[StatePiece, ...]]:
+def snapshot_of(task: Subtask, number: int) -> TaskState:
     """Trigger a checkpoint at a source: what it writes, by operator."""
     task.trigger(Barrier(number, 0))
-    return snapshot_inline(task.take_snapshots()[0]).operators
+    return snapshot_inline(task.take_snapshots()[0])
 
 
 def restore_of(
-    number: int, states: list[dict[str, tuple[StatePiece, ...]]], parallelism: int = 1, commits: Commits = NO_COMMITS
+    number: int, states: list[TaskState], parallelism: int = 1, commits: Commits = NO_COMMITS
 ) -> VertexRestore:
     """What a vertex starts from, given what each of its old subtasks has written."""
     operators = {operator: [state[operator] for state in states] for operator in states[0]}

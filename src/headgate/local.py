@@ -145,7 +145,7 @@ class LocalRun:
             pass
         left: dict[str, list[tuple[StatePiece, ...] | None]] = {}
         for task in subtasks:
-            states = {op: pieces for s in task.take_snapshots() for op, pieces in snapshot_inline(s).operators.items()}
+            states = {op: pieces for s in task.take_snapshots() for op, pieces in snapshot_inline(s).items()}
             for operator_id in task.operator_ids:
                 left.setdefault(operator_id, []).append(states.get(operator_id))
         return msgspec.msgpack.encode(_Snapshot(checkpoint_id, left, self._splits.snapshot(checkpoint_id)))

@@ -7,7 +7,6 @@ from itertools import count
 
 import pytest
 from confluent_kafka import Producer
-from rig import restore_of, snapshot_of, subtask
 
 from headgate.api.sink import CommitRequest, WriterContext
 from headgate.api.sources import ReaderContext
@@ -19,6 +18,7 @@ from headgate.environment import StreamExecutionEnvironment
 from headgate.errors import ConfigError, StorageError
 from headgate.records.types import as_type
 from kafka_broker import read_all
+from rig import restore_of, snapshot_of, subtask
 
 _names = count()
 

@@ -16,6 +16,7 @@ from headgate.api.functions import OutputTag
 from headgate.api.stream import DataStream, DataStreamSink
 from headgate.checkpoint.types import Barrier
 from headgate.config import Configuration
+from headgate.control.messages import TaskState
 from headgate.environment import StreamExecutionEnvironment
 from headgate.errors import IllegalState, InvalidArgument, UserCodeError
 from headgate.graph.job_graph import Edge, Vertex
@@ -24,7 +25,6 @@ from headgate.job.status import Status
 from headgate.records.batch import Batch
 from headgate.records.frames import DRAIN, Kind, pack, read_frames
 from headgate.records.types import TypeInformation, TypeMismatch
-from headgate.storage.manifest import StatePiece
 from headgate.worker.failures import OperatorFailure, describe
 from headgate.worker.inputs import DATA, decode
 from headgate.worker.output import EdgeWriter, Outbox
@@ -76,7 +76,7 @@ class _Snapshot(msgspec.Struct, frozen=True):
     """What one subtask left: the state of each of its operators."""
 
     checkpoint_id: int
-    operators: dict[str, tuple[StatePiece, ...]]
+    operators: TaskState
 
 
 class _Input:
@@ -272,7 +272,7 @@ class _Harness:
         for entry in self._inputs.values():
             self._feed(entry.event(Kind.BARRIER, barrier.encode()))
         (progress,) = self._subtask.take_snapshots()
-        return msgspec.msgpack.encode(_Snapshot(barrier.id, snapshot_inline(progress).operators))
+        return msgspec.msgpack.encode(_Snapshot(barrier.id, snapshot_inline(progress)))
 
     def notify_checkpoint_complete(self, checkpoint_id: int | None = None) -> None:
         """Tell the function that a snapshot (the last one) is complete: sinks commit."""

@@ -15,12 +15,16 @@ from pathlib import Path
 
 import msgspec
 
+from headgate.checkpoint.assignment import StateShape
 from headgate.checkpoint.handles import KeyedStateHandle, Payload, encode_handle
+from headgate.checkpoint.plan import TaskReport
 from headgate.checkpoint.reasons import FailureReason
+from headgate.checkpoint.stats import SubtaskMetrics
 from headgate.checkpoint.types import SavepointFormat
-from headgate.control.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from headgate.control.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskState
 from headgate.errors import HeadgateError
 from headgate.graph.table_paths import operator_table_file
+from headgate.ids import OperatorId
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.backend import SnapshotRun
 from headgate.state.operator import OperatorStateSnapshot
@@ -34,23 +38,7 @@ from headgate.worker.local_copies import CopyWriter, LocalCopies
 from headgate.worker.operators.base import OperatorSnapshot
 from headgate.worker.subtask import SnapshotInProgress
 
-__all__ = ["AckState", "SnapshotWriter", "WorkerStorage", "snapshot_inline"]
-
-
-class AckState(msgspec.Struct, frozen=True):
-    """What one subtask says of its state: for each operator the pieces it wrote, and its operator states' shapes."""
-
-    operators: dict[str, tuple[StatePiece, ...]]
-    shapes: dict[str, dict[str, tuple[str, int]]] = {}  # by operator and state: mode and number of elements
-
-    def encode(self) -> bytes:
-        """For the acknowledgement."""
-        return msgspec.msgpack.encode(self)
-
-    @staticmethod
-    def decode(data: bytes) -> AckState:
-        """From the acknowledgement."""
-        return msgspec.msgpack.decode(data, type=AckState)
+__all__ = ["SnapshotWriter", "WorkerStorage", "snapshot_inline"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +113,8 @@ class SnapshotWriter:
         try:
             target = self._storage.target(progress)
             writer = open_writer(self._store, target, self._owner)
-            state = _write_operators(progress, writer, target.shared_directory is not None, self.copies, copied)
+            shared = target.shared_directory is not None
+            state, shapes = _write_operators(progress, writer, shared, self.copies, copied)
             self._wait_for_capture(progress)
             _write_captured(progress, writer, state)
             if progress.cancelled:
@@ -135,7 +124,21 @@ class SnapshotWriter:
             written = writer.close()
             for copy in copied:
                 copy.commit()
-            self._send(self._acknowledgement(progress, state, written.total_bytes, written.objects, started))
+            aligned = progress.metrics
+            metrics = SubtaskMetrics(
+                checkpointed_size=written.total_bytes,
+                state_size=sum(piece.size for pieces in state.values() for piece in pieces),
+                sync_ms=progress.sync_ms,
+                async_ms=int((time.monotonic() - started) * 1000),
+                alignment_ms=aligned.alignment,
+                start_delay_ms=aligned.start_delay,
+                processed_bytes=aligned.processed_bytes,
+                persisted_bytes=aligned.persisted_bytes,
+                unaligned=progress.barrier.options.unaligned or bool(progress.captured),
+                objects_written=written.objects,
+            )
+            report = TaskReport(shapes, progress.finished, progress.finished_on_restore)
+            self._send(AcknowledgeCheckpoint(progress.barrier.id, state, report, metrics))
         except Exception as error:
             given_up = progress.cancelled  # then reading on fails, and nobody waits for an answer
             progress.cancel()
@@ -152,34 +155,12 @@ class SnapshotWriter:
             while progress.capturing and not progress.cancelled:
                 self._captured.wait(0.2)
 
-    def _acknowledgement(
-        self, progress: SnapshotInProgress, state: AckState, written: int, objects: int, started: float
-    ) -> AcknowledgeCheckpoint:
-        metrics = progress.metrics
-        full = sum(piece.size for pieces in state.operators.values() for piece in pieces)
-        return AcknowledgeCheckpoint(
-            progress.barrier.id,
-            state.encode(),
-            finished=progress.finished,
-            finished_on_restore=progress.finished_on_restore,
-            checkpointed_size=written,
-            state_size=full,
-            sync_ms=progress.sync_ms,
-            async_ms=int((time.monotonic() - started) * 1000),
-            alignment_ms=metrics.alignment,
-            start_delay_ms=metrics.start_delay,
-            processed_bytes=metrics.processed_bytes,
-            persisted_bytes=metrics.persisted_bytes,
-            unaligned=progress.barrier.options.unaligned or bool(progress.captured),
-            objects_written=objects,
-        )
 
-
-def snapshot_inline(progress: SnapshotInProgress) -> AckState:
+def snapshot_inline(progress: SnapshotInProgress) -> TaskState:
     """Write a snapshot at once and keep its bytes inside the handles: for the local runtime and the harness."""
     target = SnapshotTarget(progress.barrier.id, Attempt(1), max_inline_state=sys.maxsize)
     writer = open_writer(open_store(), target, "local")
-    state = _write_operators(progress, writer, False, None, [])
+    state, _ = _write_operators(progress, writer, False, None, [])
     _write_captured(progress, writer, state)
     writer.close()
     return state
@@ -191,12 +172,13 @@ def _write_operators(
     shared: bool,
     copies: LocalCopies | None,
     copied: list[CopyWriter],
-) -> AckState:
+) -> tuple[TaskState, dict[OperatorId, dict[str, StateShape]]]:
     """Write the state of all operators; the second copies that were begun are added to `copied`."""
     options = progress.barrier.options
     canonical = options.format is SavepointFormat.CANONICAL
     scope = Scope.TABLE if canonical else Scope.SHARED if shared else Scope.EXCLUSIVE
-    written = AckState({}, {})
+    written: TaskState = {}
+    shapes: dict[OperatorId, dict[str, StateShape]] = {}
     for operator in progress.operators:
         pieces: list[StatePiece] = []
         state = operator.operator_state()
@@ -212,17 +194,17 @@ def _write_operators(
             piece = _write_keyed(operator.keyed, writer, scope, copy)
             if piece is not None:
                 pieces.append(piece)
-        written.operators[operator.operator_id] = tuple(pieces)
-        written.shapes[operator.operator_id] = {n: (s.mode.value, s.elements) for n, s in state.shapes().items()}
-    return written
+        written[operator.operator_id] = tuple(pieces)
+        shapes[operator.operator_id] = state.shapes()
+    return written, shapes
 
 
-def _write_captured(progress: SnapshotInProgress, writer: StateWriter, state: AckState) -> None:
+def _write_captured(progress: SnapshotInProgress, writer: StateWriter, state: TaskState) -> None:
     """Write captured in-flight data with the head of the chain."""
     if progress.captured and not progress.cancelled:
         head = progress.operators[0].operator_id
         part = writer.write(f"{head}-channels", msgspec.msgpack.encode(progress.captured))
-        state.operators[head] += (StatePiece(PieceKind.CHANNEL, () if part is None else (part,)),)
+        state[head] += (StatePiece(PieceKind.CHANNEL, () if part is None else (part,)),)
 
 
 def _write_operator_tables(operator: OperatorSnapshot, state: OperatorStateSnapshot, writer: StateWriter) -> StatePiece:

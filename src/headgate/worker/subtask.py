@@ -36,6 +36,7 @@ from headgate.control.messages import HoldWriter
 from headgate.errors import IllegalState
 from headgate.graph.plan import InputEdge, Settings, VertexPlan
 from headgate.graph.task_info import TaskInfo
+from headgate.ids import OperatorId
 from headgate.job.status import Status
 from headgate.records.batch import Batch
 from headgate.records.frames import DRAIN, Kind
@@ -197,7 +198,7 @@ class Subtask:
         return self._chain.operators
 
     @property
-    def operator_ids(self) -> list[str]:
+    def operator_ids(self) -> list[OperatorId]:
         """The ids of its operators, in the order of the chain."""
         return [operator.operator.id for operator in self._chain.operators]
 

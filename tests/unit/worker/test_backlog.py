@@ -5,7 +5,6 @@ import errno
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rig import data, event, plan_of, subtask, work_off
 
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.types import Barrier
@@ -14,6 +13,7 @@ from headgate.errors import StorageError
 from headgate.records.frames import Frame, Kind
 from headgate.worker import backlog
 from headgate.worker.backlog import Backlog, Budget
+from rig import data, event, plan_of, subtask, work_off
 
 
 def frame(body, kind=Kind.PICKLE):

@@ -4,7 +4,6 @@ import pickle
 from collections import Counter
 
 import pytest
-from rig import plan_of, vertex_plan
 
 from headgate.errors import IllegalState
 from headgate.records.batch import Batch
@@ -14,6 +13,7 @@ from headgate.worker.backlog import CapturedFrame
 from headgate.worker.inputs import decode
 from headgate.worker.keys import KeyReader
 from headgate.worker.restore import inflight_share
+from rig import plan_of, vertex_plan
 
 
 def keyed(env):

@@ -24,7 +24,7 @@ from headgate.storage.shared import SharedStateRegistry
 from headgate.worker.local_copies import LocalCopies
 from headgate.worker.operators.base import OperatorSnapshot
 from headgate.worker.restore import RestoreProgress, VertexRestore, read_restore
-from headgate.worker.snapshot_writer import AckState, SnapshotWriter, WorkerStorage
+from headgate.worker.snapshot_writer import SnapshotWriter, WorkerStorage
 from headgate.worker.subtask import SnapshotInProgress
 from rig import plan_of, vertex_plan
 
@@ -92,7 +92,7 @@ class Rig:
         self.writer.start(SnapshotInProgress(Barrier(checkpoint_id, 0, options), [snapshot], AlignmentMetrics()))
         ack = self.sent.pop()
         assert isinstance(ack, AcknowledgeCheckpoint), ack
-        pieces = AckState.decode(ack.state).operators[self.operator]
+        pieces = ack.state[self.operator]
         pieces = self.registry.register_pieces(self.operator, pieces, checkpoint_id)
         assert not any(isinstance(part.handle, Placeholder) for piece in pieces for part in piece.parts)
         self.backend.notify_complete(checkpoint_id)

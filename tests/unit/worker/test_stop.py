@@ -1,12 +1,12 @@
 """Stop with a savepoint, seen from one subtask: suspend and drain. SPEC R8.3"""
 
 import pytest
-from rig import Services, event, frames_to, plan_of, subtask, taken, work_off
 
 from headgate import KeyedProcessFunction
 from headgate.checkpoint.types import AlignmentKind, Barrier, CheckpointOptions, SavepointFormat, SnapshotType
 from headgate.job.status import Status
 from headgate.records.frames import DRAIN, Kind
+from rig import Services, event, frames_to, plan_of, subtask, taken, work_off
 
 ENDED = []
 

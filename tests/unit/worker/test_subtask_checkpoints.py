@@ -176,7 +176,7 @@ class MidFlight(local.LocalRun):
             for key, task in list(waiting.items()):
                 snapshots = task.take_snapshots()
                 if snapshots or task.status is Status.FINISHED:
-                    states[key] = {op: s for p in snapshots for op, s in snapshot_inline(p).operators.items()}
+                    states[key] = {op: s for p in snapshots for op, s in snapshot_inline(p).items()}
                     del waiting[key]
             return rounds >= at_round and not waiting
 

@@ -20,6 +20,7 @@ from headgate.checkpoint.commits import Commits
 from headgate.errors import UserCodeError
 from headgate.graph.job_graph import ChainedOperator
 from headgate.graph.task_info import TaskInfo
+from headgate.ids import OperatorId
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation
 from headgate.state.backend import KeyedStateBackend, SnapshotKind, SnapshotRun
@@ -59,7 +60,7 @@ class OperatorSnapshot:
     keyed: SnapshotRun | None
 
     @property
-    def operator_id(self) -> str:
+    def operator_id(self) -> OperatorId:
         """The operator's id."""
         return self.operator.id
 
