@@ -37,8 +37,8 @@ from headgate.state.hashmap.backend import HashMapBackend
 from headgate.state.operator import OperatorStateSnapshot
 from headgate.state.rocksdb import MemoryBudget, RocksDBBackend
 from headgate.storage.layout import Attempt
+from headgate.worker.checkpoints import SnapshotWriter, WorkerStorage
 from headgate.worker.operators.base import OperatorSnapshot
-from headgate.worker.snapshot_writer import SnapshotWriter, WorkerStorage
 from headgate.worker.subtask import SnapshotInProgress
 
 MAX_PARALLELISM = 128

@@ -14,10 +14,10 @@ from headgate.environment import StreamExecutionEnvironment
 from headgate.graph.plan import JobPlan, VertexPlan
 from headgate.records.batch import Batch
 from headgate.records.frames import DRAIN, Frame, Kind, pack, read_frames
+from headgate.worker.checkpoints import snapshot_inline
 from headgate.worker.operators.ends import decode_collected
 from headgate.worker.relay import Relay
 from headgate.worker.restore import VertexRestore
-from headgate.worker.snapshot_writer import snapshot_inline
 from headgate.worker.subtask import Subtask
 from headgate.worker.task import TaskDescriptor, describe_tasks, make_task
 

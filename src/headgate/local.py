@@ -19,10 +19,10 @@ from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, VertexId
 from headgate.job.status import Status
 from headgate.storage.manifest import StatePiece
+from headgate.worker.checkpoints import snapshot_inline
 from headgate.worker.failures import describe
 from headgate.worker.relay import Relay
 from headgate.worker.restore import VertexRestore
-from headgate.worker.snapshot_writer import snapshot_inline
 from headgate.worker.subtask import Subtask
 from headgate.worker.task import describe_tasks, make_task
 

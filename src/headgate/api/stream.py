@@ -14,7 +14,7 @@ import pyarrow as pa
 from headgate.api.functions import KeySelector, OutputTag, callable_of
 from headgate.api.sink import Sink, check_sink
 from headgate.errors import GraphError, InvalidArgument
-from headgate.graph.job_graph import Inlet, KeySpec, Node, OperatorSpec, Partitioning, Pipeline
+from headgate.graph.job_graph import Inlet, KeySpec, Node, OperatorKind, OperatorSpec, Partitioning, Pipeline
 from headgate.records.types import PICKLED, TypeInformation, as_type
 
 __all__ = ["BroadcastStream", "ConnectedStreams", "DataStream", "DataStreamSink", "Executor", "KeyedStream"]
@@ -431,7 +431,7 @@ class ConnectedStreams:
                 ("process_element", "process_broadcast_element"),
                 output_type,
             )
-        kind = "keyed_co_process" if self._keys()[0] is not None else "co_process"
+        kind: OperatorKind = "keyed_co_process" if self._keys()[0] is not None else "co_process"
         return self._then("Co-Process", kind, func, ("process_element1", "process_element2"), output_type)
 
     def _keys(self) -> tuple[KeySpec | None, KeySpec | None]:
@@ -442,7 +442,9 @@ class ConnectedStreams:
             _check_keys_meet(self._first, first, self._second, second)
         return first, second
 
-    def _then(self, name: str, kind: str, func: Any, methods: tuple[str, str], output_type: object) -> DataStream:
+    def _then(
+        self, name: str, kind: OperatorKind, func: Any, methods: tuple[str, str], output_type: object
+    ) -> DataStream:
         missing = [m for m in methods if not callable(getattr(func, m, None))]
         if missing:
             raise InvalidArgument(f"{name} needs an object with {methods[0]}(...) and {methods[1]}(...), got {func!r}")

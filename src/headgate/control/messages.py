@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -26,6 +26,7 @@ __all__ = [
     "DeclineCheckpoint",
     "EpochCommitted",
     "Failed",
+    "FailureKind",
     "Finished",
     "FromDriver",
     "FromWorker",
@@ -89,6 +90,10 @@ class Finished(msgspec.Struct, tag=True, frozen=True):
     """The subtask ended well; its Spark task may go on, as long as the level before does."""
 
 
+FailureKind = Literal["user", "runtime", "lost", "victim"]
+"""User code failed, the runtime did, a worker was lost, or the task is only the victim of another one that died."""
+
+
 class Failed(msgspec.Struct, tag=True, frozen=True):
     """The subtask failed: the operator, the user's line, the key, and the trace."""
 
@@ -97,7 +102,7 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     operator: str = ""
     user_line: str = ""
     key: str = ""
-    kind: str = "user"  # user | runtime | lost
+    kind: FailureKind = "user"
 
 
 TaskState: TypeAlias = dict[OperatorId, tuple[StatePiece, ...]]

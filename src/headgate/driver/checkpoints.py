@@ -52,8 +52,8 @@ from headgate.errors import IllegalState, StorageError
 from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, OperatorId, VertexId
 from headgate.storage.objects import MissingObject
+from headgate.worker.checkpoints import WorkerStorage
 from headgate.worker.restore import VertexRestore
-from headgate.worker.snapshot_writer import WorkerStorage
 
 __all__ = ["CheckpointService"]
 

@@ -20,8 +20,8 @@ from headgate.driver.checkpoints import CheckpointService
 from headgate.errors import IllegalState
 from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, VertexId
+from headgate.worker.checkpoints import WorkerStorage
 from headgate.worker.restore import VertexRestore
-from headgate.worker.snapshot_writer import WorkerStorage
 
 __all__ = ["JobCheckpoints"]
 

@@ -51,9 +51,9 @@ from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown,
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
 from headgate.storage.settings import StorageKind, StorageSettings
+from headgate.worker.checkpoints import WorkerStorage
 from headgate.worker.operators.sinks import prepared_in
 from headgate.worker.restore import VertexRestore, operator_state_of
-from headgate.worker.snapshot_writer import WorkerStorage
 
 __all__ = ["JobSnapshots", "named_manifest", "prepared_of", "restore_plan", "saved_operators"]
 

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from headgate.errors import GraphError, InvalidArgument
-from headgate.graph.output_tag import OutputTag
 from headgate.ids import EdgeId, OperatorId, VertexId
 from headgate.records.key_groups import check_max_parallelism, default_max_parallelism, murmur3_128
-from headgate.records.types import PICKLED, TypeInformation
+from headgate.records.types import PICKLED, TypeInformation, as_type
 
 __all__ = [
     "ChainedOutput",
@@ -24,12 +23,63 @@ __all__ = [
     "JobGraph",
     "KeySpec",
     "Node",
+    "OperatorKind",
     "OperatorSpec",
+    "OutputTag",
     "Partitioning",
+    "PartitioningKind",
     "Pipeline",
     "Vertex",
     "build_job_graph",
 ]
+
+
+OperatorKind = Literal[
+    "source",
+    "map",
+    "flat_map",
+    "filter",
+    "map_batches",
+    "process",
+    "co_map",
+    "co_flat_map",
+    "co_process",
+    "sink",
+    "sink_to",
+    "print",
+    "collect",
+    "reduce",
+    "aggregate",
+    "keyed_process",
+    "keyed_co_process",
+    "broadcast_process",
+]
+PartitioningKind = Literal["forward", "rebalance", "rescale", "shuffle", "broadcast", "global", "hash", "custom"]
+
+
+class OutputTag:
+    """Names a side output: `yield tag, value` in a process function, `stream.get_side_output(tag)` to read it.
+
+    >>> OutputTag("late", "word string")
+    OutputTag('late')
+    """
+
+    __slots__ = ("name", "type")
+
+    def __init__(self, tag_id: str, type_info: object = None) -> None:
+        if not tag_id:
+            raise InvalidArgument("an OutputTag needs a name that is not empty")
+        self.name = tag_id
+        self.type: TypeInformation = as_type(type_info)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OutputTag) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return f"OutputTag({self.name!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +96,7 @@ class KeySpec:
 class Partitioning:
     """How records of an edge choose their target subtask."""
 
-    kind: str  # forward | rebalance | rescale | shuffle | broadcast | global | hash | custom
+    kind: PartitioningKind
     key: KeySpec | None = None
     partitioner: Any = None  # custom: (key, number of targets) -> target
 
@@ -77,9 +127,9 @@ REBALANCE = Partitioning("rebalance")
 
 @dataclass(slots=True)
 class OperatorSpec:
-    """What an operator does, as plain data: the runtime has one class for each kind."""
+    """What an operator does, as plain data; `worker/operators` has one class for each kind."""
 
-    kind: str
+    kind: OperatorKind
     function: Any = None
     options: dict[str, Any] = field(default_factory=dict)
     keys: tuple[KeySpec | None, ...] = ()  # the key of each input, for keyed operators
@@ -109,7 +159,7 @@ class Node:
     max_parallelism: int | None = None
     uid: str | None = None
     description: str | None = None
-    chaining: str = "always"  # always | head | never
+    chaining: Literal["always", "head", "never"] = "always"
     single: bool = False  # its parallelism must be 1
     buffer_timeout: int | None = None
 
@@ -180,6 +230,11 @@ class ChainedOperator:
     description: str
     outputs: list[ChainedOutput] = field(default_factory=list)
 
+    @property
+    def label(self) -> str:
+        """What names it in paths: its uid where it has one."""
+        return self.uid or self.name
+
 
 @dataclass(slots=True)
 class Vertex:
@@ -205,7 +260,7 @@ class Vertex:
     @property
     def is_source(self) -> bool:
         """Whether it reads from outside."""
-        return self.head.spec.kind.startswith("source")
+        return self.head.spec.kind == "source"
 
 
 @dataclass(slots=True)
@@ -453,8 +508,3 @@ def plan_as_json(graph: JobGraph, levels: list[list[str]], slots: int) -> str:
         },
         indent=2,
     )
-
-
-def topological_sources(graph: JobGraph) -> Iterator[Vertex]:
-    """Vertices that read from outside."""
-    return (vertex for vertex in graph.vertices if vertex.is_source)

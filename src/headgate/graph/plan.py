@@ -8,13 +8,12 @@ from typing import Any
 import cloudpickle
 
 from headgate.errors import GraphError
-from headgate.graph.job_graph import ChainedOperator, Edge, JobGraph, Partitioning, Vertex
+from headgate.graph.job_graph import ChainedOperator, Edge, JobGraph, Partitioning, PartitioningKind, Vertex
 from headgate.graph.levels import Layout
-from headgate.graph.task_info import TaskInfo
 from headgate.ids import VertexId
 from headgate.records.types import TypeInformation
 
-__all__ = ["InputEdge", "JobPlan", "OutputEdge", "Settings", "VertexPlan", "make_plan"]
+__all__ = ["InputEdge", "JobPlan", "OutputEdge", "Settings", "TaskInfo", "VertexPlan", "make_plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,19 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """Where a function runs."""
+
+    task_name: str
+    operator_id: str
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+    attempt: int
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class InputEdge:
     """An edge into a vertex, seen by its readers."""
 
@@ -56,8 +68,7 @@ class InputEdge:
     partitioning: Partitioning  # how records choose their target
 
     @property
-    def ship(self) -> str:
-        """The kind of the partitioning."""
+    def ship(self) -> PartitioningKind:
         return self.partitioning.kind
 
 

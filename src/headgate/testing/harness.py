@@ -25,11 +25,11 @@ from headgate.job.status import Status
 from headgate.records.batch import Batch
 from headgate.records.frames import DRAIN, Kind, pack, read_frames
 from headgate.records.types import TypeInformation, TypeMismatch
+from headgate.worker.checkpoints import snapshot_inline
 from headgate.worker.failures import OperatorFailure, describe
 from headgate.worker.inputs import DATA, decode
 from headgate.worker.output import EdgeWriter, Outbox
 from headgate.worker.restore import VertexRestore
-from headgate.worker.snapshot_writer import snapshot_inline
 from headgate.worker.subtask import Subtask
 from headgate.worker.task import describe_tasks, make_task
 

@@ -38,7 +38,7 @@ from headgate.control.messages import (
 from headgate.errors import JobCancelled, WorkerLost
 from headgate.graph.plan import Settings
 from headgate.job.status import Status
-from headgate.worker.coordinator_link import CheckpointLink, CheckpointMessage
+from headgate.worker.checkpoints import CheckpointLink, CheckpointMessage
 from headgate.worker.failures import describe
 from headgate.worker.local_state import remove_dead_attempts
 from headgate.worker.output import Piece

@@ -34,8 +34,7 @@ from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.checkpoint.types import Barrier, SavepointFormat, SnapshotType
 from headgate.control.messages import HoldWriter
 from headgate.errors import IllegalState
-from headgate.graph.plan import InputEdge, Settings, VertexPlan
-from headgate.graph.task_info import TaskInfo
+from headgate.graph.plan import InputEdge, Settings, TaskInfo, VertexPlan
 from headgate.ids import OperatorId
 from headgate.job.status import Status
 from headgate.records.batch import Batch
@@ -44,11 +43,10 @@ from headgate.state.backend import SnapshotKind
 from headgate.worker.backlog import CapturedFrame, Waiting
 from headgate.worker.chain import OperatorChain
 from headgate.worker.inputs import DATA, Channel, ChannelId, Inputs, decode, skipped
-from headgate.worker.operators.base import Operator, OperatorSnapshot, Receiver
+from headgate.worker.operators.base import Operator, OperatorSnapshot, Receiver, SubtaskServices
 from headgate.worker.output import EdgeWriter, Outbox, Piece
 from headgate.worker.relay import end_task
 from headgate.worker.restore import SubtaskRestore
-from headgate.worker.services import SubtaskServices
 
 __all__ = ["SnapshotInProgress", "Subtask"]
 

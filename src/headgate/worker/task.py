@@ -15,11 +15,11 @@ from headgate.graph.plan import JobPlan, Settings, VertexPlan
 from headgate.ids import VertexId
 from headgate.storage.layout import subtask_owner
 from headgate.storage.objects import ObjectStore
+from headgate.worker.checkpoints import SnapshotWriter, WorkerStorage
 from headgate.worker.local_copies import LocalCopies
+from headgate.worker.operators.base import SubtaskServices
 from headgate.worker.relay import Relay
 from headgate.worker.restore import RestoreProgress, VertexRestore, read_restore
-from headgate.worker.services import SubtaskServices
-from headgate.worker.snapshot_writer import SnapshotWriter, WorkerStorage
 from headgate.worker.subtask import Subtask
 
 __all__ = ["TaskDescriptor", "describe_tasks", "make_snapshot_writer", "make_task"]

@@ -4,7 +4,7 @@ from headgate.api.sources import Source, SourceReader
 from headgate.control.messages import SourceBacklog
 from headgate.testing.simulation.run import Run
 from headgate.testing.simulation.world import one_input
-from headgate.worker.coordinator_link import CheckpointLink
+from headgate.worker.checkpoints import CheckpointLink
 from rig import Services, plan_of, subtask
 
 

@@ -21,10 +21,10 @@ from headgate.state.rocksdb import RocksDBBackend
 from headgate.storage.handles import Placeholder
 from headgate.storage.layout import Attempt
 from headgate.storage.shared import SharedStateRegistry
+from headgate.worker.checkpoints import SnapshotWriter, WorkerStorage
 from headgate.worker.local_copies import LocalCopies
 from headgate.worker.operators.base import OperatorSnapshot
 from headgate.worker.restore import RestoreProgress, VertexRestore, read_restore
-from headgate.worker.snapshot_writer import SnapshotWriter, WorkerStorage
 from headgate.worker.subtask import SnapshotInProgress
 from rig import plan_of, vertex_plan
 

@@ -11,8 +11,8 @@ from headgate import KeyedProcessFunction, StreamExecutionEnvironment, ValueStat
 from headgate.checkpoint.types import Barrier
 from headgate.job.status import Status
 from headgate.records.frames import Kind
+from headgate.worker.checkpoints import snapshot_inline
 from headgate.worker.operators.ends import decode_collected
-from headgate.worker.snapshot_writer import snapshot_inline
 from headgate.worker.subtask import Subtask
 from rig import Services, data, event, frames_to, plan_of, subtask, taken, work_off
 

@@ -22,10 +22,9 @@ from headgate.ids import JobId, VertexId
 from headgate.job.status import Status
 from headgate.storage.objects import ObjectStore
 from headgate.testing.simulation.world import Violation
-from headgate.worker.coordinator_link import CheckpointLink
+from headgate.worker.checkpoints import CheckpointLink, WorkerStorage
 from headgate.worker.relay import Relay
 from headgate.worker.restore import VertexRestore
-from headgate.worker.snapshot_writer import WorkerStorage
 from headgate.worker.subtask import SnapshotInProgress, Subtask
 from headgate.worker.task import TaskDescriptor, describe_tasks, make_snapshot_writer, make_task
 

@@ -8,12 +8,12 @@ from typing import Any
 from headgate.api.functions import StateAccess, callable_of
 from headgate.checkpoint.commits import Commits
 from headgate.graph.job_graph import ChainedOperator
-from headgate.graph.table_paths import table_file
 from headgate.records.batch import Batch
 from headgate.state.addresses import NO_KEY
 from headgate.state.backend import KeyedStateBackend, SnapshotKind, SnapshotRun
 from headgate.state.parquet.keyed import CanonicalRun
 from headgate.state.timers import TimeDomain
+from headgate.storage.layout import table_directory, table_file
 from headgate.worker.failures import NO_KEY as UNKNOWN
 from headgate.worker.failures import OperatorFailure
 from headgate.worker.keys import KeyReader
@@ -64,8 +64,8 @@ class KeyedOperator(Operator):
 
     def keyed_run(self, checkpoint_id: int, kind: SnapshotKind) -> SnapshotRun | None:
         if kind is SnapshotKind.CANONICAL:
-            operator, subtask = self.operator, self.context.info.subtask
-            return CanonicalRun(self.backend, checkpoint_id, lambda state: table_file(operator, state, subtask))
+            directory, subtask = table_directory(self.operator.label, self.operator.id), self.context.info.subtask
+            return CanonicalRun(self.backend, checkpoint_id, lambda state: table_file(directory, state, subtask))
         return self.backend.snapshot(checkpoint_id, kind)
 
     def close(self) -> None:

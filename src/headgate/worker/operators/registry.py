@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.errors import GraphError
-from headgate.graph.job_graph import ChainedOperator
+from headgate.graph.job_graph import ChainedOperator, OperatorKind
 from headgate.worker.operators.aggregate import Aggregate, Reduce
 from headgate.worker.operators.base import Operator, OperatorContext
 from headgate.worker.operators.broadcast import BroadcastProcess, KeyedBroadcastProcess
@@ -22,7 +21,7 @@ from headgate.worker.operators.stateless import CoFlatMap, CoMap, CoProcess, Fil
 
 __all__ = ["make_operator"]
 
-_KINDS: dict[str, type[Operator]] = {
+_KINDS: dict[OperatorKind, type[Operator]] = {
     "source": SourceOperator,
     "map": Map,
     "flat_map": FlatMap,
@@ -42,7 +41,7 @@ _KINDS: dict[str, type[Operator]] = {
     "keyed_co_process": KeyedCoProcess,
     "broadcast_process": BroadcastProcess,
 }
-_KEYED: dict[str, type[Operator]] = {
+_KEYED: dict[OperatorKind, type[Operator]] = {
     "map": KeyedMap,
     "flat_map": KeyedFlatMap,
     "filter": KeyedFilter,
@@ -56,7 +55,5 @@ def make_operator(operator: ChainedOperator, context: OperatorContext) -> Operat
     """The operator object for one subtask."""
     kind = operator.spec.kind
     keyed = any(key is not None for key in operator.spec.keys)
-    found = (_KEYED.get(kind) if keyed else None) or _KINDS.get(kind)
-    if found is None:
-        raise GraphError(f"no operator of kind '{kind}'")
-    return found(operator, context)
+    made = _KEYED.get(kind, _KINDS[kind]) if keyed else _KINDS[kind]
+    return made(operator, context)

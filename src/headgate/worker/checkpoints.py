@@ -1,13 +1,16 @@
-"""A subtask's snapshot on its way to storage: the worker's side of a checkpoint (`restore_files` is the way back).
+"""The worker's side of checkpoints: messages of the coordinator reach the subtask, snapshots are written and acknowledged.
 
-Writing runs in a thread of its own while records go on; the driver gets an acknowledgement when everything is durable.
+`CheckpointLink` runs in the thread of the subtask, between two steps. `SnapshotWriter` has a thread of its own, so that
+records go on while a snapshot is written; the driver gets the acknowledgement when everything is durable.
 """
 
 from __future__ import annotations
 
+import pickle
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,29 +19,55 @@ from pathlib import Path
 import msgspec
 
 from headgate.checkpoint.assignment import StateShape
+from headgate.checkpoint.commits import Commits
 from headgate.checkpoint.handles import KeyedStateHandle, Payload, encode_handle
 from headgate.checkpoint.plan import TaskReport
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.stats import SubtaskMetrics
-from headgate.checkpoint.types import SavepointFormat
-from headgate.control.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskState
+from headgate.checkpoint.types import Barrier, SavepointFormat
+from headgate.control.messages import (
+    AcknowledgeCheckpoint,
+    AnnounceCheckpoint,
+    AskForSplit,
+    AssignSplits,
+    CheckpointAborted,
+    CheckpointComplete,
+    DataFinished,
+    DeclineCheckpoint,
+    EpochCommitted,
+    FromWorker,
+    Hold,
+    SourceBacklog,
+    TaskState,
+    TriggerCheckpoint,
+)
 from headgate.errors import HeadgateError
-from headgate.graph.table_paths import operator_table_file
 from headgate.ids import OperatorId
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.backend import SnapshotRun
 from headgate.state.operator import OperatorStateSnapshot
 from headgate.state.parquet.operator import StoredOperatorTable, StoredOperatorTables, write_operator_tables
-from headgate.storage.layout import Attempt
+from headgate.storage.layout import Attempt, table_directory, table_file
 from headgate.storage.manifest import Part, PieceKind, StatePiece
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 from headgate.storage.writer import PartStream, Scope, SnapshotTarget, StateWriter, open_writer
 from headgate.worker.local_copies import CopyWriter, LocalCopies
 from headgate.worker.operators.base import OperatorSnapshot
-from headgate.worker.subtask import SnapshotInProgress
+from headgate.worker.subtask import SnapshotInProgress, Subtask
 
-__all__ = ["SnapshotWriter", "WorkerStorage", "snapshot_inline"]
+__all__ = ["CheckpointLink", "CheckpointMessage", "SnapshotWriter", "WorkerStorage", "snapshot_inline"]
+
+
+CheckpointMessage = (
+    TriggerCheckpoint
+    | AnnounceCheckpoint
+    | CheckpointComplete
+    | CheckpointAborted
+    | Hold
+    | AssignSplits
+    | EpochCommitted
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +185,80 @@ class SnapshotWriter:
                 self._captured.wait(0.2)
 
 
+class CheckpointLink:
+    """The checkpoint part of a worker's loop; only `post` may be called from another thread."""
+
+    def __init__(self, send: Callable[[FromWorker], None]) -> None:
+        self._send = send
+        self._mailbox: deque[CheckpointMessage] = deque()  # safe to use from two threads
+        self._told_end_of_data = self._told_backlog = self._asked = False
+        self.writer: SnapshotWriter | None = None
+        self._holders: set[str] = set()
+
+    @property
+    def held(self) -> bool:
+        """Whether a reader wants this subtask to make no more records: its disk fills up behind a barrier."""
+        return bool(self._holders)
+
+    def post(self, message: CheckpointMessage) -> None:
+        """The coordinator said something; it is heard at the next `serve`."""
+        self._mailbox.append(message)
+
+    def serve(self, task: Subtask) -> None:
+        """Hand over what the coordinator said, and start writing what the subtask has snapshotted."""
+        while self._mailbox:
+            self._hear(task, self._mailbox.popleft())
+        for snapshot in task.take_snapshots():
+            assert self.writer is not None
+            self.writer.start(snapshot)
+        for hold in task.take_holds():
+            self._send(hold)
+        for decline in task.take_declines():
+            self._send(DeclineCheckpoint(decline.checkpoint_id, decline.reason.name, str(decline.reason)))
+        if task.backlog != self._told_backlog:
+            self._told_backlog = task.backlog
+            self._send(SourceBacklog(task.backlog))
+        if task.wants_split and not self._asked:
+            self._asked = True
+            self._send(AskForSplit())
+        if task.data_finished and not self._told_end_of_data:
+            self._told_end_of_data = True
+            self._send(DataFinished())
+        if self.writer is not None:
+            self.writer.wake()
+
+    def _hear(self, task: Subtask, message: CheckpointMessage) -> None:
+        if isinstance(message, TriggerCheckpoint):
+            task.trigger(Barrier.decode(message.barrier))
+        elif isinstance(message, AnnounceCheckpoint):
+            task.announce(Barrier.decode(message.barrier))
+        elif isinstance(message, CheckpointComplete):
+            self._complete(task, message.checkpoint_id, message.commits)
+        elif isinstance(message, AssignSplits):
+            self._asked = False
+            task.add_splits(pickle.loads(message.splits), message.no_more)
+        elif isinstance(message, EpochCommitted):
+            task.epoch_committed(message.operator_id, message.checkpoint_id)
+        elif isinstance(message, Hold):
+            (self._holders.add if message.hold else self._holders.discard)(message.reader)
+        else:
+            if message.latest_completed is not None:
+                self._complete(task, message.latest_completed, message.commits)
+            task.notify_aborted(message.checkpoint_id)
+            if self.writer is not None:
+                self.writer.aborted(message.checkpoint_id)
+
+    def _complete(self, task: Subtask, checkpoint_id: int, commits: Commits) -> None:
+        task.notify_complete(checkpoint_id, commits)
+        if self.writer is not None:
+            self.writer.confirmed(checkpoint_id)
+
+    def close(self, finished: bool = False) -> None:
+        """Wait for what is being written; a subtask that has `finished` needs its copies no more."""
+        if self.writer is not None:
+            self.writer.close(finished)
+
+
 def snapshot_inline(progress: SnapshotInProgress) -> TaskState:
     """Write a snapshot at once and keep its bytes inside the handles: for the local runtime and the harness."""
     target = SnapshotTarget(progress.barrier.id, Attempt(1), max_inline_state=sys.maxsize)
@@ -209,9 +312,10 @@ def _write_captured(progress: SnapshotInProgress, writer: StateWriter, state: Ta
 
 def _write_operator_tables(operator: OperatorSnapshot, state: OperatorStateSnapshot, writer: StateWriter) -> StatePiece:
     """Operator state of a canonical savepoint."""
+    directory = table_directory(operator.operator.label, operator.operator_id)
     parts, tables = [], []
     for one, data, rows in write_operator_tables(state, operator.subtask):
-        name = operator_table_file(operator.operator, one.name, operator.subtask)
+        name = table_file(directory, one.name, operator.subtask, keyed=False)
         part = writer.write(name, data, Scope.TABLE)
         assert part is not None
         parts.append(part)
