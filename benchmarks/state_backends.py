@@ -153,7 +153,7 @@ class Checkpoints:
         self.bench, self.number = bench, 0
         self.directory = Path(tempfile.mkdtemp(prefix="headgate-bench-"))
         self.acks: list[Any] = []
-        storage = WorkerStorage(Attempt(1, 0), True, f"{self.directory}/shared", 20 * 1024)
+        storage = WorkerStorage(Attempt(1, 0), f"{self.directory}/shared", 20 * 1024)
         self.writer = SnapshotWriter(storage, "v0-s0", self.acks.append, executor=Inline())
 
     def take(self) -> int:

@@ -178,7 +178,6 @@ class JobSnapshots:
         asynchronous = self._configuration.get(config.ASYNC_SNAPSHOTS)
         return WorkerStorage(
             self._attempt(),
-            self._in_files,
             shared_directory,
             self._settings.inline_threshold,
             asynchronous,

@@ -75,7 +75,6 @@ class WorkerStorage:
     """Where a worker writes: plain data that travels with the task."""
 
     attempt: Attempt
-    in_files: bool  # else state travels in the acknowledgement
     shared_directory: str | None
     inline_threshold: int
     asynchronous: bool = True  # else records wait until a snapshot is written

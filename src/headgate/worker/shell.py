@@ -7,9 +7,9 @@ reads, and Spark holds the writers.
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
-import resource
 import socket
 import sys
 import threading
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow as pa
 
 from headgate.control.channel import ControlAddress, ControlClient
@@ -50,6 +51,7 @@ from headgate.worker.task import TaskDescriptor, make_snapshot_writer, make_task
 __all__ = ["ROW_SCHEMA", "LevelTask", "process_mark"]
 
 ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("payload", pa.binary())])
+_log = logging.getLogger("headgate.worker")
 _MAX_YIELD = 8 << 20
 _SLICE_BYTES = 2 << 20
 _LONGEST_WAIT = 1.0
@@ -155,6 +157,7 @@ class Shell:
         self._times = _Times()
         self.restore = RestoreProgress()
         self._said_finished = False
+        self._process = psutil.Process()
         self._limit = 256  # records in a slice, adapted to the time it takes
 
     # --- services of the subtask ------------------------------------------------------------------------------------
@@ -364,7 +367,9 @@ class Shell:
         times, task = self._times, self._task
         if task is None:
             restore = self.restore
-            return Metrics(0, 0, 0, 0, 0, 0, 0, 0, _resident_bytes(), restore.done, restore.total, restore.local)
+            return Metrics(
+                0, 0, 0, 0, 0, 0, 0, 0, self._process.memory_info().rss, restore.done, restore.total, restore.local
+            )
         return Metrics(
             records_in=task.records_in,
             records_out=task.records_out,
@@ -374,7 +379,7 @@ class Shell:
             back_pressured_ms=int(times.back_pressured * 1000),
             idle_ms=int(times.idle * 1000),
             queued_bytes=self.inflow.queued_bytes + task.queued_bytes,
-            resident_bytes=_resident_bytes(),
+            resident_bytes=self._process.memory_info().rss,
             restored_bytes=self.restore.done,
             restore_bytes=self.restore.total,
             restored_locally=self.restore.local,
@@ -404,13 +409,6 @@ def _as_batch(rows: list[tuple[int, list[Piece]]]) -> pa.RecordBatch:
     data = b"".join([piece for _, pieces in rows for piece in pieces])
     payload = pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
     return pa.RecordBatch.from_arrays([pa.array([dst for dst, _ in rows], pa.int32()), payload], schema=ROW_SCHEMA)
-
-
-def _resident_bytes() -> int:
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    except OSError:  # not Linux: the peak is the best there is
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,4 +500,4 @@ def _close_quietly(task: Subtask | Relay | None) -> None:
         try:
             task.close()
         except Exception as error:
-            os.write(2, f"headgate worker {os.getpid()}: close() failed as well: {error}\n".encode())
+            _log.warning("worker %d: close() failed as well: %s", os.getpid(), error)

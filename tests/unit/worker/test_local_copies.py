@@ -62,7 +62,7 @@ class Rig:
         self.registry = SharedStateRegistry()
         for name in ("chk", "shared"):
             (tmp_path / name).mkdir()
-        storage = WorkerStorage(Attempt(1), True, str(tmp_path / "shared"), 0)
+        storage = WorkerStorage(Attempt(1), str(tmp_path / "shared"), 0)
         self.writer = SnapshotWriter(storage, "v1-s0", self.sent.append, executor=AtOnce(), copies=self.copies)
         self.backend = self.make("first")
 
