@@ -13,7 +13,7 @@ from headgate.control.messages import TaskState
 from headgate.environment import StreamExecutionEnvironment
 from headgate.graph.plan import JobPlan, VertexPlan
 from headgate.records.batch import Batch
-from headgate.records.frames import DRAIN, Frame, Kind, pack, read_frames
+from headgate.records.frames import DRAIN, Frame, FrameKind, pack, read_frames
 from headgate.worker.checkpoints import snapshot_inline
 from headgate.worker.operators.ends import decode_collected
 from headgate.worker.relay import Relay
@@ -98,12 +98,12 @@ def restore_of(
 
 def data(*values: Any, edge: int = 0, writer: int = 0) -> bytes:
     """A row with one frame of untyped records."""
-    return b"".join(pack(Kind.PICKLE, edge, writer, pickle.dumps(list(values))))
+    return b"".join(pack(FrameKind.PICKLE, edge, writer, pickle.dumps(list(values))))
 
 
-def event(kind: Kind, edge: int = 0, writer: int = 0, body: bytes = b"", flags: int | None = None) -> bytes:
+def event(kind: FrameKind, edge: int = 0, writer: int = 0, body: bytes = b"", flags: int | None = None) -> bytes:
     """A row with one event; the end of data is that of a source that has come to its end."""
-    drain = DRAIN if kind == Kind.END_OF_DATA else 0
+    drain = DRAIN if kind == FrameKind.END_OF_DATA else 0
     return b"".join(pack(kind, edge, writer, body, flags=drain if flags is None else flags))
 
 
@@ -112,10 +112,10 @@ def taken(task: Subtask | Relay) -> list[tuple[int, list[Frame]]]:
     return [(target, list(read_frames(b"".join(pieces)))) for target, pieces in task.take()]
 
 
-def frames_to(rows: list[tuple[int, list[Frame]]], target: int) -> list[tuple[Kind, Any]]:
+def frames_to(rows: list[tuple[int, list[Frame]]], target: int) -> list[tuple[FrameKind, Any]]:
     """What one target gets: kind, and the records of batches."""
     return [
-        (Kind(f.kind), pickle.loads(f.body) if f.kind == Kind.PICKLE else None)
+        (FrameKind(f.kind), pickle.loads(f.body) if f.kind == FrameKind.PICKLE else None)
         for to, frames in rows
         for f in frames
         if to == target

@@ -24,30 +24,12 @@ from headgate.worker.failures import describe
 from headgate.worker.relay import Relay
 from headgate.worker.restore import VertexRestore
 from headgate.worker.subtask import Subtask
-from headgate.worker.task import describe_tasks, make_task
+from headgate.worker.task import SteppedServices, describe_tasks, make_task
 
 __all__ = ["LocalRun"]
 
 
-class _Services:
-    """Clock and way out of a local subtask."""
-
-    lockstep = True
-
-    def __init__(self, run: LocalRun) -> None:
-        self._run = run
-
-    def now(self) -> int:
-        return self._run.time
-
-    def to_driver(self, channel: str, payload: bytes, records: int) -> None:
-        self._run.on_output(channel, payload)
-
-    def wake(self) -> None:
-        """Nobody sleeps here."""
-
-
-class _Snapshot(msgspec.Struct, frozen=True):
+class _LocalSnapshot(msgspec.Struct, frozen=True):
     """What a run left: for each operator the state of each of its subtasks; None of one that had finished."""
 
     checkpoint_id: int
@@ -69,15 +51,14 @@ class LocalRun:
     ) -> None:
         """`restore` is what `snapshot` gave for the same program, maybe with another parallelism."""
         self.time = start_time
-        self.on_output = on_output
         # Not a random one: it seeds shuffle() and rebalance(), and the same seed must give the same run.
         self.job_id = JobId(f"{Random(seed or 0).getrandbits(128):032x}")
         self._random = Random(seed) if seed is not None else None
         self._slice = slice_records
-        taken = None if restore is None else msgspec.msgpack.decode(restore, type=_Snapshot)
+        taken = None if restore is None else msgspec.msgpack.decode(restore, type=_LocalSnapshot)
         restored = {} if taken is None else _restore_plan(plan, taken)
         self._splits = _LocalSplits(plan, {} if taken is None else taken.driver_states)
-        services = _Services(self)
+        services = SteppedServices(lambda: self.time, lambda channel, payload, _: on_output(channel, payload))
         self._tasks: list[list[Subtask | Relay]] = [
             [make_task(task, services) for task in describe_tasks(plan, level, self.job_id, 0, restored)]
             for level in range(len(plan.layout.levels))
@@ -148,7 +129,7 @@ class LocalRun:
             states = {op: pieces for s in task.take_snapshots() for op, pieces in snapshot_inline(s).items()}
             for operator_id in task.operator_ids:
                 left.setdefault(operator_id, []).append(states.get(operator_id))
-        return msgspec.msgpack.encode(_Snapshot(checkpoint_id, left, self._splits.snapshot(checkpoint_id)))
+        return msgspec.msgpack.encode(_LocalSnapshot(checkpoint_id, left, self._splits.snapshot(checkpoint_id)))
 
     def _round(self, reading: bool = True) -> bool:
         """Let every subtask do one thing; whether anything happened. Without `reading`, sources stand still."""
@@ -249,7 +230,7 @@ class _LocalSplits:
         return {source.operator.id: source.snapshot(checkpoint_id) for source in self._sources.values()}
 
 
-def _restore_plan(plan: JobPlan, taken: _Snapshot) -> dict[VertexId, VertexRestore]:
+def _restore_plan(plan: JobPlan, taken: _LocalSnapshot) -> dict[VertexId, VertexRestore]:
     """What each vertex of this plan starts from."""
     known = {operator.id for vertex in plan.graph.vertices for operator in vertex.operators}
     for operator_id, states in taken.operators.items():

@@ -22,7 +22,7 @@ from headgate.checkpoint.handles import KeyedStateHandle, Payload, ReadPayload, 
 from headgate.errors import IllegalState
 from headgate.graph.plan import InputEdge, VertexPlan
 from headgate.records.batch import Batch
-from headgate.records.frames import STAMPED, Kind
+from headgate.records.frames import STAMPED, FrameKind
 from headgate.records.key_groups import key_group_range
 from headgate.state.operator import OperatorStateSnapshot, RestoredOperatorState, rescale
 from headgate.state.parquet.operator import StoredOperatorTables, read_operator_tables
@@ -289,7 +289,7 @@ def _filtered(frames: Iterable[CapturedFrame], edge: InputEdge, keep: Keep) -> l
 
 
 def _encoded(frame: CapturedFrame, batch: Batch) -> CapturedFrame:
-    body = batch.arrow().serialize().to_pybytes() if frame.kind == Kind.ARROW else pickle.dumps(batch.rows(), 5)
+    body = batch.arrow().serialize().to_pybytes() if frame.kind == FrameKind.ARROW else pickle.dumps(batch.rows(), 5)
     if frame.flags & STAMPED:
         assert batch.timestamps is not None
         body = len(batch).to_bytes(8, "little") + batch.timestamps.tobytes() + body

@@ -22,7 +22,24 @@ from headgate.worker.relay import Relay
 from headgate.worker.restore import RestoreProgress, VertexRestore, read_restore
 from headgate.worker.subtask import Subtask
 
-__all__ = ["TaskDescriptor", "describe_tasks", "make_snapshot_writer", "make_task"]
+__all__ = ["SteppedServices", "TaskDescriptor", "describe_tasks", "make_snapshot_writer", "make_task"]
+
+
+class SteppedServices:
+    """The services of a runtime that steps its subtasks in one thread, with a virtual clock.
+
+    Without `to_driver`, what the program prints or collects is dropped.
+    """
+
+    lockstep = True
+
+    def __init__(
+        self, clock: Callable[[], int], to_driver: Callable[[str, bytes, int], None] = lambda *_: None
+    ) -> None:
+        self.now, self.to_driver = clock, to_driver
+
+    def wake(self) -> None:
+        """Nothing sleeps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from headgate.checkpoint.types import Barrier
 from headgate.config import Configuration
 from headgate.driver.step_back import StepBack
 from headgate.errors import StorageError
-from headgate.records.frames import Kind
+from headgate.records.frames import FrameKind
 from headgate.worker.restore import VertexRestore, read_restore
 from rig import event, plan_of, subtask, vertex_plan, work_off
 
@@ -41,7 +41,7 @@ def test_a_subtask_that_had_finished_says_so_and_opens_nothing():  # SPEC R4.5
     task = subtask(plan, "keyed", restore=VertexRestore(7, 1, 128, {}, claim=False, finished=True))
     task.open()
     assert task.next_deadline() is None  # timers of an operator that is not open are not asked for
-    task.receive(event(Kind.BARRIER, body=Barrier(8, 0).encode()))
+    task.receive(event(FrameKind.BARRIER, body=Barrier(8, 0).encode()))
     work_off(task)
     (snapshot,) = task.take_snapshots()
     assert snapshot.finished_on_restore

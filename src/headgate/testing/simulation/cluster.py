@@ -26,7 +26,7 @@ from headgate.worker.checkpoints import CheckpointLink, WorkerStorage
 from headgate.worker.relay import Relay
 from headgate.worker.restore import VertexRestore
 from headgate.worker.subtask import SnapshotInProgress, Subtask
-from headgate.worker.task import TaskDescriptor, describe_tasks, make_snapshot_writer, make_task
+from headgate.worker.task import SteppedServices, TaskDescriptor, describe_tasks, make_snapshot_writer, make_task
 
 __all__ = ["Attempt", "Driver", "Jobs", "SimulatedIo", "Worker"]
 
@@ -108,21 +108,6 @@ class SimulatedIo(DriverIo):
         self.warnings.append(text)
 
 
-class _Services:
-    """Clock and way out of a simulated subtask."""
-
-    lockstep = True
-
-    def __init__(self, clock: Callable[[], int]) -> None:
-        self.now = clock
-
-    def to_driver(self, channel: str, payload: bytes, records: int) -> None:
-        raise AssertionError("simulated programs print and collect nothing")
-
-    def wake(self) -> None:
-        """Nobody sleeps here."""
-
-
 class Worker:
     """One task of an attempt: what it has to say waits in `messages`, what it is told in `inbox`."""
 
@@ -178,7 +163,7 @@ class Attempt:
         self.workers = [worker for level in self.levels for worker in level]
 
     def _worker(self, task: TaskDescriptor) -> Worker:
-        made = make_task(task, _Services(self._clock), self._store)
+        made = make_task(task, SteppedServices(self._clock), self._store)
         worker = Worker(made, (task.level, task.index), None if task.is_relay else TaskId(task.vertex_id, task.subtask))
         worker.link.writer = make_snapshot_writer(task, worker.messages.append, self._store, worker.writes)
         return worker

@@ -8,13 +8,13 @@ from headgate.worker.operators.base import Operator, OperatorContext
 from headgate.worker.operators.broadcast import BroadcastProcess, KeyedBroadcastProcess
 from headgate.worker.operators.ends import Collect, Print, Sink, SourceOperator
 from headgate.worker.operators.keyed import (
-    KeyedCoFlatMap,
-    KeyedCoMap,
-    KeyedCoProcess,
-    KeyedFilter,
-    KeyedFlatMap,
-    KeyedMap,
-    KeyedProcess,
+    KeyedCoFlatMapOperator,
+    KeyedCoMapOperator,
+    KeyedCoProcessOperator,
+    KeyedFilterOperator,
+    KeyedFlatMapOperator,
+    KeyedMapOperator,
+    KeyedProcessOperator,
 )
 from headgate.worker.operators.sinks import TwoPhaseSink
 from headgate.worker.operators.stateless import CoFlatMap, CoMap, CoProcess, Filter, FlatMap, Map, MapBatches, Process
@@ -37,16 +37,16 @@ _KINDS: dict[OperatorKind, type[Operator]] = {
     "collect": Collect,
     "reduce": Reduce,
     "aggregate": Aggregate,
-    "keyed_process": KeyedProcess,
-    "keyed_co_process": KeyedCoProcess,
+    "keyed_process": KeyedProcessOperator,
+    "keyed_co_process": KeyedCoProcessOperator,
     "broadcast_process": BroadcastProcess,
 }
 _KEYED: dict[OperatorKind, type[Operator]] = {
-    "map": KeyedMap,
-    "flat_map": KeyedFlatMap,
-    "filter": KeyedFilter,
-    "co_map": KeyedCoMap,
-    "co_flat_map": KeyedCoFlatMap,
+    "map": KeyedMapOperator,
+    "flat_map": KeyedFlatMapOperator,
+    "filter": KeyedFilterOperator,
+    "co_map": KeyedCoMapOperator,
+    "co_flat_map": KeyedCoFlatMapOperator,
     "broadcast_process": KeyedBroadcastProcess,
 }
 
