@@ -25,6 +25,7 @@ from headgate.checkpoint.settings import CheckpointProperties, CheckpointSetting
 from headgate.checkpoint.store import CompletedCheckpoint
 from headgate.checkpoint.types import SnapshotType
 from headgate.config import Configuration
+from headgate.control.messages import TaskState
 from headgate.driver.services import DriverIo
 from headgate.driver.step_back import StepBack
 from headgate.errors import IllegalState, StateMigrationError, StorageError
@@ -50,9 +51,9 @@ from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown,
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
 from headgate.storage.settings import StorageKind, StorageSettings
+from headgate.worker.checkpoints import WorkerStorage
 from headgate.worker.operators.sinks import prepared_in
 from headgate.worker.restore import VertexRestore, operator_state_of
-from headgate.worker.snapshot_writer import AckState, WorkerStorage
 
 __all__ = ["JobSnapshots", "named_manifest", "prepared_of", "restore_plan", "saved_operators"]
 
@@ -74,7 +75,6 @@ class JobSnapshots:
         self._registry = shared.SharedStateRegistry()
         self._lock = threading.Lock()
         self._restart = 0
-        self._acks: dict[tuple[int, TaskId], AckState] = {}
         self._published: dict[int, Snapshot] = {}
         self._commits = Commits()  # of storage 'jobmanager', which has no log
         self._numbered = _FIRST_ENTRY  # which stands for what an imported snapshot holds
@@ -185,7 +185,6 @@ class JobSnapshots:
         asynchronous = self._configuration.get(config.ASYNC_SNAPSHOTS)
         return WorkerStorage(
             self._attempt(),
-            self._in_files,
             shared_directory,
             self._settings.inline_threshold,
             asynchronous,
@@ -215,14 +214,10 @@ class JobSnapshots:
         self._store.make_directory(directory)
         return directory
 
-    def register(self, checkpoint_id: int, task: TaskId, state: AckState) -> None:
-        """Note the shared files of a part; its placeholders are replaced by what they stand for."""
+    def register(self, checkpoint_id: int, state: TaskState) -> TaskState:
+        """Note that a checkpoint uses the shared files of a part; gives the part with its placeholders replaced."""
         with self._lock:
-            operators = {
-                op: self._registry.register_pieces(OperatorId(op), pieces, checkpoint_id)
-                for op, pieces in state.operators.items()
-            }
-            self._acks[checkpoint_id, task] = AckState(operators)
+            return {op: self._registry.register_pieces(op, pieces, checkpoint_id) for op, pieces in state.items()}
 
     def publish(self, content: ev.Content) -> ev.MetadataWritten:
         """Write the metadata: from here on the checkpoint can be restored from."""
@@ -238,12 +233,13 @@ class JobSnapshots:
 
     def _manifest(self, content: ev.Content) -> mf.Manifest:
         operators = []
+        states = {task: self.register(content.checkpoint_id, state) for task, state in content.states.items()}
         for vertex in self._plan.graph.vertices:
             outcome = content.vertices.get(vertex.id)
             done = _finished(outcome, vertex.parallelism)
             for operator in vertex.operators:
                 subtasks = tuple(
-                    mf.SubtaskState(i, self._pieces(content, TaskId(vertex.id, i), operator.id), finished=i in done)
+                    mf.SubtaskState(i, states.get(TaskId(vertex.id, i), {}).get(operator.id, ()), finished=i in done)
                     for i in range(vertex.parallelism)
                 )
                 driver_state = content.driver_states.get(operator.id)
@@ -269,16 +265,10 @@ class JobSnapshots:
             None if content.properties.format is None else content.properties.format.value.lower(),
         )
 
-    def _pieces(self, content: ev.Content, task: TaskId, operator: str) -> tuple[mf.StatePiece, ...]:
-        state = self._acks.get((content.checkpoint_id, task)) or content.states.get(task)
-        return () if state is None else state.operators.get(operator, ())
-
     def claim(
         self, checkpoint_id: int, subsumed: Sequence[int]
     ) -> ev.LogEntryClaimed | ev.LogEntryFailed | ev.Superseded:
         """Make a checkpoint complete: its entry in the job log, whose number is the commit number."""
-        with self._lock:
-            self._acks = {key: ack for key, ack in self._acks.items() if key[0] > checkpoint_id}
         if self._log is None:
             self._numbered += 1  # as in a log: never again, whatever is stepped back over
             self._commits = self._commits.add(checkpoint_id, self._numbered)
@@ -390,10 +380,10 @@ class JobSnapshots:
         if self._log is not None:
             self._log.check_leading()
 
-    def discard_part(self, state: AckState) -> None:
+    def discard_part(self, state: TaskState) -> None:
         """Delete the private files of one subtask's part."""
         self._check_leading()
-        for pieces in state.operators.values():
+        for pieces in state.values():
             for piece in pieces:
                 for part in piece.parts:
                     if isinstance(part.handle, FileSegment) and not part.shared:
@@ -403,7 +393,6 @@ class JobSnapshots:
         """Delete a checkpoint, completed or not; shared files stay until they are released."""
         with self._lock:
             self._published.pop(do.checkpoint_id, None)
-            self._acks = {key: ack for key, ack in self._acks.items() if key[0] != do.checkpoint_id}
         if not do.location:
             return ev.Discarded(do.checkpoint_id)
         self._check_leading()
