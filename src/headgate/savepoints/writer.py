@@ -27,7 +27,6 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from headgate.checkpoint.handles import FileRef, Payload, StateMeta, decode_handle, encode_handle
 from headgate.errors import IllegalState, InvalidArgument
 from headgate.graph.job_graph import operator_id_of
-from headgate.graph.table_paths import operator_directory
 from headgate.ids import OperatorId, new_job_id
 from headgate.records.key_groups import (
     KeyHasher,
@@ -51,7 +50,7 @@ from headgate.state.parquet.keyed import (
 from headgate.storage import manifest as mf
 from headgate.storage.checkpoints import Snapshot, load, publish
 from headgate.storage.handles import FileSegment
-from headgate.storage.layout import Attempt, make_savepoint_directory, savepoint_target
+from headgate.storage.layout import Attempt, make_savepoint_directory, savepoint_target, table_directory
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 
@@ -175,7 +174,7 @@ class SavepointWriter:
                 raise InvalidArgument(
                     f"the states of operator '{uid}' have keys of different types: {known}, {state.key_type}"
                 )
-            folder = f"{operator_directory(uid, operator_id)}/{state.meta.name}"
+            folder = f"{table_directory(uid, operator_id)}/{state.meta.name}"
             self._write_state(state, frame, directory, folder, parts)
         kept = self._existing_operators(store, directory, operators, key_types)
         made = [self._operator(id, names[id], key_types[id], parts) for id, parts in operators.items()]
