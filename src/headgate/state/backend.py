@@ -48,23 +48,21 @@ from headgate.state.addresses import (
     split_address,
 )
 from headgate.state.api import (
+    AggregatingState,
     AggregatingStateDescriptor,
+    CellValueState,
+    ListState,
+    MapState,
+    ReducingState,
     ReducingStateDescriptor,
     State,
     StateDescriptor,
     StateTtlConfig,
     ValueStateDescriptor,
+    checked_result,
 )
 from headgate.state.cells import Cell, InternalTable, ListCell, MapCell, ValueCell, ValueTable
 from headgate.state.copying import copier
-from headgate.state.keyed import (
-    CellAggregatingState,
-    CellListState,
-    CellMapState,
-    CellReducingState,
-    CellValueState,
-    Mergeable,
-)
 from headgate.state.schema import check_key_type
 from headgate.state.timers import TIMERS, Timers
 from headgate.state.ttl import Expiry, TtlValueTable, expiring
@@ -200,7 +198,7 @@ class KeyedStateBackend(ABC):
         self.context = KeyContext()
         self.timers = Timers(partial(self.internal_table, TIMER_TABLE))
         self.key_group_of = setup.group_of or KeyHasher(setup.max_parallelism).group
-        self._handles: dict[str, tuple[StateSpec, State]] = {}
+        self._handles: dict[str, tuple[StateSpec, State, Cell]] = {}
         self._expiries: dict[str, Expiry] = {}
         self._runs: list[SnapshotRun] = []
         self._has_raw_streams = False
@@ -254,40 +252,39 @@ class KeyedStateBackend(ABC):
 
     def state(self, descriptor: StateDescriptor) -> Any:
         """The handle of a state: one object per name, whatever the current key (SPEC R1.2)."""
-        found = self._handles.get(descriptor.name)
-        if found is not None:
-            self._check_kind(found[0], descriptor)
-            return found[1]
-        spec = StateSpec.of(descriptor)
-        cell = self.open_cell(spec)
-        handle = self.make_handle(descriptor, spec, cell)
-        self._handles[spec.name] = spec, handle
-        return handle
+        return self._open(descriptor)[1]
 
-    def _check_kind(self, spec: StateSpec, descriptor: StateDescriptor) -> None:
-        if spec.kind != descriptor.kind:
+    def _open(self, descriptor: StateDescriptor) -> tuple[StateSpec, State, Cell]:
+        found = self._handles.get(descriptor.name)
+        if found is None:
+            spec = StateSpec.of(descriptor)
+            cell = self.open_cell(spec)
+            if spec.ttl is not None:
+                cell = expiring(cell, self._expiries[spec.name])
+            found = self._handles[spec.name] = spec, self.make_handle(descriptor, spec, cell), cell
+        elif found[0].kind != descriptor.kind:
             raise IllegalState(
-                f"Incompatible key/value state types: operator '{self.setup.operator}', state '{spec.name}' is "
-                f"{spec.kind} state and is now requested as {descriptor.kind} state; use another name for the new state"
+                f"Incompatible key/value state types: operator '{self.setup.operator}', state '{descriptor.name}' is "
+                f"{found[0].kind} state and is now requested as {descriptor.kind} state; use another name for the new state"
             )
+        return found
 
     def make_handle(self, descriptor: StateDescriptor, spec: StateSpec, cell: Cell) -> State:
         """The handle for a cell; a backend may override it with a faster one for some kinds."""
         # Elements, entries and accumulators always belong to the state: only a plain value may be returned for reuse.
         reuse = self.setup.object_reuse and spec.kind == "value" and spec.ttl is None
         copy = copier(spec.value_type, object_reuse=reuse)
-        default = getattr(descriptor, "default", None)
-        if spec.ttl is not None:
-            cell, default = expiring(cell, self._expiries[spec.name]), None  # SPEC R2.2: no default
         if isinstance(cell, ListCell):
-            return CellListState(spec.name, cell, copy)
+            return ListState(spec.name, cell, copy)
         if isinstance(cell, MapCell):
-            return CellMapState(spec.name, cell, copy)
+            return MapState(spec.name, cell, copy)
         assert isinstance(cell, ValueCell)
         if isinstance(descriptor, ReducingStateDescriptor):
-            return CellReducingState(descriptor, cell, copy)
+            return ReducingState(descriptor, cell, copy)
         if isinstance(descriptor, AggregatingStateDescriptor):
-            return CellAggregatingState(descriptor, cell, copy)
+            return AggregatingState(descriptor, cell, copy)
+        # SPEC R2.2: there is no default with a time to live.
+        default = descriptor.default if isinstance(descriptor, ValueStateDescriptor) and spec.ttl is None else None
         return CellValueState(spec.name, cell, copy, default)
 
     def expiry_of(self, spec: StateSpec) -> Expiry | None:
@@ -343,27 +340,37 @@ class KeyedStateBackend(ABC):
 
     def merge_namespaces(self, descriptor: StateDescriptor, target: Any, sources: Iterable[Any]) -> None:
         """Merge the current key's state of the sources into the target and drop the sources (SPEC R1.9)."""
-        handle = self.state(descriptor)
-        if not isinstance(handle, Mergeable):
+        cell = self._open(descriptor)[2]
+        if isinstance(descriptor, ReducingStateDescriptor):
+            method, merge = "reduce", descriptor.reduce
+        elif isinstance(descriptor, AggregatingStateDescriptor):
+            method, merge = "merge", descriptor.function.merge
+        elif not isinstance(cell, ListCell):
             raise InvalidArgument(
                 f"state '{descriptor.name}' is {descriptor.kind} state and cannot be merged; "
                 "merging windows need list, reducing or aggregating state"
             )
+        assert isinstance(cell, ListCell | ValueCell)
         context = self.context
         before = context.address
         address = split_address(before)[0]
         try:
-            parts = []
+            parts: list[Any] = []
             for source in sources:
                 check_namespace(source)
                 if source != target:
                     context.address = in_namespace(address, source)
-                    parts.append(handle.take())
+                    parts.append(cell.take())
             check_namespace(target)
             context.address = in_namespace(address, target)
             parts = [part for part in parts if part is not None]
-            if parts:
-                handle.absorb(parts)
+            if isinstance(cell, ListCell):
+                cell.absorb([element for part in parts for element in part])
+            elif parts:
+                merged = cell.get_owned()
+                for part in parts:
+                    merged = part if merged is None else checked_result(descriptor.name, method, merge(merged, part))
+                cell.put(merged)
         finally:
             context.address = before
 

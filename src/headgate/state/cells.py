@@ -51,6 +51,12 @@ class ValueCell(Cell):
     @abstractmethod
     def put(self, stored: Any) -> None: ...
 
+    def take(self) -> Any:
+        """Remove the value and return it for a merge with another namespace, or None."""
+        stored = self.get_owned()
+        self.remove()
+        return stored
+
 
 class ListCell(Cell):
     """A sequence of stored elements, never empty."""
@@ -68,7 +74,7 @@ class ListCell(Cell):
         """Replace all elements by these, at least one."""
 
     def take(self) -> list[Any] | None:
-        """Remove the list and return its elements in their stored form, or None."""
+        """Remove the elements and return them in their stored form for a merge with another namespace, or None."""
         stored = self.get()
         if stored is None:
             return None
@@ -78,7 +84,8 @@ class ListCell(Cell):
 
     def absorb(self, taken: Sequence[Any]) -> None:
         """Append elements that `take` returned for another namespace."""
-        self.extend(taken)
+        if taken:
+            self.extend(taken)
 
 
 class MapCell(Cell):

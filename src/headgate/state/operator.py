@@ -25,11 +25,10 @@ from headgate.checkpoint.assignment import Mode, Part, StateShape, redistribute
 from headgate.checkpoint.handles import TypeMeta
 from headgate.errors import IllegalState, InvalidArgument, StateMigrationError, StorageError
 from headgate.records.types import TypeInformation, TypeMismatch
-from headgate.state.api import ListStateDescriptor, MapStateDescriptor, StateDescriptor
+from headgate.state.api import ListState, ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from headgate.state.broadcast import BroadcastState
 from headgate.state.cells import ListCell
 from headgate.state.copying import ATOMS, is_immutable
-from headgate.state.keyed import CellListState
 
 __all__ = [
     "OperatorListState",
@@ -182,7 +181,7 @@ class _ElementsCell(ListCell):
         self._elements = []
 
 
-class OperatorListState(CellListState):
+class OperatorListState(ListState[Any]):
     """A list of one subtask, split or united at restore; elements are stored and returned by reference."""
 
     def __init__(self, where: str, elements: list[Any]) -> None:

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from headgate.state.api import StateTtlConfig
 from headgate.state.cells import MISSING, Cell, ListCell, MapCell, ValueCell, ValueTable
-from headgate.state.ttl_config import MAX_TIMESTAMP
+from headgate.state.ttl_config import MAX_TIMESTAMP, StateTtlConfig
 
 __all__ = ["Expiry", "Pruning", "TtlValueTable", "expiring"]
 
