@@ -31,9 +31,9 @@ from typing import Any
 
 from headgate import config
 from headgate.checkpoint import events as ev
-from headgate.checkpoint.decider import Decision, Load, RequestDecider, RequestId, Trigger, TriggerRequest
+from headgate.checkpoint.decider import Activity, Decision, RequestDecider, RequestId, Trigger, TriggerRequest
 from headgate.checkpoint.flow import CheckpointFlow
-from headgate.checkpoint.full_policy import AutomaticFull, Figures
+from headgate.checkpoint.full_policy import AutomaticFull, CompletedSize
 from headgate.checkpoint.pending import Outbox, PendingCheckpoint, PeriodicSchedule
 from headgate.checkpoint.plan import TaskId, TaskStatus
 from headgate.checkpoint.reasons import FailureReason
@@ -376,8 +376,8 @@ class Coordinator:
     def _checkpoint_properties(self, type: SnapshotType = SnapshotType.CHECKPOINT) -> CheckpointProperties:
         return CheckpointProperties.for_checkpoint(self.settings.retention, type)
 
-    def _load(self) -> Load:
-        return Load(
+    def _load(self) -> Activity:
+        return Activity(
             triggering=self._flow.triggering is not None,
             pending=len(self._flow.pending),
             cleaning=len(self._flow.cleaning),
@@ -435,7 +435,7 @@ class Coordinator:
         if pending.properties.type is SnapshotType.FULL_CHECKPOINT:
             self._full.completed_full(now, requested_here=request.trigger is Trigger.AUTOMATIC)
         else:
-            figures = Figures(pending.stats.state_size, pending.chain_length, pending.shared_files)
+            figures = CompletedSize(pending.stats.state_size, pending.chain_length, pending.shared_files)
             self._full.completed(now, figures, earliest=now + self.settings.min_pause_ms)
 
     def _answer_stop(self) -> None:

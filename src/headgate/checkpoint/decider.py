@@ -14,7 +14,7 @@ from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.settings import CheckpointProperties
 from headgate.errors import InvalidArgument
 
-__all__ = ["Decision", "Load", "RequestDecider", "RequestId", "Trigger", "TriggerRequest"]
+__all__ = ["Activity", "Decision", "RequestDecider", "RequestId", "Trigger", "TriggerRequest"]
 
 MAX_QUEUED = 1000
 
@@ -49,7 +49,7 @@ class TriggerRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Activity:
     """What goes on while the decision is made."""
 
     triggering: bool = False  # a checkpoint is being prepared, tasks have not heard of it yet
@@ -73,7 +73,7 @@ class RequestDecider:
 
     >>> request = TriggerRequest(CheckpointProperties.for_savepoint(force=True), Trigger.USER, timestamp=0)
     >>> decider = RequestDecider(max_concurrent=1, min_pause_ms=0)
-    >>> decider.submit(request, now=0, load=Load(pending=1)).start is request
+    >>> decider.submit(request, now=0, load=Activity(pending=1)).start is request
     True
     """
 
@@ -89,7 +89,7 @@ class RequestDecider:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def submit(self, request: TriggerRequest, now: int, load: Load) -> Decision:
+    def submit(self, request: TriggerRequest, now: int, load: Activity) -> Decision:
         """A new request has come: choose among it and those that wait."""
         full = len(self._queue) >= self._max_queued
         if full and not self._queue[-1][1].periodic:
@@ -101,7 +101,7 @@ class RequestDecider:
         chosen = self.next(now, load)
         return Decision(chosen.start, dropped + chosen.dropped, chosen.reschedule_at)
 
-    def next(self, now: int, load: Load) -> Decision:
+    def next(self, now: int, load: Activity) -> Decision:
         """Something has ended: choose among the requests that wait."""
         if load.triggering or load.held or not self._queue or load.cleaning > self._max_concurrent:
             return Decision()

@@ -20,7 +20,7 @@ from headgate.checkpoint.plan import (
     TaskStatus,
     Topology,
     UnionStateRefused,
-    make_plan,
+    plan_checkpoint,
     settle_finished,
 )
 from headgate.checkpoint.reasons import FailureReason
@@ -155,7 +155,7 @@ class CheckpointFlow:
 
     def begin(self, request: TriggerRequest, *, job_runs: bool) -> None:
         """Steps 2 and 3."""
-        plan = make_plan(self.topology, self.tasks, after_finish=self._settings.after_tasks_finish)
+        plan = plan_checkpoint(self.topology, self.tasks, after_finish=self._settings.after_tasks_finish)
         if not isinstance(plan, NotAllRunning) and not job_runs:
             plan = NotAllRunning("the job is not running")
         if isinstance(plan, NotAllRunning):
@@ -193,7 +193,7 @@ class CheckpointFlow:
         stats = CheckpointStats(
             checkpoint_id,
             self._outbox.now,
-            (properties.type if properties.is_savepoint else SnapshotType.CHECKPOINT).value,
+            (properties.type if properties.is_savepoint else SnapshotType.CHECKPOINT).name,
             properties.is_savepoint,
             properties.format.value if properties.format else None,
             request.trigger.value,

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from headgate.checkpoint.settings import FullCheckpointPolicy
 from headgate.ids import OperatorId
 
-__all__ = ["AutomaticFull", "Figures"]
+__all__ = ["AutomaticFull", "CompletedSize"]
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class CompletedSize:
     """What the policy looks at in a completed checkpoint."""
 
     state_size: int
@@ -25,22 +25,22 @@ class Figures:
     shared_files: Mapping[OperatorId, int]
 
 
-def reason_for_full(policy: FullCheckpointPolicy, figures: Figures) -> str | None:
+def reason_for_full(policy: FullCheckpointPolicy, size: CompletedSize) -> str | None:
     """The first limit that a checkpoint exceeds, in words; None if it exceeds none.
 
-    >>> reason_for_full(FullCheckpointPolicy(max_chain_length=10), Figures(0, 11, {}))
+    >>> reason_for_full(FullCheckpointPolicy(max_chain_length=10), CompletedSize(0, 11, {}))
     'chain of 11 checkpoints, limit 10'
     """
-    if policy.max_size is not None and figures.state_size > policy.max_size:
-        return f"full size of {figures.state_size} bytes, limit {policy.max_size}"
-    total = sum(figures.shared_files.values())
+    if policy.max_size is not None and size.state_size > policy.max_size:
+        return f"full size of {size.state_size} bytes, limit {policy.max_size}"
+    total = sum(size.shared_files.values())
     if policy.max_files is not None and total > policy.max_files:
         return f"{total} shared files, limit {policy.max_files}"
-    operator, most = max(figures.shared_files.items(), key=lambda item: item[1], default=("", 0))
+    operator, most = max(size.shared_files.items(), key=lambda item: item[1], default=("", 0))
     if policy.max_files_per_operator is not None and most > policy.max_files_per_operator:
         return f"{most} shared files of operator {operator}, limit {policy.max_files_per_operator}"
-    if policy.max_chain_length is not None and figures.chain_length > policy.max_chain_length:
-        return f"chain of {figures.chain_length} checkpoints, limit {policy.max_chain_length}"
+    if policy.max_chain_length is not None and size.chain_length > policy.max_chain_length:
+        return f"chain of {size.chain_length} checkpoints, limit {policy.max_chain_length}"
     return None
 
 
@@ -50,7 +50,7 @@ class AutomaticFull:
     `next_time` gives the first moment of the schedule after a moment; the coordinator has no calendar of its own.
 
     >>> full = AutomaticFull(FullCheckpointPolicy(max_chain_length=2), None)
-    >>> full.completed(50, Figures(0, 3, {}), earliest=60)
+    >>> full.completed(50, CompletedSize(0, 3, {}), earliest=60)
     >>> full.due_at, full.take(60)
     (60, 'chain of 3 checkpoints, limit 2')
     """
@@ -99,11 +99,11 @@ class AutomaticFull:
         if requested_here:
             self._under_way = False
 
-    def completed(self, now: int, figures: Figures, *, earliest: int) -> None:
+    def completed(self, now: int, size: CompletedSize, *, earliest: int) -> None:
         """Another checkpoint was completed; the next one may start at `earliest`."""
         cooling = self._last_full is not None and now < self._last_full + self._policy.cooldown_ms
         if self._reason is None and not cooling:
-            self._reason = reason_for_full(self._policy, figures)
+            self._reason = reason_for_full(self._policy, size)
             self._not_before = earliest
 
     def _pass_schedule(self, now: int) -> None:

@@ -29,7 +29,7 @@ __all__ = [
     "Topology",
     "UnionStateRefused",
     "VertexOutcome",
-    "make_plan",
+    "plan_checkpoint",
     "settle_finished",
 ]
 
@@ -124,14 +124,14 @@ class NotAllRunning:
     message: str
 
 
-def make_plan(
+def plan_checkpoint(
     topology: Topology, statuses: Mapping[TaskId, TaskStatus], *, after_finish: bool = True
 ) -> CheckpointPlan | NotAllRunning:
     """The plan of a checkpoint that starts now; `after_finish` allows it when some tasks have finished.
 
     >>> source, sink = PlanVertex(VertexId(0), 1), PlanVertex(VertexId(1), 1, (PlanInput(VertexId(0)),))
     >>> job = Topology((source, sink))
-    >>> plan = make_plan(job, dict.fromkeys(job.tasks(), TaskStatus.RUNNING))
+    >>> plan = plan_checkpoint(job, dict.fromkeys(job.tasks(), TaskStatus.RUNNING))
     >>> [str(task) for task in plan.trigger], [str(task) for task in plan.wait]
     (['v0/0'], ['v0/0', 'v1/0'])
     """

@@ -25,7 +25,7 @@ __all__ = [
     "SubtaskMetrics",
     "SubtaskStats",
     "Summary",
-    "SummaryFigures",
+    "SummaryStatistics",
     "VertexStats",
 ]
 
@@ -45,10 +45,10 @@ class CheckpointStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryFigures:
+class SummaryStatistics:
     """Smallest, largest, mean and percentiles of one measurement; all 0 while there is none.
 
-    >>> SummaryFigures.of([1, 2, 3]).avg
+    >>> SummaryStatistics.of([1, 2, 3]).avg
     2
     """
 
@@ -63,7 +63,7 @@ class SummaryFigures:
     p999: float = 0.0
 
     @classmethod
-    def of(cls, values: Iterable[int]) -> SummaryFigures:
+    def of(cls, values: Iterable[int]) -> SummaryStatistics:
         """The figures of these values."""
         summary = Summary()
         for value in values:
@@ -95,13 +95,13 @@ class Summary:
         self._sum += value
         self._recent.append(value)
 
-    def figures(self) -> SummaryFigures:
+    def figures(self) -> SummaryStatistics:
         """What came in so far."""
         if not self._count:
-            return SummaryFigures()
+            return SummaryStatistics()
         ordered = sorted(self._recent)
         percentiles = {name: _percentile(ordered, percent) for name, percent in PERCENTILES.items()}
-        return SummaryFigures(self._count, self._min, self._max, self._sum // self._count, **percentiles)
+        return SummaryStatistics(self._count, self._min, self._max, self._sum // self._count, **percentiles)
 
 
 def _percentile(ordered: list[int], percent: float) -> float:
@@ -170,13 +170,13 @@ class VertexStats:
         """The sum of one measurement over the subtasks."""
         return sum(max(0, getattr(subtask.metrics, measure)) for subtask in self.subtasks.values())
 
-    def summary(self, trigger_timestamp: int) -> dict[str, SummaryFigures]:
+    def summary(self, trigger_timestamp: int) -> dict[str, SummaryStatistics]:
         """Every measurement over the subtasks, and `end_to_end_duration`."""
         done = [subtask for subtask in self.subtasks.values() if subtask.completed]
         measures = [name for name in SubtaskMetrics.__slots__ if name not in {"unaligned", "objects_written"}]
-        figures = {name: SummaryFigures.of(getattr(s.metrics, name) for s in done) for name in measures}
+        figures = {name: SummaryStatistics.of(getattr(s.metrics, name) for s in done) for name in measures}
         durations = (max(0, s.ack_timestamp - trigger_timestamp) for s in done)
-        return figures | {"end_to_end_duration": SummaryFigures.of(durations)}
+        return figures | {"end_to_end_duration": SummaryStatistics.of(durations)}
 
 
 @dataclass(slots=True)
@@ -296,7 +296,7 @@ class StatsSnapshot:
     """The statistics at one moment; `history` has the newest first."""
 
     counts: Counts
-    summary: Mapping[str, SummaryFigures]
+    summary: Mapping[str, SummaryStatistics]
     history: tuple[CheckpointStats, ...]
     latest_completed: CheckpointStats | None
     latest_savepoint: CheckpointStats | None

@@ -6,7 +6,7 @@ announcements), so that a subtask treats both alike.
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum, StrEnum
 
 import msgspec
 
@@ -26,13 +26,13 @@ _LONG_MAX = 2**63 - 1
 """Flink's 'no timeout', still found in configuration files."""
 
 
-class SnapshotType(StrEnum):
-    """What kind of snapshot is taken."""
+class SnapshotType(Enum):
+    """The kind of a snapshot; the values are stored in `_metadata`, the names are Flink's and appear in REST."""
 
-    CHECKPOINT = "CHECKPOINT"
-    FULL_CHECKPOINT = "FULL_CHECKPOINT"  # builds on nothing older; later ones may build on it (SPEC R7.6)
-    SAVEPOINT = "SAVEPOINT"
-    SYNC_SAVEPOINT = "SYNC_SAVEPOINT"  # the job stops when it is complete (SPEC R8.3)
+    CHECKPOINT = "checkpoint"
+    FULL_CHECKPOINT = "full checkpoint"  # builds on nothing older; later ones may build on it (SPEC R7.6)
+    SAVEPOINT = "savepoint"
+    SYNC_SAVEPOINT = "sync savepoint"  # the job stops when it is complete (SPEC R8.3)
 
     @property
     def is_savepoint(self) -> bool:

@@ -24,23 +24,23 @@ from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, OperatorId, VertexId
 from headgate.state.operator import OperatorStateBackend, rescale
 from headgate.storage import manifest as mf
-from headgate.storage import shared
 from headgate.storage.checkpoints import (
     Snapshot,
     discard_checkpoint,
     discard_pending,
     discard_pending_savepoint,
-    load,
+    load_snapshot,
     publish,
     require_intact,
 )
 from headgate.storage.handles import FileSegment, InlineBytes, size_of
-from headgate.storage.layout import Attempt, JobLayout, make_savepoint_directory, savepoint_target
-from headgate.storage.log import CommitNumber, CompletedRef, JobLog, Superseded, load_completed, newest_job
+from headgate.storage.layout import AttemptId, JobLayout, make_savepoint_directory, savepoint_target
+from headgate.storage.log import CommitNumber, CompletedRef, JobLog, SupersededError, load_completed, newest_job
 from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
 from headgate.storage.settings import StorageKind, StorageSettings
+from headgate.storage.shared import SharedStateRegistry
 from headgate.worker.operators.sinks import prepared_in
 from headgate.worker.restore import VertexRestore, operator_state_of
 from headgate.worker.snapshot_writer import AckState, WorkerStorage
@@ -61,7 +61,7 @@ class JobSnapshots:
         self._step_back = StepBack(plan, configuration)
         self._settings = StorageSettings.of(configuration)
         self._store = io.open_store(self._settings.write_buffer)
-        self._registry = shared.SharedStateRegistry()
+        self._registry = SharedStateRegistry()
         self._lock = threading.Lock()
         self._restart = 0
         self._acks: dict[tuple[int, TaskId], AckState] = {}
@@ -123,7 +123,7 @@ class JobSnapshots:
         if resumed is not None and ref is not None:
             manifest = resumed.manifest
             self._published[manifest.checkpoint_id] = resumed
-            self._registry.register_restored(manifest, shared.ClaimMode.CLAIM)
+            self._registry.register_restored(manifest, ClaimMode.CLAIM)
             retention = CheckpointSettings.from_configuration(self._configuration).retention
             properties = CheckpointProperties.for_checkpoint(retention)
             self._recovered.append(
@@ -144,11 +144,11 @@ class JobSnapshots:
         pointer = self._configuration.get(config.RECOVERY_PATH)
         if pointer is None or self._recovered:
             return None
-        snapshot = load(self._store, pointer)
+        snapshot = load_snapshot(self._store, pointer)
         manifest = snapshot.manifest
         mode = ClaimMode(self._configuration.get(config.RECOVERY_CLAIM_MODE))
         self._published[manifest.checkpoint_id] = snapshot
-        self._registry.register_restored(manifest, shared.ClaimMode(mode.value))
+        self._registry.register_restored(manifest, mode)
         size = sum(size_of(handle) for handle in mf.handles_of(manifest))
         return ev.SnapshotImported(manifest.checkpoint_id, snapshot.directory, snapshot.directory, mode, size)
 
@@ -171,9 +171,9 @@ class JobSnapshots:
         """Where sinks may put files that are not visible yet; None without a directory for checkpoints."""
         return None if self._layout is None else self._layout.task_owned
 
-    def _attempt(self, restart: int | None = None) -> Attempt:
+    def _attempt(self, restart: int | None = None) -> AttemptId:
         restart = self._restart if restart is None else restart
-        return Attempt(1, restart) if self._log is None else self._log.attempt(restart)
+        return AttemptId(1, restart) if self._log is None else self._log.attempt(restart)
 
     # --- a checkpoint's way -----------------------------------------------------------------------------------------
 
@@ -217,12 +217,12 @@ class JobSnapshots:
             done = _finished(outcome, vertex.parallelism)
             for operator in vertex.operators:
                 subtasks = tuple(
-                    mf.SubtaskState(i, self._pieces(content, TaskId(vertex.id, i), operator.id), finished=i in done)
+                    mf.SubtaskManifest(i, self._pieces(content, TaskId(vertex.id, i), operator.id), finished=i in done)
                     for i in range(vertex.parallelism)
                 )
                 driver_state = content.driver_states.get(operator.id)
                 operators.append(
-                    mf.OperatorState(
+                    mf.OperatorManifest(
                         operator.id,
                         operator.name,
                         vertex.parallelism,
@@ -234,7 +234,7 @@ class JobSnapshots:
                 )
         return mf.Manifest(
             content.checkpoint_id,
-            mf.SnapshotType[content.type.name],
+            content.type,
             self.job_id,
             self._plan.name,
             self._attempt(),
@@ -260,7 +260,7 @@ class JobSnapshots:
         commits = [CommitNumber(number) for number in subsumed]
         try:
             return ev.LogEntryClaimed(checkpoint_id, self._log.complete(self._published[checkpoint_id], commits).commit)
-        except Superseded as error:
+        except SupersededError as error:
             return ev.Superseded(checkpoint_id, str(error))
         except OutcomeUnknown as error:
             return self._settle(checkpoint_id, error)
@@ -274,7 +274,7 @@ class JobSnapshots:
         while True:
             try:
                 ref = self._log.settle()
-            except Superseded as superseded:
+            except SupersededError as superseded:
                 return ev.Superseded(checkpoint_id, str(superseded))
             except StorageError as failure:
                 damaged += isinstance(failure.__cause__, CorruptState)
@@ -300,7 +300,7 @@ class JobSnapshots:
     def _intact(self, checkpoint: CompletedCheckpoint) -> Snapshot:
         snapshot = self._published.get(checkpoint.id)
         if snapshot is None or checkpoint.location:
-            snapshot = load(self._store, checkpoint.pointer)
+            snapshot = load_snapshot(self._store, checkpoint.pointer)
         require_intact(self._store, snapshot, self._io.pool.map)
         return snapshot
 
@@ -398,7 +398,7 @@ def _finished(outcome: object, parallelism: int) -> frozenset[int]:
 def named_manifest(configuration: Configuration) -> mf.Manifest | None:
     """The metadata of the snapshot that the user names to start from, if any."""
     pointer = configuration.get(config.RECOVERY_PATH)
-    return None if pointer is None else load(open_store(), pointer).manifest
+    return None if pointer is None else load_snapshot(open_store(), pointer).manifest
 
 
 def restore_plan(
@@ -439,7 +439,7 @@ def restore_plan(
     return restore
 
 
-def _left(operator: mf.OperatorState) -> list[tuple[mf.StatePiece, ...] | None]:
+def _left(operator: mf.OperatorManifest) -> list[tuple[mf.StatePiece, ...] | None]:
     left: list[tuple[mf.StatePiece, ...] | None] = [None] * operator.parallelism
     for subtask in operator.subtasks:
         if not subtask.finished:

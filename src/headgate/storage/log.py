@@ -26,8 +26,8 @@ from headgate.checkpoint.commits import Commits
 from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState, StorageError
 from headgate.ids import JobId
-from headgate.storage.checkpoints import Snapshot, load
-from headgate.storage.layout import Attempt, JobLayout, PathKind, is_job_id, make_ref, metadata_path, resolve_ref
+from headgate.storage.checkpoints import Snapshot, load_snapshot
+from headgate.storage.layout import AttemptId, JobLayout, PathKind, is_job_id, make_ref, metadata_path, resolve_ref
 from headgate.storage.objects import (
     MissingObject,
     ObjectStore,
@@ -47,9 +47,9 @@ __all__ = [
     "JobLog",
     "LogEntry",
     "LogStatus",
-    "Superseded",
-    "find_jobs",
+    "SupersededError",
     "load_completed",
+    "newest_entries",
     "newest_job",
     "read_log",
 ]
@@ -62,7 +62,7 @@ FORMAT_VERSION: Final = 1
 KEPT_ENTRIES: Final = 16
 
 
-class Superseded(IllegalState):
+class SupersededError(IllegalState):
     """Another driver has taken the job over; this one must stop without notifying or committing anything."""
 
 
@@ -193,7 +193,7 @@ def _numbers(store: ObjectStore, layout: JobLayout) -> list[int]:
     return sorted(parsed.seq for parsed in found if parsed.kind is PathKind.LOG and parsed.seq is not None)
 
 
-def find_jobs(store: ObjectStore, directory: str) -> list[LogEntry]:
+def newest_entries(store: ObjectStore, directory: str) -> list[LogEntry]:
     """The newest log entry of every job in a checkpoint directory, the job that was started last first."""
     root = normalise(directory)
     layouts = [JobLayout(root, JobId(name)) for name in store.list_names(root) if is_job_id(name)]
@@ -204,7 +204,7 @@ def find_jobs(store: ObjectStore, directory: str) -> list[LogEntry]:
 
 def newest_job(store: ObjectStore, directory: str, name: str) -> LogEntry:
     """The job that `--resume` continues: the last one started under this name; StorageError if there is none."""
-    jobs = find_jobs(store, directory)
+    jobs = newest_entries(store, directory)
     for entry in jobs:
         if entry.job_name == name:
             return entry
@@ -218,7 +218,7 @@ def newest_job(store: ObjectStore, directory: str, name: str) -> LogEntry:
 def load_completed(store: ObjectStore, layout: JobLayout, ref: CompletedRef) -> Snapshot:
     """Load a snapshot that the log names; CorruptState if it is damaged, or not the file the log means."""
     directory = resolve_ref(ref.pointer, layout.job)
-    snapshot = load(store, directory)
+    snapshot = load_snapshot(store, directory)
     if snapshot.crc32 != ref.crc32:
         raise CorruptState(
             f"'{metadata_path(directory)}' is damaged: it is not the file that completed checkpoint {ref.checkpoint_id} "
@@ -249,7 +249,7 @@ class JobLog:
     >>> layout = JobLayout.of("/data", JobId("a" * 32))
     >>> log = JobLog.start(MemoryStore(), layout, "wordcount", clock=lambda: 0)
     >>> log.attempt(0)
-    Attempt(epoch=1, restart=0)
+    AttemptId(epoch=1, restart=0)
     """
 
     def __init__(self, store: ObjectStore, layout: JobLayout, newest: _Read | None, clock: Callable[[], int]) -> None:
@@ -274,7 +274,7 @@ class JobLog:
         restored: CompletedRef | None = None,
         origin: str | None = None,
     ) -> JobLog:
-        """Take a job over, or begin a new one, as a new epoch; Superseded if another driver does so at this moment.
+        """Take a job over, or begin a new one, as a new epoch; SupersededError if another driver does so at this moment.
 
         `restored` is the snapshot of this job's log that is restored; later ones are left out from now on (a step back).
         `origin` is a snapshot from elsewhere. `clock` gives milliseconds since 1970.
@@ -326,9 +326,9 @@ class JobLog:
         assert self._newest is not None
         return self._newest.entry
 
-    def attempt(self, restart: int) -> Attempt:
+    def attempt(self, restart: int) -> AttemptId:
         """The attempt of this epoch after so many restarts of its tasks."""
-        return Attempt(self.state.epoch, restart)
+        return AttemptId(self.state.epoch, restart)
 
     @property
     def commits(self) -> Commits:
@@ -343,7 +343,7 @@ class JobLog:
         """Complete a published checkpoint, or a savepoint the job is stopped with; its `commit` is the commit number.
 
         1. Build the entry on the newest one: the snapshot is retained, those it subsumes are not any more.
-        2. Claim the entry. Superseded: stop. OutcomeUnknown: keep all files, then `settle` until it answers.
+        2. Claim the entry. SupersededError: stop. OutcomeUnknown: keep all files, then `settle` until it answers.
         3. Now the checkpoint is complete. Delete entries that are too old.
         """
         if self._status is LogStatus.UNCERTAIN:
@@ -396,7 +396,7 @@ class JobLog:
         return 0 if self._newest is None else self._newest.crc32
 
     def check_leading(self) -> None:
-        """Raise Superseded if another driver has taken over since; before deleting what it may need."""
+        """Raise SupersededError if another driver has taken over since; before deleting what it may need."""
         if self._status is LogStatus.LEADING:
             found = self._read(self._layout.log_entry(self._next_seq()))
             if found is None or found.entry.driver == self._driver:
@@ -455,8 +455,8 @@ class JobLog:
             return None
         return _Read(decode_entry(data, path), sealed_crc32(data))
 
-    def _superseded(self, seq: int) -> Superseded:
-        return Superseded(
+    def _superseded(self, seq: int) -> SupersededError:
+        return SupersededError(
             f"another driver has taken over job '{self._layout.job_id}' (entry {seq} of '{self._layout.log}' is not ours); "
             "this one stops without committing anything"
         )

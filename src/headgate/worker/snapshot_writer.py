@@ -24,8 +24,8 @@ from headgate.records.key_groups import KeyGroupRange
 from headgate.state.backend import SnapshotRun
 from headgate.state.operator import OperatorStateSnapshot
 from headgate.state.parquet.operator import StoredOperatorTable, StoredOperatorTables, write_operator_tables
-from headgate.storage.layout import Attempt
-from headgate.storage.manifest import Part, PieceKind, StatePiece
+from headgate.storage.layout import AttemptId
+from headgate.storage.manifest import PieceKind, StatePart, StatePiece
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 from headgate.storage.writer import PartStream, Scope, SnapshotTarget, StateWriter, open_writer
@@ -56,7 +56,7 @@ class AckState(msgspec.Struct, frozen=True):
 class WorkerStorage:
     """Where a worker writes: plain data that travels with the task."""
 
-    attempt: Attempt
+    attempt: AttemptId
     in_files: bool  # else state travels in the acknowledgement
     shared_directory: str | None
     inline_threshold: int
@@ -202,7 +202,7 @@ class SnapshotWriter:
 
     def _keyed(self, run: SnapshotRun, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> StatePiece | None:
         """Write the payloads as they come, one after the other; name those that an earlier checkpoint has written."""
-        parts: dict[str, Part] = {}
+        parts: dict[str, StatePart] = {}
         stream: PartStream | None = None
         current = ""
         for name, data in run:
@@ -258,13 +258,13 @@ class SnapshotWriter:
         )
 
 
-def _finish(stream: PartStream | None, parts: dict[str, Part], name: str) -> None:
+def _finish(stream: PartStream | None, parts: dict[str, StatePart], name: str) -> None:
     part = stream.finish() if stream is not None else None
     if part is not None:
         parts[name] = part
 
 
-def _stored(payload: Payload, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> Part:
+def _stored(payload: Payload, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> StatePart:
     """A payload that did not come as a stream: a local file to be copied, or what an earlier checkpoint wrote."""
     if payload.path is not None:
         if copy is not None:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from headgate.checkpoint.assignment import (
     OUTPUT_MAPPING,
     EdgeMapping,
+    ElementRange,
     FinishedState,
     KeyedPart,
     Mode,
-    Part,
     Predecessor,
     SavedOperator,
     StateShape,
@@ -95,7 +95,7 @@ def test_split_of_two_to_four_leaves_two_empty():
 def test_split_is_left_alone_when_the_parallelism_is_unchanged():
     # SPEC R4.2: no redistribution at all, however uneven
     got = redistribute(split(5, 0, None), 3)
-    assert got == [[Part("a", 0, 0, 5)], [Part("a", 1, 0, 0)], []]
+    assert got == [[ElementRange("a", 0, 0, 5)], [ElementRange("a", 1, 0, 0)], []]
 
 
 @pytest.mark.parametrize(("new", "counts"), [(3, [1, 1, 2]), (1, [4]), (2, [2, 2])])
@@ -206,7 +206,7 @@ def test_parallelism_must_be_positive(old, new):
 
 
 def test_parts_travel_as_plain_data():
-    for value in (Part("a", 0, 1, 2), KeyedPart(0, 1, KeyGroupRange(2, 3)), StateShape(Mode.UNION, 4)):
+    for value in (ElementRange("a", 0, 1, 2), KeyedPart(0, 1, KeyGroupRange(2, 3)), StateShape(Mode.UNION, 4)):
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=type(value)) == value
 
 
@@ -262,7 +262,7 @@ def test_unchanged_parallelism_gives_every_split_list_back(old):
     got = redistribute(old, len(old))
     for subtask, states in enumerate(old):
         assert got[subtask] == [
-            Part(name, subtask, 0, shape.elements) for name, shape in sorted((states or {}).items())
+            ElementRange(name, subtask, 0, shape.elements) for name, shape in sorted((states or {}).items())
         ]
 
 

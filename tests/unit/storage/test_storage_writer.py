@@ -14,16 +14,16 @@ import pytest
 from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState, StorageError
 from headgate.storage.handles import FileSegment, InlineBytes, Placeholder, size_of
-from headgate.storage.layout import Attempt
+from headgate.storage.layout import AttemptId
 from headgate.storage.local import LocalStore
 from headgate.storage.objects import ObjectStore
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.writer import Scope, SnapshotTarget, WriteStats, open_writer
 from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore
 
-TARGET = SnapshotTarget(7, Attempt(1, 2), "/job/chk-7", "/job/shared", inline_threshold=100)
-SAVEPOINT = SnapshotTarget(7, Attempt(1, 2), "/sp", None, inline_threshold=100)
-IN_ACKS = SnapshotTarget(7, Attempt(1, 2))
+TARGET = SnapshotTarget(7, AttemptId(1, 2), "/job/chk-7", "/job/shared", inline_threshold=100)
+SAVEPOINT = SnapshotTarget(7, AttemptId(1, 2), "/sp", None, inline_threshold=100)
+IN_ACKS = SnapshotTarget(7, AttemptId(1, 2))
 MAX = 5 * 1024 * 1024
 
 
@@ -65,7 +65,7 @@ def test_up_to_the_threshold_state_stays_inline(scope):
 
 def test_threshold_zero_keeps_nothing_inline():
     # T testZeroMemThreshold
-    writer = writer_on(target=SnapshotTarget(7, Attempt(1), "/job/chk-7", inline_threshold=0))
+    writer = writer_on(target=SnapshotTarget(7, AttemptId(1), "/job/chk-7", inline_threshold=0))
     assert isinstance(writer.write("a", b"1").handle, FileSegment)
 
 
@@ -206,7 +206,7 @@ def test_the_same_content_is_not_written_twice():
 def test_a_later_checkpoint_writes_its_own_file():
     # The first file may be about to be deleted: only confirmed ones are used again, by a placeholder.
     store = MemoryStore()
-    later = SnapshotTarget(8, Attempt(1, 2), "/job/chk-8", "/job/shared", inline_threshold=100)
+    later = SnapshotTarget(8, AttemptId(1, 2), "/job/chk-8", "/job/shared", inline_threshold=100)
     first = writer_on(store).write("sst", pattern(500), Scope.SHARED)
     second = writer_on(store, later).write("sst", pattern(500), Scope.SHARED)
     assert first.handle.path != second.handle.path
@@ -264,7 +264,7 @@ def test_five_mebibytes_are_fine_and_one_byte_more_is_not():
 def test_abort_deletes_what_was_written(tmp_path):
     # T testCleanupWhenClosingStream, testCleanupWhenFailingCloseAndGetHandle
     store = LocalStore()
-    target = SnapshotTarget(7, Attempt(1), f"{tmp_path}/chk-7", f"{tmp_path}/shared", inline_threshold=10)
+    target = SnapshotTarget(7, AttemptId(1), f"{tmp_path}/chk-7", f"{tmp_path}/shared", inline_threshold=10)
     for close in (False, True):
         writer = open_writer(store, target, "v0-s0")
         writer.write("a", pattern(50))

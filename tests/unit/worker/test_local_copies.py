@@ -20,7 +20,7 @@ from headgate.state.hashmap.backend import HashMapBackend
 from headgate.state.operator import OperatorStateBackend
 from headgate.state.rocksdb import RocksDBBackend
 from headgate.storage.handles import Placeholder
-from headgate.storage.layout import Attempt
+from headgate.storage.layout import AttemptId
 from headgate.storage.shared import SharedStateRegistry
 from headgate.worker.local_copies import LocalCopies
 from headgate.worker.operators.base import OperatorSnapshot
@@ -62,7 +62,7 @@ class Rig:
         self.registry = SharedStateRegistry()
         for name in ("chk", "shared"):
             (tmp_path / name).mkdir()
-        storage = WorkerStorage(Attempt(1), True, str(tmp_path / "shared"), 0)
+        storage = WorkerStorage(AttemptId(1), True, str(tmp_path / "shared"), 0)
         self.writer = SnapshotWriter(storage, "v1-s0", self.sent.append, executor=AtOnce(), copies=self.copies)
         self.backend = self.make("first")
 

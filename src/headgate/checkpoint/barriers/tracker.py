@@ -27,7 +27,7 @@ _MAX_TRACKED = 50
 """Checkpoints under way at once; a writer so far behind has long been given up by the coordinator."""
 
 
-class _Count:
+class _BarrierCount:
     """A checkpoint whose barriers are being counted; an aborted one is counted too, so that late ones are known."""
 
     __slots__ = ("aborted", "barrier", "dropped", "id", "processed_before", "started", "waiting")
@@ -58,7 +58,7 @@ class BarrierTracker(InputGate):
         self, channels: Iterable[ChannelId], *, restored: Iterable[ChannelId] = (), after_finish: bool = True
     ) -> None:
         super().__init__(channels, restored=restored, after_finish=after_finish)
-        self._counts: dict[int, _Count] = {}  # oldest first: only one newer than all before is added
+        self._counts: dict[int, _BarrierCount] = {}  # oldest first: only one newer than all before is added
 
     @property
     def pending(self) -> tuple[int, ...]:
@@ -94,7 +94,7 @@ class BarrierTracker(InputGate):
             if not self._pass(checkpoint_id):
                 out.append(Decline(checkpoint_id, reason))
             out.append(SendCancelMarker(checkpoint_id))
-            self._counts[checkpoint_id] = _Count(checkpoint_id, None, self._open, now, self._processed)
+            self._counts[checkpoint_id] = _BarrierCount(checkpoint_id, None, self._open, now, self._processed)
         elif (count := self._counts.get(checkpoint_id)) is not None:
             out += self._abort(count, reason)
         return out + self._mark(checkpoint_id, channel, now)
@@ -127,8 +127,8 @@ class BarrierTracker(InputGate):
 
     # --- moves ---------------------------------------------------------------------------------------------------------
 
-    def _start(self, barrier: Barrier, now: int) -> _Count:
-        count = _Count(barrier.id, barrier, self._open, now, self._processed)
+    def _start(self, barrier: Barrier, now: int) -> _BarrierCount:
+        count = _BarrierCount(barrier.id, barrier, self._open, now, self._processed)
         count.dropped = self._pass(barrier.id)
         self._counts[barrier.id] = count
         return count
@@ -141,7 +141,7 @@ class BarrierTracker(InputGate):
         del count.waiting[channel]
         return [] if count.waiting else self._complete(count, now)
 
-    def _complete(self, count: _Count, now: int) -> list[Instruction]:
+    def _complete(self, count: _BarrierCount, now: int) -> list[Instruction]:
         for older in [other for other in self._counts if other <= count.id]:
             del self._counts[older]
         if count.aborted:
@@ -154,7 +154,7 @@ class BarrierTracker(InputGate):
         return [TakeSnapshot(count.barrier, unaligned=False, metrics=metrics)]
 
     @staticmethod
-    def _abort(count: _Count, reason: FailureReason) -> list[Instruction]:
+    def _abort(count: _BarrierCount, reason: FailureReason) -> list[Instruction]:
         """End a checkpoint, if it has not ended."""
         if count.aborted:
             return []
