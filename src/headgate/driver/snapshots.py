@@ -253,7 +253,7 @@ class JobSnapshots:
                 )
         return mf.Manifest(
             content.checkpoint_id,
-            content.type,
+            content.properties.type,
             self.job_id,
             self._plan.name,
             self._attempt(),
