@@ -18,18 +18,20 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
-from headgate.batch import Batch
-from headgate.protocol.checkpoint_types import SavepointFormat
-from headgate.protocol.messages import Confirm, Output, Register
-from headgate.runtime import checkpointing, control, driver_io
-from headgate.runtime import job as job_module
-from headgate.sources import Source, SourceReader
 
 from headgate import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 from headgate import environment as environment_module
+from headgate.api.sources import Source, SourceReader
+from headgate.checkpoint.types import SavepointFormat
 from headgate.config import Configuration
 from headgate.connectors.files import FileSink
+from headgate.control import channel as control
+from headgate.control.messages import Confirm, Output, Register
+from headgate.driver import checkpoints as checkpointing
+from headgate.driver import job as job_module
+from headgate.driver import services as driver_io
 from headgate.errors import HeadgateError, StorageError
+from headgate.records.batch import Batch
 from headgate.storage.local import LocalStore
 from headgate.storage.objects import storage_error
 from headgate.storage.remote import RoutingStore

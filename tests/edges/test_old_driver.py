@@ -15,7 +15,6 @@ def two_drivers(cluster, options):
     return old, new
 
 
-@pytest.mark.xfail(strict=True, reason="the end of a driver that was replaced deletes the checkpoints of the new one")
 @pytest.mark.parametrize("end", ["cancel", "kill_worker"])
 @pytest.mark.parametrize("incremental", ["false", "true"])
 def test_the_end_of_an_old_driver_leaves_the_checkpoint_that_the_new_one_goes_on_from(cluster, end, incremental):
@@ -28,9 +27,6 @@ def test_the_end_of_an_old_driver_leaves_the_checkpoint_that_the_new_one_goes_on
 
 
 # SPEC R7.5
-@pytest.mark.xfail(
-    strict=True, reason="the end of a driver that was replaced deletes shared files that the new one builds on"
-)
 @pytest.mark.parametrize("end", ["cancel", "kill_worker"])
 def test_the_end_of_an_old_driver_leaves_shared_files_that_the_new_one_builds_on(cluster, end):
     old, new = two_drivers(cluster, {"execution.checkpointing.incremental": "true", "restart-strategy.type": "none"})
@@ -44,9 +40,6 @@ def test_the_end_of_an_old_driver_leaves_shared_files_that_the_new_one_builds_on
     assert cluster.checkpoint_files() == files
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the new driver cannot restart: the end of the old one has deleted its checkpoint"
-)
 def test_the_new_driver_goes_on_when_the_old_one_has_ended(cluster):
     old, new = two_drivers(cluster, {})
     old.cancel()

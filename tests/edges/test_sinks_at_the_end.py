@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from edge_kit import counted, eventually
-from headgate.connectors.data_source_sink import PythonDataSink
-from headgate.sinks import TwoPhaseCommitSinkFunction
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
 
+from headgate.api.two_phase import TwoPhaseCommitSinkFunction
+from headgate.connectors.spark.sink import PythonDataSink
 from headgate.errors import ConfigError, HeadgateError
 
 NEVER_COMMITTED = "a sink without a final checkpoint forgets what it prepared for a checkpoint that did not complete"

@@ -96,10 +96,6 @@ def test_storage_that_does_not_answer_during_a_restart_costs_restarts_and_not_th
     assert cluster.visible() == counted(range(400))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a job that storage did not answer at its restart has failed, and deletes the checkpoint it needs",
-)
 def test_storage_that_does_not_answer_leads_to_no_deletion(cluster):
     job = cluster.start(
         options={"restart-strategy.fixed-delay.attempts": "1", "restart-strategy.fixed-delay.delay": "1 ms"}

@@ -206,6 +206,7 @@ class Run:
         if self.driver.failed is not None:
             self.restart(f"the attempt failed: {self.driver.failed}")
             return
+        self._end_zombies()
         actions = self._driver_actions(self.driver)
         assert self.driver.attempt is not None
         actions += self._attempt_actions(self.driver.attempt, self.driver)
@@ -214,7 +215,6 @@ class Run:
                 actions += self._driver_actions(driver)
             if attempt is not None:
                 actions += self._attempt_actions(attempt, driver)
-        self._end_zombies()
         self.time += self.random.random() < min(0.5, 3 / len(self.driver.attempt.workers))
         if actions and self.random.random() > 0.03:
             self._guarded(self.random.choice(actions))
