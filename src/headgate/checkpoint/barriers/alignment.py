@@ -130,16 +130,6 @@ class BarrierHandler(InputGate):
         return () if self._at is None else (self._at.id,)
 
     @property
-    def blocked(self) -> tuple[ChannelId, ...]:
-        """The channels that are blocked now."""
-        return () if self._at is None else tuple(self._at.blocked)
-
-    @property
-    def capturing(self) -> tuple[ChannelId, ...]:
-        """The channels whose rows are being stored now."""
-        return tuple(self._at.waiting) if self._at is not None and self._at.taken else ()
-
-    @property
     def needs_reading(self) -> bool:
         """Whether a barrier of the checkpoint under way, or the end of its channel, is not in its queue yet."""
         at = self._at

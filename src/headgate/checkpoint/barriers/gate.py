@@ -63,11 +63,6 @@ class InputGate(ABC):
         return self._latest
 
     @property
-    def open_channels(self) -> tuple[ChannelId, ...]:
-        """The channels that have not ended."""
-        return tuple(self._open)
-
-    @property
     @abstractmethod
     def pending(self) -> tuple[int, ...]:
         """The checkpoints that wait for barriers here, oldest first."""
