@@ -22,7 +22,6 @@ from headgate.errors import IllegalState, InvalidArgument
 from headgate.records.key_groups import KeyGroupRange, default_max_parallelism, key_group_range, owner
 
 __all__ = [
-    "OUTPUT_MAPPING",
     "EdgeMapping",
     "ElementRange",
     "FinishedState",
@@ -380,9 +379,6 @@ class EdgeMapping(Enum):
     FULL = "full"  # all go to every subtask
     UNSUPPORTED = "unsupported"
 
-
-OUTPUT_MAPPING = EdgeMapping.ROUND_ROBIN
-"""For the output side any mapping will do that uses every old subtask once."""
 
 _BY_PARTITIONING = {
     "hash": EdgeMapping.RANGE,

@@ -60,7 +60,7 @@ _FIRST_ENTRY = 1
 _SETTLE_SECONDS = 0.5
 _READ_TRIES = 5
 _READ_PAUSE_SECONDS = 1.0
-_KEYED = {mf.PieceKind.KEYED, mf.PieceKind.RAW_KEYED, mf.PieceKind.CHANNEL}
+_KEYED = {mf.PieceKind.KEYED, mf.PieceKind.CHANNEL}
 
 
 class JobSnapshots:

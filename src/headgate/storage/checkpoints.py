@@ -43,7 +43,6 @@ __all__ = [
     "load_snapshot",
     "publish",
     "require_intact",
-    "stored_checkpoints",
     "verify",
 ]
 
@@ -120,14 +119,6 @@ def load_snapshot(store: ObjectStore, pointer: str) -> Snapshot:
     stored = decode_manifest(data, path)
     manifest = map_handles(stored, lambda handle: _with_path(handle, lambda ref: resolve_ref(ref, directory)))
     return Snapshot(manifest, directory, len(data), sealed_crc32(data))
-
-
-def stored_checkpoints(store: ObjectStore, layout: JobLayout) -> list[int]:
-    """The ids of a job's checkpoints that have metadata, newest first.
-
-    Whether the job completed them is in its log (`log.read_log`); without a log this is all that is known.
-    """
-    return [found for found in layout.checkpoint_ids(store) if store.exists(layout.metadata(found))]
 
 
 # ---- verify --------------------------------------------------------------------------------------------------------

@@ -306,11 +306,6 @@ class JobLog:
         return log
 
     @property
-    def fenced(self) -> bool:
-        """Whether an old driver is certain to be stopped; not on stores without create-if-absent."""
-        return self._store.supports_create_if_absent(self._layout.log)
-
-    @property
     def status(self) -> LogStatus:
         """Whether this driver still leads, as far as it knows."""
         return self._status

@@ -33,7 +33,6 @@ __all__ = [
     "Manifest",
     "OperatorManifest",
     "PieceKind",
-    "Property",
     "StatePart",
     "StatePiece",
     "SubtaskManifest",
@@ -46,8 +45,6 @@ __all__ = [
 MAGIC: Final = b"\x89HGM"  # the first byte is no text, so that no tool takes the file for one
 FORMAT_VERSION: Final = 1
 
-Property = bool | int | str
-
 
 class PieceKind(enum.Enum):
     """Which layer reads a piece of state again.
@@ -57,12 +54,8 @@ class PieceKind(enum.Enum):
     """
 
     KEYED = "keyed"
-    RAW_KEYED = "raw keyed"
     OPERATOR = "operator"
-    RAW_OPERATOR = "raw operator"
     CHANNEL = "channel"
-    SOURCE = "source"
-    SINK = "sink"
 
 
 class StatePart(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -155,11 +148,9 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     timestamp_ms: int
     operators: tuple[OperatorManifest, ...] = ()
     format: str | None = None  # of a savepoint: canonical or native
-    properties: dict[str, Property] = {}
-    master_states: dict[str, bytes] = {}
 
 
-_ENCODER: Final = msgspec.msgpack.Encoder(order="deterministic")  # equal manifests are equal bytes
+_ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(Manifest, strict=True)
 
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.checkpoint.assignment import (
-    OUTPUT_MAPPING,
     EdgeMapping,
     ElementRange,
     FinishedState,
@@ -509,15 +508,15 @@ def test_channel_state_assignment_downscaling():
     # SPEC R6.7: StateAssignmentOperationTest#testChannelStateAssignmentDownscaling
     assert plan(EdgeMapping.RANGE, 3, 2) == [[0, 1], [1, 2]]
     assert filtered(EdgeMapping.RANGE, 3, 2) == {1}
-    assert plan(OUTPUT_MAPPING, 3, 2) == [[0, 2], [1]]
-    assert filtered(OUTPUT_MAPPING, 3, 2) == set()
+    assert plan(EdgeMapping.ROUND_ROBIN, 3, 2) == [[0, 2], [1]]
+    assert filtered(EdgeMapping.ROUND_ROBIN, 3, 2) == set()
 
 
 def test_channel_state_assignment_upscaling():
     # SPEC R6.7: StateAssignmentOperationTest#testChannelStateAssignmentUpscaling
     assert plan(EdgeMapping.RANGE, 2, 3) == [[0], [0, 1], [1]]
     assert filtered(EdgeMapping.RANGE, 2, 3) == {0, 1}
-    assert plan(OUTPUT_MAPPING, 2, 3) == [[0], [1], []]
+    assert plan(EdgeMapping.ROUND_ROBIN, 2, 3) == [[0], [1], []]
 
 
 def test_channel_state_assignment_two_different_gates():

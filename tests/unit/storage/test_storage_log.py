@@ -72,7 +72,6 @@ def test_epochs_and_completed_checkpoints(place):
     assert again.attempt(0) == AttemptId(2, 0)
     assert again.state.event == EpochStarted("chk-2")
     assert again.complete(take(store, 3, AttemptId(2), layout)).commit == 5
-    assert again.fenced
 
 
 def test_an_old_driver_is_superseded_before_it_completes_anything():
@@ -384,7 +383,6 @@ def test_a_copied_entry_is_refused():
 def test_without_create_if_absent():
     store = FaultyStore(atomic_create=False)
     log = start(store)
-    assert not log.fenced
     assert log.complete(take(store, 1)).commit == 2
     resume(store)
     with pytest.raises(SupersededError):
