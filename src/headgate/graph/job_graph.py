@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -453,8 +453,3 @@ def plan_as_json(graph: JobGraph, levels: list[list[str]], slots: int) -> str:
         },
         indent=2,
     )
-
-
-def topological_sources(graph: JobGraph) -> Iterator[Vertex]:
-    """Vertices that read from outside."""
-    return (vertex for vertex in graph.vertices if vertex.is_source)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import resource
 import socket
 import sys
 import threading
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 
 from headgate.control.channel import ControlAddress, ControlClient
@@ -365,7 +365,9 @@ class Shell:
         times, task = self._times, self._task
         if task is None:
             restore = self.restore
-            return Metrics(0, 0, 0, 0, 0, 0, 0, 0, _resident_bytes(), restore.done, restore.total, restore.local)
+            return Metrics(
+                0, 0, 0, 0, 0, 0, 0, 0, psutil.Process().memory_info().rss, restore.done, restore.total, restore.local
+            )
         return Metrics(
             records_in=task.records_in,
             records_out=task.records_out,
@@ -375,7 +377,7 @@ class Shell:
             back_pressured_ms=int(times.back_pressured * 1000),
             idle_ms=int(times.idle * 1000),
             queued_bytes=self.inflow.queued_bytes + task.queued_bytes,
-            resident_bytes=_resident_bytes(),
+            resident_bytes=psutil.Process().memory_info().rss,
             restored_bytes=self.restore.done,
             restore_bytes=self.restore.total,
             restored_locally=self.restore.local,
@@ -405,13 +407,6 @@ def _as_batch(rows: list[tuple[int, list[Piece]]]) -> pa.RecordBatch:
     data = b"".join([piece for _, pieces in rows for piece in pieces])
     payload = pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
     return pa.RecordBatch.from_arrays([pa.array([dst for dst, _ in rows], pa.int32()), payload], schema=ROW_SCHEMA)
-
-
-def _resident_bytes() -> int:
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    except OSError:  # not Linux: the peak is the best there is
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @dataclass(frozen=True, slots=True)
