@@ -36,6 +36,7 @@ __all__ = [
     "assign_keyed",
     "check_finished_graph",
     "check_inflight_chain",
+    "check_max_parallelism",
     "edge_mapping",
     "finished_state",
     "old_subtasks",
@@ -241,6 +242,15 @@ class SavedOperator(msgspec.Struct, frozen=True):
     keyed: bool
 
 
+def check_max_parallelism(where: str, stored: int, configured: int) -> None:
+    """Raise IllegalState if state was stored with another number of key groups than the job has (SPEC R3.3)."""
+    if stored != configured:
+        raise IllegalState(
+            f"{where}: max parallelism mismatch: the state was stored with {stored}, the program sets {configured}; the "
+            f"number of key groups is fixed for the life of the state, so set {stored} or leave it unset"
+        )
+
+
 def restored_max_parallelism(
     vertex: str, saved: Sequence[SavedOperator], parallelism: int, configured: int | None
 ) -> int:
@@ -268,11 +278,9 @@ def restored_max_parallelism(
                 f"{operator.max_parallelism}, which is lower than the parallelism {parallelism} it is restored with; "
                 f"lower the parallelism to {operator.max_parallelism} or less"
             )
-        if configured is not None and operator.max_parallelism != configured:
-            raise IllegalState(
-                f"vertex '{vertex}': max parallelism mismatch: the state of '{operator.name}' was stored with "
-                f"{operator.max_parallelism}, the program sets {configured}; the number of key groups is fixed for the "
-                f"life of the state, so set {operator.max_parallelism} or leave it unset"
+        if configured is not None:
+            check_max_parallelism(
+                f"vertex '{vertex}', operator '{operator.name}'", operator.max_parallelism, configured
             )
     if configured is not None:
         return configured

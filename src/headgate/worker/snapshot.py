@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from headgate.checkpoint.assignment import assign_keyed
+from headgate.checkpoint.assignment import assign_keyed, check_max_parallelism
 from headgate.checkpoint.barriers import AlignmentMetrics
 from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, read_inline
 from headgate.checkpoint.types import Barrier
-from headgate.errors import IllegalState
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.operator import OperatorStateSnapshot, RestoredOperatorState, rescale
 from headgate.worker.backlog import CapturedFrame
@@ -127,11 +126,8 @@ def _keyed_parts(
 ) -> list[list[KeyedStateHandle]]:
     handles = [None if state is None else state.keyed for state in left]
     for handle in handles:
-        if handle is not None and handle.max_parallelism != max_parallelism:
-            raise IllegalState(
-                f"max parallelism mismatch: the state has {handle.max_parallelism} key groups, the job {max_parallelism}; "
-                "it is fixed for the life of the state"
-            )
+        if handle is not None:
+            check_max_parallelism("keyed state", handle.max_parallelism, max_parallelism)
     ranges = [None if h is None else [KeyGroupRange(h.first_group, h.last_group)] for h in handles]
     assigned = assign_keyed(ranges, max_parallelism, parallelism)
     return [[handle for part in parts if (handle := handles[part.subtask]) is not None] for parts in assigned]

@@ -385,8 +385,8 @@ def test_restore_fails_when_max_parallelism_changes():
     with pytest.raises(IllegalState) as caught:
         restored_max_parallelism("map -> count", [SavedOperator("count", 64, keyed=True)], 4, 128)
     assert str(caught.value) == (
-        "vertex 'map -> count': max parallelism mismatch: the state of 'count' was stored with 64, the program sets "
-        "128; the number of key groups is fixed for the life of the state, so set 64 or leave it unset"
+        "vertex 'map -> count', operator 'count': max parallelism mismatch: the state was stored with 64, the program "
+        "sets 128; the number of key groups is fixed for the life of the state, so set 64 or leave it unset"
     )
 
 

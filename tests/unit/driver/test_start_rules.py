@@ -125,7 +125,7 @@ def test_a_max_parallelism_that_the_program_sets_is_not_replaced():  # SPEC R3.3
     store = MemoryStore()
     completed(program(2), store)
     resumed = service(program(2, max_parallelism=64), store, headgate__resume="true")
-    with pytest.raises(IllegalState, match=r"'keyed' was stored with 128, the program sets 64"):
+    with pytest.raises(IllegalState, match=r"'keyed': max parallelism mismatch: the state was stored with 128, the program sets 64"):
         resumed.start_attempt(0)
 
 
@@ -139,7 +139,7 @@ def test_a_job_that_starts_from_a_snapshot_adopts_it_too(tmp_path, capsys, max_p
     with pytest.raises(SystemExit) as caught:
         env.execute("job")
     assert caught.value.code == code
-    said = "the job would start" if code == 0 else "'keyed' was stored with 128, the program sets 64"
+    said = "the job would start" if code == 0 else "the state was stored with 128, the program sets 64"
     assert said in capsys.readouterr().out
 
 
