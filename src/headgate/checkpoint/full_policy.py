@@ -1,4 +1,4 @@
-"""Full checkpoints that nobody asked for: by policy after a completed checkpoint, or by a schedule (SPEC R7.6).
+"""Automatic full checkpoints: by policy after a completed checkpoint, or by a schedule (SPEC R7.6). Pure, on the driver.
 
 A full checkpoint builds on nothing older, and later increments build on it: the files of the old chain can go. One at a
 time; a failed one is tried again. Increments go on in between, so a full checkpoint that is too slow for the timeout
@@ -18,7 +18,7 @@ __all__ = ["AutomaticFull", "CompletedSize"]
 
 @dataclass(frozen=True, slots=True)
 class CompletedSize:
-    """What the policy looks at in a completed checkpoint."""
+    """The measures of a completed checkpoint that the policy compares."""
 
     state_size: int
     chain_length: int
@@ -26,7 +26,7 @@ class CompletedSize:
 
 
 def reason_for_full(policy: FullCheckpointPolicy, size: CompletedSize) -> str | None:
-    """The first limit that a checkpoint exceeds, in words; None if it exceeds none.
+    """The first limit that a checkpoint exceeds, as text; None if it exceeds none.
 
     >>> reason_for_full(FullCheckpointPolicy(max_chain_length=10), CompletedSize(0, 11, {}))
     'chain of 11 checkpoints, limit 10'
@@ -45,7 +45,7 @@ def reason_for_full(policy: FullCheckpointPolicy, size: CompletedSize) -> str | 
 
 
 class AutomaticFull:
-    """Says when a full checkpoint is due, and why.
+    """Decides when a full checkpoint is due, and why.
 
     `next_time` gives the first moment of the schedule after a moment; the coordinator has no calendar of its own.
 
@@ -73,12 +73,12 @@ class AutomaticFull:
         return min((at for at in (by_policy, self._scheduled_at) if at is not None), default=None)
 
     def start(self, now: int) -> None:
-        """The job runs: the schedule counts from now, but a time that it missed while the job was down still holds."""
+        """Start the schedule; a time that was missed while the job was down is still due."""
         if self._next_time is not None and self._scheduled_at is None:
             self._scheduled_at = self._next_time(now)
 
     def take(self, now: int) -> str:
-        """One is requested now; gives the reason."""
+        """Note that one is requested now; returns the reason."""
         self._under_way = True
         self._pass_schedule(now)
         if self._reason is None:
@@ -86,21 +86,21 @@ class AutomaticFull:
         return self._reason
 
     def failed(self, now: int) -> None:
-        """The one that was requested failed. The reason stays, unless another full checkpoint has settled it."""
+        """Try again later. The reason stays, unless another full checkpoint was completed in between."""
         self._under_way = False
         longest = max(self._policy.retry_ms, self._policy.cooldown_ms)
         self._not_before = now + min(self._policy.retry_ms * 2**self._failures, longest)
         self._failures = min(self._failures + 1, 30)
 
     def completed_full(self, now: int, *, requested_here: bool) -> None:
-        """A full checkpoint was completed; whoever asked for it, the matter is settled."""
+        """Note a completed full checkpoint, automatic or requested: there is no reason for another one."""
         self._last_full, self._reason, self._failures = now, None, 0
         self._pass_schedule(now)
         if requested_here:
             self._under_way = False
 
     def completed(self, now: int, size: CompletedSize, *, earliest: int) -> None:
-        """Another checkpoint was completed; the next one may start at `earliest`."""
+        """Compare a completed increment with the limits; the next checkpoint may start at `earliest`."""
         cooling = self._last_full is not None and now < self._last_full + self._policy.cooldown_ms
         if self._reason is None and not cooling:
             self._reason = reason_for_full(self._policy, size)

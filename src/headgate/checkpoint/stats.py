@@ -1,7 +1,7 @@
-"""What is remembered of checkpoints: a bounded history, counts, summaries, figures of every subtask (SPEC R10.2).
+"""Statistics of checkpoints: a bounded history, counts, summaries, metrics of every subtask (SPEC R10.2).
 
-Plain data, of which REST, the dashboard, the metrics and the live table make their own shapes. The coordinator writes
-it; readers of other threads take a `snapshot`, which never changes any more.
+Plain data for REST, the dashboard and the live table. The coordinator writes it on the job's thread of the driver;
+other threads read a `snapshot`, which does not change.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CheckpointStatus(Enum):
     FAILED = "FAILED"
 
 
-# ---- figures -------------------------------------------------------------------------------------------------------
+# ---- summaries -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,11 @@ class SummaryStatistics:
 
     @classmethod
     def of(cls, values: Iterable[int]) -> SummaryStatistics:
-        """The figures of these values."""
+        """The statistics of these values."""
         summary = Summary()
         for value in values:
             summary.add(value)
-        return summary.figures()
+        return summary.statistics()
 
 
 class Summary:
@@ -77,7 +77,7 @@ class Summary:
     >>> size = Summary()
     >>> for value in (10, 20, 40):
     ...     size.add(value)
-    >>> size.figures().max, size.figures().p50
+    >>> size.statistics().max, size.statistics().p50
     (40, 20.0)
     """
 
@@ -95,7 +95,7 @@ class Summary:
         self._sum += value
         self._recent.append(value)
 
-    def figures(self) -> SummaryStatistics:
+    def statistics(self) -> SummaryStatistics:
         """What came in so far."""
         if not self._count:
             return SummaryStatistics()
@@ -121,7 +121,7 @@ def _percentile(ordered: list[int], percent: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskMetrics:
-    """What a subtask measured of its part. Sizes are bytes, times milliseconds; -1: not known.
+    """The measurements of a subtask. Sizes are bytes, times milliseconds; -1: not known.
 
     `checkpointed_size` is what this checkpoint wrote, `state_size` includes the files of older ones that it uses again.
     """
@@ -158,7 +158,6 @@ class VertexStats:
 
     @property
     def acknowledged(self) -> int:
-        """How many subtasks have acknowledged."""
         return sum(1 for subtask in self.subtasks.values() if subtask.completed)
 
     @property
@@ -174,14 +173,14 @@ class VertexStats:
         """Every measurement over the subtasks, and `end_to_end_duration`."""
         done = [subtask for subtask in self.subtasks.values() if subtask.completed]
         measures = [name for name in SubtaskMetrics.__slots__ if name not in {"unaligned", "objects_written"}]
-        figures = {name: SummaryStatistics.of(getattr(s.metrics, name) for s in done) for name in measures}
+        statistics = {name: SummaryStatistics.of(getattr(s.metrics, name) for s in done) for name in measures}
         durations = (max(0, s.ack_timestamp - trigger_timestamp) for s in done)
-        return figures | {"end_to_end_duration": SummaryStatistics.of(durations)}
+        return statistics | {"end_to_end_duration": SummaryStatistics.of(durations)}
 
 
 @dataclass(slots=True)
 class CheckpointStats:
-    """All that is known of one checkpoint or savepoint."""
+    """The statistics of one checkpoint or savepoint."""
 
     id: int
     trigger_timestamp: int
@@ -210,7 +209,6 @@ class CheckpointStats:
 
     @property
     def num_acknowledged_subtasks(self) -> int:
-        """How many have acknowledged."""
         return sum(vertex.acknowledged for vertex in self.vertices.values())
 
     @property
@@ -251,11 +249,11 @@ class CheckpointStats:
 
     @property
     def unaligned(self) -> bool:
-        """Whether any subtask let the barrier overtake data."""
+        """Whether the barrier overtook data in any subtask."""
         return any(s.metrics.unaligned for vertex in self.vertices.values() for s in vertex.subtasks.values())
 
     def report(self, task: TaskId, stats: SubtaskStats) -> bool:
-        """Take a subtask's figures in; False if the subtask is not known or has reported before."""
+        """Add a subtask's metrics; False if the subtask is not known or has reported before."""
         vertex = self.vertices.get(task.vertex)
         if vertex is None or task.subtask in vertex.subtasks:
             return False
@@ -282,7 +280,7 @@ class RestoredStats:
 
 @dataclass(slots=True)
 class Counts:
-    """How many checkpoints came to what; those that failed before they had an id count in total and failed."""
+    """Counts of checkpoints by outcome; those that failed before they had an id count in total and failed."""
 
     restored: int = 0
     total: int = 0
@@ -310,12 +308,7 @@ class StatsSnapshot:
 
 
 class StatsTracker:
-    """Keeps the statistics of one job.
-
-    >>> tracker = StatsTracker(history_size=10)
-    >>> tracker.snapshot().counts.total
-    0
-    """
+    """Keeps the statistics of one job."""
 
     _MEASURES = (
         "checkpointed_size",
@@ -364,7 +357,7 @@ class StatsTracker:
         self._latest_failed = _newer(self._latest_failed, stats)
 
     def failed_before_start(self) -> None:
-        """A checkpoint could not even get an id."""
+        """Count a checkpoint that failed before it had an id."""
         self._counts.total += 1
         self._counts.failed += 1
 
@@ -374,7 +367,7 @@ class StatsTracker:
         self._restored = stats
 
     def late(self, checkpoint_id: int, task: TaskId, now: int, metrics: SubtaskMetrics) -> None:
-        """A subtask reported after the checkpoint had failed: the figures are kept as far as they go."""
+        """Add the metrics of a subtask that reported after the checkpoint had failed."""
         for stats in self._history:
             if stats.id == checkpoint_id and stats.status is CheckpointStatus.FAILED:
                 stats.report(task, SubtaskStats(task.subtask, now, metrics, completed=False))
@@ -388,7 +381,7 @@ class StatsTracker:
     def snapshot(self) -> StatsSnapshot:
         """A copy that does not change; checkpoints that have ended are copied too, as late reports may come.
 
-        May be asked for by any thread: what changes while it is copied is copied again.
+        May be called by any thread: if something changes meanwhile, it is copied again.
         """
         while True:
             try:
@@ -396,8 +389,8 @@ class StatsTracker:
                 break
             except RuntimeError:  # a dict or deque changed its size under the copy
                 continue
-        figures = {measure: summary.figures() for measure, summary in self._summary.items()}
-        return StatsSnapshot(copy.copy(self._counts), figures, history, completed, savepoint, failed, self._restored)
+        statistics = {measure: summary.statistics() for measure, summary in self._summary.items()}
+        return StatsSnapshot(copy.copy(self._counts), statistics, history, completed, savepoint, failed, self._restored)
 
     def _copy(
         self,

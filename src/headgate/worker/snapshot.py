@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headgate.checkpoint.assignment import assign_keyed, check_max_parallelism
-from headgate.checkpoint.barriers import AlignmentMetrics
+from headgate.checkpoint.barriers.instructions import AlignmentMetrics
 from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, read_inline
 from headgate.checkpoint.types import Barrier

@@ -12,13 +12,12 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
-from headgate.checkpoint.barriers import (
-    BarrierHandler,
-    BarrierTracker,
+from headgate.checkpoint.barriers.alignment import BarrierHandler
+from headgate.checkpoint.barriers.gate import InputGate
+from headgate.checkpoint.barriers.instructions import (
     Block,
     CaptureComplete,
     Decline,
-    InputGate,
     Instruction,
     SendCancelMarker,
     StartCapture,
@@ -26,6 +25,7 @@ from headgate.checkpoint.barriers import (
     TakeSnapshot,
     Unblock,
 )
+from headgate.checkpoint.barriers.tracker import BarrierTracker
 from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.checkpoint.types import Barrier, SavepointFormat, SnapshotType
 from headgate.control.messages import HoldWriter

@@ -9,9 +9,8 @@ import re
 
 import pytest
 
-from headgate.checkpoint.barriers import (
-    BarrierHandler,
-    BarrierTracker,
+from headgate.checkpoint.barriers.alignment import BarrierHandler
+from headgate.checkpoint.barriers.instructions import (
     Block,
     CaptureComplete,
     Decline,
@@ -21,6 +20,7 @@ from headgate.checkpoint.barriers import (
     TakeSnapshot,
     Unblock,
 )
+from headgate.checkpoint.barriers.tracker import BarrierTracker
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.types import AlignmentKind, Barrier, CheckpointOptions
 from headgate.errors import IllegalState, InvalidArgument

@@ -3,7 +3,7 @@
 import pytest
 from test_alignment import CANCELLED, ENDED, Rig
 
-from headgate.checkpoint.barriers import BarrierTracker
+from headgate.checkpoint.barriers.tracker import BarrierTracker
 from headgate.checkpoint.types import Barrier
 
 

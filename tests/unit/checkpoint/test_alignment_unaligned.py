@@ -3,8 +3,8 @@
 import pytest
 from test_alignment import CANCELLED, ENDED, LIMIT, SUBSUMED, Rig
 
-from headgate.checkpoint.barriers import (
-    BarrierHandler,
+from headgate.checkpoint.barriers.alignment import BarrierHandler
+from headgate.checkpoint.barriers.instructions import (
     Block,
     CaptureComplete,
     Decline,

@@ -150,7 +150,7 @@ def test_summary():
     summary, base = Summary(), 2**31 + 17_786
     for i in range(10):
         summary.add(base + i)
-    figures = summary.figures()
+    figures = summary.statistics()
     assert (figures.count, figures.min, figures.max, figures.avg) == (10, base, base + 9, base + 4)
 
 

@@ -10,7 +10,7 @@ import pytest
 from rig import plan_of, vertex_plan
 
 from headgate import KeyedProcessFunction, Types, ValueStateDescriptor
-from headgate.checkpoint.barriers import AlignmentMetrics
+from headgate.checkpoint.barriers.instructions import AlignmentMetrics
 from headgate.checkpoint.types import Barrier, CheckpointOptions
 from headgate.control.messages import AcknowledgeCheckpoint
 from headgate.driver.progress import restore_bar

@@ -1,8 +1,8 @@
 """Barriers for at-least-once: they are counted, no channel is ever blocked (SPEC R6.3).
 
 The snapshot is taken at the *last* barrier, so it holds every record before the barriers, and of the faster channels
-some behind them too: those come again after a restore. Several checkpoints may be under way; one that a newer one
-overtakes is dropped without a word, for the coordinator subsumes it when the newer one completes.
+some behind them too: those are processed again after a restore. Several checkpoints may be under way; one that a newer
+one overtakes is dropped without a decline, because the coordinator subsumes it when the newer one completes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headgate.checkpoint.types import Barrier
 __all__ = ["BarrierTracker"]
 
 _MAX_TRACKED = 50
-"""Checkpoints under way at once; a writer so far behind has long been given up by the coordinator."""
+"""Checkpoints under way at once; the coordinator has long aborted those of a writer so far behind."""
 
 
 class _BarrierCount:
@@ -39,7 +39,9 @@ class _BarrierCount:
         self.barrier = barrier  # None: it began with a cancel marker
         self.waiting = dict.fromkeys(channels)
         self.aborted = barrier is None
-        self.dropped = False  # by the coordinator: it waits for no answer, but the readers downstream do
+        self.dropped = (
+            False  # aborted by the coordinator, which expects no decline; the readers downstream expect a cancel marker
+        )
         self.started = now
         self.processed_before = processed
 
@@ -91,7 +93,7 @@ class BarrierTracker(InputGate):
             out += self._abort(older, reason)
             del self._counts[older.id]
         if checkpoint_id > self._latest:
-            if not self._pass(checkpoint_id):
+            if not self._mark_latest(checkpoint_id):
                 out.append(Decline(checkpoint_id, reason))
             out.append(SendCancelMarker(checkpoint_id))
             self._counts[checkpoint_id] = _BarrierCount(checkpoint_id, None, self._open, now, self._processed)
@@ -117,7 +119,7 @@ class BarrierTracker(InputGate):
         if count is None:
             self._remember_aborted(checkpoint_id)
         else:
-            count.dropped = True  # the cancel marker waits for its turn: it must not overtake an older barrier
+            count.dropped = True  # the cancel marker is sent later: it must not overtake an older barrier
         return []
 
     def close(self) -> None:
@@ -129,12 +131,12 @@ class BarrierTracker(InputGate):
 
     def _start(self, barrier: Barrier, now: int) -> _BarrierCount:
         count = _BarrierCount(barrier.id, barrier, self._open, now, self._processed)
-        count.dropped = self._pass(barrier.id)
+        count.dropped = self._mark_latest(barrier.id)
         self._counts[barrier.id] = count
         return count
 
     def _mark(self, checkpoint_id: int, channel: ChannelId, now: int) -> list[Instruction]:
-        """The channel brings nothing more for the checkpoint, nor for an older one."""
+        """Stop waiting for the channel."""
         count = self._counts.get(checkpoint_id)
         if count is None or channel not in count.waiting:
             return []
