@@ -87,7 +87,7 @@ def damaged_and_restarted(seed, **options):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_flipped_byte_is_never_restored_from(seed):  # DESIGN 6
+def test_a_flipped_byte_is_never_restored_from(seed):  # SPEC S7
     with pytest.raises(StorageError, match=r"DAMAGED.*may have committed"):
         damaged_and_restarted(seed)
 

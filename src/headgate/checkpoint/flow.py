@@ -267,7 +267,7 @@ class CheckpointFlow:
             self.abort(pending, FailureReason.TRIGGER_CHECKPOINT_FAILURE, event.message)
 
     def _announce(self, pending: PendingCheckpoint) -> None:
-        """A barrier cannot overtake rows inside Spark: what is in a hurry is said on the control plane (DESIGN 3)."""
+        """A barrier cannot overtake rows inside Spark: what is in a hurry is said on the control plane (SPEC R6.5)."""
         pending.announce_at = None
         assert pending.barrier is not None
         told = set(pending.plan.trigger)

@@ -134,7 +134,7 @@ class FailureReason(Enum):
         False,
         False,
     )
-    CHECKPOINT_DECLINED_ALIGNMENT_LIMIT = (  # ours (DESIGN 3): blocked channels spilled more than alignment.spill.max
+    CHECKPOINT_DECLINED_ALIGNMENT_LIMIT = (  # not in Flink: blocked channels spilled more than alignment.spill.max
         "CHECKPOINT_DECLINED_ALIGNMENT_LIMIT",
         "A task declined the checkpoint: its blocked inputs held more data than the alignment limit.",
         False,

@@ -272,7 +272,7 @@ def test_deleting_old_files_holds_new_checkpoints_back():
 
 
 def test_a_consumer_that_lags_behind_holds_new_checkpoints_back():
-    """DESIGN 7: foreach_epoch."""
+    """As `foreach_epoch` does when its function is slow."""
     job = Job()
     job.send(ev.HoldChanged(held=True))
     job.trigger()

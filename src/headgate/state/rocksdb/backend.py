@@ -1,4 +1,4 @@
-"""The rocksdb backend: keyed state in a local RocksDB, larger than memory (SPEC R7.2 - R7.4, DESIGN 5).
+"""The rocksdb backend: keyed state in a local RocksDB, larger than memory (SPEC R7.2 - R7.4).
 
 keys.py, values.py           bytes of rows
 store.py                     the database; one memory budget for all of a process
