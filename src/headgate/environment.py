@@ -111,36 +111,36 @@ class StreamExecutionEnvironment:
 
     def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
         """The parallelism of operators that set none themselves."""
-        self._configuration.set("parallelism.default", check_parallelism(parallelism, "parallelism"))
+        self._configuration.set(config.PARALLELISM, check_parallelism(parallelism, "parallelism"))
         return self
 
     def get_parallelism(self) -> int:
         """The default parallelism."""
-        return int(self._configuration.get("parallelism.default"))
+        return int(self._configuration.get(config.PARALLELISM))
 
     def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
         """The number of key groups of operators that set none themselves."""
-        self._configuration.set("pipeline.max-parallelism", check_parallelism(max_parallelism, "max parallelism"))
+        self._configuration.set(config.MAX_PARALLELISM, check_parallelism(max_parallelism, "max parallelism"))
         return self
 
     def get_max_parallelism(self) -> int:
         """The default max parallelism; -1 = derived from the parallelism."""
-        return int(self._configuration.get("pipeline.max-parallelism"))
+        return int(self._configuration.get(config.MAX_PARALLELISM))
 
     def set_buffer_timeout(self, timeout_ms: int) -> StreamExecutionEnvironment:
         """How long a record may wait for its buffer to fill: 0 = not at all, -1 = until it is full."""
         if timeout_ms < -1:
             raise InvalidArgument(f"buffer timeout must be -1, 0 or positive milliseconds, got {timeout_ms}")
-        self._configuration.set("execution.buffer-timeout", timeout_ms)
+        self._configuration.set(config.BUFFER_TIMEOUT, timeout_ms)
         return self
 
     def get_buffer_timeout(self) -> int:
         """The default buffer timeout in milliseconds."""
-        return int(self._configuration.get("execution.buffer-timeout"))
+        return int(self._configuration.get(config.BUFFER_TIMEOUT))
 
     def disable_operator_chaining(self) -> StreamExecutionEnvironment:
         """Run every operator in a vertex of its own."""
-        self._configuration.set("pipeline.operator-chaining.enabled", False)
+        self._configuration.set(config.CHAINING, False)
         return self
 
     def set_restart_strategy(self, strategy: RestartStrategyConfiguration) -> StreamExecutionEnvironment:
@@ -277,21 +277,19 @@ class StreamExecutionEnvironment:
         """Give each completed checkpoint's output to a function (see DataStream.foreach_epoch)."""
         sink = stream.sink_to(EpochSink(function))
         # The function runs Spark jobs beside the dataflow: they need a slot, or they would wait for ever.
-        self._configuration.set(
-            "headgate.spark.reserved-slots", max(1, self._configuration.get("headgate.spark.reserved-slots"))
-        )
+        self._configuration.set(config.RESERVED_SLOTS, max(1, self._configuration.get(config.RESERVED_SLOTS)))
         return sink
 
     def _graph(self, job_name: str | None) -> tuple[JobGraph, Layout]:
         conf = self._configuration
-        limit = conf.get("pipeline.max-parallelism")
+        limit = conf.get(config.MAX_PARALLELISM)
         graph = build_job_graph(
             self._pipeline,
-            job_name or conf.get("pipeline.name") or "Headgate job",
-            conf.get("parallelism.default"),
+            job_name or conf.get(config.JOB_NAME) or "Headgate job",
+            conf.get(config.PARALLELISM),
             limit if limit > 0 else None,
-            conf.get("pipeline.operator-chaining.enabled"),
-            conf.get("pipeline.auto-generate-uids"),
+            conf.get(config.CHAINING),
+            conf.get(config.AUTO_GENERATE_UIDS),
         )
         return graph, lay_out(graph)
 
@@ -300,26 +298,26 @@ class StreamExecutionEnvironment:
         conf = self._configuration
         graph, layout = self._graph(job_name)
         settings = Settings(
-            buffer_size=conf.get("headgate.buffer.size"),
-            buffer_timeout=conf.get("execution.buffer-timeout"),
-            queue_size=conf.get("headgate.input.queue-size"),
-            slice_ms=conf.get("headgate.slice.target"),
-            max_unconfirmed=conf.get("headgate.collect.max-unconfirmed"),
-            object_reuse=conf.get("pipeline.object-reuse"),
-            state_backend=conf.get("state.backend.type"),
-            tmp_dir=conf.get("io.tmp.dirs"),
-            rocksdb_memory=conf.get("state.backend.rocksdb.memory.fixed-per-slot"),
-            incremental=conf.get("execution.checkpointing.incremental"),
-            migrate_ttl=conf.get("headgate.state.ttl-migration.enabled"),
-            exactly_once=conf.get("execution.checkpointing.mode") == "EXACTLY_ONCE",
-            checkpoints_after_finish=conf.get("execution.checkpointing.checkpoints-after-tasks-finish"),
-            alignment_memory=conf.get("headgate.alignment.memory"),
-            alignment_soft=conf.get("headgate.alignment.spill.soft"),
-            alignment_limit=conf.get("headgate.alignment.spill.max"),
-            copies_dirs=_directories(conf.get("execution.checkpointing.local-backup.dirs") or conf.get("io.tmp.dirs")),
-            write_copies=conf.get("execution.checkpointing.local-backup.enabled"),
-            restore_from_copies=conf.get("execution.state-recovery.from-local"),
-            committer_retries=conf.get("sink.committer.retries"),
+            buffer_size=conf.get(config.BUFFER_SIZE),
+            buffer_timeout=conf.get(config.BUFFER_TIMEOUT),
+            queue_size=conf.get(config.INPUT_QUEUE_SIZE),
+            slice_ms=conf.get(config.SLICE_TARGET),
+            max_unconfirmed=conf.get(config.COLLECT_MAX_UNCONFIRMED),
+            object_reuse=conf.get(config.OBJECT_REUSE),
+            state_backend=conf.get(config.STATE_BACKEND),
+            tmp_dir=conf.get(config.IO_TMP_DIRS),
+            rocksdb_memory=conf.get(config.ROCKSDB_MEMORY),
+            incremental=conf.get(config.CHECKPOINT_INCREMENTAL),
+            migrate_ttl=conf.get(config.TTL_MIGRATION),
+            exactly_once=conf.get(config.CHECKPOINT_MODE) == "EXACTLY_ONCE",
+            checkpoints_after_finish=conf.get(config.CHECKPOINT_AFTER_FINISH),
+            alignment_memory=conf.get(config.ALIGNMENT_MEMORY),
+            alignment_soft=conf.get(config.ALIGNMENT_SOFT),
+            alignment_limit=conf.get(config.ALIGNMENT_LIMIT),
+            copies_dirs=_directories(conf.get(config.LOCAL_BACKUP_DIRS) or conf.get(config.IO_TMP_DIRS)),
+            write_copies=conf.get(config.LOCAL_BACKUP),
+            restore_from_copies=conf.get(config.RECOVERY_FROM_LOCAL),
+            committer_retries=conf.get(config.COMMITTER_RETRIES),
             final_checkpoint=self._waits_for_final_checkpoint(),
         )
         self._check_sinks(graph)
@@ -334,7 +332,7 @@ class StreamExecutionEnvironment:
                     f"{where} writes with every completed checkpoint, and the job takes none: call env.enable_checkpointing(ms), "
                     "leave execution.checkpointing.checkpoints-after-tasks-finish on, and run on Spark"
                 )
-            if operator.spec.function.needs_staging and self._configuration.get("execution.checkpointing.dir") is None:
+            if operator.spec.function.needs_staging and self._configuration.get(config.CHECKPOINT_DIR) is None:
                 raise ConfigError(
                     f"{where} keeps its records beside the checkpoints until they are complete: set execution.checkpointing.dir to "
                     "a directory that Spark can read"
@@ -347,17 +345,19 @@ class StreamExecutionEnvironment:
         other._configuration = Configuration(self._configuration)  # noqa: SLF001
 
         def replan(parallelism: int) -> JobPlan:
-            other.get_configuration().set("parallelism.default", parallelism)
+            other.get_configuration().set(config.PARALLELISM, parallelism)
             return other.job_plan(job_name)
 
         return replan
 
     def _waits_for_final_checkpoint(self) -> bool:
         conf = self._configuration
-        periodic = conf.get("execution.checkpointing.interval") is not None and self._local is None
-        return periodic and bool(conf.get("execution.checkpointing.checkpoints-after-tasks-finish"))
+        periodic = conf.get(config.CHECKPOINT_INTERVAL) is not None and self._local is None
+        return periodic and bool(conf.get(config.CHECKPOINT_AFTER_FINISH))
 
     def _start(self, job_name: str | None, on_output: Callable[[str, bytes, Callable[[], None]], None]) -> Job:
+        for warning in self._configuration.check():
+            sys.stderr.write(f"headgate: {warning}\n")
         job_id = new_job_id()
         frames = self._place_frames(job_id, self._graph(job_name)[0])
         plan = self.job_plan(job_name)
@@ -368,7 +368,7 @@ class StreamExecutionEnvironment:
         manifest = named_manifest(self._configuration)
         if manifest is not None:
             plan = with_key_groups(plan, saved_key_groups(manifest))
-            if self._configuration.get("headgate.dry-run"):
+            if self._configuration.get(config.DRY_RUN):
                 raise SystemExit(dry_run(plan, manifest, self._configuration))
         checkpointing = self.get_checkpoint_config().is_checkpointing_enabled()
         restart = from_configuration(self._configuration, checkpointing=checkpointing)
@@ -417,7 +417,7 @@ class _Printer:
     """Printed lines on the driver's stdout, at most so many a second; the rest is counted, not kept."""
 
     def __init__(self, configuration: Configuration) -> None:
-        self._limit = configuration.get("headgate.print.max-lines-per-second")
+        self._limit = configuration.get(config.PRINT_MAX_LINES)
         self._second = 0.0
         self._printed = 0
         self._dropped = 0

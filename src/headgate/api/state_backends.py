@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from headgate import options
+from headgate import config
 from headgate.config import Configuration
 
 __all__ = [
@@ -35,7 +35,7 @@ class HashMapStateBackend(StateBackend):
 
     def apply_to(self, configuration: Configuration) -> None:
         """State in memory."""
-        configuration.set(options.STATE_BACKEND, "hashmap")
+        configuration.set(config.STATE_BACKEND, "hashmap")
 
 
 class EmbeddedRocksDBStateBackend(StateBackend):
@@ -51,9 +51,9 @@ class EmbeddedRocksDBStateBackend(StateBackend):
 
     def apply_to(self, configuration: Configuration) -> None:
         """State in RocksDB."""
-        configuration.set(options.STATE_BACKEND, "rocksdb")
+        configuration.set(config.STATE_BACKEND, "rocksdb")
         if self._incremental is not None:
-            configuration.set(options.CHECKPOINT_INCREMENTAL, self._incremental)
+            configuration.set(config.CHECKPOINT_INCREMENTAL, self._incremental)
 
 
 class MemoryStateBackend(HashMapStateBackend):
@@ -67,7 +67,7 @@ class MemoryStateBackend(HashMapStateBackend):
     def apply_to(self, configuration: Configuration) -> None:
         """State and checkpoints in memory."""
         super().apply_to(configuration)
-        configuration.set(options.CHECKPOINT_STORAGE, "jobmanager")
+        configuration.set(config.CHECKPOINT_STORAGE, "jobmanager")
 
 
 class FsStateBackend(HashMapStateBackend):
@@ -106,5 +106,5 @@ class RocksDBStateBackend(EmbeddedRocksDBStateBackend):
 
 
 def _in_files(configuration: Configuration, directory: str) -> None:
-    configuration.set(options.CHECKPOINT_STORAGE, "filesystem")
-    configuration.set(options.CHECKPOINT_DIR, directory)
+    configuration.set(config.CHECKPOINT_STORAGE, "filesystem")
+    configuration.set(config.CHECKPOINT_DIR, directory)

@@ -77,7 +77,9 @@ def load_configuration(assignments: list[str], file: Path | None) -> Configurati
     if file is None and Path("headgate.yaml").is_file():
         file = Path("headgate.yaml")
     configuration = Configuration() if file is None else config.from_file(file)
-    return configuration.add_all(config.from_assignments(assignments))
+    configuration.add_all(config.from_assignments(assignments))
+    configuration.check()  # `execute` does so again, and warns; here a wrong key is refused before the program runs
+    return configuration
 
 
 # --- run --------------------------------------------------------------------------------------------------------------

@@ -258,15 +258,15 @@ def _subtask(stats: CheckpointStats, subtask: SubtaskStats | None, index: int) -
 
 def checkpoint_config(conf: Configuration) -> Document:
     """How a job takes checkpoints."""
-    retention = conf.get("execution.checkpointing.externalized-checkpoint-retention")
-    storage = conf.get("execution.checkpointing.storage")
-    directory = conf.get("execution.checkpointing.dir")
+    retention = conf.get(config.CHECKPOINT_RETENTION)
+    storage = conf.get(config.CHECKPOINT_STORAGE)
+    directory = conf.get(config.CHECKPOINT_DIR)
     return {
-        "mode": conf.get("execution.checkpointing.mode").lower(),
-        "interval": conf.get("execution.checkpointing.interval") or 0,
-        "timeout": conf.get("execution.checkpointing.timeout"),
-        "min_pause": conf.get("execution.checkpointing.min-pause"),
-        "max_concurrent": conf.get("execution.checkpointing.max-concurrent-checkpoints"),
+        "mode": conf.get(config.CHECKPOINT_MODE).lower(),
+        "interval": conf.get(config.CHECKPOINT_INTERVAL) or 0,
+        "timeout": conf.get(config.CHECKPOINT_TIMEOUT),
+        "min_pause": conf.get(config.CHECKPOINT_MIN_PAUSE),
+        "max_concurrent": conf.get(config.CHECKPOINT_MAX_CONCURRENT),
         "externalization": {
             "enabled": retention != "NO_EXTERNALIZED_CHECKPOINTS",
             "delete_on_cancellation": retention != "RETAIN_ON_CANCELLATION",
@@ -274,11 +274,11 @@ def checkpoint_config(conf: Configuration) -> Document:
         "state_backend": conf.get(config.STATE_BACKEND),
         "checkpoint_storage": storage or ("filesystem" if directory else "jobmanager"),
         "checkpoint_directory": directory,
-        "incremental": conf.get("execution.checkpointing.incremental"),
-        "unaligned_checkpoints": conf.get("execution.checkpointing.unaligned.enabled"),
-        "tolerable_failed_checkpoints": conf.get("execution.checkpointing.tolerable-failed-checkpoints"),
-        "aligned_checkpoint_timeout": conf.get("execution.checkpointing.aligned-checkpoint-timeout"),
-        "checkpoints_after_tasks_finish": conf.get("execution.checkpointing.checkpoints-after-tasks-finish"),
+        "incremental": conf.get(config.CHECKPOINT_INCREMENTAL),
+        "unaligned_checkpoints": conf.get(config.UNALIGNED),
+        "tolerable_failed_checkpoints": conf.get(config.CHECKPOINT_TOLERABLE_FAILURES),
+        "aligned_checkpoint_timeout": conf.get(config.ALIGNED_TIMEOUT),
+        "checkpoints_after_tasks_finish": conf.get(config.CHECKPOINT_AFTER_FINISH),
         "state_changelog_enabled": False,
         "changelog_periodic_materialization_interval": 0,
         "changelog_storage": "",

@@ -39,9 +39,8 @@ def test_a_shorthand_sets_its_options(backend, options):
 
 def test_the_options_of_the_seeds_that_flink_has_dropped_are_kept():
     config = StreamExecutionEnvironment.local().get_checkpoint_config()
-    config.set_prefer_checkpoint_for_recovery(True).set_force_checkpointing(True)
+    config.set_prefer_checkpoint_for_recovery(True)
     assert config.is_prefer_checkpoint_for_recovery()
-    assert config.is_force_checkpointing()
 
 
 def test_a_newer_savepoint_is_passed_over_if_checkpoints_are_preferred():

@@ -142,7 +142,7 @@ def test_every_option_arrives():
         "incremental": True,
         "savepoint-dir": "file:/sp",
     }
-    others = {"web.checkpoints.history": 3, "pipeline.sources.pause-until-first-checkpoint": True}
+    others = {"web.checkpoints.history": 3}
     configuration = Configuration({prefix + key: value for key, value in options.items()} | others)
     policy = FullCheckpointPolicy(max_files=7)
     assert CheckpointSettings.from_configuration(configuration, policy) == CheckpointSettings(
@@ -159,7 +159,6 @@ def test_every_option_arrives():
         after_tasks_finish=False,
         incremental=True,
         savepoint_dir="file:/sp",
-        pause_sources=True,
         history_size=3,
         full=policy,
     )

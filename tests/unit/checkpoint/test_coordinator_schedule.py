@@ -7,7 +7,6 @@ from coordinator_harness import LONG, Job, chain, task
 
 from headgate.checkpoint import events as ev
 from headgate.checkpoint.plan import TaskStatus
-from headgate.checkpoint.settings import CheckpointSettings
 from headgate.ids import OperatorId
 
 SOURCE = OperatorId("op0")
@@ -41,12 +40,6 @@ def test_triggering_delay(seed):
     job.fail()
     job.start()
     assert job.alarm - job.now == 100
-
-
-def test_sources_that_wait_get_their_checkpoint_soon():
-    """testTriggeringDelay with pause-until-first-checkpoint: between one and two pauses."""
-    settings = CheckpointSettings(interval_ms=10_000, min_pause_ms=100, pause_sources=True)
-    assert settings.first_delay_bounds() == (100, 200)
 
 
 def test_periodic_triggering():

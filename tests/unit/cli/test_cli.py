@@ -108,7 +108,9 @@ def test_run_refuses_a_bad_option_before_the_program_starts(invoke, script):
     result = invoke("run", script("print('started')"), "-D", "paralelism.default=3")
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert result.stderr.startswith("unknown option 'paralelism.default'; did you mean 'parallelism.default'?")
+    assert result.stderr.startswith(
+        "unknown option 'paralelism.default' (from -D); did you mean 'parallelism.default'?"
+    )
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
