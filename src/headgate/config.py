@@ -153,7 +153,7 @@ FAILURE_RATE_DELAY = _duration("restart-strategy.failure-rate.delay", 1 * SECOND
 
 # --- Checkpoints ------------------------------------------------------------------------------------------------------
 CHECKPOINT_INTERVAL = _interval("execution.checkpointing.interval", "Time between two checkpoints; unset: no periodic checkpoints.")
-CHECKPOINT_INTERVAL_BACKLOG = _interval("execution.checkpointing.interval-during-backlog", "Interval while a source works off a backlog; unset: the interval above, 0: none meanwhile.", minimum=0)
+CHECKPOINT_INTERVAL_BACKLOG = _interval("execution.checkpointing.interval-during-backlog", "Interval while a source reads records from before it started; unset: the interval above, 0: no checkpoints meanwhile.", minimum=0)
 CHECKPOINT_MODE = _choice("execution.checkpointing.mode", "EXACTLY_ONCE", "EXACTLY_ONCE|AT_LEAST_ONCE", "Whether barriers are aligned (exactly once) or only counted.")
 CHECKPOINT_TIMEOUT = _duration("execution.checkpointing.timeout", 10 * MINUTE, "A checkpoint that takes longer is aborted.", minimum=1)
 CHECKPOINT_MIN_PAUSE = _duration("execution.checkpointing.min-pause", 0, "Time between the end of one checkpoint and the start of the next.")
@@ -169,7 +169,7 @@ CHECKPOINT_INLINE_THRESHOLD = _memory("execution.checkpointing.data-inline-thres
 CHECKPOINT_WRITE_BUFFER = _memory("execution.checkpointing.write-buffer-size", 4096, "Write buffer of checkpoint files.", "state.storage.fs.write-buffer-size", minimum=1)
 CHECKPOINT_INCREMENTAL = _flag("execution.checkpointing.incremental", "Store only what changed since the last checkpoint.", "state.backend.incremental")
 UNALIGNED = _flag("execution.checkpointing.unaligned.enabled", "Let barriers overtake data; the data overtaken becomes part of the checkpoint.", "execution.checkpointing.unaligned")
-UNALIGNED_FORCED = _flag("execution.checkpointing.unaligned.forced", "Unaligned checkpoints even where they are refused by default.")
+UNALIGNED_FORCED = _flag("execution.checkpointing.unaligned.forced", "Allow unaligned checkpoints also in jobs with partition_custom().")
 ALIGNED_TIMEOUT = _duration("execution.checkpointing.aligned-checkpoint-timeout", 0, "An alignment that takes longer turns unaligned; 0 starts unaligned.", "execution.checkpointing.alignment-timeout")
 CHECKPOINT_AFTER_FINISH = _flag("execution.checkpointing.checkpoints-after-tasks-finish", "Go on taking checkpoints when some tasks have finished.", "execution.checkpointing.checkpoints-after-tasks-finish.enabled", default=True)
 LOCAL_BACKUP = _add(Option("execution.checkpointing.local-backup.enabled", OptionKind.BOOL, False, "Keep a copy of the newest state on the worker; unset: as execution.state-recovery.from-local.", fallback="execution.state-recovery.from-local"))
@@ -195,13 +195,13 @@ ALLOW_REPEATED_OUTPUT = _flag("headgate.recovery.allow-repeated-output", "Step b
 RESUME_PREFERS_CHECKPOINT = _flag("headgate.resume.prefer-checkpoint", "Let --resume take the newest checkpoint though the job was stopped with a savepoint that is newer: its output since then comes again.")
 RECOVERY_CLAIM_MODE = _choice("execution.state-recovery.claim-mode", "NO_CLAIM", "NO_CLAIM|CLAIM|LEGACY", "Who owns the files of the snapshot the job starts from.", "execution.savepoint-restore-mode")
 RECOVERY_IGNORE_UNCLAIMED = _flag("execution.state-recovery.ignore-unclaimed-state", "Drop state that belongs to no operator of the program.", "execution.savepoint.ignore-unclaimed-state")
-RECOVERY_WITHOUT_CHANNEL_STATE = _count("execution.state-recovery.without-channel-state.checkpoint-id", -1, "Ignore the in-flight data of this checkpoint (loses data); -1 of none.", "execution.checkpointing.recover-without-channel-state.checkpoint-id", minimum=-1)
+RECOVERY_WITHOUT_CHANNEL_STATE = _count("execution.state-recovery.without-channel-state.checkpoint-id", -1, "Restore this checkpoint without its in-flight data, which is lost; -1: none.", "execution.checkpointing.recover-without-channel-state.checkpoint-id", minimum=-1)
 
 # --- State ------------------------------------------------------------------------------------------------------------
 ASYNC_SNAPSHOTS = _flag("state.backend.async", "Write snapshots while records go on; false: the subtask waits until its part is written.", default=True)
 STATE_BACKEND = _choice("state.backend.type", "hashmap", "hashmap|rocksdb", "Where keyed state lives while the job runs.", "state.backend")
-ROCKSDB_TTL_QUERY_ENTRIES = _count("state.backend.rocksdb.compaction.filter.query-time-after-num-entries", 1000, "Expiry looks at the clock once per this many entries.", minimum=1)
-ROCKSDB_TTL_COMPACTION = _duration("state.backend.rocksdb.compaction.filter.periodic-compaction-time", 30 * DAY, "Files older than this are cleaned of expired state; 0 never.")
+ROCKSDB_TTL_QUERY_ENTRIES = _count("state.backend.rocksdb.compaction.filter.query-time-after-num-entries", 1000, "Rows that the removal of expired state checks between two looks at the clock.", minimum=1)
+ROCKSDB_TTL_COMPACTION = _duration("state.backend.rocksdb.compaction.filter.periodic-compaction-time", 30 * DAY, "RocksDB rewrites a file of state with a time to live that is older than this, which frees the space of removed rows; 0: never.")
 
 IO_TMP_DIRS = _text("io.tmp.dirs", "Directory on each worker for working files of state; unset: the system's temporary directory.")
 ROCKSDB_MEMORY = _memory("state.backend.rocksdb.memory.fixed-per-slot", 64 * MB, "Memory that RocksDB may use in one worker: block cache and write buffers together.", minimum=1)
@@ -242,7 +242,7 @@ _FOREIGN: Final[tuple[tuple[str, tuple[str, ...] | None, str], ...]] = (
     ("execution.checkpointing.unaligned.interruptible-timers.enabled", None, "barriers are handled between two batches of timers"),
     ("execution.checkpointing.during-recovery.enabled", None, "checkpoints are always taken while in-flight data is restored"),
     ("execution.checkpointing.sync-phase-timeout", ("0", "0 ms", "0 s"), "execution.checkpointing.timeout limits a checkpoint as a whole"),
-    ("state.backend.rocksdb.", None, "RocksDB is tuned by state.backend.rocksdb.memory.fixed-per-slot alone"),
+    ("state.backend.rocksdb.", None, "RocksDB's other options are fixed; state.backend.rocksdb.memory.fixed-per-slot sets its memory"),
     ("state.backend.changelog.", ("false",), "execution.checkpointing.incremental makes checkpoints short"),
     ("state.changelog.enabled", ("false",), "execution.checkpointing.incremental makes checkpoints short"),
     ("state.changelog.", None, "there is no changelog"),

@@ -317,10 +317,14 @@ class StreamExecutionEnvironment:
             copies_dirs=_directories(conf.get(config.LOCAL_BACKUP_DIRS) or conf.get(config.IO_TMP_DIRS)),
             write_copies=conf.get(config.LOCAL_BACKUP),
             restore_from_copies=conf.get(config.RECOVERY_FROM_LOCAL),
+            ttl_query_entries=conf.get(config.ROCKSDB_TTL_QUERY_ENTRIES),
+            ttl_compaction_ms=conf.get(config.ROCKSDB_TTL_COMPACTION),
+            without_channel_state=conf.get(config.RECOVERY_WITHOUT_CHANNEL_STATE),
             committer_retries=conf.get(config.COMMITTER_RETRIES),
             final_checkpoint=self._waits_for_final_checkpoint(),
         )
         self._check_sinks(graph)
+        self._check_unaligned(graph)
         return make_plan(graph, layout, settings)
 
     def _check_sinks(self, graph: JobGraph) -> None:
@@ -337,6 +341,18 @@ class StreamExecutionEnvironment:
                     f"{where} keeps its records beside the checkpoints until they are complete: set execution.checkpointing.dir to "
                     "a directory that Spark can read"
                 )
+
+    def _check_unaligned(self, graph: JobGraph) -> None:
+        """In-flight data behind a custom partitioner is stored only if that is forced, as in Flink (SPEC R6.4)."""
+        conf = self._configuration
+        wanted = conf.get(config.CHECKPOINT_INTERVAL) is not None and conf.get(config.UNALIGNED)
+        custom = next((edge for edge in graph.edges if edge.partitioning.kind == "custom"), None)
+        if custom is not None and wanted and not conf.get(config.UNALIGNED_FORCED):
+            raise ConfigError(
+                f"unaligned checkpoints with partition_custom() before '{graph.vertices[custom.target].name}': after a change "
+                "of parallelism, stored records go where the partitioner sends them then. If it always sends equal keys to "
+                "the same subtask, set execution.checkpointing.unaligned.forced=true; else switch unaligned checkpoints off"
+            )
 
     def _replanner(self, job_name: str | None) -> Callable[[int], JobPlan]:
         """What plans the same program with another parallelism, whatever is added to it meanwhile."""

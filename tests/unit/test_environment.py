@@ -75,6 +75,17 @@ def test_execute_refuses_unknown_options_and_warns_of_those_without_effect(capsy
         env.execute()
 
 
+def test_unaligned_checkpoints_behind_a_custom_partitioner_must_be_forced():  # SPEC R6.4
+    env = local().enable_checkpointing(1000)
+    env.from_collection([1]).partition_custom(lambda key, n: key % n, lambda n: n).map(str).name("reader").print()
+    env.job_plan()
+    env.get_checkpoint_config().enable_unaligned_checkpoints()
+    with pytest.raises(ConfigError, match=r"partition_custom\(\) before 'reader.*unaligned\.forced=true"):
+        env.job_plan()
+    env.get_configuration().set("execution.checkpointing.unaligned.forced", True)
+    env.job_plan()
+
+
 @pytest.mark.parametrize(
     "call", [lambda e: e.set_parallelism(0), lambda e: e.set_max_parallelism(0), lambda e: e.set_parallelism(1.5)]
 )

@@ -236,7 +236,6 @@ class CheckpointSettings:
     retention: RetentionPolicy = RetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION
     num_retained: int = 1
     unaligned: bool = False
-    unaligned_forced: bool = False
     aligned_timeout_ms: int = 0
     after_tasks_finish: bool = True
     incremental: bool = False
@@ -319,7 +318,6 @@ class CheckpointSettings:
             retention=RetentionPolicy.from_option(get(config.CHECKPOINT_RETENTION)),
             num_retained=get(config.CHECKPOINT_NUM_RETAINED),
             unaligned=get(config.UNALIGNED),
-            unaligned_forced=get(config.UNALIGNED_FORCED),
             aligned_timeout_ms=get(config.ALIGNED_TIMEOUT),
             after_tasks_finish=get(config.CHECKPOINT_AFTER_FINISH),
             incremental=get(config.CHECKPOINT_INCREMENTAL),

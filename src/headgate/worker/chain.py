@@ -97,6 +97,8 @@ class OperatorChain:
             instance=f"{info.job_id[:8]}-{info.attempt}-{info.operator_id[:8]}-{info.subtask}",
             group_of=group_of,
             directory=local_directory(self._settings.tmp_dir, info),
+            ttl_query_entries=self._settings.ttl_query_entries,
+            ttl_compaction_ms=self._settings.ttl_compaction_ms,
         )
         backend = open_backend(self._settings, setup)
         restored = self._restore.operators.get(info.operator_id) if self._restore else None

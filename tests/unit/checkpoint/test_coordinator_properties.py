@@ -117,7 +117,7 @@ def test_defaults_are_flinks():
     assert (settings.num_retained, settings.retention) == (1, NEVER)
     assert settings.exactly_once
     assert settings.after_tasks_finish
-    assert (settings.unaligned, settings.unaligned_forced, settings.incremental) == (False, False, False)
+    assert (settings.unaligned, settings.incremental) == (False, False)
     assert settings.aligned_timeout_ms == 0
     assert settings.history_size == 10
     assert settings.warnings == ()
@@ -136,7 +136,6 @@ def test_every_option_arrives():
         "externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
         "num-retained": 2,
         "unaligned.enabled": True,
-        "unaligned.forced": True,
         "aligned-checkpoint-timeout": "5 s",
         "checkpoints-after-tasks-finish": False,
         "incremental": True,
@@ -154,7 +153,6 @@ def test_every_option_arrives():
         retention=ON_CANCEL,
         num_retained=2,
         unaligned=True,
-        unaligned_forced=True,
         aligned_timeout_ms=5000,
         after_tasks_finish=False,
         incremental=True,

@@ -3,12 +3,14 @@
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from headgate import StreamExecutionEnvironment
 from headgate.config import Configuration
 from headgate.connectors.files import FileSink
 from headgate.connectors.kafka.sink import KafkaSink
 from headgate.driver.checkpoints import CheckpointService
+from headgate.driver.snapshots import restore_plan
 from headgate.errors import IllegalState, StorageError
 from headgate.ids import JobId
 from headgate.records.key_groups import key_group_range
@@ -180,3 +182,25 @@ def test_a_sink_that_does_not_commit_needs_none():
     env.from_sequence(1, 9).map(str).sink_to(KafkaSink("here:1", "topic", transactional_id_prefix="job")).name("kafka")
     with pytest.raises(StorageError, match=r"the exactly-once sink 'kafka' needs"):
         service(env, FaultyStore(atomic_create=False))
+
+
+# --- in-flight data ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ignored", "kinds"), [(-1, ["KEYED", "CHANNEL"]), (1, ["KEYED"]), (2, ["KEYED", "CHANNEL"])])
+def test_the_in_flight_data_of_one_checkpoint_can_be_ignored(ignored, kinds):  # SPEC R5.11
+    env = program()
+    env.get_configuration().set("execution.state-recovery.without-channel-state.checkpoint-id", ignored)
+    manifest = snapshot_of(env, MemoryStore()).manifest
+    in_flight = StatePiece(PieceKind.CHANNEL, (Part("channels", InlineBytes(b"rows")),))
+    operators = tuple(
+        replace(op, subtasks=tuple(replace(s, pieces=(*s.pieces, in_flight)) for s in op.subtasks))
+        if op.uid == "keyed"
+        else op
+        for op in manifest.operators
+    )
+    found = restore_plan(
+        env.job_plan("job"), replace(manifest, operators=operators), claim=False, ignore_unmatched=False
+    )
+    pieces = [one for vertex in found.values() for old in vertex.operators.values() for one in old[0]]
+    assert [piece.kind.name for piece in pieces] == kinds

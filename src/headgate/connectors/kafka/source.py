@@ -34,6 +34,7 @@ _METADATA = (
     ("key", pa.binary()),
 )
 _ANSWER_SECONDS = 30.0
+_UNKNOWN = -1  # the end of a partition that was not fetched from yet
 _MOST = 10_000  # records of one poll
 _IDLE_MS = 5  # how long a reader without records is left alone
 
@@ -384,6 +385,9 @@ class KafkaReader(SourceReader[KafkaSplit]):
         self._source, self._clock = source, context.clock
         self._splits: dict[Place, KafkaSplit] = {}
         self._next: dict[Place, int] = {}  # positions: beside the splits, since they change with every record
+        self._ends: dict[
+            Place, int
+        ] = {}  # of partitions with a backlog: where it ends, or _UNKNOWN before the first fetch
         self._no_more = False
         self._idle_since: int | None = None
         self._error: HeadgateError | None = None
@@ -417,8 +421,10 @@ class KafkaReader(SourceReader[KafkaSplit]):
         for split in fresh:
             self._splits[split.place] = split
             self._next[split.place] = split.position
+            self._ends[split.place] = _UNKNOWN
         if fresh:
             partition = load().TopicPartition
+            self.backlog = True
             self._consumer.incremental_assign([partition(s.topic, s.partition, s.position) for s in fresh])
 
     def no_more_splits(self) -> None:
@@ -436,10 +442,22 @@ class KafkaReader(SourceReader[KafkaSplit]):
         if self._error is not None:
             raise self._error
         kept = self._accepted(messages)
+        if self._ends:
+            self._catch_up()
         self.finished = self._no_more and not self._splits
         batch = self._decoded(kept) if kept else None
         self._idle_since = None if kept else self._clock()
         return batch
+
+    def _catch_up(self) -> None:
+        """A partition has a backlog until the records that it had when its reader first fetched from it are read."""
+        for place, end in list(self._ends.items()):
+            if end == _UNKNOWN:
+                _, high = self._consumer.get_watermark_offsets(load().TopicPartition(*place), cached=True)
+                self._ends[place] = end = max(_UNKNOWN, high)
+            if place not in self._next or 0 <= end <= self._next[place]:
+                del self._ends[place]
+        self.backlog = bool(self._ends)
 
     def _accepted(self, messages: list[Any]) -> list[Any]:
         """The records in front of the stops; positions move on."""
@@ -467,9 +485,11 @@ class KafkaReader(SourceReader[KafkaSplit]):
         elif not is_one_of(error, "_PARTITION_EOF"):
             if not is_one_of(error, *_PASSING):
                 raise self._failure(place, error)
-        elif split.stop is not None and message.offset() >= split.stop:
+        else:
+            self._ends.pop(place, None)
             # The offset is behind the last record and whatever else is there: marks of transactions, aborted records.
-            self._stop(place)
+            if split.stop is not None and message.offset() >= split.stop:
+                self._stop(place)
 
     def _failure(self, place: Place, error: Any) -> HeadgateError:
         client, (topic, partition) = self._source.client, place
