@@ -65,7 +65,7 @@ def service(env, store, **options):
     )
 
 
-def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=SnapshotType.CHECKPOINT):
+def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=SnapshotType.CHECKPOINT, number=1):
     """A snapshot of the program, in which the operators named in `finished` had finished."""
     operators = []
     for vertex in env.job_plan("job").graph.vertices:
@@ -82,7 +82,7 @@ def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=
                     operator.id, operator.name, vertex.parallelism, vertex.max_parallelism, subtasks, operator.uid
                 )
             )
-    manifest = Manifest(1, type, JOB, "job", Attempt(1), 1000, tuple(operators))
+    manifest = Manifest(number, type, JOB, "job", Attempt(1), 1000, tuple(operators))
     return publish(store, manifest, directory or LAYOUT.checkpoint(1))
 
 
@@ -204,3 +204,16 @@ def test_the_in_flight_data_of_one_checkpoint_can_be_ignored(ignored, kinds):  #
     )
     pieces = [one for vertex in found.values() for old in vertex.operators.values() for one in old[0]]
     assert [piece.kind.name for piece in pieces] == kinds
+
+
+# --- a checkpoint, or the newer savepoint that the job stopped with -----------------------------------------------------
+
+
+@pytest.mark.parametrize(("options", "restored"), [({}, 2), ({"headgate__resume__prefer_checkpoint": "true"}, 1)])
+def test_a_resumed_job_can_prefer_its_checkpoint_to_a_newer_savepoint(options, restored):  # SPEC S6
+    env, store = program(), MemoryStore()
+    log = JobLog.start(store, LAYOUT, "job", clock=lambda: 1)
+    log.complete(snapshot_of(env, store))
+    log.complete(snapshot_of(env, store, "/data/savepoint", type=SnapshotType.SYNC_SAVEPOINT, number=2))
+    resumed = service(env, store, headgate__resume="true", **options)
+    assert {one.checkpoint_id for one in resumed.start_attempt(0).values()} == {restored}
