@@ -137,6 +137,9 @@ SPARK_MASTER = _text("headgate.spark.master", "Spark master for a session that H
 PRINT_MAX_LINES = _count("headgate.print.max-lines-per-second", 10_000, "print() drops lines beyond this rate per job and says how many.", minimum=1)
 COLLECT_MAX_UNCONFIRMED = _count("headgate.collect.max-unconfirmed", 64, "Batches of collected results on their way to the driver, per subtask.", minimum=1)
 
+LOG_FORMAT = _choice("headgate.log.format", "text", "text|json", "How log records are written to the driver's stderr: lines of text or of JSON.")
+LOG_LEVEL = _choice("headgate.log.level", "INFO", "DEBUG|INFO|WARNING|ERROR", "The least level of log records on the driver's stderr; set by --verbose and --quiet.")
+
 # --- Restart ----------------------------------------------------------------------------------------------------------
 RESTART_TYPE = _choice_or_none("restart-strategy.type", "none|disable|off|fixed-delay|exponential-delay|failure-rate", "What to do when the job fails; unset: none without checkpointing, exponential-delay with it.", "restart-strategy")
 FIXED_DELAY_ATTEMPTS = _count("restart-strategy.fixed-delay.attempts", 1, "Restarts before the job is given up.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import logging
 import queue
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from headgate.connectors.spark.epochs import EpochSink
 from headgate.connectors.spark.epochs import forget as forget_staged
 from headgate.driver.epochs import epoch_sinks
 from headgate.driver.job import JobStatus, SparkJob
+from headgate.driver.log_output import shows_progress, start_log_output
 from headgate.driver.progress import live_table
 from headgate.driver.replan import dry_run, with_key_groups
 from headgate.driver.session import get_session
@@ -48,6 +50,7 @@ from headgate.worker.operators.ends import decode_collected
 
 __all__ = ["JobClient", "JobExecutionResult", "StreamExecutionEnvironment"]
 
+_LOG = logging.getLogger(__name__)
 _COLLECT = "collect"
 _local_everywhere: dict[str, Any] | None = None
 
@@ -249,7 +252,8 @@ class StreamExecutionEnvironment:
         """Run the program and wait for its end."""
         client = self._client(job_name)
         try:
-            with live_table(client.job) if isinstance(client.job, SparkJob) else nullcontext():
+            shown = isinstance(client.job, SparkJob) and shows_progress(self._configuration)
+            with live_table(client.job) if shown else nullcontext():
                 return client.wait()
         except KeyboardInterrupt:
             client.cancel()
@@ -372,8 +376,9 @@ class StreamExecutionEnvironment:
         return periodic and bool(conf.get(config.CHECKPOINT_AFTER_FINISH))
 
     def _start(self, job_name: str | None, on_output: Callable[[str, bytes, Callable[[], None]], None]) -> Job:
+        start_log_output(self._configuration)
         for warning in self._configuration.check():
-            sys.stderr.write(f"headgate: {warning}\n")
+            _LOG.warning(warning)
         job_id = new_job_id()
         frames = self._place_frames(job_id, self._graph(job_name)[0])
         plan = self.job_plan(job_name)

@@ -187,7 +187,7 @@ def test_a_cancelled_job_keeps_its_checkpoint_and_another_goes_on_from_it(
     assert_exactly_once(tmp_path)
 
 
-def test_a_damaged_checkpoint_is_stepped_over(make_env, workers, tmp_path, capfd):  # SPEC S7: our extension
+def test_a_damaged_checkpoint_is_stepped_over(make_env, workers, tmp_path, caplog):  # SPEC S7: our extension
     options = {"execution.checkpointing.num-retained": "3", "headgate.recovery.allow-repeated-output": "true"}
     env = checkpointed(make_env(1, options), tmp_path)
     env.get_configuration().set("execution.checkpointing.data-inline-threshold", "0 kb")
@@ -206,7 +206,7 @@ def test_a_damaged_checkpoint_is_stepped_over(make_env, workers, tmp_path, capfd
     os.kill(worker.pid, signal.SIGKILL)
     client.wait(120)
     assert job.restarts >= 1
-    assert "DAMAGED, stepping back to an older one" in capfd.readouterr().err
+    assert "DAMAGED, stepping back to an older one" in caplog.text
 
 
 def test_a_savepoint_is_taken_and_a_job_starts_from_it(make_env, workers, tmp_path):  # SPEC R8.1

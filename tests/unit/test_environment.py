@@ -63,12 +63,12 @@ def test_restart_strategies_are_options():
     assert env.get_configuration().get("restart-strategy.fixed-delay.attempts") == 3
 
 
-def test_execute_refuses_unknown_options_and_warns_of_those_without_effect(capsys):
+def test_execute_refuses_unknown_options_and_warns_of_those_without_effect(caplog):
     env = local()
     env.get_configuration().set("taskmanager.numberOfTaskSlots", 4)
     env.from_collection([1]).print()
     env.execute()
-    assert capsys.readouterr().err.count("taskmanager.numberOfTaskSlots") == 1
+    assert caplog.text.count("taskmanager.numberOfTaskSlots") == 1
     env.get_configuration().set("execution.checkpointing.intervall", "1 s")
     env.from_collection([1]).print()
     with pytest.raises(ConfigError, match=r"intervall'.*did you mean 'execution\.checkpointing\.interval'"):

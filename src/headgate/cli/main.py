@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import logging
 import os
 import re
 import runpy
@@ -32,6 +33,7 @@ from headgate.cli import jobs as cli_jobs
 from headgate.cli import state as cli_state
 from headgate.cli.output import fail
 from headgate.config import Configuration
+from headgate.driver.log_output import start_log_output
 from headgate.errors import ConfigError, HeadgateError
 from headgate.storage.gc import collect, plan_gc
 from headgate.storage.layout import Attempt, JobLayout
@@ -106,6 +108,8 @@ def run(
     show_traceback: Annotated[
         bool, typer.Option("--traceback", help="Show the Python traceback of Headgate's errors.")
     ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log in detail (headgate.log.level=DEBUG).")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Log warnings and errors only.")] = False,
 ) -> None:
     """Run a program. What stands after `--` is left to the program, even if it looks like one of our options."""
     try:
@@ -122,9 +126,15 @@ def run(
             if savepoint is None:
                 raise ConfigError("--dry-run shows what becomes of a snapshot's state: name one with --from PATH")
             given.set(config.DRY_RUN, True, config.Origin.COMMAND_LINE)
+        if verbose or quiet:
+            given.set(config.LOG_LEVEL, "DEBUG" if verbose else "WARNING", config.Origin.COMMAND_LINE)
         config.set_process_defaults(given)
+        start_log_output(given)
         _run_as_main(file, args or [])
     except HeadgateError as error:
+        if config.process_defaults().get(config.LOG_FORMAT) == "json":
+            logging.getLogger("headgate").error(str(error), exc_info=show_traceback)
+            raise typer.Exit(1) from None
         raise fail(error, show_traceback) from None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from random import Random
@@ -12,6 +12,7 @@ from headgate.storage.remote import open_store
 
 __all__ = ["DriverIo"]
 
+_LOG = logging.getLogger(__name__)
 _THREADS = 4
 _EPOCH_MS = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
 
@@ -39,5 +40,4 @@ class DriverIo:
 
     def warn(self, text: str) -> None:
         """Tell the user what they should know now."""
-        sys.stderr.write(f"headgate: {text}\n")
-        sys.stderr.flush()
+        _LOG.warning(text)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import socket
-import sys
 import tempfile
 import threading
 from contextlib import suppress
@@ -23,6 +23,7 @@ from headgate.rest.operations import Operations
 
 __all__ = ["known_servers", "linger", "register"]
 
+_LOG = logging.getLogger(__name__)
 _PORTS = 100  # that many are tried from rest.port on
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -64,9 +65,7 @@ def _start(configuration: Configuration) -> str | None:
         )
     listener = _listen(address, configuration.get(config.REST_PORT))
     if listener is None:
-        sys.stderr.write(
-            f"headgate: no free port for REST from {configuration.get(config.REST_PORT)} on; going on without\n"
-        )
+        _LOG.warning("no free port for REST from %s on; the job runs without REST", configuration.get(config.REST_PORT))
         return None
     port = listener.getsockname()[1]
     hosts = list(_LOOPBACK) if address in _LOOPBACK else ["*"]

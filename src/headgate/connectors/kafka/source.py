@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +22,8 @@ from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation, as_type
 
 __all__ = ["KafkaSource", "KafkaSplit"]
+
+_LOG = logging.getLogger(__name__)
 
 BEGINNING = -2
 """The position of a partition that is read from its first record, whatever its offset is by then."""
@@ -261,7 +263,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
         except StorageError as error:
             if not self._begun:
                 raise
-            sys.stderr.write(f"headgate: {error}; the source goes on, and looks for new partitions later\n")
+            _LOG.warning("%s; the source goes on, and looks for new partitions later", error)
             return []
         finally:
             self._admin = None
