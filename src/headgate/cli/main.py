@@ -133,7 +133,7 @@ def run(
         _run_as_main(file, args or [])
     except HeadgateError as error:
         if config.process_defaults().get(config.LOG_FORMAT) == "json":
-            logging.getLogger("headgate").error(str(error), exc_info=show_traceback)
+            logging.getLogger("headgate").log(logging.ERROR, str(error), exc_info=show_traceback)
             raise typer.Exit(1) from None
         raise fail(error, show_traceback) from None
 
