@@ -90,14 +90,14 @@ class StreamExecutionEnvironment:
     @classmethod
     def get_execution_environment(
         cls, configuration: Configuration | SparkSession | None = None, spark: SparkSession | None = None
-    ) -> StreamExecutionEnvironment:
+    ) -> Self:
         """An environment on Spark: on the session you give, on the active one, or on one made at `execute`."""
         if configuration is not None and not isinstance(configuration, Configuration):
             configuration, spark = None, configuration
         return cls(configuration, spark, _local_everywhere)
 
     @classmethod
-    def local(cls, configuration: Configuration | None = None, **options: Any) -> StreamExecutionEnvironment:
+    def local(cls, configuration: Configuration | None = None, **options: Any) -> Self:
         """An environment that runs programs in this process, without Spark, deterministic, with virtual time."""
         return cls(configuration, local=options)
 
@@ -107,12 +107,12 @@ class StreamExecutionEnvironment:
         """The options; changes count until `execute`."""
         return self._configuration
 
-    def configure(self, configuration: Configuration) -> StreamExecutionEnvironment:
+    def configure(self, configuration: Configuration) -> Self:
         """Take over options."""
         self._configuration.add_all(configuration)
         return self
 
-    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
+    def set_parallelism(self, parallelism: int) -> Self:
         """The parallelism of operators that set none themselves."""
         self._configuration.set(config.PARALLELISM, check_parallelism(parallelism, "parallelism"))
         return self
@@ -121,7 +121,7 @@ class StreamExecutionEnvironment:
         """The default parallelism."""
         return int(self._configuration.get(config.PARALLELISM))
 
-    def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
+    def set_max_parallelism(self, max_parallelism: int) -> Self:
         """The number of key groups of operators that set none themselves."""
         self._configuration.set(config.MAX_PARALLELISM, check_parallelism(max_parallelism, "max parallelism"))
         return self
@@ -130,7 +130,7 @@ class StreamExecutionEnvironment:
         """The default max parallelism; -1 = derived from the parallelism."""
         return int(self._configuration.get(config.MAX_PARALLELISM))
 
-    def set_buffer_timeout(self, timeout_ms: int) -> StreamExecutionEnvironment:
+    def set_buffer_timeout(self, timeout_ms: int) -> Self:
         """How long a record may wait for its buffer to fill: 0 = not at all, -1 = until it is full."""
         if timeout_ms < -1:
             raise InvalidArgument(f"buffer timeout must be -1, 0 or positive milliseconds, got {timeout_ms}")
@@ -141,17 +141,17 @@ class StreamExecutionEnvironment:
         """The default buffer timeout in milliseconds."""
         return int(self._configuration.get(config.BUFFER_TIMEOUT))
 
-    def disable_operator_chaining(self) -> StreamExecutionEnvironment:
+    def disable_operator_chaining(self) -> Self:
         """Run every operator in a vertex of its own."""
         self._configuration.set(config.CHAINING, False)
         return self
 
-    def set_restart_strategy(self, strategy: RestartStrategyConfiguration) -> StreamExecutionEnvironment:
+    def set_restart_strategy(self, strategy: RestartStrategyConfiguration) -> Self:
         """What to do when the job fails, see `RestartStrategies`."""
         strategy.apply_to(self._configuration)
         return self
 
-    def enable_checkpointing(self, interval: int, mode: CheckpointingMode | None = None) -> StreamExecutionEnvironment:
+    def enable_checkpointing(self, interval: int, mode: CheckpointingMode | None = None) -> Self:
         """Take a checkpoint every so many milliseconds; a failed job then goes on from the newest one."""
         settings = self.get_checkpoint_config().set_checkpoint_interval(interval)
         if mode is not None:
@@ -162,7 +162,7 @@ class StreamExecutionEnvironment:
         """All settings of checkpoints."""
         return CheckpointConfig(self._configuration)
 
-    def set_state_backend(self, state_backend: StateBackend) -> StreamExecutionEnvironment:
+    def set_state_backend(self, state_backend: StateBackend) -> Self:
         """Where keyed state lives, and where its checkpoints go; see `headgate.api.state_backends`."""
         state_backend.apply_to(self._configuration)
         return self

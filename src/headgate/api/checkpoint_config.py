@@ -12,7 +12,6 @@ from headgate.config import Configuration
 __all__ = [
     "CheckpointConfig",
     "CheckpointingMode",
-    "ExternalizedCheckpointCleanup",
     "ExternalizedCheckpointRetention",
 ]
 
@@ -32,10 +31,6 @@ class ExternalizedCheckpointRetention(Enum):
     RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
 
 
-ExternalizedCheckpointCleanup = ExternalizedCheckpointRetention
-"""The name it had in older Flink programs."""
-
-
 class CheckpointConfig:
     """Reads and sets the options of `execution.checkpointing.*`.
 
@@ -43,10 +38,6 @@ class CheckpointConfig:
     >>> settings.get_checkpoint_interval(), settings.is_checkpointing_enabled()
     (1000, True)
     """
-
-    DEFAULT_TIMEOUT = 600_000
-    DEFAULT_MIN_PAUSE_BETWEEN_CHECKPOINTS = 0
-    DEFAULT_MAX_CONCURRENT_CHECKPOINTS = 1
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
@@ -110,10 +101,6 @@ class CheckpointConfig:
         self._configuration.set(config.CHECKPOINT_TOLERABLE_FAILURES, tolerable_checkpoint_failure_number)
         return self
 
-    def set_fail_on_checkpointing_errors(self, fail: bool) -> Self:
-        """False tolerates any number of failed checkpoints, True none."""
-        return self.set_tolerable_checkpoint_failure_number(0 if fail else 2**31 - 1)
-
     def set_prefer_checkpoint_for_recovery(self, prefer: bool) -> Self:
         """Let `--resume` take the newest checkpoint even if the job was stopped with a newer savepoint."""
         self._configuration.set(config.RESUME_PREFERS_CHECKPOINT, prefer)
@@ -123,13 +110,10 @@ class CheckpointConfig:
         """Whether `--resume` passes over a newer savepoint."""
         return self._configuration.get(config.RESUME_PREFERS_CHECKPOINT)
 
-    def enable_externalized_checkpoints(self, retention: ExternalizedCheckpointRetention) -> Self:
+    def set_externalized_checkpoint_retention(self, retention: ExternalizedCheckpointRetention) -> Self:
         """What becomes of the retained checkpoints when the job ends."""
         self._configuration.set(config.CHECKPOINT_RETENTION, retention.value)
         return self
-
-    set_externalized_checkpoint_retention = enable_externalized_checkpoints
-    set_externalized_checkpoint_cleanup = enable_externalized_checkpoints
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
         """Whether barriers may overtake records."""
