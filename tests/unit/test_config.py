@@ -1,4 +1,3 @@
-import doctest
 from datetime import timedelta
 
 import pytest
@@ -488,7 +487,3 @@ def test_process_defaults_are_copied_both_ways():
         assert config.process_defaults().get(config.PARALLELISM) == 5
     finally:
         config.set_process_defaults(Configuration())
-
-
-def test_the_examples_in_the_docstrings_run():
-    assert doctest.testmod(config).failed == 0

@@ -189,11 +189,13 @@ def test_a_failed_job_raises_its_error():
         client.get_job_execution_result()
 
 
-def test_the_result():
+def test_the_result(monkeypatch):
+    now = iter([100.0, 102.5])
+    monkeypatch.setattr("headgate.job_client.time.monotonic", lambda: next(now))
     client = JobClient(Job(JobStatus.FINISHED))
     result = client.wait()
     assert result.get_job_id() == client.get_job_id()
-    assert result.get_net_runtime() >= 0
+    assert result.get_net_runtime() == 2500
 
 
 @pytest.mark.parametrize(

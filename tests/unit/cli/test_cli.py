@@ -1,4 +1,3 @@
-import doctest
 import stat
 import sys
 
@@ -6,7 +5,6 @@ import pytest
 from typer.testing import CliRunner
 
 from headgate import config
-from headgate.cli import main as cli
 from headgate.cli.main import app, check_checkpoint_dir, check_java, check_package, check_slots
 from headgate.config import Configuration
 
@@ -222,8 +220,3 @@ def test_slots():
     assert str(check_slots("spark://x:7077", broken)) == (
         "FAIL  Spark spark://x:7077 does not start: no master -> check the master's address and its log"
     )
-
-
-def test_the_examples_in_the_docstrings_run(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    assert doctest.testmod(cli).failed == 0
