@@ -5,7 +5,8 @@ import pytest
 from typer.testing import CliRunner
 
 from headgate import config
-from headgate.cli.main import app, check_checkpoint_dir, check_java, check_package, check_slots
+from headgate.cli.doctor import check_checkpoint_dir, check_java, check_package, check_slots
+from headgate.cli.main import app
 from headgate.config import Configuration
 
 FAILS = """
@@ -139,7 +140,7 @@ def test_doctor_reports_each_check_and_the_options(invoke, tmp_path, fake_java):
     assert not (tmp_path / "new").exists()
 
 
-def test_doctor_fails_with_the_mend(invoke, tmp_path, fake_java):
+def test_doctor_fails_with_what_to_do(invoke, tmp_path, fake_java):
     (tmp_path / "file").write_text("")
     result = invoke("doctor", "--no-spark", "--checkpoint-dir", tmp_path / "file")
     assert result.exit_code == 1
