@@ -1,4 +1,7 @@
-"""The execution environment: builds programs and runs them, on Spark or in the local runtime."""
+"""The execution environment: builds programs and runs them, on Spark or in the local runtime.
+
+It is used in the threads of the program, which is the driver.
+"""
 
 from __future__ import annotations
 
@@ -52,11 +55,12 @@ __all__ = ["JobClient", "JobExecutionResult", "StreamExecutionEnvironment"]
 
 _LOG = logging.getLogger(__name__)
 _COLLECT = "collect"
+_OnOutput = Callable[[str, bytes, Callable[[], None]], None]
 _local_everywhere: dict[str, Any] | None = None
 
 
 def use_local_runtime(options: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Make `get_execution_environment` give local environments, or (None) those on Spark again; what was set before.
+    """Make `get_execution_environment` return local environments, or (None) those on Spark again; the previous setting.
 
     For `headgate.testing.local_runtime`, so that a whole program can be tested as it is.
     """
@@ -104,11 +108,11 @@ class StreamExecutionEnvironment:
     # --- settings ---------------------------------------------------------------------------------------------------
 
     def get_configuration(self) -> Configuration:
-        """The options; changes count until `execute`."""
+        """The options; changes have an effect until `execute`."""
         return self._configuration
 
     def configure(self, configuration: Configuration) -> Self:
-        """Take over options."""
+        """Copy options into this environment."""
         self._configuration.add_all(configuration)
         return self
 
@@ -152,7 +156,7 @@ class StreamExecutionEnvironment:
         return self
 
     def enable_checkpointing(self, interval: int, mode: CheckpointingMode | None = None) -> Self:
-        """Take a checkpoint every so many milliseconds; a failed job then goes on from the newest one."""
+        """Take a checkpoint every `interval` milliseconds; a failed job continues from the newest one."""
         settings = self.get_checkpoint_config().set_checkpoint_interval(interval)
         if mode is not None:
             settings.set_checkpointing_mode(mode)
@@ -189,7 +193,7 @@ class StreamExecutionEnvironment:
         return self.from_collection(elements, type_info)
 
     def from_sequence(self, start: int, end: int, *, rate: float | None = None) -> DataStream:
-        """The integers start .. end, both included, in parallel; with `rate` at most so many a second."""
+        """The integers start .. end, both included, in parallel; `rate` limits the records per second."""
         return self.from_source(SequenceSource(start, end, as_type("bigint")), "Sequence Source", rate=rate)
 
     def from_datagen(
@@ -220,7 +224,7 @@ class StreamExecutionEnvironment:
         return self.from_source(DataFrameSource(frame), source_name, rate=rate)
 
     def from_source(self, source: Source[Any], source_name: str = "Source", *, rate: float | None = None) -> DataStream:
-        """A stream from a source object; with `rate` it gives at most so many records a second, over all subtasks."""
+        """A stream from a source object; `rate` limits the records per second, over all subtasks."""
         if rate is not None:
             source = limited(source, rate)
         node = self._pipeline.add(source_name, OperatorSpec("source", source), [], source.type, call_site())
@@ -274,8 +278,8 @@ class StreamExecutionEnvironment:
         channel = f"{_COLLECT}-{next(self._channels)}"
         stream.collect_into(channel)
         results = _Results(stream.get_type(), channel, _Printer(self._configuration).take)
-        job = self._start(job_name, results.take)
-        return results.iterate(job)
+        results.job = self._start(job_name, results.take)
+        return results
 
     def foreach_epoch(self, stream: DataStream, function: Callable[[Any, int], object]) -> DataStreamSink:
         """Give each completed checkpoint's output to a function (see DataStream.foreach_epoch)."""
@@ -332,7 +336,7 @@ class StreamExecutionEnvironment:
         return make_plan(graph, layout, settings)
 
     def _check_sinks(self, graph: JobGraph) -> None:
-        """Sinks that commit on the driver do so with checkpoints."""
+        """Sinks that commit on the driver need checkpoints."""
         for operator in (operator for some in epoch_sinks(graph).values() for operator in some):
             where = f"sink '{operator.name}' ({operator.call_site})"
             if not self._waits_for_final_checkpoint():
@@ -359,7 +363,7 @@ class StreamExecutionEnvironment:
             )
 
     def _replanner(self, job_name: str | None) -> Callable[[int], JobPlan]:
-        """What plans the same program with another parallelism, whatever is added to it meanwhile."""
+        """A function that plans the program as it is now with another parallelism."""
         other = copy.copy(self)
         other._pipeline = self._pipeline.copy()  # noqa: SLF001 - of its own class
         other._configuration = Configuration(self._configuration)  # noqa: SLF001
@@ -375,7 +379,7 @@ class StreamExecutionEnvironment:
         periodic = conf.get(config.CHECKPOINT_INTERVAL) is not None and self._local is None
         return periodic and bool(conf.get(config.CHECKPOINT_AFTER_FINISH))
 
-    def _start(self, job_name: str | None, on_output: Callable[[str, bytes, Callable[[], None]], None]) -> Job:
+    def _start(self, job_name: str | None, on_output: _OnOutput) -> Job:
         start_log_output(self._configuration)
         for warning in self._configuration.check():
             _LOG.warning(warning)
@@ -400,7 +404,7 @@ class StreamExecutionEnvironment:
         return job
 
     def _place_frames(self, job_id: JobId, graph: JobGraph) -> list[DataFrameSource]:
-        """The DataFrames that are sources of a job; each is told where its rows are kept, for this job."""
+        """The DataFrames that are sources of a job; each gets the directory for its rows."""
         functions = (unlimited(operator.spec.function) for v in graph.vertices for operator in v.operators)
         frames = [function for function in functions if isinstance(function, DataFrameSource)]
         layout = StorageSettings.of(self._configuration).layout(job_id) if frames else None
@@ -435,7 +439,7 @@ def _forget_staged(settings: StorageSettings, job: SparkJob, operator_id: str) -
 
 
 class _Printer:
-    """Printed lines on the driver's stdout, at most so many a second; the rest is counted, not kept."""
+    """Printed lines on the driver's stdout, up to a number per second; the others are counted and dropped."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._limit = configuration.get(config.PRINT_MAX_LINES)
@@ -459,7 +463,7 @@ class _Printer:
         confirm()
 
     def report_dropped(self) -> None:
-        """Say how many lines were not shown: after each second, and when the job has ended."""
+        """Print how many lines were not shown: after each second, and when the job has ended."""
         if self._dropped:
             sys.stdout.write(
                 f"... {self._dropped} lines not shown (headgate.print.max-lines-per-second = {self._limit})\n"
@@ -467,31 +471,22 @@ class _Printer:
             self._dropped = 0
 
 
-class _Results:
-    """Records on their way to an iterator on the driver; a batch is confirmed when it was taken out."""
+class _Results(Iterator[Any]):
+    """Records of one stream on the driver, until the job ends; a batch is confirmed when it is taken from the queue."""
 
-    def __init__(
-        self, type: TypeInformation, channel: str, otherwise: Callable[[str, bytes, Callable[[], None]], None]
-    ) -> None:
+    job: Job
+
+    def __init__(self, type: TypeInformation, channel: str, otherwise: _OnOutput) -> None:
         self._type, self._channel, self._otherwise = type, channel, otherwise
-        self._queue: queue.SimpleQueue[tuple[bytes, Callable[[], None]]] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[tuple[bytes, Callable[[], None]]] = queue.SimpleQueue()
+        self._rows: Iterator[Any] = iter(())
+        self._closed = False
 
     def take(self, channel: str, payload: bytes, confirm: Callable[[], None]) -> None:
         if channel == self._channel:
-            self._queue.put((payload, confirm))
+            self._batches.put((payload, confirm))
         else:
             self._otherwise(channel, payload, confirm)
-
-    def iterate(self, job: Job) -> Records:
-        """The records until the job ends; an iterator that is closed early cancels the job."""
-        return _ResultIterator(self._queue, self._type, job)
-
-
-class _ResultIterator(Iterator[Any]):
-    def __init__(self, batches: Any, type: TypeInformation, job: Job) -> None:
-        self._batches, self._type, self.job = batches, type, job
-        self._rows: Iterator[Any] = iter(())
-        self._closed = False
 
     def __next__(self) -> Any:
         while True:
@@ -532,19 +527,19 @@ class _ResultIterator(Iterator[Any]):
 
 
 class _LocalJob:
-    """A job of the local runtime: runs when it is made, in this thread."""
+    """A job of the local runtime; it runs in the constructor, in the calling thread."""
 
     def __init__(
         self,
         plan: JobPlan,
-        on_output: Callable[[str, bytes, Callable[[], None]], None],
+        on_output: _OnOutput,
         options: dict[str, Any],
     ) -> None:
         self.status = JobStatus.RUNNING
         self.error: HeadgateError | None = None
         options = dict(options)
         until = options.pop("until", None)
-        run = LocalRun(plan, lambda channel, payload: on_output(channel, payload, _nothing), **options)
+        run = LocalRun(plan, lambda channel, payload: on_output(channel, payload, lambda: None), **options)
         self.job_id = run.job_id
         try:
             run.run(until)
@@ -564,10 +559,6 @@ class _LocalJob:
             raise self.error
         if self.status is JobStatus.CANCELED:
             raise JobCancelled("the job was cancelled")
-
-
-def _nothing() -> None:
-    """Nothing to confirm in one process."""
 
 
 def _directories(text: str | None) -> tuple[str, ...]:
