@@ -255,7 +255,7 @@ def test_results_are_kept_for_a_while():
         operations.find("savepoint", request)
 
 
-def test_who_waits_for_a_result_hears_it_before_the_process_ends():
+def test_results_are_read_before_the_process_ends():
     """`headgate stop` asks until the job has stopped, and then the driver's process ends at once."""
     operations = Operations(300)
     started = time.monotonic()
@@ -271,7 +271,7 @@ def test_who_waits_for_a_result_hears_it_before_the_process_ends():
 
     asking = threading.Thread(target=ask)
     asking.start()
-    operations._heard.clear()
+    operations._delivered.clear()
     operations.linger(5.0)
     assert heard == ["path"]
     asking.join()
