@@ -32,10 +32,7 @@ from headgate.api.functions import (
 )
 from headgate.api.state_backends import (
     EmbeddedRocksDBStateBackend,
-    FsStateBackend,
     HashMapStateBackend,
-    MemoryStateBackend,
-    RocksDBStateBackend,
     StateBackend,
 )
 from headgate.api.stream import ConnectedStreams, DataStream, KeyedStream
@@ -96,7 +93,6 @@ __all__ = [
     "ExternalizedCheckpointRetention",
     "FilterFunction",
     "FlatMapFunction",
-    "FsStateBackend",
     "Function",
     "GraphError",
     "HashMapStateBackend",
@@ -118,7 +114,6 @@ __all__ = [
     "MapFunction",
     "MapState",
     "MapStateDescriptor",
-    "MemoryStateBackend",
     "NotEnoughSlots",
     "OutputTag",
     "Partitioner",
@@ -127,7 +122,6 @@ __all__ = [
     "ReducingState",
     "ReducingStateDescriptor",
     "RestartStrategies",
-    "RocksDBStateBackend",
     "Row",
     "RuntimeContext",
     "SinkFunction",

@@ -57,7 +57,7 @@ class Subtask:
 
     def readable(self):
         full = self.room is not None and sum(map(len, self.queues.values())) >= self.room
-        if full and not self.gate.needs_reading:  # DESIGN 3: read on only while a barrier has not been read
+        if full and not self.gate.needs_reading:  # SPEC R6.5: read on only while a barrier has not been read
             return []
         return [channel for channel, wire in self.wires.items() if wire]
 

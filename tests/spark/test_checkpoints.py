@@ -13,17 +13,17 @@ from spark_kit import wait_until
 
 from headgate import (
     CheckpointingMode,
-    FsStateBackend,
     KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
     MapStateDescriptor,
     RestartStrategies,
     ValueStateDescriptor,
 )
-from headgate.api.checkpoint_config import ExternalizedCheckpointCleanup
 from headgate.api.two_phase import FileSink
 from headgate.driver.job import JobStatus
 from headgate.errors import IllegalState, StorageError
+from headgate.pyflink.datastream.checkpoint_config import CheckpointConfig, ExternalizedCheckpointCleanup
+from headgate.pyflink.datastream.state_backend import FsStateBackend
 
 COUNT, KEYS = 12_000, 10
 INPUT = "k bigint, v bigint"
@@ -187,7 +187,7 @@ def test_a_cancelled_job_keeps_its_checkpoint_and_another_goes_on_from_it(
     assert_exactly_once(tmp_path)
 
 
-def test_a_damaged_checkpoint_is_stepped_over(make_env, workers, tmp_path, capfd):  # SPEC S7: our extension
+def test_a_damaged_checkpoint_is_stepped_over(make_env, workers, tmp_path, caplog):  # SPEC S7: our extension
     options = {"execution.checkpointing.num-retained": "3", "headgate.recovery.allow-repeated-output": "true"}
     env = checkpointed(make_env(1, options), tmp_path)
     env.get_configuration().set("execution.checkpointing.data-inline-threshold", "0 kb")
@@ -206,7 +206,7 @@ def test_a_damaged_checkpoint_is_stepped_over(make_env, workers, tmp_path, capfd
     os.kill(worker.pid, signal.SIGKILL)
     client.wait(120)
     assert job.restarts >= 1
-    assert "DAMAGED, stepping back to an older one" in capfd.readouterr().err
+    assert "DAMAGED, stepping back to an older one" in caplog.text
 
 
 def test_a_savepoint_is_taken_and_a_job_starts_from_it(make_env, workers, tmp_path):  # SPEC R8.1
@@ -235,26 +235,26 @@ def test_a_checkpoint_directory_that_cannot_be_written_fails_the_job(make_env, w
 
 
 def seed_000(env):
+    settings = CheckpointConfig(env.get_configuration())
     env.enable_checkpointing(1000)
-    env.get_checkpoint_config().set_checkpointing_mode(CheckpointingMode.EXACTLY_ONCE)
-    env.get_checkpoint_config().set_min_pause_between_checkpoints(500)
-    env.get_checkpoint_config().set_checkpoint_timeout(60000)
-    env.get_checkpoint_config().set_max_concurrent_checkpoints(1)
-    env.get_checkpoint_config().enable_externalized_checkpoints(ExternalizedCheckpointCleanup.RETAIN_ON_CANCELLATION)
-    env.get_checkpoint_config().set_prefer_checkpoint_for_recovery(True)
+    settings.set_checkpointing_mode(CheckpointingMode.EXACTLY_ONCE)
+    settings.set_min_pause_between_checkpoints(500)
+    settings.set_checkpoint_timeout(60000)
+    settings.set_max_concurrent_checkpoints(1)
+    settings.enable_externalized_checkpoints(ExternalizedCheckpointCleanup.RETAIN_ON_CANCELLATION)
+    settings.set_prefer_checkpoint_for_recovery(True)
 
 
 def seed_004(env):
+    settings = CheckpointConfig(env.get_configuration())
     env.enable_checkpointing(1000)
-    env.get_checkpoint_config().set_checkpointing_mode(CheckpointingMode.EXACTLY_ONCE)
-    env.get_checkpoint_config().set_min_pause_between_checkpoints(500)
-    env.get_checkpoint_config().set_checkpoint_timeout(60000)
-    env.get_checkpoint_config().set_tolerable_checkpoint_failure_number(2)
-    env.get_checkpoint_config().set_max_concurrent_checkpoints(1)
-    env.get_checkpoint_config().set_externalized_checkpoint_cleanup(
-        ExternalizedCheckpointCleanup.RETAIN_ON_CANCELLATION
-    )
-    env.get_checkpoint_config().enable_unaligned_checkpoints()
+    settings.set_checkpointing_mode(CheckpointingMode.EXACTLY_ONCE)
+    settings.set_min_pause_between_checkpoints(500)
+    settings.set_checkpoint_timeout(60000)
+    settings.set_tolerable_checkpoint_failure_number(2)
+    settings.set_max_concurrent_checkpoints(1)
+    settings.set_externalized_checkpoint_cleanup(ExternalizedCheckpointCleanup.RETAIN_ON_CANCELLATION)
+    settings.enable_unaligned_checkpoints()
 
 
 @pytest.mark.parametrize("example", [seed_000, seed_004])

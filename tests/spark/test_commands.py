@@ -112,7 +112,7 @@ def savepoints(machine):
         assert "the job needs 200 task slots, but Spark has 16" in machine.headgate(
             "rescale", "totals", "-p", "100", code=1
         )
-        assert "there is no job 'total'; jobs that are known:" in machine.headgate("stop", "total", code=1)
+        assert "there is no job 'total'; known jobs:" in machine.headgate("stop", "total", code=1)
         shown = machine.headgate("gc", f"{machine.directory}/checkpoints", "--dry-run")
         assert re.search(rf"^job {job_id}: \d+ files, \d+ bytes would be deleted$", shown, re.MULTILINE)
         last = machine.headgate("stop", "totals", "--target", machine.savepoints).strip()

@@ -32,7 +32,7 @@ def rows(directory):
     return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
 
-def test_a_killed_driver_is_followed_by_another(tmp_path):  # DESIGN 6, SPEC R9.2
+def test_a_killed_driver_is_followed_by_another(tmp_path):  # SPEC R9.2
     first = headgate_run(tmp_path)
     try:
         wait_until(lambda: newest_checkpoint(tmp_path) >= 5 or first.poll() is not None, 90, "five checkpoints")

@@ -8,8 +8,8 @@ committed again (so committing twice must do no harm) and the open one is aborte
 from __future__ import annotations
 
 import json
+import logging
 import os
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -31,6 +31,8 @@ from headgate.records.types import Row
 from headgate.state.api import ListStateDescriptor
 
 __all__ = ["FileSink", "TwoPhaseCommitSinkFunction"]
+
+_LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -122,9 +124,13 @@ class TwoPhaseCommitSinkFunction(SinkFunction, CheckpointedFunction, ABC, Generi
             timeout = self.transaction_timeout
             if not self.ignore_failures_after_timeout or timeout is None or age <= timeout:
                 raise
-            sys.stderr.write(
-                f"headgate: transaction {pending.transaction!r} of checkpoint {pending.checkpoint_id} is LOST: it is {age:.0f} s "
-                f"old, and its timeout is {timeout:.0f} s: {error}\n"
+            _LOG.error(
+                "transaction %r of checkpoint %s is LOST: it is %.0f s old, and its timeout is %.0f s: %s",
+                pending.transaction,
+                pending.checkpoint_id,
+                age,
+                timeout,
+                error,
             )
 
     def open(self, runtime_context: RuntimeContext) -> None:

@@ -470,7 +470,8 @@ def restore_plan(
             continue
         saved = [op for op in saved_operators(found.values()).values() if op.keyed or vertex.max_parallelism_set]
         restored_max_parallelism(vertex.name, saved, vertex.parallelism, vertex.max_parallelism)
-        operators = {str(op_id): _left(op) for op_id, op in found.items()}
+        dropped = plan.settings.without_channel_state == manifest.checkpoint_id
+        operators = {str(op_id): _left(op, without_channel_state=dropped) for op_id, op in found.items()}
         finished[vertex.id] = _finished_before(vertex, found)
         restore[vertex.id] = VertexRestore(
             manifest.checkpoint_id,
@@ -513,9 +514,11 @@ def _finished_before(vertex: Vertex, found: Mapping[OperatorId, mf.OperatorManif
     return FinishedState.PARTLY if some else FinishedState.RUNNING
 
 
-def _left(operator: mf.OperatorManifest) -> list[tuple[mf.StatePiece, ...] | None]:
+def _left(operator: mf.OperatorManifest, *, without_channel_state: bool) -> list[tuple[mf.StatePiece, ...] | None]:
     left: list[tuple[mf.StatePiece, ...] | None] = [None] * operator.parallelism
     for subtask in operator.subtasks:
         if not subtask.finished:
-            left[subtask.index] = subtask.pieces
+            left[subtask.index] = tuple(
+                piece for piece in subtask.pieces if not (without_channel_state and piece.kind is mf.PieceKind.CHANNEL)
+            )
     return left

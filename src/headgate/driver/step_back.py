@@ -1,4 +1,4 @@
-"""Whether a damaged checkpoint may be passed over for an older one (DESIGN 6)."""
+"""Whether a damaged checkpoint may be passed over for an older one (SPEC S7)."""
 
 from __future__ import annotations
 

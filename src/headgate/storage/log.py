@@ -1,4 +1,4 @@
-"""The job log: who may complete checkpoints, and under which number (DESIGN 6).
+"""The job log: who may complete checkpoints, and under which number.
 
     <job>/log/000000000001   epoch 1 starts
     <job>/log/000000000002   chk-1 completed               commit number 2

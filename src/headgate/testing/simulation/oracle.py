@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from headgate import config
 from headgate.config import Configuration
 from headgate.driver.epochs import epoch_sinks
 from headgate.driver.snapshots import prepared_of, restore_plan
@@ -29,7 +30,7 @@ class Oracle:
 
     def __init__(self, run: str, configuration: Configuration, store: MemoryStore, records: int) -> None:
         self._run, self._records = run, records
-        self._exactly_once = configuration.get("execution.checkpointing.mode") == "EXACTLY_ONCE"
+        self._exactly_once = configuration.get(config.CHECKPOINT_MODE) == "EXACTLY_ONCE"
         self._ended = False  # some subtask has finished: from then on its keys have no state (SPEC R4.5)
         self._store = MemoryStore()
         self._store.objects = store.objects  # the same files, without faults

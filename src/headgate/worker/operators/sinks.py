@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +17,8 @@ from headgate.state.operator import OperatorStateBackend
 from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
 
 __all__ = ["TwoPhaseSink", "prepared_in"]
+
+_LOG = logging.getLogger(__name__)
 
 _WRITER = ListStateDescriptor("writer")
 _COMMITTABLES = ListStateDescriptor("committables")
@@ -146,9 +148,7 @@ class TwoPhaseSink(Operator):
         return CommitRequest(request.committable, request.commit_number, request.tries + 1)
 
     def _report(self, request: CommitRequest[Any]) -> None:
-        sys.stderr.write(
-            f"headgate: sink '{self.operator.name}': {request.committable!r} was DROPPED: {request.dropped}\n"
-        )
+        _LOG.error("sink '%s': %r was DROPPED: %s", self.operator.name, request.committable, request.dropped)
 
     def close(self) -> None:
         for part in (self._writer, self._committer):
