@@ -44,7 +44,7 @@ from headgate.local import LocalRun
 from headgate.records.types import TypeInformation, as_type
 from headgate.rest import linger, register
 from headgate.storage.settings import StorageSettings
-from headgate.worker.operators.ends import decode_collected
+from headgate.worker.operators.sinks import decode_collected
 
 __all__ = ["JobClient", "JobExecutionResult", "StreamExecutionEnvironment"]
 

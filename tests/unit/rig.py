@@ -11,7 +11,7 @@ from headgate.graph.plan import JobPlan, VertexPlan
 from headgate.graph.task_info import TaskInfo
 from headgate.records.batch import Batch
 from headgate.records.frames import DRAIN, Frame, Kind, pack, read_frames
-from headgate.worker.operators.ends import decode_collected
+from headgate.worker.operators.sinks import decode_collected
 from headgate.worker.subtask import Relay, Subtask
 
 

@@ -273,7 +273,9 @@ class DataStream(_Named):
     # --- sinks ------------------------------------------------------------------------------------------------------
 
     def add_sink(self, sink: Any) -> DataStreamSink:
-        """Hand every record to a SinkFunction."""
+        """Pass every record to a SinkFunction; a `Sink` (a TwoPhaseCommitSinkFunction is one) is the same as in `sink_to`."""
+        if isinstance(sink, Sink):
+            return self.sink_to(sink)
         callable_of(sink, "invoke", "add_sink()")
         return DataStreamSink(self._add("Sink", OperatorSpec("sink", sink), PICKLED))
 

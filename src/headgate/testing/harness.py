@@ -13,6 +13,7 @@ import numpy as np
 
 from headgate.api import functions as f
 from headgate.api.functions import OutputTag
+from headgate.api.sink import Sink
 from headgate.api.stream import DataStream, DataStreamSink
 from headgate.checkpoint.types import Barrier
 from headgate.config import Configuration
@@ -42,6 +43,7 @@ _ONE_INPUT: dict[type, str] = {
     f.ProcessFunction: "process",
     f.KeyedProcessFunction: "process",
     f.SinkFunction: "add_sink",
+    Sink: "add_sink",
 }
 _TWO_INPUTS: dict[type, str] = {
     f.CoMapFunction: "map",

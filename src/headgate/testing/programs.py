@@ -12,7 +12,7 @@ from headgate.config import Configuration
 from headgate.environment import StreamExecutionEnvironment, use_local_runtime
 from headgate.errors import IllegalState, InvalidArgument
 from headgate.local import LocalRun
-from headgate.worker.operators.ends import decode_collected
+from headgate.worker.operators.sinks import decode_collected
 
 __all__ = ["RunResult", "local_runtime", "run"]
 

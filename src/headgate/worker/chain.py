@@ -20,8 +20,8 @@ from headgate.state.parquet.keyed import CANONICAL, as_native
 from headgate.worker.failures import OperatorFailure
 from headgate.worker.local_state import local_directory, open_backend
 from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
-from headgate.worker.operators.ends import SourceOperator
 from headgate.worker.operators.registry import make_operator
+from headgate.worker.operators.sources import SourceOperator
 from headgate.worker.services import SubtaskServices
 from headgate.worker.snapshot import SubtaskRestore
 

@@ -4,9 +4,9 @@ import pytest
 from rig import Services, event, plan_of, vertex_plan, work_off
 
 from headgate import KeyedProcessFunction
-from headgate.api.two_phase import FileSink
 from headgate.checkpoint.types import Barrier
 from headgate.config import Configuration
+from headgate.connectors.files import FileSink
 from headgate.driver.step_back import StepBack
 from headgate.errors import StorageError
 from headgate.graph.task_info import TaskInfo
@@ -17,7 +17,7 @@ from headgate.worker.subtask import Subtask
 
 
 def program(env):
-    env.from_sequence(1, 9).add_sink(FileSink("/nowhere")).name("files")
+    env.from_sequence(1, 9).sink_to(FileSink("/nowhere")).name("files")
 
 
 def bare(env):

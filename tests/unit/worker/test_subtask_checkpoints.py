@@ -11,7 +11,7 @@ from rig import Services, data, event, frames_to, plan_of, subtask, taken, work_
 from headgate import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, local
 from headgate.checkpoint.types import Barrier
 from headgate.records.frames import Kind
-from headgate.worker.operators.ends import decode_collected
+from headgate.worker.operators.sinks import decode_collected
 from headgate.worker.subtask import Status, Subtask
 
 BARRIER, END_OF_DATA, END_OF_PARTITION = Kind.BARRIER, Kind.END_OF_DATA, Kind.END_OF_PARTITION

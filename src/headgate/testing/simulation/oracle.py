@@ -17,8 +17,8 @@ from headgate.testing.simulation.cluster import Attempt, Driver
 from headgate.testing.simulation.world import COUNT, Violation, key_of, worlds
 from headgate.testing.storage_faults import MemoryStore
 from headgate.worker.operators.base import Operator
-from headgate.worker.operators.ends import SourceOperator
 from headgate.worker.operators.keyed import KeyedOperator
+from headgate.worker.operators.sources import SourceOperator
 from headgate.worker.subtask import Subtask
 
 __all__ = ["Oracle"]

@@ -26,7 +26,7 @@ from headgate.api.sink import (
     WriterContext,
 )
 from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
-from headgate.api.two_phase import TwoPhaseCommitSinkFunction
+from headgate.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from headgate.environment import StreamExecutionEnvironment
 from headgate.records.batch import Batch
 from headgate.state.api import MapStateDescriptor, ValueStateDescriptor
@@ -99,7 +99,6 @@ class WorldSink(TwoPhaseCommitSinkFunction[str]):
     """Writes to the world of its run."""
 
     def __init__(self, run: str) -> None:
-        super().__init__()
         self._run, self._subtask = run, 0
 
     @property
@@ -108,7 +107,6 @@ class WorldSink(TwoPhaseCommitSinkFunction[str]):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._subtask = runtime_context.get_index_of_this_subtask()
-        super().open(runtime_context)
 
     def begin_transaction(self) -> str:
         return self._world.begin(self._subtask)
