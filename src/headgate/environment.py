@@ -30,9 +30,9 @@ from headgate.connectors.spark.epochs import forget as forget_staged
 from headgate.driver.epochs import epoch_sinks
 from headgate.driver.job import JobStatus, SparkJob
 from headgate.driver.progress import live_table
-from headgate.driver.replan import dry_run, saved_key_groups, with_key_groups
+from headgate.driver.replan import dry_run, with_key_groups
 from headgate.driver.session import get_session
-from headgate.driver.snapshots import named_manifest
+from headgate.driver.snapshots import named_manifest, saved_operators
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument, JobCancelled
 from headgate.graph.job_graph import Inlet, JobGraph, OperatorSpec, Pipeline, build_job_graph
 from headgate.graph.levels import Layout, as_json, describe, lay_out
@@ -367,7 +367,7 @@ class StreamExecutionEnvironment:
             return _LocalJob(plan, on_output, self._local)
         manifest = named_manifest(self._configuration)
         if manifest is not None:
-            plan = with_key_groups(plan, saved_key_groups(manifest))
+            plan = with_key_groups(plan, saved_operators(manifest.operators))
             if self._configuration.get("headgate.dry-run"):
                 raise SystemExit(dry_run(plan, manifest, self._configuration))
         checkpointing = self.get_checkpoint_config().is_checkpointing_enabled()

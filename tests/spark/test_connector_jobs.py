@@ -236,12 +236,26 @@ def test_a_data_frame(make_env, spark, workers, tmp_path):
 
 
 def test_a_data_frame_is_read_on_after_a_kill(make_env, spark, workers, tmp_path):
-    env = checkpointed(make_env(2), tmp_path)
+    env = checkpointed(make_env(6), tmp_path)  # the wider, the longer until the last reader is connected
     frame = spark.range(0, COUNT, 1, 5).selectExpr("id", "'x' as word").orderBy("word")
     rows = env.from_dataframe(frame, rate=4000)
     rows.rebalance().sink_to(FileSink(f"{tmp_path}/out", "parquet"))
     run_with_kills(env, "frame", victims=[(1, 0), (1, 1)])  # so few rows have one reader, the others have finished
     assert parquet_ids(f"{tmp_path}/out") == Counter(range(COUNT))
+
+
+def test_a_bounded_file_source_ends_after_a_rescale(make_env, spark, workers, tmp_path):  # SPEC R9.4
+    spark.range(0, 3 * COUNT, 1, 1).selectExpr("id", "'x' as word").write.parquet(f"{tmp_path}/in")
+    env = checkpointed(make_env(2), tmp_path)
+    rows = env.from_source(FileSource(f"{tmp_path}/in", "parquet"), "Files", rate=8000)
+    rows.rebalance().sink_to(FileSink(f"{tmp_path}/out", "parquet"))
+    client = env.execute_async("files")
+    assert client.job.wait_running(60)
+    wait_until(lambda: completed(client.job) > 2, 30, "three checkpoints")
+    client.rescale(6)  # one reader has the file; the others ask at once
+    client.wait(60)
+    assert client.job.restarts == 0
+    assert parquet_ids(f"{tmp_path}/out") == Counter(range(3 * COUNT))
 
 
 def test_a_data_frame_in_two_jobs(make_env, spark, workers, tmp_path):

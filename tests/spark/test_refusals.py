@@ -61,7 +61,7 @@ def test_another_max_parallelism(make_env, workers):  # SPEC R3.3
         keyed(env)
 
     ignore = {"execution.state-recovery.ignore-unclaimed-state": "true"}
-    with pytest.raises(HeadgateError, match=r"max parallelism mismatch.*128 key groups.*64"):
+    with pytest.raises(HeadgateError, match=r"max parallelism mismatch.*stored with 128, the program sets 64"):
         started(make_env, CANONICAL, program, **ignore).wait(60)
 
 

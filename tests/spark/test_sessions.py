@@ -152,7 +152,7 @@ def test_more_subtasks_than_key_groups(make_env):
 def test_a_session_of_the_users_own():
     found = run_program("users_session.py")
     for key, value in REQUIRED.items():
-        if key in ("spark.python.udf.pipelined.enabled", "spark.speculation"):
+        if key in ("spark.python.udf.pipelined.enabled", "spark.speculation", "spark.task.maxFailures"):
             assert f"  {key} = {value}   (now {'true' if 'speculation' in key else 'unset'})" in found["missing"]
         else:
             assert key not in found["missing"]  # right by default

@@ -440,7 +440,16 @@ def test_a_session_that_lacks_settings_is_told_all_of_them():
     assert lines[0] == "the SparkSession lacks settings that must be there when the application starts:"
     assert "  spark.python.udf.pipelined.enabled = true   (now unset)" in lines
     assert "  spark.speculation = false   (now true)" in lines
+    assert "  spark.task.maxFailures = 1   (now unset)" in lines
     assert lines[-1].startswith("add them to the builder: for k, v in headgate.spark_conf().items()")
+
+
+def test_a_session_whose_tasks_are_started_again():
+    conf = spark_conf() | {"spark.task.maxFailures": "4"}
+    with pytest.raises(
+        ConfigError, match=r"starts:\n  spark\.task\.maxFailures = 1   \(now 4\)\nadd them to the builder"
+    ):
+        get_session(Classic("4.3.0", conf), Configuration())
 
 
 def test_a_session_with_all_settings_is_taken():

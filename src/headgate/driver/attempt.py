@@ -71,6 +71,11 @@ class Attempt:
     rescaled: bool = False  # it ends because another plan takes its place
     spark_error: BaseException | None = None
 
+    @property
+    def ending(self) -> bool:
+        """Whether it fails, is stopped or makes room for another plan: whoever starts to run now changes nothing."""
+        return self.failing_since is not None or self.stopped_at is not None or self.rescaled
+
 
 @dataclass(slots=True)
 class Rescale:

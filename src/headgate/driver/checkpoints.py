@@ -44,9 +44,10 @@ from headgate.control.messages import (
     TriggerCheckpoint,
 )
 from headgate.driver.epochs import Epochs
+from headgate.driver.replan import with_key_groups
 from headgate.driver.schedule import cron
 from headgate.driver.services import DriverIo
-from headgate.driver.snapshots import JobSnapshots, restore_plan
+from headgate.driver.snapshots import JobSnapshots, restore_plan, saved_operators
 from headgate.driver.splits import Splits
 from headgate.driver.step_back import StepBack
 from headgate.errors import IllegalState, StorageError
@@ -94,11 +95,14 @@ class CheckpointService:
         """`spark` is the user's session, for sinks that commit on the driver."""
         self._io = io or DriverIo()
         self.settings = CheckpointSettings.from_configuration(configuration)
-        self._plan, self._send, self._call, self._fail, self._stand_down = plan, send, call, fail, stand_down
+        self.plan, self._send, self._call, self._fail, self._stand_down = plan, send, call, fail, stand_down
         self._configuration, self._pump = configuration, pump
         self._step_back = StepBack(plan, configuration)
         self._snapshots = JobSnapshots(plan, job_id, configuration, self._io)
         self.job_id = self._snapshots.job_id
+        if self._snapshots.resumed is not None:
+            plan = self.plan = with_key_groups(plan, saved_operators(self._snapshots.resumed.operators))
+            self._snapshots.replan(plan)
         self._splits = Splits(plan.graph, self._io, send, call, fail)
         self._epochs = Epochs(
             plan.graph,
@@ -171,12 +175,12 @@ class CheckpointService:
         self._backlogs.clear()
         restored, restore, states = self._choose()
         self._splits.start_attempt(states)
-        self._tell(ev.AttemptStarted(number, _topology(self._plan), restored))
+        self._tell(ev.AttemptStarted(number, _topology(self.plan), restored))
         return restore
 
     def replan(self, plan: JobPlan) -> None:
         """The next attempt runs another plan of the same program."""
-        self._plan = plan
+        self.plan = plan
         self._snapshots.replan(plan)
         self._splits.replan(plan.graph)
         self._epochs.replan(plan.graph)
@@ -196,7 +200,7 @@ class CheckpointService:
                 continue
             commits = self._snapshots.step_back_to(checkpoint)
             restore = restore_plan(
-                self._plan,
+                self.plan,
                 snapshot.manifest,
                 claim=self.settings.incremental and not checkpoint.properties.unclaimed,
                 ignore_unmatched=self._configuration.get(config.RECOVERY_IGNORE_UNCLAIMED),
@@ -230,12 +234,12 @@ class CheckpointService:
             case SourceBacklog(backlog):
                 self._backlog(task, backlog)
             case HoldWriter(edge, writer, hold):
-                self._send(TaskId(self._plan.graph.edges[edge].source, writer), Hold(f"{task}/{edge}", hold))
+                self._send(TaskId(self.plan.graph.edges[edge].source, writer), Hold(f"{task}/{edge}", hold))
 
     def _backlog(self, task: TaskId, backlog: bool) -> None:
         """A subtask of a source works off a backlog or not; the source does while any of its subtasks does."""
         (self._backlogs.add if backlog else self._backlogs.discard)(task)
-        source = self._plan.graph.vertices[task.vertex].head.id
+        source = self.plan.graph.vertices[task.vertex].head.id
         self._tell(ev.BacklogChanged(source, any(one.vertex == task.vertex for one in self._backlogs)))
 
     def job_running(self, running: bool) -> None:
@@ -454,7 +458,7 @@ class CheckpointService:
         self._stand_down(do.message)
 
     def _warn(self, text: str) -> None:
-        self._io.warn(f"job '{self._plan.name}': {text}")
+        self._io.warn(f"job '{self.plan.name}': {text}")
 
 
 def _nothing(_: Exception) -> None:

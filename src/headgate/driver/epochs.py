@@ -78,6 +78,7 @@ class Epochs:
         self._generation = 0
         self._broken = -1  # the generation in which a commit failed: what stands behind it must not be committed first
         self._under_way = 0
+        self._running = False  # whether all subtasks are connected
         self._held = False
 
     @property
@@ -108,6 +109,7 @@ class Epochs:
         """Commit (again) what the restored checkpoint holds. Nothing of the attempt before is under way any more."""
         assert self.idle, "an epoch is being committed"
         self._generation += 1
+        self._running = False
         for line in self._lines.values():
             line.waiting.clear()
             line.newest = line.committed = 0
@@ -125,7 +127,8 @@ class Epochs:
         self._update_hold()
 
     def job_running(self) -> None:
-        """All subtasks are there: tell them what need not be kept."""
+        """All subtasks are connected: tell them what need not be kept."""
+        self._running = True
         for line in self._lines.values():
             self._tell(line)
 
@@ -138,7 +141,7 @@ class Epochs:
                 line.committer = None
 
     def _tell(self, line: _Line) -> None:
-        if line.committed:
+        if self._running and line.committed:
             for task in range(self._graph.vertices[line.vertex].parallelism):
                 self._send(
                     TaskId(self._graph.vertices[line.vertex].id, task), EpochCommitted(line.operator.id, line.committed)

@@ -20,6 +20,7 @@ from pathlib import Path
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
+from headgate.checkpoint.assignment import SavedOperator
 from headgate.checkpoint.settings import EndStatus
 from headgate.config import Configuration
 from headgate.control.channel import ControlServer, WorkerKey
@@ -134,7 +135,7 @@ class SparkJob:
 
     def _all_running(self) -> bool:
         attempt = self._attempt
-        return attempt is not None and len(attempt.running) == self.plan.layout.slots
+        return attempt is not None and not attempt.ending and len(attempt.running) == self.plan.layout.slots
 
     def rescale(self, parallelism: int, timeout: float = 600.0) -> None:
         """Go on with another parallelism, from a checkpoint that is taken now; called from any other thread.
@@ -143,7 +144,11 @@ class SparkJob:
         """
         if self._replan is None or self._checkpoints is None:
             raise IllegalState(f"job '{self.plan.name}' cannot be rescaled: it has not started yet")
-        groups = {op.id: v.max_parallelism for v in self.plan.graph.vertices for op in v.operators}
+        groups = {
+            op.id: SavedOperator(op.name, v.max_parallelism, keyed=True)
+            for v in self.plan.graph.vertices
+            for op in v.operators
+        }
         plan = with_key_groups(self._replan(parallelism), groups)  # (1)
         reserved = self._configuration.get("headgate.spark.reserved-slots")
         spark_internals.wait_for_slots(
@@ -227,7 +232,7 @@ class SparkJob:
             self._stand_down,
             self._spark,
         )
-        self.job_id = self._checkpoints.job_id
+        self.job_id, self.plan = self._checkpoints.job_id, self._checkpoints.plan
         while True:
             attempt = Attempt(number, f"headgate-{self.job_id}-{number}")
             self._attempt = attempt
@@ -409,11 +414,11 @@ class SparkJob:
             attempt.workers[worker] = message
         elif isinstance(message, Running):
             attempt.running.add(worker)
-            if len(attempt.running) == self.plan.layout.slots:
+            if len(attempt.running) == self.plan.layout.slots and not attempt.ending:
                 self._set(JobStatus.RUNNING)
                 if self._checkpoints is not None:
                     self._checkpoints.job_running(True)
-                if self._rescaling is not None and not attempt.rescaled:
+                if self._rescaling is not None:
                     change, self._rescaling = self._rescaling, None
                     change.answer.set_result(None)
         elif isinstance(message, Finished):

@@ -15,7 +15,7 @@ from headgate.checkpoint.stats import StatsTracker
 from headgate.checkpoint.types import SavepointFormat
 from headgate.config import Configuration
 from headgate.control.channel import ControlServer, WorkerKey
-from headgate.control.messages import FromDriver, FromWorker
+from headgate.control.messages import FromDriver, FromWorker, Register
 from headgate.driver.checkpoints import CheckpointService
 from headgate.errors import IllegalState
 from headgate.graph.plan import JobPlan
@@ -44,8 +44,9 @@ class JobCheckpoints:
         spark: Any = None,
     ) -> None:
         """`post` runs a function in the job's thread, `pump` waits there for the next one; see CheckpointService."""
-        self._plan, self._server, self._post = plan, server, post
+        self._plan, self._server, self._post, self._fail = plan, server, post, fail
         self._attempt = 0
+        self._registered: set[WorkerKey] | None = None  # workers of the attempt; None: between two attempts
         self._ended = False
         self.stopped = False  # with a savepoint, that somebody may go on from
         self._lock = threading.Lock()
@@ -62,6 +63,7 @@ class JobCheckpoints:
             stand_down=stand_down,
             spark=spark,
         )
+        self._plan = self._service.plan
 
     # --- the job ----------------------------------------------------------------------------------------------------
 
@@ -69,6 +71,11 @@ class JobCheckpoints:
     def job_id(self) -> JobId:
         """The job's id: that of the job which is continued, if one is."""
         return self._service.job_id
+
+    @property
+    def plan(self) -> JobPlan:
+        """The plan that runs: with the max parallelism of the state that a job is resumed with."""
+        return self._plan
 
     @property
     def stats(self) -> StatsTracker:
@@ -83,7 +90,10 @@ class JobCheckpoints:
     def start_attempt(self, number: int) -> Mapping[VertexId, VertexRestore]:
         """What the subtasks of a new attempt start from."""
         self._attempt = number
-        return self._service.start_attempt(number)
+        self._registered = None
+        restore = self._service.start_attempt(number)
+        self._registered = set()
+        return restore
 
     def worker_storage(self) -> WorkerStorage:
         """Where the workers of the attempt write."""
@@ -118,13 +128,28 @@ class JobCheckpoints:
 
     def on_message(self, worker: WorkerKey, message: FromWorker) -> None:
         """A worker said something; what does not concern checkpoints is passed over."""
+        if isinstance(message, Register) and self._registered is not None:
+            self._registered.add(worker)
         slot = self._plan.layout.levels[worker.level][worker.index]
         if slot.relay:
             return
         self._service.on_message(TaskId(slot.vertex, slot.subtask), message)
 
     def _send(self, task: TaskId, message: FromDriver) -> None:
-        self._server.send(WorkerKey(self._attempt, *self._index[task]), message)
+        """Send to a worker that is connected, or was; a message that nobody could receive fails the attempt.
+
+        Between two attempts there is nobody to tell: the next one is told when it runs.
+        """
+        if self._registered is None:
+            return
+        worker = WorkerKey(self._attempt, *self._index[task])
+        if worker not in self._registered:
+            name = self._plan.task_name(worker.level, worker.index)
+            self._fail(
+                f"{type(message).__name__} was sent to {name}, which has not connected yet; report this as a bug"
+            )
+            return
+        self._server.send(worker, message)
 
     # --- wishes, from any thread ------------------------------------------------------------------------------------
 

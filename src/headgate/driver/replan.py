@@ -8,41 +8,26 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 from rich.table import Table
 
+from headgate.checkpoint.assignment import SavedOperator, restored_max_parallelism
 from headgate.config import Configuration
 from headgate.driver.snapshots import restore_plan
-from headgate.errors import HeadgateError, IllegalState
+from headgate.errors import HeadgateError
 from headgate.graph.plan import JobPlan, make_plan
 from headgate.ids import OperatorId
-from headgate.records.key_groups import check_max_parallelism
 from headgate.storage import manifest as mf
 
-__all__ = ["Found", "dry_run", "find_operators", "saved_key_groups", "with_key_groups"]
+__all__ = ["Found", "dry_run", "find_operators", "with_key_groups"]
 
 
-def saved_key_groups(manifest: mf.Manifest) -> dict[OperatorId, int]:
-    """The max parallelism of each operator that left state."""
-    return {op.id: op.max_parallelism for op in manifest.operators if any(s.pieces for s in op.subtasks)}
-
-
-def with_key_groups(plan: JobPlan, saved: Mapping[OperatorId, int]) -> JobPlan:
+def with_key_groups(plan: JobPlan, saved: Mapping[OperatorId, SavedOperator]) -> JobPlan:
     """The plan with the max parallelism of stored state, where the program leaves it open; else the same plan."""
     vertices = []
     for vertex in plan.graph.vertices:
-        found = {saved[op.id] for op in vertex.operators if op.id in saved}
-        if len(found) > 1:
-            raise IllegalState(
-                f"the operators of vertex '{vertex.name}' were stored with different numbers of key groups, {sorted(found)}: "
-                "they cannot run in one chain; call start_new_chain() on one of them"
-            )
-        kept = found.pop() if found else vertex.max_parallelism
-        if kept != vertex.max_parallelism and not vertex.max_parallelism_set:
-            if kept < vertex.parallelism:
-                raise IllegalState(
-                    f"vertex '{vertex.name}' has parallelism {vertex.parallelism}, but its state was stored with {kept} key "
-                    "groups, which is the highest parallelism it can ever have: lower the parallelism"
-                )
-            check_max_parallelism(kept, vertex.parallelism, f"vertex {vertex.name}")
-            vertex = replace(vertex, max_parallelism=kept)
+        found = [saved[op.id] for op in vertex.operators if op.id in saved]
+        if found and not vertex.max_parallelism_set:
+            kept = restored_max_parallelism(vertex.name, found, vertex.parallelism, None)
+            if kept != vertex.max_parallelism:
+                vertex = replace(vertex, max_parallelism=kept)
         vertices.append(vertex)
     if all(new is old for new, old in zip(vertices, plan.graph.vertices, strict=True)):
         return plan

@@ -20,6 +20,7 @@ REQUIRED = {
     "spark.speculation": "false",  # refused by the pipelined shuffle
     "spark.dynamicAllocation.enabled": "false",  # likewise
     "spark.memory.offHeap.enabled": "false",  # the shuffle would wait for off-heap memory that never comes free
+    "spark.task.maxFailures": "1",  # a task that Spark starts again would join a running attempt with older state
 }
 """What must be set when the application starts; nothing works without it."""
 
@@ -32,7 +33,6 @@ _RECOMMENDED = {
     "spark.network.timeout": "60s",
     "spark.executor.heartbeatInterval": "5s",
     "spark.task.reaper.enabled": "true",
-    "spark.task.maxFailures": "1",
     # Over TCP a lone row waits 40 ms in every hop: the JVM writes it in pieces, and Nagle's algorithm holds the second one
     # until the worker's kernel acknowledges the first.
     "spark.python.unix.domain.socket.enabled": "true",

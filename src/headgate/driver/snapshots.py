@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from headgate import config
-from headgate.api.sink import Prepared
+from headgate.api.sink import Prepared, Sink
+from headgate.api.two_phase import TwoPhaseCommitSinkFunction
 from headgate.checkpoint import events as ev
-from headgate.checkpoint.assignment import FinishedState
+from headgate.checkpoint.assignment import (
+    FinishedState,
+    Predecessor,
+    SavedOperator,
+    check_finished_graph,
+    restored_max_parallelism,
+)
 from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.checkpoint.handles import CorruptState
 from headgate.checkpoint.plan import TaskId
@@ -20,6 +28,7 @@ from headgate.config import Configuration
 from headgate.driver.services import DriverIo
 from headgate.driver.step_back import StepBack
 from headgate.errors import IllegalState, StateMigrationError, StorageError
+from headgate.graph.job_graph import Vertex
 from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, OperatorId, VertexId
 from headgate.state.operator import OperatorStateBackend, rescale
@@ -37,7 +46,7 @@ from headgate.storage.checkpoints import (
 from headgate.storage.handles import FileSegment, InlineBytes, size_of
 from headgate.storage.layout import Attempt, JobLayout, make_savepoint_directory, savepoint_target
 from headgate.storage.log import CommitNumber, CompletedRef, JobLog, Superseded, load_completed, newest_job
-from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown
+from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown, require_create_if_absent
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
 from headgate.storage.settings import StorageKind, StorageSettings
@@ -45,12 +54,13 @@ from headgate.worker.operators.sinks import prepared_in
 from headgate.worker.restore import VertexRestore, operator_state_of
 from headgate.worker.snapshot_writer import AckState, WorkerStorage
 
-__all__ = ["JobSnapshots", "named_manifest", "prepared_of", "restore_plan"]
+__all__ = ["JobSnapshots", "named_manifest", "prepared_of", "restore_plan", "saved_operators"]
 
 _FIRST_ENTRY = 1
 _SETTLE_SECONDS = 0.5
 _READ_TRIES = 5
 _READ_PAUSE_SECONDS = 1.0
+_KEYED = {mf.PieceKind.KEYED, mf.PieceKind.RAW_KEYED, mf.PieceKind.CHANNEL}
 
 
 class JobSnapshots:
@@ -117,6 +127,10 @@ class JobSnapshots:
     def _start_log(self, resumed: Snapshot | None) -> JobLog | None:
         if self._layout is None:
             return None
+        for operator in (operator for vertex in self._plan.graph.vertices for operator in vertex.operators):
+            sink = operator.spec.function
+            if isinstance(sink, TwoPhaseCommitSinkFunction) or (isinstance(sink, Sink) and sink.commits):
+                require_create_if_absent(self._store, self._layout.log, f"the exactly-once sink '{operator.name}'")
         ref = self._resumed_ref if resumed is not None else None
         origin = self._configuration.get(config.RECOVERY_PATH)
         log = JobLog.start(self._store, self._layout, self._plan.name, clock=self._io.now, restored=ref, origin=origin)
@@ -138,6 +152,11 @@ class JobSnapshots:
         newest = max((checkpoint.id for checkpoint in self._recovered), default=0)
         next_id = newest + 1 if self._layout is None else self._layout.next_checkpoint_id(self._store, newest)
         return self._recovered, next_id
+
+    @property
+    def resumed(self) -> mf.Manifest | None:
+        """The metadata of the snapshot that a resumed job goes on from."""
+        return self.published(self._recovered[0].id) if self._recovered else None
 
     def import_named(self) -> ev.SnapshotImported | None:
         """The snapshot that the user names to start from, if any (SPEC R8.4)."""
@@ -340,10 +359,15 @@ class JobSnapshots:
                 self._io.pause(_READ_PAUSE_SECONDS)
         return read()
 
-    # --- deleting ---------------------------------------------------------------------------------------------------
+    # --- deleting: Superseded if another driver has taken the job over, who may need the files -----------------------
+
+    def _check_leading(self) -> None:
+        if self._log is not None:
+            self._log.check_leading()
 
     def discard_part(self, state: AckState) -> None:
         """Delete the private files of one subtask's part."""
+        self._check_leading()
         for pieces in state.operators.values():
             for piece in pieces:
                 for part in piece.parts:
@@ -357,6 +381,7 @@ class JobSnapshots:
             self._acks = {key: ack for key, ack in self._acks.items() if key[0] != do.checkpoint_id}
         if not do.location:
             return ev.Discarded(do.checkpoint_id)
+        self._check_leading()
         if do.completed and self._layout is not None and not do.type.is_savepoint:
             discard_checkpoint(self._store, self._layout, do.checkpoint_id)
         elif do.type.is_savepoint:
@@ -373,6 +398,7 @@ class JobSnapshots:
 
     def delete(self, paths: Sequence[str], in_use: frozenset[int]) -> frozenset[int]:
         """Delete shared files; gives `in_use` back."""
+        self._check_leading()
         for path in paths:
             self._store.delete(path)
         return in_use
@@ -415,28 +441,54 @@ def restore_plan(
             "give them their uids back, or set execution.state-recovery.ignore-unclaimed-state=true to drop that state"
         )
     restore: dict[VertexId, VertexRestore] = {}
+    finished: dict[VertexId, FinishedState] = {}
     for vertex in plan.graph.vertices:
         found = {op.id: by_id[op.id] for op in vertex.operators if op.id in by_id}
         if not found:
             continue
-        saved = {op.max_parallelism for op in found.values() if any(s.pieces for s in op.subtasks)}
-        for other in saved - {vertex.max_parallelism}:
-            raise IllegalState(
-                f"max parallelism mismatch for vertex '{vertex.name}': its state was stored with {other} key groups, the job "
-                f"has {vertex.max_parallelism}; it is fixed for the life of the state: set max parallelism to {other}"
-            )
+        saved = [op for op in saved_operators(found.values()).values() if op.keyed or vertex.max_parallelism_set]
+        restored_max_parallelism(vertex.name, saved, vertex.parallelism, vertex.max_parallelism)
         operators = {str(op_id): _left(op) for op_id, op in found.items()}
-        finished = all(op.fully_finished for op in found.values()) and len(found) == len(vertex.operators)
+        finished[vertex.id] = _finished_before(vertex, found)
         restore[vertex.id] = VertexRestore(
             manifest.checkpoint_id,
             vertex.parallelism,
             vertex.max_parallelism,
             operators,
             claim,
-            finished,
+            finished[vertex.id] is FinishedState.FULLY,
             commits,
         )
+    often = Counter(vertex.name for vertex in plan.graph.vertices)
+    labels = {v.id: v.name if often[v.name] == 1 else f"{v.name} ({v.id})" for v in plan.graph.vertices}
+    check_finished_graph(
+        {labels[vertex]: state for vertex, state in finished.items()},
+        {
+            labels[vertex.id]: [
+                Predecessor(labels[edge.source], edge.partitioning.pointwise) for edge in plan.graph.inputs(vertex.id)
+            ]
+            for vertex in plan.graph.vertices
+        },
+    )
     return restore
+
+
+def saved_operators(operators: Collection[mf.OperatorState]) -> dict[OperatorId, SavedOperator]:
+    """The operators that left state; keyed are those whose state or in-flight data goes by key groups."""
+    kinds = {op.id: {piece.kind for subtask in op.subtasks for piece in subtask.pieces} for op in operators}
+    return {
+        op.id: SavedOperator(op.name, op.max_parallelism, not kinds[op.id].isdisjoint(_KEYED))
+        for op in operators
+        if kinds[op.id]
+    }
+
+
+def _finished_before(vertex: Vertex, found: Mapping[OperatorId, mf.OperatorState]) -> FinishedState:
+    """How far a vertex had come; an operator that is new in it has not finished."""
+    if len(found) == len(vertex.operators) and all(op.fully_finished for op in found.values()):
+        return FinishedState.FULLY
+    some = any(subtask.finished for op in found.values() for subtask in op.subtasks)
+    return FinishedState.PARTLY if some else FinishedState.RUNNING
 
 
 def _left(operator: mf.OperatorState) -> list[tuple[mf.StatePiece, ...] | None]:

@@ -96,6 +96,7 @@ class Splits:
         self._operators = dynamic_sources(graph)
         self._sources: dict[int, SourceSplits] = {}
         self._due: dict[int, int] = {}  # when to look for splits again
+        self._early: list[TaskId] | None = []  # who asked before all readers were connected; None from then on
         self._attempt = 0
 
     def replan(self, graph: JobGraph) -> None:
@@ -110,6 +111,7 @@ class Splits:
     def start_attempt(self, restored: Mapping[OperatorId, bytes]) -> None:
         """New enumerators, from what the restored checkpoint has of them."""
         self._attempt += 1
+        self._early = []
         self._due.clear()
         self.close()
         self._sources = {
@@ -123,7 +125,10 @@ class Splits:
             source.enumerator.close()
 
     def job_running(self) -> None:
-        """All readers are there: begin."""
+        """All readers are connected: begin. Early asks come first, since a reader that is dealt a split asks no more."""
+        early, self._early = self._early or [], None
+        for task in early:
+            self.asked(task)
         for vertex, source in self._sources.items():
             self._assign(vertex, source.resumed())
             if not source.complete:
@@ -131,8 +136,10 @@ class Splits:
         self.tick()
 
     def asked(self, task: TaskId) -> None:
-        """A reader has nothing left to read."""
-        if task.vertex in self._sources:
+        """A reader has nothing left to read. An answer may concern all readers: it waits until they are connected."""
+        if self._early is not None:
+            self._early.append(task)
+        elif task.vertex in self._sources:
             self._assign(task.vertex, self._sources[task.vertex].asked(task.subtask))
 
     def snapshot(self, checkpoint_id: int) -> dict[OperatorId, bytes]:

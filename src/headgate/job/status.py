@@ -1,14 +1,15 @@
-"""Where a task is in its life, and where a job."""
+"""The status of a task, and the status of a job with the moves between them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
-__all__ = ["JobStatus", "Status"]
+__all__ = ["LEGAL_MOVES", "JobStatus", "Status"]
 
 
 class Status(Enum):
-    """Where a task is in its life."""
+    """The status of a task."""
 
     CREATED = "CREATED"
     RUNNING = "RUNNING"
@@ -29,11 +30,25 @@ class JobStatus(Enum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the job has ended."""
-        return self in (JobStatus.CANCELED, JobStatus.FAILED, JobStatus.FINISHED)
+        return not LEGAL_MOVES[self]
 
     def is_terminal_state(self) -> bool:
         """PyFlink's name for it."""
         return self.is_terminal
 
     is_globally_terminal_state = is_terminal_state
+
+
+_J = JobStatus
+
+LEGAL_MOVES: Mapping[JobStatus, frozenset[JobStatus]] = {
+    _J.CREATED: frozenset({_J.RUNNING, _J.FAILING, _J.RESTARTING, _J.CANCELLING, _J.FINISHED}),
+    _J.RUNNING: frozenset({_J.FAILING, _J.RESTARTING, _J.CANCELLING, _J.FINISHED}),
+    _J.FAILING: frozenset({_J.RESTARTING, _J.CANCELLING, _J.FAILED}),
+    _J.RESTARTING: frozenset({_J.RUNNING, _J.FAILING, _J.CANCELLING, _J.FINISHED}),
+    _J.CANCELLING: frozenset({_J.CANCELED, _J.FAILING, _J.FINISHED}),
+    _J.CANCELED: frozenset(),
+    _J.FAILED: frozenset(),
+    _J.FINISHED: frozenset(),
+}
+"""A job that has not run in full yet may finish: its last task ended before all of them were seen running."""

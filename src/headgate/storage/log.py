@@ -35,7 +35,6 @@ from headgate.storage.objects import (
     check_create_if_absent,
     create,
     normalise,
-    require_create_if_absent,
 )
 from headgate.storage.sealed import HEADER_SIZE, actual_crc32, seal, sealed_crc32, unseal
 
@@ -311,10 +310,6 @@ class JobLog:
         """Whether an old driver is certain to be stopped; not on stores without create-if-absent."""
         return self._store.supports_create_if_absent(self._layout.log)
 
-    def require_fenced(self) -> None:
-        """Raise StorageError if the job has exactly-once sinks and the store cannot keep an old driver out."""
-        require_create_if_absent(self._store, self._layout.log, "an exactly-once sink")
-
     @property
     def status(self) -> LogStatus:
         """Whether this driver still leads, as far as it knows."""
@@ -396,13 +391,18 @@ class JobLog:
         return 0 if self._newest is None else self._newest.crc32
 
     def check_leading(self) -> None:
-        """Raise Superseded if another driver has taken over since; before deleting what it may need."""
-        if self._status is LogStatus.LEADING:
-            found = self._read(self._layout.log_entry(self._next_seq()))
-            if found is None or found.entry.driver == self._driver:
+        """Raise Superseded if another driver has taken over since; before deleting what it may need. For any thread.
+
+        Where there is no next entry, our newest one must still be there: old entries are deleted, the oldest first.
+        """
+        seq = self.state.seq
+        if self._status is not LogStatus.SUPERSEDED:
+            found = self._read(self._layout.log_entry(seq + 1))
+            if found is not None and found.entry.driver == self._driver:
                 return
-            self._status = LogStatus.SUPERSEDED
-        raise self._superseded(self._next_seq())
+            if found is None and self._store.exists(self._layout.log_entry(seq)):
+                return
+        raise self._superseded(seq + 1)
 
     def _claim(self, entry: LogEntry) -> LogEntry:
         """Write the next entry, and give the one that has its number: another of ours if an earlier claim was made."""

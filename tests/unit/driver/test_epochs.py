@@ -66,6 +66,7 @@ class Rig:
         self.held = {}  # checkpoint -> what it holds
         self.missing = set()
         self.epochs.start_attempt(None, None, self.commits)
+        self.epochs.job_running()
 
     def read(self, manifest, operator_id):
         assert operator_id == self.operator.id

@@ -129,6 +129,11 @@ class KafkaSink(Sink[Portion]):
             return TransactionWriter(self, self.transactional_id(context))
         return DirectWriter(self)
 
+    @property
+    def commits(self) -> bool:
+        """Whether it writes in transactions."""
+        return self.exactly_once
+
     def committer(self, context: WriterContext) -> Committer[Portion] | None:
         """Produces portions."""
         if not self.exactly_once:

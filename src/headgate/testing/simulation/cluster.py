@@ -15,13 +15,14 @@ from typing import Any
 from headgate.checkpoint.plan import TaskId
 from headgate.checkpoint.settings import EndStatus
 from headgate.config import Configuration
-from headgate.control.messages import Finished, FromDriver, FromWorker, Running
+from headgate.control.messages import Finished, FromDriver, FromWorker, Register, Running
 from headgate.driver.checkpoints import CheckpointService
 from headgate.driver.services import DriverIo
 from headgate.graph.plan import JobPlan, VertexPlan
 from headgate.ids import JobId, VertexId
 from headgate.storage.layout import subtask_owner
 from headgate.storage.objects import ObjectStore
+from headgate.testing.simulation.world import Violation
 from headgate.worker.coordinator_link import CheckpointLink
 from headgate.worker.restore import VertexRestore, read_restore
 from headgate.worker.snapshot import SnapshotInProgress
@@ -133,10 +134,12 @@ class Worker:
         self.messages: deque[FromWorker] = deque()
         self.link = CheckpointLink(self.messages.append)
         self.writes = Writes()
+        self.connected = False
         self.said_finished = False
 
-    def open(self) -> None:
-        """Open the operators."""
+    def open(self, attempt: int) -> None:
+        """Connect, and open the operators."""
+        self.messages.append(Register(*self.key, attempt, "simulated", 0))
         self.task.open()
         self.messages.append(Running())
 
@@ -197,7 +200,7 @@ class Attempt:
     def open(self) -> None:
         """Open all tasks, readers first."""
         for worker in reversed(self.workers):
-            worker.open()
+            worker.open(self.number)
 
     def send_rows(self, worker: Worker) -> None:
         """Put what a task has ready on the way to its readers."""
@@ -249,7 +252,7 @@ class Driver:
     def __init__(
         self, plan: JobPlan, job_id: JobId, configuration: Configuration, io: SimulatedIo, store: ObjectStore
     ) -> None:
-        self.plan, self.io = plan, io
+        self.io = io
         self._store = store
         self.calls: deque[Callable[[], None]] = deque()
         self.attempt: Attempt | None = None
@@ -268,10 +271,14 @@ class Driver:
             stand_down=self._stand_down,
             io=io,
         )
+        self.plan = self.service.plan
 
     def _send(self, task: TaskId, message: FromDriver) -> None:
         if self.attempt is not None:
-            next(worker for worker in self.attempt.workers if worker.id == task).inbox.append(message)
+            worker = next(worker for worker in self.attempt.workers if worker.id == task)
+            if not worker.connected:
+                raise Violation(f"{type(message).__name__} was sent to {task}, which has not connected yet")
+            worker.inbox.append(message)
 
     def _fail(self, message: str) -> None:
         self.failed = message
@@ -305,6 +312,7 @@ class Driver:
     def hear(self, worker: Worker) -> None:
         """Take the next message of a worker."""
         message, task = worker.messages.popleft(), worker.id
+        worker.connected |= isinstance(message, Register)
         if isinstance(message, Running):
             self._running += 1
             if self.attempt is not None and self._running == len(self.attempt.workers):
@@ -323,6 +331,6 @@ class Driver:
         """The checkpoints that are complete and kept, oldest first."""
         return tuple(checkpoint.id for checkpoint in self.service.coordinator.store.checkpoints)
 
-    def end(self) -> None:
-        """The job has finished."""
-        self.service.job_ended(EndStatus.FINISHED)
+    def end(self, status: EndStatus) -> None:
+        """The job is over."""
+        self.service.job_ended(status)

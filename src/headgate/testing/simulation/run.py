@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from headgate.checkpoint.settings import EndStatus
 from headgate.config import Configuration
 from headgate.control.messages import AcknowledgeCheckpoint, AssignSplits, DeclineCheckpoint, Hold
 from headgate.environment import StreamExecutionEnvironment
@@ -158,7 +159,8 @@ class Run:
                     self.store.heal()
                 self.act()
                 self._check()
-            self.driver.end()
+            self._end_zombies(everybody=True)
+            self.driver.end(EndStatus.FINISHED)
             self.oracle.check_end()
         except StorageError as error:
             if not self._found_damage(error):
@@ -204,6 +206,7 @@ class Run:
         if self.driver.failed is not None:
             self.restart(f"the attempt failed: {self.driver.failed}")
             return
+        self._end_zombies()
         actions = self._driver_actions(self.driver)
         assert self.driver.attempt is not None
         actions += self._attempt_actions(self.driver.attempt, self.driver)
@@ -212,7 +215,6 @@ class Run:
                 actions += self._driver_actions(driver)
             if attempt is not None:
                 actions += self._attempt_actions(attempt, driver)
-        self.zombies = [(d, a, left - 1) for d, a, left in self.zombies if left > 0]
         self.time += self.random.random() < min(0.5, 3 / len(self.driver.attempt.workers))
         if actions and self.random.random() > 0.03:
             self._guarded(self.random.choice(actions))
@@ -246,6 +248,8 @@ class Run:
 
     def _worker_actions(self, attempt: Attempt, worker: Worker, driver: Driver | None) -> list[Callable[[], None]]:
         actions: list[Callable[[], None]] = []
+        if not worker.connected:  # it does nothing before it is accepted; one of an old attempt never is
+            return [lambda: self._tell_driver(worker, attempt, driver)] if worker.messages else []
         if worker.task.has_work() and not worker.link.held:
             actions.append(lambda: attempt.step(worker, self.random.randrange(1, 8)))
         if worker.rows:
@@ -347,6 +351,19 @@ class Run:
         self._abandon(self.driver if zombie else None, self.driver.attempt)
         self.outcome.drivers += 1
         self.driver = self._start_driver(resume=True)
+
+    def _end_zombies(self, everybody: bool = False) -> None:
+        """Replaced drivers end, in a way that is drawn: they must leave alone what their successor needs."""
+        zombies, self.zombies = self.zombies, []
+        for driver, attempt, left in zombies:
+            if left > 0 and not everybody and not (driver is not None and driver.superseded):
+                self.zombies.append((driver, attempt, left - 1))
+            elif driver is not None:
+                status = self.random.choice([EndStatus.FINISHED, EndStatus.CANCELED, EndStatus.FAILED])
+                self.note(f"a driver that was replaced ends: {status.name}")
+                driver.end(EndStatus.FAILED if driver.superseded else status)
+                if not self.flipped:
+                    self.oracle.check_kept(self.driver)
 
     def _abandon(self, driver: Driver | None, attempt: Attempt | None) -> None:
         if attempt is None:

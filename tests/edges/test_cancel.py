@@ -1,0 +1,78 @@
+"""A job ends when it is told to, whatever the driver waits for."""
+
+# ruff: noqa: F401, F811  the fixtures of the kit are imported, and asked for by name
+
+import threading
+
+import pytest
+from edge_kit2 import (
+    EpochLedgerSink,
+    Numbers,
+    break_storage,
+    finished_subtasks,
+    give_time,
+    in_background,
+    jobs,
+    ledger,
+    tap,
+    wait_running,
+    wait_until,
+)
+
+RESTARTS = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "10 ms"}
+
+
+@pytest.fixture
+def hanging(jobs, tap, ledger, tmp_path):
+    """A job whose commit on the driver does not return."""
+    reached, release = threading.Event(), threading.Event()
+
+    def hang(number):
+        reached.set()
+        release.wait(60)
+
+    ledger.before_commit = hang
+    jobs.at_end(release.set)
+
+    def build(env):
+        env.from_source(Numbers(tap.name)).sink_to(EpochLedgerSink(ledger.name))
+
+    client = wait_running(jobs.start(tmp_path, build, RESTARTS))
+    tap.give(10)
+    client.trigger_checkpoint()
+    assert reached.wait(15)
+    return client
+
+
+HANGS = "The job's thread waits for the commit without hearing a cancel."
+
+
+@pytest.mark.xfail(strict=True, reason=HANGS)
+def test_a_job_that_restarts_is_cancelled_while_a_commit_hangs(hanging, tap):
+    tap.fail()
+    wait_until(lambda: hanging.get_job_status().name == "RESTARTING")
+    assert hanging.cancel(timeout=2).name == "CANCELED"
+
+
+@pytest.mark.xfail(strict=True, reason=HANGS)
+def test_a_job_at_the_end_of_its_data_is_cancelled_while_a_commit_hangs(hanging, tap):
+    tap.end(0)
+    give_time(lambda: finished_subtasks(hanging))
+    assert hanging.cancel(timeout=2).name == "CANCELED"
+
+
+@pytest.mark.xfail(strict=True, reason=HANGS)
+def test_a_running_job_is_cancelled_while_a_commit_hangs(hanging):
+    assert hanging.cancel(timeout=2).name == "CANCELED"
+
+
+@pytest.mark.xfail(strict=True, reason="The job's thread waits for the answer of the job log without hearing a cancel.")
+def test_a_job_that_restarts_is_cancelled_while_the_job_log_does_not_answer(jobs, tap, tmp_path, monkeypatch):
+    client = wait_running(jobs.start(tmp_path, lambda env: env.from_source(Numbers(tap.name)).print(), RESTARTS))
+    outage = break_storage(monkeypatch, "/log/")
+    jobs.at_end(outage.end)
+    in_background(client.trigger_checkpoint)
+    assert outage.reached.wait(15)
+    tap.fail()
+    wait_until(lambda: client.get_job_status().name == "RESTARTING")
+    assert client.cancel(timeout=2).name == "CANCELED"

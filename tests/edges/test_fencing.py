@@ -1,0 +1,97 @@
+"""Several drivers and one checkpoint directory: who may go on, and whom another one must not stop."""
+
+# ruff: noqa: F401, F811  the fixtures of the kit are imported, and asked for by name
+
+import pytest
+from edge_kit2 import (
+    EpochLedgerSink,
+    LedgerSink,
+    Numbers,
+    counted,
+    counting,
+    damage,
+    job_directory,
+    jobs,
+    ledger,
+    log_entries,
+    tap,
+    wait_ended,
+    wait_running,
+)
+from typer.testing import CliRunner
+
+from headgate.cli.main import app
+from headgate.errors import HeadgateError
+
+
+@pytest.mark.parametrize("sink", [LedgerSink, EpochLedgerSink])
+def test_an_exactly_once_sink_is_refused_on_storage_without_create_if_absent(jobs, tap, ledger, tmp_path, sink):
+    tap.let(10)
+    tap.close()
+    unfenced = f"local://{tmp_path}"  # fsspec's other name of local files: Headgate has no atomic create there
+    with pytest.raises(HeadgateError, match="create-if-absent"):
+        jobs.start(unfenced, counting(tap, ledger, sink)).wait(15)
+    assert not ledger.visible
+
+
+def test_a_job_without_exactly_once_sinks_runs_on_storage_without_create_if_absent(jobs, tap, tmp_path):
+    tap.let(10)
+    tap.close()
+    client = jobs.start(f"local://{tmp_path}", lambda env: env.from_source(Numbers(tap.name)).map(lambda n: n))
+    assert wait_ended(client) == ("FINISHED", None)
+
+
+@pytest.fixture
+def crashed_beside_a_damaged_log(jobs, tap, ledger, tmp_path):
+    """The directory of a job 'edge' whose driver died, and of another job whose newest log entry is damaged."""
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    build = counting(tap, ledger)
+    tap.let(10)
+    for directory, name in ((other, "somebody else's"), (mine, "edge")):
+        client = jobs.start(directory, build, name=name)
+        wait_running(client)
+        client.trigger_checkpoint()
+        jobs.crash(client, directory)
+    damage(log_entries(other)[-1])
+    job_directory(other).rename(mine / job_directory(other).name)
+    return mine
+
+
+DAMAGED = "One damaged log entry of any job in the checkpoint directory stops every other job there."
+
+
+@pytest.mark.xfail(strict=True, reason=DAMAGED)
+def test_a_job_is_resumed_though_the_log_of_another_one_is_damaged(jobs, tap, ledger, crashed_beside_a_damaged_log):
+    tap.let(20)
+    tap.close()
+    client = jobs.resume(crashed_beside_a_damaged_log, counting(tap, ledger))
+    assert wait_ended(client) == ("FINISHED", None)
+    assert ledger.visible == counted(20)
+
+
+@pytest.mark.xfail(strict=True, reason=DAMAGED)
+def test_gc_collects_what_one_job_left_though_the_log_of_another_one_is_damaged(crashed_beside_a_damaged_log):
+    directory = crashed_beside_a_damaged_log
+    for job in directory.iterdir():
+        (job / "chk-9").mkdir()
+        (job / "chk-9" / ".tmp-e1r0-0123456789abcdef").write_bytes(b"left by a worker that died")
+    result = CliRunner().invoke(app, ["gc", "--stopped", str(directory)])
+    left = list(directory.rglob(".tmp-*"))
+    assert len(left) == 1, result.output  # that of the damaged job stays: nobody can tell what it needs
+    assert "damaged" in result.output
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="The local directory of rocksdb is named without the driver's epoch, so a resumed job meets the old driver's lock.",
+)
+def test_a_job_is_resumed_on_a_host_where_workers_of_the_old_driver_still_run(jobs, tap, ledger, tmp_path):
+    options = {"state.backend.type": "rocksdb", "io.tmp.dirs": str(tmp_path / "local")}
+    build = counting(tap, ledger)
+    tap.let(10)
+    old = jobs.start(tmp_path / "checkpoints", build, options)
+    wait_running(old)
+    old.trigger_checkpoint()
+    new = jobs.resume(tmp_path / "checkpoints", build, options)
+    wait_running(new)
+    assert new.trigger_checkpoint() == 2

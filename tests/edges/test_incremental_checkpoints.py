@@ -1,0 +1,60 @@
+"""execution.checkpointing.incremental=true in jobs that have nothing yet to build increments on."""
+
+import pytest
+from edge_kit import counted
+
+INCREMENTAL = {"execution.checkpointing.incremental": "true"}
+
+
+def goes_on(cluster, job):
+    """Several checkpoints, then the end."""
+    for _ in range(4):
+        job.feed(10)
+        job.checkpoint()
+    job.feed_rest()
+    assert job.wait() == "FINISHED"
+    assert job.restarts == 0
+    assert cluster.visible() == counted(range(400))
+
+
+def full_checkpoint(cluster):
+    """A job that took a checkpoint with incremental=false, and whose driver is gone."""
+    job = cluster.start(options={"execution.checkpointing.incremental": "false"})
+    job.feed(100)
+    job.checkpoint()
+    assert cluster.comes_to_show(counted(range(100)))
+    job.kill_driver()
+
+
+# SPEC R7.4
+@pytest.mark.xfail(
+    strict=True,
+    reason="increments are built on a restored checkpoint whose files are not shared, and the driver fails of it",
+)
+def test_a_job_with_full_checkpoints_is_resumed_with_incremental_ones(cluster):
+    full_checkpoint(cluster)
+    goes_on(cluster, cluster.resume(options=INCREMENTAL))
+
+
+# SPEC R8.4
+@pytest.mark.xfail(
+    strict=True,
+    reason="increments are built on a claimed checkpoint whose files are not shared, and the driver fails of it",
+)
+@pytest.mark.parametrize("mode", ["CLAIM", "LEGACY"])
+def test_a_job_with_incremental_checkpoints_starts_from_a_full_one_of_another_job(cluster, mode):
+    full_checkpoint(cluster)
+    (checkpoint,) = cluster.checkpoints.glob("*/chk-*")
+    goes_on(
+        cluster, cluster.start_from(checkpoint, options=INCREMENTAL | {"execution.state-recovery.claim-mode": mode})
+    )
+
+
+# SPEC R5.10
+@pytest.mark.xfail(
+    strict=True,
+    reason="increments are built though storage 'jobmanager' has no shared files, and the driver fails of it",
+)
+def test_incremental_checkpoints_in_the_memory_of_the_driver(cluster):
+    in_memory = {"execution.checkpointing.storage": "jobmanager", "execution.checkpointing.dir": ""}
+    goes_on(cluster, cluster.start(options=INCREMENTAL | in_memory))

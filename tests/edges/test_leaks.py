@@ -1,0 +1,198 @@
+"""Nothing is left behind: neither on storage nor on the workers' disks."""
+
+# ruff: noqa: F401, F811  the fixtures of the kit are imported, and asked for by name
+
+import pytest
+from edge_kit2 import (
+    LedgerSink,
+    Numbers,
+    check_whole,
+    counting,
+    fail_one_delete,
+    files,
+    give_time,
+    hold_creation,
+    hold_state_files,
+    in_background,
+    job_directory,
+    jobs,
+    ledger,
+    local_state_directory,
+    lose_reply,
+    set_worker_clock_ahead,
+    tap,
+    wait_ended,
+    wait_running,
+    was_unaligned,
+)
+
+from headgate.errors import HeadgateError
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(strict=True, reason="What is written of a checkpoint while the job ends is never deleted.")
+def test_a_checkpoint_that_is_being_written_when_the_job_ends_is_deleted(jobs, tap, ledger, tmp_path, monkeypatch):
+    client = wait_running(jobs.start(tmp_path, counting(tap, ledger)))
+    tap.give(10)
+    held = hold_creation(monkeypatch, "chk-1/_metadata")
+    in_background(client.trigger_checkpoint)
+    assert held.reached.wait(15)
+    cancelling = in_background(client.cancel)
+    give_time(lambda: client.get_job_status().is_terminal, 1)
+    held.release()
+    cancelling.join()
+    assert wait_ended(client)[0] == "CANCELED"
+    give_time(lambda: not files(tmp_path), 1)
+    assert files(tmp_path) == []
+
+
+@pytest.mark.xfail(
+    strict=True, reason="A subtask that writes its part of a checkpoint when the job has failed leaves the file there."
+)
+def test_a_part_of_a_checkpoint_that_is_written_when_the_job_has_failed_is_deleted(
+    jobs, tap, ledger, tmp_path, monkeypatch
+):
+    client = wait_running(jobs.start(tmp_path, counting(tap, ledger)))
+    tap.give(10)
+    held = hold_state_files(monkeypatch, "/chk-1")
+    in_background(client.trigger_checkpoint)
+    assert held.reached.wait(15)
+    tap.fail()
+    give_time(lambda: client.get_job_status().is_terminal, 3)
+    held.release()
+    assert wait_ended(client)[0] == "FAILED"
+    give_time(lambda: files(tmp_path), 1)
+    give_time(lambda: not files(tmp_path), 1)
+    assert files(tmp_path) == []
+
+
+@pytest.mark.xfail(strict=True, reason="The directory of a claimed savepoint stays when the job has finished.")
+def test_nothing_of_a_claimed_savepoint_is_left_when_the_job_has_finished(jobs, tap, ledger, tmp_path):
+    client = wait_running(jobs.start(tmp_path / "first", counting(tap, ledger)))
+    tap.give(10)
+    savepoint = client.stop_with_savepoint(savepoint_directory=str(tmp_path / "savepoints"))
+    options = {"execution.state-recovery.path": savepoint, "execution.state-recovery.claim-mode": "CLAIM"}
+    client = jobs.start(tmp_path / "second", counting(tap, ledger), options)
+    tap.let(20)
+    tap.close()
+    assert wait_ended(client) == ("FINISHED", None)
+    assert files(tmp_path / "second") == []
+    assert files(tmp_path / "savepoints") == []
+
+
+@pytest.mark.xfail(
+    strict=True, reason="After one delete that failed, the other files that were to be deleted with it stay."
+)
+def test_one_failed_delete_leaves_one_file(jobs, tap, ledger, tmp_path, monkeypatch):
+    options = {"execution.checkpointing.incremental": "true"}
+    client = wait_running(jobs.start(tmp_path, counting(tap, ledger), options, parallelism=3))
+    for count in (20, 40, 60):
+        tap.give(count)
+        client.trigger_checkpoint()
+    failed = fail_one_delete(monkeypatch, "/shared/")
+    tap.close()
+    assert wait_ended(client) == ("FINISHED", None)
+    assert len(failed) == 1
+    assert set(files(tmp_path)) <= {failed[0].removeprefix(f"{tmp_path}/")}
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="When nobody knows whether metadata was written, the files that it names are deleted and it stays.",
+)
+def test_metadata_that_may_have_been_written_names_files_that_are_there(jobs, tap, ledger, tmp_path, monkeypatch):
+    options = {"execution.checkpointing.tolerable-failed-checkpoints": "10"}
+    client = wait_running(jobs.start(tmp_path, counting(tap, ledger), options))
+    tap.give(10)
+    assert lose_reply(monkeypatch, "chk-1/_metadata") == []
+    with pytest.raises(HeadgateError):
+        client.trigger_checkpoint()
+    client.trigger_checkpoint()
+    give_time(lambda: not (job_directory(tmp_path) / "chk-1").exists(), 1)
+    for metadata in tmp_path.rglob("_metadata"):
+        check_whole(metadata.parent)
+
+
+# --- staged output ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(
+    strict=True, reason="A stop that failed counts as one that succeeded, so staged files are not cleaned up."
+)
+def test_staged_records_are_deleted_at_the_end_of_a_job_that_could_not_be_stopped_before(jobs, tap, tmp_path):
+    epochs = []
+
+    def build(env):
+        rows = env.from_source(Numbers(tap.name)).map(lambda n: (n,), output_type="n bigint")
+        rows.foreach_epoch(lambda frame, number: epochs.append(frame.num_rows))
+
+    client = wait_running(jobs.start(tmp_path / "checkpoints", build))
+    tap.give(10)
+    client.trigger_checkpoint()
+    (tmp_path / "a file").touch()
+    with pytest.raises(HeadgateError):
+        client.stop_with_savepoint(savepoint_directory=str(tmp_path / "a file"))
+    (staging,) = (job_directory(tmp_path / "checkpoints") / "taskowned").iterdir()
+    (staging / "part-0-left.parquet").write_bytes(b"of a worker that died before its checkpoint")
+    tap.close()
+    assert wait_ended(client) == ("FINISHED", None)
+    assert sum(epochs) == 10
+    assert files(tmp_path / "checkpoints") == []
+
+
+# --- workers' disks ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(strict=True, reason="The local directories of rocksdb are never removed at the end of a job.")
+@pytest.mark.parametrize("end", ["FINISHED", "CANCELED", "FAILED"])
+def test_no_local_state_is_left_when_the_job_has_ended(jobs, tap, ledger, tmp_path, end):
+    local = tmp_path / "local"
+    options = {"state.backend.type": "rocksdb", "io.tmp.dirs": str(local)}
+    client = wait_running(jobs.start(tmp_path / "checkpoints", counting(tap, ledger), options))
+    tap.give(10)
+    {"FINISHED": tap.close, "CANCELED": client.cancel, "FAILED": tap.fail}[end]()
+    assert wait_ended(client)[0] == end
+    give_time(lambda: not list(local.glob("*/*")), 1)
+    assert list(local.glob("*/*")) == []
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="A resumed job counts attempts from 0 again, and so passes over what workers of the old driver left.",
+)
+def test_local_state_of_a_dead_driver_is_removed_when_the_job_is_resumed(jobs, tap, ledger, tmp_path):
+    local = tmp_path / "local"
+    options = {"state.backend.type": "rocksdb", "io.tmp.dirs": str(local)}
+    client = wait_running(jobs.start(tmp_path / "checkpoints", counting(tap, ledger), options))
+    tap.give(10)
+    client.trigger_checkpoint()
+    subtask = local_state_directory(local)
+    dead = subtask.with_name(subtask.name.replace("-0", "-1"))  # of a subtask that the resumed job does not have
+    dead.mkdir()
+    (dead / "000012.sst").write_bytes(b"state")
+    jobs.crash(client, tmp_path / "checkpoints", local)
+    client = wait_running(jobs.resume(tmp_path / "checkpoints", counting(tap, ledger), options))
+    assert [path for path in local.rglob("000012.sst") if path.read_bytes() == b"state"] == []
+
+
+# --- in-flight data ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(
+    strict=True, reason="A worker compares the time on its own clock with that of the driver to end an alignment."
+)
+def test_a_worker_whose_clock_is_ahead_does_not_store_in_flight_data(jobs, tap, ledger, tmp_path, monkeypatch):
+    set_worker_clock_ahead(monkeypatch, 3_600_000)
+    options = {
+        "execution.checkpointing.unaligned.enabled": "true",
+        "execution.checkpointing.aligned-checkpoint-timeout": "10 min",
+    }
+
+    def build(env):
+        env.from_source(Numbers(tap.name, 2)).rebalance().map(lambda n: n).sink_to(LedgerSink(ledger.name))
+
+    client = wait_running(jobs.start(tmp_path, build, options, parallelism=2))
+    tap.give(10, split=0)
+    tap.give(10, split=1)
+    assert not was_unaligned(client, client.trigger_checkpoint())

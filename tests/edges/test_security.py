@@ -1,0 +1,108 @@
+"""Other users of the same machine: they neither read a job's state, nor stop a job, nor make it write elsewhere."""
+
+# ruff: noqa: F401, F811  the fixtures of the kit are imported, and asked for by name
+
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from edge_kit2 import announce_rest_server, announcement, counting, jobs, ledger, tap, wait_running
+
+from headgate.errors import HeadgateError
+
+SOMEBODY_ELSE = 12345
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+
+
+@pytest.fixture
+def shared_tmp(monkeypatch):
+    """A temporary directory that all users may write to; pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name)
+        path.chmod(0o1777)
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        yield path
+
+
+@needs_root
+@pytest.mark.xfail(
+    strict=True, reason="The address of the REST server is written through a symlink in a directory of another user."
+)
+def test_the_rest_server_is_not_announced_in_a_directory_of_another_user(shared_tmp, tmp_path):
+    victim = tmp_path / "authorized_keys"
+    victim.write_text("mine")
+    trap = announcement()
+    trap.parent.mkdir()
+    trap.symlink_to(victim)
+    os.chown(trap.parent, SOMEBODY_ELSE, SOMEBODY_ELSE)
+    announce_rest_server("http://127.0.0.1:8081")
+    assert victim.read_text() == "mine"
+
+
+BACKENDS = pytest.mark.parametrize(
+    "options",
+    [{"state.backend.type": "rocksdb"}, {"execution.checkpointing.local-backup.enabled": "true"}],
+    ids=["rocksdb", "local backup"],
+)
+
+
+@BACKENDS
+@pytest.mark.xfail(strict=True, reason="State on the local disk can be read by every user of the machine.")
+def test_nobody_else_can_read_local_state(jobs, tap, ledger, tmp_path, shared_tmp, options):
+    client = wait_running(jobs.start(tmp_path / "checkpoints", counting(tap, ledger), options))
+    tap.give(10)
+    client.trigger_checkpoint()
+    found = list(shared_tmp.iterdir())
+    assert found
+    assert [oct(path.stat().st_mode) for path in found if path.stat().st_mode & 0o077] == []
+
+
+@needs_root
+@BACKENDS
+@pytest.mark.xfail(strict=True, reason="State is put into a directory of a fixed name, whoever has made it.")
+def test_no_state_is_put_into_a_directory_of_another_user(jobs, tap, ledger, tmp_path, shared_tmp, options):
+    def run(number):
+        client = wait_running(jobs.start(tmp_path / f"checkpoints-{number}", counting(tap, ledger), options))
+        tap.give(10 * number)
+        client.trigger_checkpoint()
+        names = {path.name for path in shared_tmp.iterdir()}
+        client.cancel()
+        return names
+
+    for name in run(1):
+        (shared_tmp / name).chmod(0o777)
+        os.chown(shared_tmp / name, SOMEBODY_ELSE, SOMEBODY_ELSE)
+    theirs = [path for path in shared_tmp.iterdir() if path.stat().st_uid == SOMEBODY_ELSE]
+    before = {found for path in theirs for found in path.rglob("*")}
+    with suppress(HeadgateError):  # to refuse is right as well
+        run(2)
+    assert {found for path in theirs for found in path.rglob("*")} - before == set()
+
+
+SECOND_USER = """
+import os, sys, tempfile
+import edge_kit2
+directory, uid = sys.argv[1], int(sys.argv[2])
+tempfile.tempdir = directory
+edge_kit2.use_local_state("a" * 32)
+os.setgid(uid)
+os.setuid(uid)
+edge_kit2.use_local_state("b" * 32)
+"""
+
+
+@needs_root
+@pytest.mark.xfail(
+    strict=True,
+    reason="The first user of a machine owns the directory for local state, so no other user can run a job.",
+)
+def test_two_users_of_a_machine_can_both_use_rocksdb(shared_tmp):
+    here = str(Path(__file__).parent)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([here, *sys.path])}
+    command = [sys.executable, "-c", SECOND_USER, str(shared_tmp), str(SOMEBODY_ELSE)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

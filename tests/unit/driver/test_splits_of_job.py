@@ -1,0 +1,188 @@
+"""Readers that ask for splits before all readers are connected, over the real control plane. SPEC R9.4"""
+
+import pickle
+import queue
+from contextlib import closing
+
+import pytest
+
+from headgate import StreamExecutionEnvironment
+from headgate.api.sources import DynamicSource, SourceReader, SplitEnumerator
+from headgate.checkpoint.plan import TaskId
+from headgate.checkpoint.splits import Assignment, SplitAssigner
+from headgate.config import Configuration
+from headgate.control.channel import ControlClient, ControlServer, WorkerKey
+from headgate.control.messages import AskForSplit, AssignSplits, Register, Running
+from headgate.driver.job_checkpoints import JobCheckpoints
+from headgate.driver.services import DriverIo
+from headgate.driver.splits import Splits
+from headgate.ids import new_job_id
+from headgate.records.batch import Batch
+
+
+class Bounded(DynamicSource):
+    def __init__(self, owned):
+        self.owned = owned
+
+    def enumerator(self, restored):
+        return AllFound(self.owned)
+
+    def reader(self, context, splits):
+        return Reader(splits)
+
+
+class AllFound(SplitEnumerator):
+    complete = True
+
+    def __init__(self, owned):
+        self.owned = owned
+
+    def discover(self):
+        return []
+
+    def snapshot(self):
+        return None
+
+    def owner(self, split, parallelism):
+        return split % parallelism if self.owned else None
+
+
+class Reader(SourceReader):
+    def __init__(self, splits):
+        self.left = list(splits)
+
+    def poll(self, max_records):
+        return Batch.of_rows([self.left.pop()]) if self.left else None
+
+    def snapshot(self):
+        return list(self.left)
+
+
+def plan_of(owned):
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.set_parallelism(2)
+    env.from_source(Bounded(owned)).print()
+    return env.job_plan("splits")
+
+
+class Driver:
+    """The driver's side of two readers: what workers say is taken one by one, as in a job's thread."""
+
+    def __init__(self, unassigned, owned=False):
+        plan = plan_of(owned)
+        (vertex,) = plan.graph.vertices
+        self.vertex = vertex.id
+        self.heard = queue.Queue()
+        self.server = ControlServer("127.0.0.1", "127.0.0.1", 0, lambda w, m: self.heard.put((w, m)), lambda w: None)
+        self.server.begin_attempt(1)
+        self.splits = Splits(plan.graph, DriverIo(), self.send, lambda call: call(), lambda why: None)
+        self.splits.start_attempt({vertex.head.id: pickle.dumps((None, unassigned, True))})
+        self.running = set()
+        self.told = {0: queue.Queue(), 1: queue.Queue()}
+        self.clients = {}
+
+    def send(self, task, message):
+        self.server.send(WorkerKey(1, 0, task.subtask), message)
+
+    def connect(self, subtask):
+        register = Register(0, subtask, 1, "here", 1)
+        self.clients[subtask] = ControlClient(self.server.address, register, 5.0, self.told[subtask].put)
+        assert isinstance(self.take(), Register)
+
+    def say(self, subtask, message):
+        self.clients[subtask].send(message)
+        self.take()
+
+    def take(self):
+        worker, message = self.heard.get(timeout=5)
+        if isinstance(message, AskForSplit):
+            self.splits.asked(TaskId(self.vertex, worker.index))
+        elif isinstance(message, Running):
+            self.running.add(worker)
+            if len(self.running) == 2:
+                self.splits.job_running()
+        return message
+
+    def assignments(self, subtask):
+        """What a reader was assigned so far: (splits, no more)."""
+        found = []
+        while True:
+            try:
+                message = self.told[subtask].get(timeout=0.3)
+            except queue.Empty:
+                return found
+            if isinstance(message, AssignSplits):
+                found.append((pickle.loads(message.splits), message.no_more))
+
+    def close(self):
+        for client in self.clients.values():
+            client.close()
+        self.server.stop()
+
+
+def start(driver, early):
+    """Reader 1 has nothing to read and asks at once: before reader 0 is connected, or after."""
+    driver.connect(1)
+    if not early:
+        driver.connect(0)
+    driver.say(1, Running())
+    driver.say(1, AskForSplit())
+    if early:
+        driver.connect(0)
+    driver.say(0, Running())
+
+
+def test_the_assigner_tells_everybody_once():
+    """So nobody may be missing when it does."""
+    assigner = SplitAssigner(2, lambda split, parallelism: None, [], complete=True)
+    assert assigner.asked(1) == [Assignment(0, [], True), Assignment(1, [], True)]
+    assert assigner.found([], complete=False) == assigner.asked(0) == []
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_every_reader_hears_that_there_is_no_more(early):
+    with closing(Driver([])) as driver:
+        start(driver, early)
+        assert driver.assignments(1) == [([], True)]
+        driver.say(0, AskForSplit())  # it has read what it was restored with
+        assert driver.assignments(0) == [([], True)]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_restored_splits_that_have_an_owner_now_are_not_lost(early):
+    with closing(Driver([10, 11], owned=True)) as driver:
+        start(driver, early)
+        assert driver.assignments(1) == [([11], False), ([], True)]
+        assert driver.assignments(0) == [([10], False), ([], True)]
+
+
+def test_a_message_for_a_worker_that_has_not_connected_fails_the_attempt():  # DESIGN 12
+    plan = plan_of(owned=False)
+    failures = []
+    sent = []
+
+    class Server:
+        def send(self, worker, message):
+            sent.append((worker.index, message))
+
+    checkpoints = JobCheckpoints(
+        plan,
+        new_job_id(),
+        Configuration(),
+        Server(),
+        lambda call: call(),
+        lambda: None,
+        failures.append,
+        failures.append,
+    )
+    task, message = [TaskId(plan.graph.vertices[0].id, subtask) for subtask in (0, 1)], AssignSplits(b"", no_more=True)
+    checkpoints._send(task[0], message)  # no attempt runs: nobody could have been meant
+    checkpoints.start_attempt(0)
+    checkpoints.on_message(WorkerKey(0, 0, 1), Register(0, 1, 0, "here", 1))
+    checkpoints._send(task[1], message)
+    assert (sent, failures) == ([(1, message)], [])
+    checkpoints._send(task[0], message)
+    assert sent == [(1, message)]
+    assert failures == [
+        "AssignSplits was sent to Source -> Print (1/2), which has not connected yet; report this as a bug"
+    ]

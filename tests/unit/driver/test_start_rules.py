@@ -1,0 +1,182 @@
+"""What a driver refuses or adopts when it starts a job from state: through the service that every job starts with."""
+
+from random import Random
+
+import pytest
+
+from headgate import StreamExecutionEnvironment
+from headgate.config import Configuration
+from headgate.connectors.files import FileSink
+from headgate.connectors.kafka.sink import KafkaSink
+from headgate.driver.checkpoints import CheckpointService
+from headgate.errors import IllegalState, StorageError
+from headgate.ids import JobId
+from headgate.records.key_groups import key_group_range
+from headgate.storage.checkpoints import publish
+from headgate.storage.handles import InlineBytes
+from headgate.storage.layout import Attempt, JobLayout
+from headgate.storage.local import LocalStore
+from headgate.storage.log import JobLog
+from headgate.storage.manifest import Manifest, OperatorState, Part, PieceKind, SnapshotType, StatePiece, SubtaskState
+from headgate.testing.simulation.cluster import SimulatedIo
+from headgate.testing.storage_faults import FaultyStore, MemoryStore
+
+JOB = JobId("a" * 32)
+LAYOUT = JobLayout.of("/data", JOB)
+DIRECTORY = {"execution.checkpointing.dir": "/data"}
+
+
+def environment(parallelism=1, options=None):
+    return StreamExecutionEnvironment.get_execution_environment(Configuration(options or {})).set_parallelism(
+        parallelism
+    )
+
+
+def program(parallelism=1, max_parallelism=None, source="source"):
+    """Source, keyed map, print: each in a vertex of its own."""
+    env = environment(parallelism)
+    if max_parallelism is not None:
+        env.set_max_parallelism(max_parallelism)
+    keyed = env.from_sequence(1, 9).uid(source).key_by(lambda n: n).map(lambda n: n).uid("keyed").name("keyed")
+    keyed.rebalance().print().uid("print").name("print")
+    return env
+
+
+def service(env, store, **options):
+    """The checkpoints of a job, as a driver begins with them."""
+    io = SimulatedIo(lambda: 1000, store, Random(1), lambda: None)
+    settings = Configuration(DIRECTORY | {key.replace("__", ".").replace("_", "-"): v for key, v in options.items()})
+
+    def unused(*_):
+        raise AssertionError("nothing runs yet")
+
+    return CheckpointService(
+        env.job_plan("job"),
+        JOB,
+        settings,
+        send=unused,
+        call=unused,
+        pump=unused,
+        fail=unused,
+        stand_down=unused,
+        io=io,
+    )
+
+
+def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=SnapshotType.CHECKPOINT):
+    """A snapshot of the program, in which the operators named in `finished` had finished."""
+    operators = []
+    for vertex in env.job_plan("job").graph.vertices:
+        groups = [key_group_range(i, vertex.max_parallelism, vertex.parallelism) for i in range(vertex.parallelism)]
+        pieces = [StatePiece(PieceKind.KEYED, (Part("base", InlineBytes(b"state")),), b"", one) for one in groups]
+        for operator in vertex.operators:
+            left = keyed_state and operator.uid == "keyed"
+            subtasks = tuple(
+                SubtaskState(i, (pieces[i],) if left else (), finished=operator.uid in finished)
+                for i in range(vertex.parallelism)
+            )
+            operators.append(
+                OperatorState(
+                    operator.id, operator.name, vertex.parallelism, vertex.max_parallelism, subtasks, operator.uid
+                )
+            )
+    manifest = Manifest(1, type, JOB, "job", Attempt(1), 1000, tuple(operators))
+    return publish(store, manifest, directory or LAYOUT.checkpoint(1))
+
+
+def completed(env, store):
+    """A job whose driver is gone, with one complete checkpoint."""
+    JobLog.start(store, LAYOUT, "job", clock=lambda: 1).complete(snapshot_of(env, store))
+
+
+def key_groups(plan):
+    return {vertex.name: vertex.max_parallelism for vertex in plan.graph.vertices}["keyed"]
+
+
+# --- SPEC R3.3: the max parallelism of the state ----------------------------------------------------------------------
+
+
+def test_a_resumed_job_adopts_the_stored_max_parallelism():  # SPEC R3.3
+    store = MemoryStore()
+    completed(program(2), store)
+    assert key_groups(program(100).job_plan()) == 256
+    resumed = service(program(100), store, headgate__resume="true")
+    assert key_groups(resumed.plan) == 128
+    restore = resumed.start_attempt(0)
+    assert {one.max_parallelism for one in restore.values()} >= {128}
+
+
+def test_a_resumed_job_has_no_more_subtasks_than_key_groups():  # SPEC R3.3
+    store = MemoryStore()
+    completed(program(2), store)
+    with pytest.raises(IllegalState, match=r"stored with max parallelism 128, which is lower than the parallelism 129"):
+        service(program(129), store, headgate__resume="true")
+
+
+def test_a_max_parallelism_that_the_program_sets_is_not_replaced():  # SPEC R3.3
+    store = MemoryStore()
+    completed(program(2), store)
+    resumed = service(program(2, max_parallelism=64), store, headgate__resume="true")
+    with pytest.raises(IllegalState, match=r"'keyed' was stored with 128, the program sets 64"):
+        resumed.start_attempt(0)
+
+
+@pytest.mark.parametrize(("max_parallelism", "code"), [(None, 0), (64, 1)])
+def test_a_job_that_starts_from_a_snapshot_adopts_it_too(tmp_path, capsys, max_parallelism, code):  # SPEC R3.3
+    directory = f"{tmp_path}/snapshot"
+    snapshot_of(program(2), LocalStore(), directory)
+    env = program(100 if max_parallelism is None else 2, max_parallelism)
+    env.get_configuration().set("execution.state-recovery.path", directory)
+    env.get_configuration().set("headgate.dry-run", "true")
+    with pytest.raises(SystemExit) as caught:
+        env.execute("job")
+    assert caught.value.code == code
+    said = "the job would start" if code == 0 else "'keyed' was stored with 128, the program sets 64"
+    assert said in capsys.readouterr().out
+
+
+# --- SPEC R4.5: vertices that had finished ----------------------------------------------------------------------------
+
+
+def test_a_graph_whose_finished_vertices_come_first_is_restored():  # SPEC R4.5
+    store = MemoryStore()
+    snapshot_of(program(), store, "/data/other", finished={"source"})
+    started = service(program(), store, execution__state_recovery__path="/data/other")
+    restore = started.start_attempt(0)
+    assert [one.finished for _, one in sorted(restore.items())] == [True, False, False]
+
+
+def test_a_finished_vertex_behind_a_new_source_is_refused():  # SPEC R4.5
+    store = MemoryStore()
+    snapshot_of(program(), store, "/data/other", finished={"source", "keyed"}, keyed_state=False)
+    started = service(program(source="another"), store, execution__state_recovery__path="/data/other")
+    with pytest.raises(
+        IllegalState,
+        match=r"vertex 'keyed' was fully finished in the checkpoint, but its predecessor 'Sequence Source' over an all-to-all "
+        r"edge is running: .* give 'keyed' a new uid",
+    ):
+        started.start_attempt(0)
+
+
+# --- DESIGN 6: storage that cannot keep an old driver out -------------------------------------------------------------
+
+
+def test_a_sink_that_commits_needs_storage_that_can_fence(tmp_path):
+    env = environment()
+    env.from_sequence(1, 9).sink_to(FileSink(f"{tmp_path}/out", "text")).name("files")
+    store = FaultyStore(atomic_create=False)
+    with pytest.raises(
+        StorageError, match=r"the exactly-once sink 'files' needs an atomic create-if-absent.*local path or s3"
+    ):
+        service(env, store)
+    assert not store.objects  # it is refused before the job is taken over
+    service(env, MemoryStore())
+
+
+def test_a_sink_that_does_not_commit_needs_none():
+    env = environment()
+    env.from_sequence(1, 9).map(str).sink_to(KafkaSink("here:1", "topic", delivery="at-least-once"))
+    service(env, FaultyStore(atomic_create=False))
+    env.from_sequence(1, 9).map(str).sink_to(KafkaSink("here:1", "topic", transactional_id_prefix="job")).name("kafka")
+    with pytest.raises(StorageError, match=r"the exactly-once sink 'kafka' needs"):
+        service(env, FaultyStore(atomic_create=False))
