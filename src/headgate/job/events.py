@@ -25,6 +25,7 @@ __all__ = [
     "CheckpointsClosed",
     "CloseCheckpoints",
     "DriverFailed",
+    "DriverSuperseded",
     "EndJob",
     "FindCause",
     "JobEvent",
@@ -48,7 +49,6 @@ __all__ = [
     "WorkerHeard",
     "WorkerRegistered",
     "WorkerRunning",
-    "DriverSuperseded",
 ]
 
 Worker = tuple[int, int]
@@ -77,7 +77,8 @@ class AttemptSubmitted:
 @dataclass(frozen=True, slots=True)
 class AttemptRefused:
     """An attempt could not be started. `retry`: the cluster or the storage may answer next time; else the program or
-    its configuration does not fit."""
+    its configuration does not fit.
+    """
 
     attempt: int
     error: HeadgateError
@@ -119,7 +120,8 @@ class WorkerDisconnected:
 @dataclass(frozen=True, slots=True)
 class TaskFailed:
     """A task, or a part of the job on the driver, reported a failure. `certain`: no later report can name a better
-    cause, as when the user's code raised."""
+    cause, as when the user's code raised.
+    """
 
     attempt: int
     certain: bool = False
@@ -136,7 +138,8 @@ class AttemptEnded:
 @dataclass(frozen=True, slots=True)
 class CauseFound:
     """The answer to `FindCause`. `cancelled`: someone cancelled it in the cluster. `final`: another attempt cannot run,
-    for example because the Spark session was stopped."""
+    for example because the Spark session was stopped.
+    """
 
     attempt: int
     error: HeadgateError
@@ -229,7 +232,8 @@ class AwaitSettled:
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
     """Wait for slots, choose the checkpoint to restore, submit the tasks; answered by `AttemptSubmitted` or
-    `AttemptRefused`."""
+    `AttemptRefused`.
+    """
 
     attempt: int
 
@@ -309,7 +313,8 @@ class WarnUser:
 @dataclass(frozen=True, slots=True)
 class CloseCheckpoints:
     """The job is over: decide what outlives it and release the rest, then answer with `CheckpointsClosed`. With
-    `keep_all` nothing durable is deleted."""
+    `keep_all` nothing durable is deleted.
+    """
 
     status: JobStatus
     keep_all: bool

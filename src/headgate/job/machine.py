@@ -294,7 +294,9 @@ class JobMachine:
         if attempt.next is not None:
             if waited > timing.tasks_leave and not gone:
                 self._emit(
-                    ev.WarnUser(f"attempt {attempt.number + 1} is over, but some of its tasks still run; they are ignored")
+                    ev.WarnUser(
+                        f"attempt {attempt.number + 1} is over, but some of its tasks still run; they are ignored"
+                    )
                 )
             if gone or waited > timing.tasks_leave:
                 self._proceed()
@@ -443,7 +445,9 @@ class JobMachine:
                 self._close(JobStatus.CANCELED)
             case Phase.CLOSING:
                 self._emit(
-                    ev.WarnUser("the job has ended, but its checkpoints are not closed: `headgate gc` finds files left over")
+                    ev.WarnUser(
+                        "the job has ended, but its checkpoints are not closed: `headgate gc` finds files left over"
+                    )
                 )
                 self._end()
             case _:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import deque
 from collections.abc import Callable
 
+from headgate.api.durable import from_text
 from headgate.checkpoint.commits import Commits
 from headgate.checkpoint.types import Barrier
 from headgate.control.messages import (
@@ -89,7 +89,7 @@ class CheckpointLink:
             self._complete(task, message.checkpoint_id, message.commits)
         elif isinstance(message, AssignSplits):
             self._asked = False
-            task.add_splits(pickle.loads(message.splits), message.no_more)
+            task.add_splits(list(map(from_text, message.splits)), message.no_more)
         elif isinstance(message, EpochCommitted):
             task.epoch_committed(message.operator_id, message.checkpoint_id)
         elif isinstance(message, Hold):

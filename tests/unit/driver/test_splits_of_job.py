@@ -1,12 +1,12 @@
 """Readers that ask for splits before all readers are connected, over the real control plane. SPEC R9.4"""
 
-import pickle
 import queue
 from contextlib import closing
 
 import pytest
 
 from headgate import StreamExecutionEnvironment
+from headgate.api.durable import from_text, to_text
 from headgate.api.sources import DynamicSource, SourceReader, SplitEnumerator
 from headgate.checkpoint.plan import TaskId
 from headgate.checkpoint.splits import Assignment, SplitAssigner
@@ -15,7 +15,7 @@ from headgate.control.channel import ControlClient, ControlServer, WorkerKey
 from headgate.control.messages import AskForSplit, AssignSplits, Register, Running
 from headgate.driver.job_checkpoints import JobCheckpoints
 from headgate.driver.services import DriverIo
-from headgate.driver.splits import Splits
+from headgate.driver.splits import Splits, SplitsFound
 from headgate.ids import new_job_id
 from headgate.records.batch import Batch
 
@@ -76,7 +76,9 @@ class Driver:
         self.server = ControlServer("127.0.0.1", "127.0.0.1", 0, lambda w, m: self.heard.put((w, m)), lambda w: None)
         self.server.begin_attempt(1)
         self.splits = Splits(plan.graph, DriverIo(), self.send, lambda call: call(), lambda why: None)
-        self.splits.start_attempt({vertex.head.id: pickle.dumps((None, unassigned, True))})
+        self.splits.start_attempt(
+            {vertex.head.id: to_text(SplitsFound(to_text(None), list(map(to_text, unassigned)), True)).encode()}
+        )
         self.running = set()
         self.told = {0: queue.Queue(), 1: queue.Queue()}
         self.clients = {}
@@ -112,7 +114,7 @@ class Driver:
             except queue.Empty:
                 return found
             if isinstance(message, AssignSplits):
-                found.append((pickle.loads(message.splits), message.no_more))
+                found.append((list(map(from_text, message.splits)), message.no_more))
 
     def close(self):
         for client in self.clients.values():
@@ -175,7 +177,7 @@ def test_a_message_for_a_worker_that_has_not_connected_fails_the_attempt():  # D
         failures.append,
         failures.append,
     )
-    task, message = [TaskId(plan.graph.vertices[0].id, subtask) for subtask in (0, 1)], AssignSplits(b"", no_more=True)
+    task, message = [TaskId(plan.graph.vertices[0].id, subtask) for subtask in (0, 1)], AssignSplits([], no_more=True)
     checkpoints._send(task[0], message)  # no attempt runs: nobody could have been meant
     checkpoints.start_attempt(0)
     checkpoints.on_message(WorkerKey(0, 0, 1), Register(0, 1, 0, "here", 1))

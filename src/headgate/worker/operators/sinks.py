@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
+from headgate.api.durable import durable, from_bytes, to_bytes
 from headgate.api.functions import callable_of
 from headgate.api.sink import CommitRequest, Committer, Prepared, Sink, SinkWriter, WriterContext
 from headgate.checkpoint.commits import Commits
@@ -28,9 +30,18 @@ _WRITER = ListStateDescriptor("writer")
 _COMMITTABLES = ListStateDescriptor("committables")
 
 
+@durable
+class _SubtaskCommittables(msgspec.Struct, tag="committables-1"):
+    prepared: list[tuple[int, list[bytes]]]  # checkpoint id, committables
+
+
 def prepared_in(state: OperatorStateBackend) -> list[Prepared]:
     """The committables in an operator state, the oldest checkpoint first."""
-    prepared = [one for of_subtask in state.get_list_state(_COMMITTABLES).get() for one in of_subtask]
+    prepared = [
+        Prepared(checkpoint_id, tuple(map(from_bytes, committables)))
+        for element in state.get_list_state(_COMMITTABLES).get()
+        for checkpoint_id, committables in from_bytes(element).prepared
+    ]
     return sorted(prepared, key=lambda one: one.checkpoint_id)
 
 
@@ -61,7 +72,8 @@ class SinkOperator(Operator):
             self._prepared = prepared_in(state)  # until the driver reports the commit
         else:
             self._commit(_requests(prepared_in(state), self.context.restored_commits, recovered=True))
-        self._writer = self.guard(sink.writer, self._where, list(state.get_list_state(_WRITER).get()))
+        restored = list(map(from_bytes, state.get_list_state(_WRITER).get()))
+        self._writer = self.guard(sink.writer, self._where, restored)
 
     def receiver(self, input: int) -> Receiver:
         def receive(batch: Batch) -> None:
@@ -84,12 +96,17 @@ class SinkOperator(Operator):
             self._fresh = self._prepare(end_of_input=False)
 
     def finish(self) -> None:
-        """The last records: committed with the final checkpoint, or at once if there are no checkpoints."""
+        """Commit the last records with the final checkpoint; if there is none, now.
+
+        Without a final checkpoint nobody waits for a checkpoint that is under way, and one that failed has no
+        successor: what was prepared for them is committed as well.
+        """
         self._fresh = self._prepare(end_of_input=True)
         self._ended = True
-        if not self.context.final_checkpoint:
-            self._commit([CommitRequest(committable, None) for committable in self._fresh])
-            self._fresh = ()
+        if not self.context.final_checkpoint and not self.function.commits_on_driver:
+            earlier = [committable for one in self._prepared for committable in one.committables]
+            self._commit([CommitRequest(committable, None) for committable in (*earlier, *self._fresh)])
+            self._prepared, self._fresh = [], ()
 
     def _prepare(self, end_of_input: bool) -> tuple[Any, ...]:
         return (*self._fresh, *self.guard(self.writer.prepare, end_of_input))
@@ -99,9 +116,10 @@ class SinkOperator(Operator):
         if self._fresh:
             self._prepared.append(Prepared(checkpoint_id, self._fresh))
             self._fresh = ()
-        # One element: a rescale deals out elements, and what one subtask prepared must stay together and in order.
-        state.get_list_state(_COMMITTABLES).update([tuple(self._prepared)] if self._prepared else [])
-        state.get_list_state(_WRITER).update(self.guard(self.writer.snapshot))
+        # One element: a rescale redistributes elements, and the committables of a subtask must stay together, in order.
+        kept = [(one.checkpoint_id, [self.guard(to_bytes, c) for c in one.committables]) for one in self._prepared]
+        state.get_list_state(_COMMITTABLES).update([to_bytes(_SubtaskCommittables(kept))] if kept else [])
+        state.get_list_state(_WRITER).update([self.guard(to_bytes, one) for one in self.guard(self.writer.snapshot)])
         return super().snapshot(checkpoint_id, timestamp, kind)
 
     def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:

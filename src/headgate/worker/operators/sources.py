@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from headgate.api.durable import from_text, to_text
 from headgate.api.sources import UNCUT, ReaderContext, Source, SourceReader
 from headgate.checkpoint.commits import Commits
 from headgate.errors import UserCodeError
@@ -23,7 +24,7 @@ from headgate.worker.operators.base import Operator, OperatorContext, OperatorSn
 __all__ = ["FunctionReader", "SourceOperator"]
 
 
-_SPLITS = ListStateDescriptor("splits")
+_SPLITS = ListStateDescriptor("splits", "string")
 
 
 class SourceOperator(Operator):
@@ -38,8 +39,10 @@ class SourceOperator(Operator):
         info = self.context.info
         if isinstance(self.function, Source):
             where = ReaderContext(info.subtask, info.parallelism, self.context.clock)
-            kept = self.context.operator_state.get_list_state(_SPLITS).get()
-            splits = self.guard(self.function.first_splits, where) if self.context.restored_id is None else kept
+            if self.context.restored_id is None:
+                splits = self.guard(self.function.first_splits, where)
+            else:
+                splits = list(map(from_text, self.context.operator_state.get_list_state(_SPLITS).get()))
             self._reader = self.guard(self.function.reader, where, splits)
         else:
             super().open()
@@ -106,7 +109,7 @@ class SourceOperator(Operator):
     def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> OperatorSnapshot:
         if isinstance(self.function, Source):
             splits = self._given[checkpoint_id] = self.reader.snapshot()
-            self.context.operator_state.get_list_state(_SPLITS).update(splits)
+            self.context.operator_state.get_list_state(_SPLITS).update([self.guard(to_text, split) for split in splits])
         return super().snapshot(checkpoint_id, timestamp, kind)
 
     def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:
