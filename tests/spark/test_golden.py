@@ -1,6 +1,7 @@
 """Savepoints that earlier versions took are restored: tests/compat holds those of every version."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -21,6 +22,11 @@ def test_there_are_some():
         "rocksdb-canonical",
         "rocksdb-native",
     }
+
+
+def test_they_name_no_module_of_ours():
+    files = [path for golden in GOLDEN for path in golden.rglob("*") if path.is_file()]
+    assert [path for path in files if re.search(rb"headgate\.[a-z_]+\.", path.read_bytes())] == []
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: f"{path.parent.name}-{path.name}")
