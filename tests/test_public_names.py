@@ -21,6 +21,9 @@ _TEXT = """
     StreamExecutionEnvironment Time TimeDomain TypeInformation Types UserCodeError ValueState ValueStateDescriptor
     WorkerLost spark_conf EmbeddedRocksDBStateBackend FsStateBackend HashMapStateBackend MemoryStateBackend
     RocksDBStateBackend StateBackend
+    Source SourceReader ReaderContext DynamicSource SplitEnumerator Batch durable
+    Sink SinkWriter WriterContext Committer CommitRequest Epoch EpochCommitter EpochContext TwoPhaseCommitSinkFunction
+    SavepointWriter StateSnapshotReader
 """
 NAMES = _TEXT.split()
 

@@ -146,7 +146,7 @@ def every_connector(directory, kafka):
     (inbox / "a.json").write_text('{"n":1}\n' * 1000)
 
     def program(numbers):
-        env = numbers.executor
+        env = numbers._executor
         counted = numbers.key_by(key_of).process(EveryState()).rebalance().flat_map(Remembers())
         counted.add_sink(Transactions())
         typed = counted.map(lambda row: (row.n,), output_type="n bigint")

@@ -171,7 +171,7 @@ def plan_of(broker, topic, parallelism):
     env = StreamExecutionEnvironment.local()
     sink = KafkaSink(broker.address, topic, "text", transactional_id_prefix=topic)
     env.set_parallelism(parallelism).from_sequence(1, 32).sink_to(sink)
-    return env.job_plan()
+    return env._job_plan()
 
 
 def tasks_of(plan, attempt, shares):

@@ -45,7 +45,7 @@ def plan_of(program: Callable[[StreamExecutionEnvironment], object], **conf: Any
     for key, value in conf.items():
         env.get_configuration().set(key.replace("__", "-").replace("_", "."), value)
     program(env)
-    return env.job_plan()
+    return env._job_plan()
 
 
 def vertex_plan(plan: JobPlan, name: str) -> VertexPlan:

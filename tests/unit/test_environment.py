@@ -107,10 +107,10 @@ def test_a_stream_that_must_not_be_parallel():
     env = local().set_parallelism(4)
     stream = env.from_sequence(1, 2).map(str).force_non_parallel()
     stream.print()
-    assert [v.parallelism for v in env.job_plan().graph.vertices] == [4, 1, 4]
+    assert [v.parallelism for v in env._job_plan().graph.vertices] == [4, 1, 4]
     stream.set_parallelism(2)
     with pytest.raises(HeadgateError, match="always runs with parallelism 1"):
-        env.job_plan()
+        env._job_plan()
 
 
 def test_a_limited_collect():

@@ -226,8 +226,8 @@ class _CollectionReader(SourceReader[int]):
         return [self._position] if self._mine else []
 
 
-@durable
-class NumberRange(msgspec.Struct, frozen=True, tag="number-range-1"):
+@durable("number-range-1")
+class NumberRange(msgspec.Struct, frozen=True):
     """The integers from `start` to below `end`."""
 
     start: int
@@ -278,8 +278,8 @@ class _SequenceReader(SourceReader[NumberRange]):
         return list(self._left)
 
 
-@durable
-class Stride(msgspec.Struct, frozen=True, tag="stride-1"):
+@durable("stride-1")
+class Stride(msgspec.Struct, frozen=True):
     """The numbers first, first + step, first + 2 step, ...; `done` of them were given."""
 
     first: int

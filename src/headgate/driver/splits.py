@@ -25,8 +25,8 @@ def dynamic_sources(graph: JobGraph) -> dict[int, ChainedOperator]:
     return {vertex.id: vertex.head for vertex in graph.vertices if isinstance(vertex.head.spec.function, DynamicSource)}
 
 
-@durable
-class SplitsFound(msgspec.Struct, frozen=True, tag="splits-found-1"):
+@durable("splits-found-1")
+class SplitsFound(msgspec.Struct, frozen=True):
     """What a checkpoint holds of a source on the driver: the state of its enumerator, and splits that no reader has."""
 
     state: str

@@ -140,7 +140,7 @@ class _Harness:
             end.rebalance().add_sink(_nowhere)
             for tag in side_outputs:
                 end.get_side_output(tag).rebalance().add_sink(_nowhere)
-        plan = env.job_plan(_UID)
+        plan = env._job_plan(_UID)
         number = next(v.id for v in plan.graph.vertices if v.head.uid == _UID)
         self._services = _Services(start_time)
         self._vertex: VertexPlan = pickle.loads(plan.vertices[number])

@@ -158,7 +158,7 @@ def test_a_program_reads_all_partitions(cluster, topic):
     source = source_of(cluster, topic, value_format="json", type_info="n bigint", stop="latest")
     env.from_source(source).map(lambda row: row.n).print()
     lines = []
-    LocalRun(env.job_plan("kafka"), lambda channel, payload: lines.extend(payload.decode().splitlines()), seed=1).run()
+    LocalRun(env._job_plan("kafka"), lambda channel, payload: lines.extend(payload.decode().splitlines()), seed=1).run()
     assert sorted(int(line.split("> ")[-1]) for line in lines) == sorted(
         p * 100 + n for p in range(4) for n in range(50)
     )

@@ -62,7 +62,7 @@ def plan_of(owned):
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(2)
     env.from_source(Bounded(owned)).print()
-    return env.job_plan("splits")
+    return env._job_plan("splits")
 
 
 class Driver:

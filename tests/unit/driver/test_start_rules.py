@@ -51,7 +51,7 @@ def service(env, store, **options):
         raise AssertionError("nothing runs yet")
 
     return CheckpointService(
-        env.job_plan("job"),
+        env._job_plan("job"),
         JOB,
         settings,
         send=unused,
@@ -66,7 +66,7 @@ def service(env, store, **options):
 def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=SnapshotType.CHECKPOINT):
     """A snapshot of the program, in which the operators named in `finished` had finished."""
     operators = []
-    for vertex in env.job_plan("job").graph.vertices:
+    for vertex in env._job_plan("job").graph.vertices:
         groups = [key_group_range(i, vertex.max_parallelism, vertex.parallelism) for i in range(vertex.parallelism)]
         pieces = [StatePiece(PieceKind.KEYED, (Part("base", InlineBytes(b"state")),), b"", one) for one in groups]
         for operator in vertex.operators:
@@ -99,7 +99,7 @@ def key_groups(plan):
 def test_a_resumed_job_adopts_the_stored_max_parallelism():  # SPEC R3.3
     store = MemoryStore()
     completed(program(2), store)
-    assert key_groups(program(100).job_plan()) == 256
+    assert key_groups(program(100)._job_plan()) == 256
     resumed = service(program(100), store, headgate__resume="true")
     assert key_groups(resumed.plan) == 128
     restore = resumed.start_attempt(0)

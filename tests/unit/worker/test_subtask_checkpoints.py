@@ -20,7 +20,7 @@ BARRIER, END_OF_DATA, END_OF_PARTITION = Kind.BARRIER, Kind.END_OF_DATA, Kind.EN
 def two_writers(env):
     """source x1 -> middle x2 -> last x1"""
     middle = env.from_collection([1, 2]).rebalance().map(lambda n: n).set_parallelism(2).name("middle")
-    middle.rebalance().map(lambda n: n).name("last").collect_into("out")
+    middle.rebalance().map(lambda n: n).name("last")._collect_into("out")
 
 
 def last():
@@ -146,7 +146,7 @@ def diamond(env):
     far = numbers.shuffle().map(lambda n: n).rebalance().map(lambda n: n)
     near = numbers.rebalance().map(lambda n: n)
     keyed = far.union(near).key_by(lambda n: n % 5).process(Counting()).uid("count")
-    keyed.rebalance().map(lambda pair: pair).collect_into("out")
+    keyed.rebalance().map(lambda pair: pair)._collect_into("out")
 
 
 class MidFlight(local.LocalRun):
@@ -194,7 +194,7 @@ def environment(parallelism):
     env = StreamExecutionEnvironment.local()
     env.set_parallelism(parallelism)
     diamond(env)
-    return env.job_plan()
+    return env._job_plan()
 
 
 def collected(records):

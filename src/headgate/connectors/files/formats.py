@@ -42,8 +42,8 @@ class FilePart(msgspec.Struct, frozen=True):
         return max(1, self.size if self.end is None else self.end - self.start)
 
 
-@durable
-class FileSplit(msgspec.Struct, frozen=True, tag="file-split-1"):
+@durable("file-split-1")
+class FileSplit(msgspec.Struct, frozen=True):
     """Parts of files that one subtask reads, one after the other."""
 
     parts: tuple[FilePart, ...]

@@ -155,8 +155,8 @@ def _as_part(info: dict[str, Any]) -> FilePart:
     return FilePart(info["name"], size, modified if isinstance(modified, float) else str(modified), 0, size)
 
 
-@durable
-class FilesFound(msgspec.Struct, frozen=True, tag="files-found-1"):
+@durable("files-found-1")
+class FilesFound(msgspec.Struct, frozen=True):
     """The state of the enumerator: path -> size and time of each file that it found."""
 
     known: dict[str, tuple[int, float | str | None]]

@@ -28,8 +28,8 @@ __all__ = ["PendingFile", "PreparedFile", "Target", "open_target"]
 _PART_BYTES = 8 << 20  # S3 takes no parts below 5 MiB, except the last
 
 
-@durable
-class PreparedFile(msgspec.Struct, frozen=True, tag="prepared-file-1"):
+@durable("prepared-file-1")
+class PreparedFile(msgspec.Struct, frozen=True):
     """A file that is durable and not visible yet."""
 
     path: str

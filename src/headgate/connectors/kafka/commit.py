@@ -24,8 +24,8 @@ _POLL_EVERY = 1000
 _OLD_SECONDS = 6 * 24 * 3600  # brokers forget offsets after offsets.retention.minutes, 7 days if nobody changed it
 
 
-@durable
-class Portion(msgspec.Struct, frozen=True, tag="kafka-records-1"):
+@durable("kafka-records-1")
+class Portion(msgspec.Struct, frozen=True):
     """The records of one writer between two barriers, encoded; `sequence` counts the portions of an `origin` from 1 on.
 
     >>> Portion("totals-cbc357cc-0", "totals", "ab12", 3, 0, None, [b"{}"])

@@ -62,8 +62,8 @@ Offsets = Mapping[Place, int]
 """Offsets by (topic, partition)."""
 
 
-@durable
-class KafkaSplit(msgspec.Struct, frozen=True, tag="kafka-split-1"):
+@durable("kafka-split-1")
+class KafkaSplit(msgspec.Struct, frozen=True):
     """A partition, the offset of the next record, and the offset to stop at (None: never)."""
 
     topic: str
@@ -77,8 +77,8 @@ class KafkaSplit(msgspec.Struct, frozen=True, tag="kafka-split-1"):
         return self.topic, self.partition
 
 
-@durable
-class PartitionsFound(msgspec.Struct, frozen=True, tag="kafka-partitions-1"):
+@durable("kafka-partitions-1")
+class PartitionsFound(msgspec.Struct, frozen=True):
     """The state of the enumerator."""
 
     begun: bool

@@ -27,8 +27,8 @@ __all__ = ["Described", "OffsetSplit", "PartitionReader", "PartitionSplit", "Sim
 _ROWS = 1000  # so many rows of a partition become one batch
 
 
-@durable
-class PartitionSplit(msgspec.Struct, frozen=True, tag="partition-split-1"):
+@durable("partition-split-1")
+class PartitionSplit(msgspec.Struct, frozen=True):
     """A partition of a reader: its place in the plan, the pickled `InputPartition`, and how many rows it has given."""
 
     index: int
@@ -36,8 +36,8 @@ class PartitionSplit(msgspec.Struct, frozen=True, tag="partition-split-1"):
     done: int = 0
 
 
-@durable
-class OffsetSplit(msgspec.Struct, frozen=True, tag="offset-split-1"):
+@durable("offset-split-1")
+class OffsetSplit(msgspec.Struct, frozen=True):
     """Where a `SimpleDataSourceStreamReader` stands: offsets as JSON; `end` is set inside a batch that has given `done`."""
 
     start: str | None = None

@@ -207,8 +207,8 @@ def takes_limit(reader: DataSourceStreamReader) -> bool:
 # --- on the driver --------------------------------------------------------------------------------------------------
 
 
-@durable
-class RoundsPlanned(msgspec.Struct, frozen=True, tag="rounds-planned-1"):
+@durable("rounds-planned-1")
+class RoundsPlanned(msgspec.Struct, frozen=True):
     """The state of the planner: the end of the newest round as JSON, and whether it was the last one."""
 
     offset: str | None

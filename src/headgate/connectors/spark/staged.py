@@ -23,8 +23,8 @@ __all__ = ["StagedFile", "StagedWriter", "remove_all"]
 _FILE_BYTES = 64 << 20  # Arrow bytes that wait in memory for one file
 
 
-@durable
-class StagedFile(msgspec.Struct, frozen=True, tag="staged-file-1"):
+@durable("staged-file-1")
+class StagedFile(msgspec.Struct, frozen=True):
     """A Parquet file that is durable and not visible yet."""
 
     path: str

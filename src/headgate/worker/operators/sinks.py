@@ -30,8 +30,8 @@ _WRITER = ListStateDescriptor("writer")
 _COMMITTABLES = ListStateDescriptor("committables")
 
 
-@durable
-class _SubtaskCommittables(msgspec.Struct, tag="committables-1"):
+@durable("committables-1")
+class _SubtaskCommittables(msgspec.Struct):
     prepared: list[tuple[int, list[bytes]]]  # checkpoint id, committables
 
 
