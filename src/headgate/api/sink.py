@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from headgate.errors import InvalidArgument
-from headgate.graph.task_info import TaskInfo
+from headgate.graph.plan import TaskInfo
 from headgate.records.types import PICKLED, TypeInformation
 
 __all__ = [

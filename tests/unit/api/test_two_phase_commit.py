@@ -3,14 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from rig import Services, plan_of, vertex_plan
 
 from headgate.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from headgate.checkpoint.commits import Commits
-from headgate.checkpoint.types import Barrier
 from headgate.worker.failures import OperatorFailure
-from headgate.worker.snapshot import assign_state
-from headgate.worker.subtask import Subtask
+from rig import plan_of, restore_of, snapshot_of, subtask
 
 FILES, VISIBLE = {}, []  # open and prepared transactions, and what readers see
 
@@ -53,26 +50,15 @@ def fresh(monkeypatch):
     monkeypatch.setattr(Content, "broken", False)
 
 
-def start(first=42, last=99, parallelism=1, states=None, checkpoint_id=None, attempt=0, final=False):
+def start(first=42, last=99, parallelism=1, state=None, checkpoint_id=None, final=False):
     """The subtasks of a job that writes the numbers from `first` on, from a checkpoint if there is one."""
     plan = plan_of(lambda env: env.set_parallelism(parallelism).from_sequence(first, last).add_sink(Content()))
-    part = vertex_plan(plan, "Sequence")
+    restore = None if state is None else restore_of(checkpoint_id, [state], parallelism)
     settings = replace(plan.settings, final_checkpoint=final)
-    shares = [None] * parallelism
-    if states is not None:
-        shares = assign_state(states, dict.fromkeys(states, 128), parallelism, checkpoint_id)
-    tasks = [
-        Subtask(part, i, settings, Services(), part.task_info(i, attempt, "0" * 32), (i, 0, 0), shares[i])
-        for i in range(parallelism)
-    ]
+    tasks = [subtask(plan, "Sequence", i, restore=restore, settings=settings) for i in range(parallelism)]
     for task in tasks:
         task.open()
     return tasks
-
-
-def snapshot(task, checkpoint_id):
-    task.trigger(Barrier(checkpoint_id, 0))
-    return {state.operator_id: [state] for state in task.take_snapshots()[0].finish().operators}
 
 
 def complete(task, checkpoint_id):
@@ -83,7 +69,7 @@ def test_a_completed_checkpoint_commits_it_and_older_ones():  # SPEC R9.2 testNo
     (task,) = start()
     for checkpoint_id in range(3):
         task.step(1)
-        snapshot(task, checkpoint_id)
+        snapshot_of(task, checkpoint_id)
     complete(task, 1)
     assert VISIBLE == [42, 43]
     assert sorted(FILES.values()) == [[], [44, "durable"]]  # one is open, one is prepared for checkpoint 2
@@ -93,7 +79,7 @@ def test_a_late_notification_commits_nothing_twice():  # SPEC R9.2 testSubsumedN
     (task,) = start()
     for checkpoint_id in range(3):
         task.step(1)
-        snapshot(task, checkpoint_id)
+        snapshot_of(task, checkpoint_id)
     complete(task, 2)
     complete(task, 1)
     assert VISIBLE == [42, 43, 44]
@@ -102,12 +88,12 @@ def test_a_late_notification_commits_nothing_twice():  # SPEC R9.2 testSubsumedN
 def test_a_restore_commits_what_the_checkpoint_holds_and_aborts_the_rest():  # SPEC R9.2 testFailBeforeNotify
     (task,) = start()
     task.step(1)
-    snapshot(task, 0)
+    snapshot_of(task, 0)
     task.step(1)
-    states = snapshot(task, 1)
+    state = snapshot_of(task, 1)
     task.step(1)  # 44 is written behind the barrier, and the worker is killed: nothing is closed
     assert [44] in FILES.values()
-    (task,) = start(states=states, checkpoint_id=1, attempt=1)
+    (task,) = start(state=state, checkpoint_id=1)
     task.close()
     assert VISIBLE == [42, 43]
     assert FILES == {}
@@ -121,14 +107,14 @@ def test_a_commit_that_fails_in_recovery_is_dropped_after_the_timeout(age, lost,
     monkeypatch.setattr(Content, "clock", staticmethod(lambda: Content.time))
     (task,) = start()
     task.step(1)
-    states = snapshot(task, 0)
+    state = snapshot_of(task, 0)
     Content.time, Content.broken = float(age), True
     if lost:
-        start(states=states, checkpoint_id=0)
+        start(state=state, checkpoint_id=0)
         assert "was DROPPED: it is 1001 s old, and its timeout is 1000 s: disk full" in capsys.readouterr().err
     else:
         with pytest.raises(OperatorFailure) as caught:
-            start(states=states, checkpoint_id=0)
+            start(state=state, checkpoint_id=0)
         assert str(caught.value.__cause__) == "disk full"
 
 
@@ -138,8 +124,8 @@ def test_recovery_has_methods_of_its_own(monkeypatch):
     monkeypatch.setattr(Content, "recover_and_abort", lambda self, transaction: calls.append(("abort", transaction)))
     (task,) = start()
     task.step(1)
-    states = snapshot(task, 0)
-    start(states=states, checkpoint_id=0)
+    state = snapshot_of(task, 0)
+    start(state=state, checkpoint_id=0)
     assert calls == [("commit", "tmp-0-0"), ("abort", "tmp-0-1")]
 
 
@@ -147,7 +133,7 @@ def test_nothing_is_started_behind_the_last_record():  # SPEC R9.2
     (task,) = start(1, 1, final=True)
     while not task.data_finished:
         task.step(10)
-    snapshot(task, 1)
+    snapshot_of(task, 1)
     assert FILES == {"tmp-0-0": [1, "durable"]}
     complete(task, 1)
     assert (VISIBLE, FILES) == ([1], {})
@@ -164,7 +150,7 @@ def test_every_commit_is_tried_and_the_first_error_raised(monkeypatch):  # SPEC 
     (task,) = start(1)
     for checkpoint_id in (1, 2):
         task.step(1)
-        snapshot(task, checkpoint_id)
+        snapshot_of(task, checkpoint_id)
     Content.broken = True
     with pytest.raises(OperatorFailure) as caught:
         complete(task, 2)
@@ -178,5 +164,5 @@ def test_every_commit_is_tried_and_the_first_error_raised(monkeypatch):  # SPEC 
 def test_transactions_are_redistributed_when_the_parallelism_changes():
     (task,) = start(1)
     task.step(1)
-    start(1, parallelism=3, states=snapshot(task, 1), checkpoint_id=1)
+    start(1, parallelism=3, state=snapshot_of(task, 1), checkpoint_id=1)
     assert VISIBLE == [1]
