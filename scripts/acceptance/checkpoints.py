@@ -36,7 +36,7 @@ from headgate import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from headgate.api.two_phase import FileSink
+from headgate.connectors.files import FileSink
 from headgate.storage.layout import JobLayout, metadata_path
 from headgate.storage.log import load_completed, newest_job
 from headgate.storage.remote import open_store
@@ -93,7 +93,7 @@ def build(env: StreamExecutionEnvironment, directory: str, count: int, rate: flo
     left = env.from_datagen(lambda n: 2 * n, count=count // 2, rate=rate / 2)
     right = env.from_datagen(lambda n: 2 * n + 1, count=count // 2, rate=rate / 2)
     both = left.key_by(lambda v: v % KEYS).connect(right.key_by(lambda v: v % KEYS)).process(NumberBoth())
-    both.rebalance().flat_map(NumberHere()).add_sink(FileSink(f"{directory}/out", "json"))
+    both.rebalance().flat_map(NumberHere()).sink_to(FileSink(f"{directory}/out", "json"))
 
 
 def checkpointed(parallelism: int, options: dict[str, str], directory: str) -> StreamExecutionEnvironment:

@@ -32,7 +32,7 @@ from headgate import (
     Types,
     ValueStateDescriptor,
 )
-from headgate.api.two_phase import FileSink
+from headgate.connectors.files import FileSink
 from headgate.job_client import SavepointFormat
 from headgate.savepoints.reader import StateSnapshotReader
 from headgate.storage.layout import creator_of
@@ -150,7 +150,7 @@ def build(env: StreamExecutionEnvironment, directory: str, rate: float | None) -
     both = left.key_by(_key).connect(right.key_by(_key)).process(EveryState()).uid("states")
     counted = both.rebalance().flat_map(SplitAndUnion()).uid("operator state")
     ruled = counted.key_by(_last).connect(rules).process(UnderRules()).uid("rules applied")
-    ruled.add_sink(FileSink(f"{directory}/out", "json")).uid("files")
+    ruled.sink_to(FileSink(f"{directory}/out", "json")).uid("files")
 
 
 def _key(value: int) -> int:

@@ -16,7 +16,7 @@ from pyspark_datasources import ArrowDataSource, FakeDataSource
 from spark_kit import wait_until
 
 from headgate import RestartStrategies
-from headgate.api.two_phase import FileSink
+from headgate.connectors.files import FileSink
 from headgate.connectors.spark.source import PythonDataSource
 from headgate.errors import HeadgateError
 
@@ -167,7 +167,7 @@ def kill_after_a_checkpoint(job, victim):
 def run_with_a_kill(env, source, options):
     """Start the job, kill a worker while rows come, and let them end; the client, and how many there are."""
     checkpointed(env, options["directory"])
-    env.from_source(source, "meter").rebalance().add_sink(FileSink(f"{options['directory']}/out", "json"))
+    env.from_source(source, "meter").rebalance().sink_to(FileSink(f"{options['directory']}/out", "json"))
     client = env.execute_async("meter")
     kill_after_a_checkpoint(client.job, (0, 0))
     return client, end_soon(options)

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from headgate import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from headgate.api.checkpoint_config import ExternalizedCheckpointRetention
-from headgate.api.two_phase import FileSink
 from headgate.cli.main import app
+from headgate.connectors.files import FileSink
 from headgate.errors import InvalidArgument
 from headgate.job_client import SavepointFormat
 from headgate.savepoints.reader import StateSnapshotReader
@@ -24,7 +24,7 @@ def build(env, directory, count=COUNT, rate=None):
     numbered = (
         source.uid("source").key_by("k").process(Number(), output_type="k bigint, v bigint, n bigint").uid("number")
     )
-    numbered.rebalance().add_sink(FileSink(f"{directory}/out", "json")).uid("sink")
+    numbered.rebalance().sink_to(FileSink(f"{directory}/out", "json")).uid("sink")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from functools import partial
 
 from headgate import config
 from headgate.api.sink import Prepared, Sink
-from headgate.api.two_phase import TwoPhaseCommitSinkFunction
 from headgate.checkpoint import events as ev
 from headgate.checkpoint.assignment import (
     FinishedState,
@@ -144,7 +143,7 @@ class JobSnapshots:
             return None
         for operator in (operator for vertex in self._plan.graph.vertices for operator in vertex.operators):
             sink = operator.spec.function
-            if isinstance(sink, TwoPhaseCommitSinkFunction) or (isinstance(sink, Sink) and sink.commits):
+            if isinstance(sink, Sink) and sink.commits:
                 require_create_if_absent(self._store, self._layout.log, f"the exactly-once sink '{operator.name}'")
         ref = self._resumed_ref if resumed is not None else None
         origin = self._configuration.get(config.RECOVERY_PATH)

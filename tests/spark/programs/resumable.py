@@ -3,7 +3,7 @@
 import sys
 
 from headgate import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
-from headgate.api.two_phase import FileSink
+from headgate.connectors.files import FileSink
 
 COUNT, KEYS = 9_000, 10
 
@@ -24,7 +24,7 @@ def main():
     env.enable_checkpointing(200)
     source = env.from_datagen(lambda n: (n % KEYS, n), count=COUNT, rate=1000, type_info="k bigint, v bigint")
     numbered = source.key_by("k").process(Number(), output_type="k bigint, v bigint, n bigint")
-    numbered.add_sink(FileSink(f"{sys.argv[1]}/out", "json"))
+    numbered.sink_to(FileSink(f"{sys.argv[1]}/out", "json"))
     env.execute("resumable")
 
 

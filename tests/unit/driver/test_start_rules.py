@@ -61,7 +61,7 @@ def service(env, store, **options):
         raise AssertionError("nothing runs yet")
 
     return CheckpointService(
-        env.job_plan("job"),
+        env._job_plan("job"),
         JOB,
         settings,
         send=unused,
@@ -75,7 +75,7 @@ def service(env, store, **options):
 def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=SnapshotType.CHECKPOINT, number=1):
     """A snapshot of the program, in which the operators named in `finished` had finished."""
     operators = []
-    for vertex in env.job_plan("job").graph.vertices:
+    for vertex in env._job_plan("job").graph.vertices:
         groups = [key_group_range(i, vertex.max_parallelism, vertex.parallelism) for i in range(vertex.parallelism)]
         pieces = [StatePiece(PieceKind.KEYED, (StatePart("base", InlineBytes(b"state")),), b"", one) for one in groups]
         for operator in vertex.operators:
@@ -108,7 +108,7 @@ def key_groups(plan):
 def test_a_resumed_job_adopts_the_stored_max_parallelism():  # SPEC R3.3
     store = MemoryStore()
     completed(program(2), store)
-    assert key_groups(program(100).job_plan()) == 256
+    assert key_groups(program(100)._job_plan()) == 256
     resumed = service(program(100), store, headgate__resume="true")
     assert key_groups(resumed.plan) == 128
     restore = resumed.start_attempt(0, resumed.choose())
@@ -207,7 +207,7 @@ def test_the_in_flight_data_of_one_checkpoint_can_be_ignored(ignored, kinds):  #
         for op in manifest.operators
     )
     found = restore_plan(
-        env.job_plan("job"), replace(manifest, operators=operators), claim=False, ignore_unmatched=False
+        env._job_plan("job"), replace(manifest, operators=operators), claim=False, ignore_unmatched=False
     )
     pieces = [one for vertex in found.values() for old in vertex.operators.values() for one in old[0]]
     assert [piece.kind.name for piece in pieces] == kinds

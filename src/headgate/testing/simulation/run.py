@@ -149,7 +149,7 @@ class Run:
         drawn = self.random.randrange(1, 4)
         env.set_parallelism(self._parallelism.pop(0) if self._parallelism else drawn).set_max_parallelism(_KEY_GROUPS)
         self._program(env, self.name, self._records)
-        return env.job_plan("simulated")
+        return env._job_plan("simulated")
 
     # --- the run ----------------------------------------------------------------------------------------------------
 
