@@ -12,7 +12,7 @@ import pyspark
 import pytest
 from spark_kit import ORPHAN_SECONDS, run_program, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400), pytest.mark.xdist_group("cluster")]  # one at a time
 
 COUNTS = {"BE": 20, "IS": 10, "NOT": 10, "OR": 10, "QUESTION": 10, "THAT": 10, "THE": 10, "TO": 20}
 

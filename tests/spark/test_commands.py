@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 
 from headgate.cli.main import app
 
+pytestmark = pytest.mark.xdist_group("commands")  # one job
+
 README = (Path(__file__).parents[2] / "README.md").read_text()
 USERS = 100
 FILES_ONLY = ("inspect", "diff", "gc", "dispose")  # they talk to nobody: quicker in this process, and just the same

@@ -23,6 +23,8 @@ from headgate.worker.snapshot import assign_state
 from headgate.worker.subtask import Subtask
 from kafka_broker import read_all
 
+pytestmark = pytest.mark.xdist_group("kafka")  # one broker
+
 _names = count()
 
 

@@ -7,12 +7,15 @@ import threading
 import time
 from collections import Counter
 
+import pytest
 from confluent_kafka import Producer
 from spark_kit import wait_until
 
 from headgate import KeyedProcessFunction, RestartStrategies, ValueStateDescriptor
 from headgate.connectors.kafka import KafkaSink, KafkaSource
 from kafka_broker import read_all
+
+pytestmark = pytest.mark.xdist_group("kafka")  # one broker
 
 COUNT, KEYS, PARTITIONS, SECONDS = 20_000, 10, 4, 10
 
