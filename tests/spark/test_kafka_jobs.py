@@ -17,7 +17,7 @@ from kafka_broker import read_all
 
 pytestmark = pytest.mark.xdist_group("kafka")  # one broker
 
-COUNT, KEYS, PARTITIONS, SECONDS = 20_000, 10, 4, 10
+COUNT, KEYS, PARTITIONS, SECONDS = 10_000, 10, 4, 5
 
 
 class Number(KeyedProcessFunction):

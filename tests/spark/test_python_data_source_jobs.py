@@ -135,8 +135,8 @@ def meter(directory, kind):
 
 
 def end_soon(options):
-    """Let the numbers end two seconds from now; how many there are then."""
-    total, directory = int((time.time() + 2 - options["since"]) * RATE), options["directory"]
+    """Let the numbers end a second from now; how many there are then."""
+    total, directory = int((time.time() + 1 - options["since"]) * RATE), options["directory"]
     (directory / "next").write_text(str(total))
     (directory / "next").rename(directory / "total")
     return total
