@@ -27,7 +27,7 @@ from headgate.api.sources import Source, SourceReader
 from headgate.checkpoint.types import SavepointFormat
 from headgate.config import Configuration
 from headgate.connectors.files import FileSink
-from headgate.control.messages import Confirm, Output, Register
+from headgate.control.messages import Confirm, Register
 from headgate.driver import job as job_module
 from headgate.driver import services as driver_services
 from headgate.driver.cluster import AttemptOver, WorkerMessage
@@ -209,13 +209,6 @@ class _WorkerDied(Exception):
     """A worker process was killed."""
 
 
-class _Services(simulated._Services):
-    output: Callable[[Output], None]
-
-    def to_driver(self, channel, payload, records):
-        self.output(Output(channel, payload, records))
-
-
 class _ThreadCluster:
     """In place of Spark: one thread runs all tasks of an attempt."""
 
@@ -272,11 +265,18 @@ class _ThreadCluster:
 
         store = RoutingStore(lambda _: _Disk(self._storage))
         clock = driver_services.DriverIo().now
-        tasks = simulated.Attempt(job.plan, job.job_id, job.attempt, job.restore, job.storage, store, clock)
+        tasks = simulated.Attempt(
+            job.plan,
+            job.job_id,
+            job.attempt,
+            job.restore,
+            job.storage,
+            store,
+            clock,
+            lambda key, printed: self._report(WorkerMessage(job.attempt, key, printed)),
+        )
         for worker in tasks.workers:
             tell(worker, Register(*worker.key, job.attempt, "here", 0))
-            with contextlib.suppress(AttributeError):
-                worker.task._services.output = lambda message, worker=worker: tell(worker, message)
         self._tasks = tasks
         try:
             tasks.open()
@@ -471,7 +471,6 @@ class Cluster:
         patch(environment_module, "get_session", lambda *_: None)
         patch(environment_module, "register", lambda *_: None)
         patch(job_module, "Timing", partial(Timing, better_cause=50))
-        patch(simulated, "_Services", _Services)
         return self
 
     def __exit__(self, *_: object) -> None:

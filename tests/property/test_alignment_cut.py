@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from headgate.checkpoint.barriers import (
-    BarrierHandler,
-    BarrierTracker,
+from headgate.checkpoint.barriers.alignment import BarrierHandler
+from headgate.checkpoint.barriers.instructions import (
     Block,
     CaptureComplete,
     Decline,
@@ -24,6 +23,7 @@ from headgate.checkpoint.barriers import (
     TakeSnapshot,
     Unblock,
 )
+from headgate.checkpoint.barriers.tracker import BarrierTracker
 from headgate.checkpoint.types import AlignmentKind, Barrier, CheckpointOptions
 
 END = "end"
@@ -145,8 +145,9 @@ class Subtask:
                     self.send(Cancel(checkpoint))
         self.started.update(self.gate.pending)
         if isinstance(self.gate, BarrierHandler):
-            assert self.blocked == set(self.gate.blocked)
-            assert self.capturing == set(self.gate.capturing)
+            at = self.gate._at
+            assert self.blocked == (set() if at is None else set(at.blocked))
+            assert self.capturing == (set(at.waiting) if at is not None and at.taken else set())
 
     def take(self, barrier, unaligned):
         assert all(barrier.id > other.id for other in self.sent), "ids strictly increase"
@@ -316,7 +317,7 @@ def play(data, kinds, make_gate, *, tidy=False):
         assert not any(subtask.wires.values()), "all is read"
         assert not any(subtask.queues.values()), "no channel stays blocked for ever"
         assert (subtask.blocked, subtask.capturing) == (set(), set())
-        assert set(gate.open_channels) == {channel for channel in rows if END not in rows[channel]}
+        assert set(gate._open) == {channel for channel in rows if END not in rows[channel]}
     return rows | restored, subtask
 
 
@@ -418,7 +419,7 @@ class Node(Subtask):
 
     def process(self, channel):
         super().process(channel)
-        if not self.gate.open_channels:
+        if not self.gate._open:
             self.finish()
 
 

@@ -12,7 +12,7 @@ from headgate import RestartStrategies
 from headgate.driver.job import JobStatus
 from headgate.errors import HeadgateError, IllegalState, NotEnoughSlots
 from headgate.job_client import SavepointFormat
-from headgate.storage.checkpoints import load
+from headgate.storage.checkpoints import load_snapshot
 from headgate.storage.remote import open_store
 
 FORMATS = [SavepointFormat.CANONICAL, SavepointFormat.NATIVE]
@@ -93,7 +93,7 @@ def test_a_plain_savepoint_changes_nothing(spark, make_env, workers, tmp_path): 
     release(tmp_path)
     client.wait(60)
     assert_exactly_once(tmp_path)
-    manifest = load(open_store(), path).manifest
+    manifest = load_snapshot(open_store(), path).manifest
     assert manifest.type.is_savepoint
     tables = sorted(
         str(p.relative_to(path.removeprefix("file://"))) for p in Path(path.removeprefix("file://")).rglob("*.parquet")

@@ -15,15 +15,13 @@ from typing import Any
 from headgate import config
 from headgate.api.sink import EpochContext
 from headgate.checkpoint import events as ev
-from headgate.checkpoint.assignment import Mode, StateShape
 from headgate.checkpoint.commits import NO_COMMITS
 from headgate.checkpoint.coordinator import Coordinator
 from headgate.checkpoint.decider import RequestId
 from headgate.checkpoint.handles import CorruptState
-from headgate.checkpoint.plan import PlanInput, PlanVertex, TaskId, TaskReport, TaskStatus, Topology
+from headgate.checkpoint.plan import PlanInput, PlanVertex, TaskId, TaskStatus, Topology
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.settings import CheckpointSettings, EndStatus
-from headgate.checkpoint.stats import SubtaskMetrics
 from headgate.checkpoint.store import CompletedCheckpoint
 from headgate.config import Configuration
 from headgate.control.messages import (
@@ -55,8 +53,8 @@ from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, OperatorId, VertexId
 from headgate.storage.checkpoints import Snapshot
 from headgate.storage.objects import MissingObject
+from headgate.worker.checkpoints import WorkerStorage
 from headgate.worker.restore import VertexRestore
-from headgate.worker.snapshot_writer import AckState, WorkerStorage
 
 __all__ = ["CheckpointService", "Choice"]
 
@@ -330,29 +328,13 @@ class CheckpointService:
 
     def _acknowledged(self, task: TaskId, message: AcknowledgeCheckpoint) -> None:
         """A subtask has written its part."""
-        state = AckState.decode(message.state)
-        metrics = SubtaskMetrics(
-            message.checkpointed_size,
-            message.state_size,
-            message.sync_ms,
-            message.async_ms,
-            message.alignment_ms,
-            message.start_delay_ms,
-            message.processed_bytes,
-            message.persisted_bytes,
-            message.unaligned,
-            message.objects_written,
-        )
         shared = {
-            op: sum(part.shared for piece in pieces for part in piece.parts) for op, pieces in state.operators.items()
+            op: sum(part.shared for piece in pieces for part in piece.parts) for op, pieces in message.state.items()
         }
-        shapes = {
-            OperatorId(op): {name: StateShape(Mode(mode), count) for name, (mode, count) in states.items()}
-            for op, states in state.shapes.items()
-        }
-        report = TaskReport(shapes, message.finished, message.finished_on_restore)
         self._tell(
-            ev.Acknowledged(self._attempt, task, message.checkpoint_id, state, metrics, report, shared)  # type: ignore[arg-type]
+            ev.Acknowledged(
+                self._attempt, task, message.checkpoint_id, message.state, message.metrics, message.report, shared
+            )
         )
 
     def _declined(self, task: TaskId, message: DeclineCheckpoint) -> None:
@@ -432,7 +414,7 @@ class CheckpointService:
             self._send(task, AnnounceCheckpoint(do.barrier.encode()))
 
     def _register_shared(self, do: ev.RegisterShared) -> None:
-        self._snapshots.register(do.checkpoint_id, do.task, do.state)
+        self._snapshots.register(do.checkpoint_id, do.state)
 
     def _release_shared(self, do: ev.ReleaseShared) -> None:
         paths, in_use = self._snapshots.release(do.lowest)

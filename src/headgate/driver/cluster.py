@@ -10,8 +10,9 @@ from headgate.control.messages import Failed, FromDriver, FromWorker, Register
 from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, VertexId
 from headgate.job.events import CauseFound, Worker
+from headgate.worker.checkpoints import WorkerStorage
 from headgate.worker.restore import VertexRestore
-from headgate.worker.snapshot_writer import WorkerStorage
+from headgate.worker.task import TaskDescriptor, describe_tasks
 
 __all__ = ["AttemptOver", "Cluster", "Submission", "WorkerMessage"]
 
@@ -42,6 +43,9 @@ class Submission:
     attempt: int
     restore: Mapping[VertexId, VertexRestore]
     storage: WorkerStorage
+
+    def tasks(self, level: int) -> list[TaskDescriptor]:
+        return describe_tasks(self.plan, level, self.job_id, self.attempt, self.restore, self.storage)
 
 
 class Cluster(Protocol):

@@ -25,6 +25,7 @@ from headgate.checkpoint.settings import CheckpointProperties, CheckpointSetting
 from headgate.checkpoint.store import CompletedCheckpoint
 from headgate.checkpoint.types import SnapshotType
 from headgate.config import Configuration
+from headgate.control.messages import TaskState
 from headgate.driver.services import DriverIo
 from headgate.driver.step_back import StepBack
 from headgate.errors import IllegalState, StateMigrationError, StorageError
@@ -33,26 +34,34 @@ from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, OperatorId, VertexId
 from headgate.state.operator import OperatorStateBackend, rescale
 from headgate.storage import manifest as mf
-from headgate.storage import shared
 from headgate.storage.checkpoints import (
     Snapshot,
     discard_checkpoint,
     discard_pending,
     discard_pending_savepoint,
-    load,
+    load_snapshot,
     publish,
     require_intact,
 )
 from headgate.storage.handles import FileSegment, InlineBytes, size_of
-from headgate.storage.layout import Attempt, JobLayout, make_savepoint_directory, savepoint_target
-from headgate.storage.log import CommitNumber, CompletedRef, JobEnded, JobLog, Superseded, load_completed, newest_job
+from headgate.storage.layout import AttemptId, JobLayout, make_savepoint_directory, savepoint_target
+from headgate.storage.log import (
+    CommitNumber,
+    CompletedRef,
+    JobEnded,
+    JobLog,
+    SupersededError,
+    load_completed,
+    newest_job,
+)
 from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown, require_create_if_absent
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
 from headgate.storage.settings import StorageKind, StorageSettings
+from headgate.storage.shared import SharedStateRegistry
+from headgate.worker.checkpoints import WorkerStorage
 from headgate.worker.operators.sinks import prepared_in
 from headgate.worker.restore import VertexRestore, operator_state_of
-from headgate.worker.snapshot_writer import AckState, WorkerStorage
 
 __all__ = ["JobSnapshots", "named_manifest", "prepared_of", "restore_plan", "saved_operators"]
 
@@ -60,7 +69,7 @@ _FIRST_ENTRY = 1
 _SETTLE_SECONDS = 0.5
 _READ_TRIES = 5
 _READ_PAUSE_SECONDS = 1.0
-_KEYED = {mf.PieceKind.KEYED, mf.PieceKind.RAW_KEYED, mf.PieceKind.CHANNEL}
+_KEYED = {mf.PieceKind.KEYED, mf.PieceKind.CHANNEL}
 
 
 class JobSnapshots:
@@ -71,10 +80,9 @@ class JobSnapshots:
         self._step_back = StepBack(plan, configuration)
         self._settings = StorageSettings.of(configuration)
         self._store = io.open_store(self._settings.write_buffer)
-        self._registry = shared.SharedStateRegistry()
+        self._registry = SharedStateRegistry()
         self._lock = threading.Lock()
         self._restart = 0
-        self._acks: dict[tuple[int, TaskId], AckState] = {}
         self._published: dict[int, Snapshot] = {}
         self._commits = Commits()  # of storage 'jobmanager', which has no log
         self._numbered = _FIRST_ENTRY  # which stands for what an imported snapshot holds
@@ -144,7 +152,7 @@ class JobSnapshots:
         if resumed is not None and ref is not None:
             manifest = resumed.manifest
             self._published[manifest.checkpoint_id] = resumed
-            self._registry.register_restored(manifest, shared.ClaimMode.CLAIM)
+            self._registry.register_restored(manifest, ClaimMode.CLAIM)
             retention = CheckpointSettings.from_configuration(self._configuration).retention
             properties = CheckpointProperties.for_checkpoint(retention)
             self._recovered.append(
@@ -170,11 +178,11 @@ class JobSnapshots:
         pointer = self._origin or self._configuration.get(config.RECOVERY_PATH)
         if pointer is None or self._recovered:
             return None
-        snapshot = load(self._store, pointer)
+        snapshot = load_snapshot(self._store, pointer)
         manifest = snapshot.manifest
         mode = ClaimMode(self._configuration.get(config.RECOVERY_CLAIM_MODE))
         self._published[manifest.checkpoint_id] = snapshot
-        self._registry.register_restored(manifest, shared.ClaimMode(mode.value))
+        self._registry.register_restored(manifest, mode)
         size = sum(size_of(handle) for handle in mf.handles_of(manifest))
         return ev.SnapshotImported(manifest.checkpoint_id, snapshot.directory, snapshot.directory, mode, size)
 
@@ -185,7 +193,6 @@ class JobSnapshots:
         asynchronous = self._configuration.get(config.ASYNC_SNAPSHOTS)
         return WorkerStorage(
             self._attempt(),
-            self._in_files,
             shared_directory,
             self._settings.inline_threshold,
             asynchronous,
@@ -197,9 +204,9 @@ class JobSnapshots:
         """Where sinks may put files that are not visible yet; None without a directory for checkpoints."""
         return None if self._layout is None else self._layout.task_owned
 
-    def _attempt(self, restart: int | None = None) -> Attempt:
+    def _attempt(self, restart: int | None = None) -> AttemptId:
         restart = self._restart if restart is None else restart
-        return Attempt(1, restart) if self._log is None else self._log.attempt(restart)
+        return AttemptId(1, restart) if self._log is None else self._log.attempt(restart)
 
     # --- a checkpoint's way -----------------------------------------------------------------------------------------
 
@@ -215,14 +222,10 @@ class JobSnapshots:
         self._store.make_directory(directory)
         return directory
 
-    def register(self, checkpoint_id: int, task: TaskId, state: AckState) -> None:
-        """Note the shared files of a part; its placeholders are replaced by what they stand for."""
+    def register(self, checkpoint_id: int, state: TaskState) -> TaskState:
+        """Note that a checkpoint uses the shared files of a part; gives the part with its placeholders replaced."""
         with self._lock:
-            operators = {
-                op: self._registry.register_pieces(OperatorId(op), pieces, checkpoint_id)
-                for op, pieces in state.operators.items()
-            }
-            self._acks[checkpoint_id, task] = AckState(operators)
+            return {op: self._registry.register_pieces(op, pieces, checkpoint_id) for op, pieces in state.items()}
 
     def publish(self, content: ev.Content) -> ev.MetadataWritten:
         """Write the metadata: from here on the checkpoint can be restored from."""
@@ -238,17 +241,18 @@ class JobSnapshots:
 
     def _manifest(self, content: ev.Content) -> mf.Manifest:
         operators = []
+        states = {task: self.register(content.checkpoint_id, state) for task, state in content.states.items()}
         for vertex in self._plan.graph.vertices:
             outcome = content.vertices.get(vertex.id)
             done = _finished(outcome, vertex.parallelism)
             for operator in vertex.operators:
                 subtasks = tuple(
-                    mf.SubtaskState(i, self._pieces(content, TaskId(vertex.id, i), operator.id), finished=i in done)
+                    mf.SubtaskManifest(i, states.get(TaskId(vertex.id, i), {}).get(operator.id, ()), finished=i in done)
                     for i in range(vertex.parallelism)
                 )
                 driver_state = content.driver_states.get(operator.id)
                 operators.append(
-                    mf.OperatorState(
+                    mf.OperatorManifest(
                         operator.id,
                         operator.name,
                         vertex.parallelism,
@@ -260,7 +264,7 @@ class JobSnapshots:
                 )
         return mf.Manifest(
             content.checkpoint_id,
-            mf.SnapshotType[content.type.name],
+            content.properties.type,
             self.job_id,
             self._plan.name,
             self._attempt(),
@@ -269,16 +273,10 @@ class JobSnapshots:
             None if content.properties.format is None else content.properties.format.value.lower(),
         )
 
-    def _pieces(self, content: ev.Content, task: TaskId, operator: str) -> tuple[mf.StatePiece, ...]:
-        state = self._acks.get((content.checkpoint_id, task)) or content.states.get(task)
-        return () if state is None else state.operators.get(operator, ())
-
     def claim(
         self, checkpoint_id: int, subsumed: Sequence[int]
     ) -> ev.LogEntryClaimed | ev.LogEntryFailed | ev.Superseded:
         """Make a checkpoint complete: its entry in the job log, whose number is the commit number."""
-        with self._lock:
-            self._acks = {key: ack for key, ack in self._acks.items() if key[0] > checkpoint_id}
         if self._log is None:
             self._numbered += 1  # as in a log: never again, whatever is stepped back over
             self._commits = self._commits.add(checkpoint_id, self._numbered)
@@ -286,7 +284,7 @@ class JobSnapshots:
         commits = [CommitNumber(number) for number in subsumed]
         try:
             return ev.LogEntryClaimed(checkpoint_id, self._log.complete(self._published[checkpoint_id], commits).commit)
-        except Superseded as error:
+        except SupersededError as error:
             return ev.Superseded(checkpoint_id, str(error))
         except OutcomeUnknown as error:
             return self._settle(checkpoint_id, error)
@@ -298,7 +296,7 @@ class JobSnapshots:
             try:
                 self._log.end(status.name, discarded)
                 break
-            except Superseded as error:
+            except SupersededError as error:
                 return ev.Superseded(0, str(error))
             except StorageError as error:
                 failure = error
@@ -318,7 +316,7 @@ class JobSnapshots:
         while True:
             try:
                 ref = self._log.settle()
-            except Superseded as superseded:
+            except SupersededError as superseded:
                 return ev.Superseded(checkpoint_id, str(superseded))
             except StorageError as failure:
                 damaged += isinstance(failure.__cause__, CorruptState)
@@ -344,7 +342,7 @@ class JobSnapshots:
     def _intact(self, checkpoint: CompletedCheckpoint) -> Snapshot:
         snapshot = self._published.get(checkpoint.id)
         if snapshot is None or checkpoint.location:
-            snapshot = load(self._store, checkpoint.pointer)
+            snapshot = load_snapshot(self._store, checkpoint.pointer)
         require_intact(self._store, snapshot, self._io.pool.map)
         return snapshot
 
@@ -384,16 +382,16 @@ class JobSnapshots:
                 self._io.pause(_READ_PAUSE_SECONDS)
         return read()
 
-    # --- deleting: Superseded if another driver has taken the job over, who may need the files -----------------------
+    # --- deleting: SupersededError if another driver has taken the job over, who may need the files -----------------------
 
     def _check_leading(self) -> None:
         if self._log is not None:
             self._log.check_leading()
 
-    def discard_part(self, state: AckState) -> None:
+    def discard_part(self, state: TaskState) -> None:
         """Delete the private files of one subtask's part."""
         self._check_leading()
-        for pieces in state.operators.values():
+        for pieces in state.values():
             for piece in pieces:
                 for part in piece.parts:
                     if isinstance(part.handle, FileSegment) and not part.shared:
@@ -403,7 +401,6 @@ class JobSnapshots:
         """Delete a checkpoint, completed or not; shared files stay until they are released."""
         with self._lock:
             self._published.pop(do.checkpoint_id, None)
-            self._acks = {key: ack for key, ack in self._acks.items() if key[0] != do.checkpoint_id}
         if not do.location:
             return ev.Discarded(do.checkpoint_id)
         self._check_leading()
@@ -449,7 +446,7 @@ def _finished(outcome: object, parallelism: int) -> frozenset[int]:
 def named_manifest(configuration: Configuration) -> mf.Manifest | None:
     """The metadata of the snapshot that the user names to start from, if any."""
     pointer = configuration.get(config.RECOVERY_PATH)
-    return None if pointer is None else load(open_store(), pointer).manifest
+    return None if pointer is None else load_snapshot(open_store(), pointer).manifest
 
 
 def restore_plan(
@@ -498,7 +495,7 @@ def restore_plan(
     return restore
 
 
-def saved_operators(operators: Collection[mf.OperatorState]) -> dict[OperatorId, SavedOperator]:
+def saved_operators(operators: Collection[mf.OperatorManifest]) -> dict[OperatorId, SavedOperator]:
     """The operators that left state; keyed are those whose state or in-flight data goes by key groups."""
     kinds = {op.id: {piece.kind for subtask in op.subtasks for piece in subtask.pieces} for op in operators}
     return {
@@ -508,7 +505,7 @@ def saved_operators(operators: Collection[mf.OperatorState]) -> dict[OperatorId,
     }
 
 
-def _finished_before(vertex: Vertex, found: Mapping[OperatorId, mf.OperatorState]) -> FinishedState:
+def _finished_before(vertex: Vertex, found: Mapping[OperatorId, mf.OperatorManifest]) -> FinishedState:
     """How far a vertex had come; an operator that is new in it has not finished."""
     if len(found) == len(vertex.operators) and all(op.fully_finished for op in found.values()):
         return FinishedState.FULLY
@@ -516,7 +513,7 @@ def _finished_before(vertex: Vertex, found: Mapping[OperatorId, mf.OperatorState
     return FinishedState.PARTLY if some else FinishedState.RUNNING
 
 
-def _left(operator: mf.OperatorState) -> list[tuple[mf.StatePiece, ...] | None]:
+def _left(operator: mf.OperatorManifest) -> list[tuple[mf.StatePiece, ...] | None]:
     left: list[tuple[mf.StatePiece, ...] | None] = [None] * operator.parallelism
     for subtask in operator.subtasks:
         if not subtask.finished:

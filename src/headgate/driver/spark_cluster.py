@@ -28,7 +28,7 @@ from headgate.driver.session import dataflow_session
 from headgate.driver.shipping import search_path, write_archive
 from headgate.errors import JobCancelled, WorkerLost
 from headgate.graph.levels import describe as describe_layout
-from headgate.graph.plan import JobPlan, task_part
+from headgate.graph.plan import JobPlan
 from headgate.job.events import CauseFound, Worker, WorkerDisconnected
 from headgate.worker.shell import LevelTask, process_mark
 
@@ -144,11 +144,8 @@ class SparkCluster:
             archive = file.name
         return [
             LevelTask(
-                level,
-                pickle.dumps(task_part(submission.plan, level, submission.restore, submission.storage)),
+                pickle.dumps(submission.tasks(level)),
                 self._server.address,
-                submission.job_id,
-                submission.attempt,
                 self._control_timeout,
                 path,
                 archive,

@@ -56,15 +56,15 @@ class SourceSplits:
     def found(self, splits: list[Any]) -> list[Assignment[Any]]:
         """A discovery is over."""
         self._state = self.enumerator.snapshot()
-        return self._assigner.found(splits, self.enumerator.complete)
+        return self._assigner.add_splits(splits, self.enumerator.complete)
 
     def resumed(self) -> list[Assignment[Any]]:
         """What can be assigned at the start: splits that were found before the checkpoint."""
-        return self._assigner.found([], complete=False)
+        return self._assigner.add_splits([], complete=False)
 
     def asked(self, subtask: int) -> list[Assignment[Any]]:
         """A reader has nothing left."""
-        return self._assigner.asked(subtask)
+        return self._assigner.request_split(subtask)
 
     def snapshot(self, checkpoint_id: int) -> bytes:
         """What a checkpoint keeps."""

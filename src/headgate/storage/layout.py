@@ -17,6 +17,7 @@ from __future__ import annotations
 import enum
 import re
 import secrets
+import zlib
 from collections.abc import Callable
 from typing import Final
 
@@ -29,7 +30,7 @@ from headgate.storage.objects import MissingObject, ObjectStore, normalise
 
 __all__ = [
     "METADATA",
-    "Attempt",
+    "AttemptId",
     "JobLayout",
     "ParsedPath",
     "PathKind",
@@ -46,6 +47,8 @@ __all__ = [
     "savepoint_target",
     "shared_file",
     "subtask_owner",
+    "table_directory",
+    "table_file",
 ]
 
 METADATA: Final = "_metadata"
@@ -66,12 +69,12 @@ _LOG_NAME: Final = re.compile(r"\d{12}")
 _TEMPORARY_NAME: Final = re.compile(rf"\.tmp-(?:{_ATTEMPT}-)?[0-9a-f]{{16}}")
 
 
-class Attempt(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
+class AttemptId(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """One run of a job's tasks: the driver's epoch (from the job log) and how often it restarted them.
 
     It is part of the name of every state file, so that no attempt, dead or alive, writes over a file of another.
 
-    >>> str(Attempt(2, 1)), Attempt.parse("e2r1") < Attempt(3)
+    >>> str(AttemptId(2, 1)), AttemptId.parse("e2r1") < AttemptId(3)
     ('e2r1', True)
     """
 
@@ -82,7 +85,7 @@ class Attempt(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Tru
         return f"e{self.epoch}r{self.restart}"
 
     @classmethod
-    def parse(cls, text: str) -> Attempt:
+    def parse(cls, text: str) -> AttemptId:
         """The attempt in a file's name; InvalidArgument if there is none."""
         found = _ATTEMPT_TEXT.fullmatch(text)
         if found is None:
@@ -90,8 +93,8 @@ class Attempt(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Tru
         return _attempt_of(found)
 
 
-def _attempt_of(found: re.Match[str]) -> Attempt:
-    return Attempt(int(found["epoch"]), int(found["restart"]))
+def _attempt_of(found: re.Match[str]) -> AttemptId:
+    return AttemptId(int(found["epoch"]), int(found["restart"]))
 
 
 def subtask_owner(vertex: int, subtask: int) -> str:
@@ -223,7 +226,7 @@ class ParsedPath(msgspec.Struct, frozen=True):
 
     kind: PathKind
     checkpoint_id: int | None = None
-    attempt: Attempt | None = None
+    attempt: AttemptId | None = None
     owner: str | None = None
     seq: int | None = None
 
@@ -231,19 +234,19 @@ class ParsedPath(msgspec.Struct, frozen=True):
 # ---- names of state files ------------------------------------------------------------------------------------------
 
 
-def private_file(attempt: Attempt, owner: str) -> str:
+def private_file(attempt: AttemptId, owner: str) -> str:
     """The name of a private file in a checkpoint's directory.
 
-    >>> private_file(Attempt(1), subtask_owner(3, 0))
+    >>> private_file(AttemptId(1), subtask_owner(3, 0))
     'e1r0-v3-s0.state'
     """
     return f"{attempt}-{_checked_owner(owner)}.state"
 
 
-def shared_file(attempt: Attempt, checkpoint_id: int, owner: str, digest: str) -> str:
+def shared_file(attempt: AttemptId, checkpoint_id: int, owner: str, digest: str) -> str:
     """The name of a file in shared/; `digest` is of its content.
 
-    >>> shared_file(Attempt(1), 7, "v3-s0", "0" * 32)
+    >>> shared_file(AttemptId(1), 7, "v3-s0", "0" * 32)
     'e1r0-c7-v3-s0-00000000000000000000000000000000.shared'
     """
     return f"{attempt}-c{checkpoint_id}-{_checked_owner(owner)}-{digest}.shared"
@@ -255,11 +258,11 @@ def _checked_owner(owner: str) -> str:
     return owner
 
 
-def attempt_of(name: str) -> Attempt | None:
+def attempt_of(name: str) -> AttemptId | None:
     """The attempt that wrote a private or temporary file, wherever it lies; None if the name says nothing.
 
     >>> attempt_of("e2r0-v3-s0.state"), attempt_of("_metadata")
-    (Attempt(epoch=2, restart=0), None)
+    (AttemptId(epoch=2, restart=0), None)
     """
     found = _PRIVATE_NAME.fullmatch(name) or _TEMPORARY_NAME.fullmatch(name)
     return _attempt_of(found) if found and found["epoch"] else None
@@ -391,3 +394,29 @@ def is_job_id(name: str) -> bool:
     True
     """
     return _JOB_ID.fullmatch(name) is not None
+
+
+def table_directory(operator: str, operator_id: str) -> str:
+    """The directory of an operator's tables below a canonical savepoint; its name shows which operator it is.
+
+    >>> table_directory("Keyed Process", "0123456789abcdef")
+    'keyed-process-01234567'
+    """
+    return f"{_plain(operator)}-{operator_id[:8]}"
+
+
+def table_file(directory: str, state: str, subtask: int, *, keyed: bool = True) -> str:
+    """The file with a subtask's part of a keyed or operator state, below a canonical savepoint.
+
+    >>> table_file("count-01234567", "Total", 3)
+    'count-01234567/total/part-00003.parquet'
+    """
+    return f"{directory}/{'' if keyed else 'operator-state/'}{_plain(state)}/part-{subtask:05d}.parquet"
+
+
+def _plain(name: str) -> str:
+    """Small letters, digits, dashes and underscores; a digest keeps names apart that would become equal."""
+    plain = re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-") or "state"
+    if name.lower() in (plain, plain.replace("-", " ")):
+        return plain
+    return f"{plain}-{zlib.crc32(name.encode()):08x}"

@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from headgate import StreamExecutionEnvironment
+from headgate.checkpoint.types import SnapshotType
 from headgate.config import Configuration
 from headgate.connectors.files import FileSink
 from headgate.connectors.kafka.sink import KafkaSink
@@ -14,10 +15,17 @@ from headgate.ids import JobId
 from headgate.records.key_groups import key_group_range
 from headgate.storage.checkpoints import publish
 from headgate.storage.handles import InlineBytes
-from headgate.storage.layout import Attempt, JobLayout
+from headgate.storage.layout import AttemptId, JobLayout
 from headgate.storage.local import LocalStore
 from headgate.storage.log import JobLog
-from headgate.storage.manifest import Manifest, OperatorState, Part, PieceKind, SnapshotType, StatePiece, SubtaskState
+from headgate.storage.manifest import (
+    Manifest,
+    OperatorManifest,
+    PieceKind,
+    StatePart,
+    StatePiece,
+    SubtaskManifest,
+)
 from headgate.testing.simulation.cluster import SimulatedIo
 from headgate.testing.storage_faults import FaultyStore, MemoryStore
 
@@ -67,19 +75,19 @@ def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=
     operators = []
     for vertex in env.job_plan("job").graph.vertices:
         groups = [key_group_range(i, vertex.max_parallelism, vertex.parallelism) for i in range(vertex.parallelism)]
-        pieces = [StatePiece(PieceKind.KEYED, (Part("base", InlineBytes(b"state")),), b"", one) for one in groups]
+        pieces = [StatePiece(PieceKind.KEYED, (StatePart("base", InlineBytes(b"state")),), b"", one) for one in groups]
         for operator in vertex.operators:
             left = keyed_state and operator.uid == "keyed"
             subtasks = tuple(
-                SubtaskState(i, (pieces[i],) if left else (), finished=operator.uid in finished)
+                SubtaskManifest(i, (pieces[i],) if left else (), finished=operator.uid in finished)
                 for i in range(vertex.parallelism)
             )
             operators.append(
-                OperatorState(
+                OperatorManifest(
                     operator.id, operator.name, vertex.parallelism, vertex.max_parallelism, subtasks, operator.uid
                 )
             )
-    manifest = Manifest(1, type, JOB, "job", Attempt(1), 1000, tuple(operators))
+    manifest = Manifest(1, type, JOB, "job", AttemptId(1), 1000, tuple(operators))
     return publish(store, manifest, directory or LAYOUT.checkpoint(1))
 
 
@@ -116,7 +124,7 @@ def test_a_max_parallelism_that_the_program_sets_is_not_replaced():  # SPEC R3.3
     store = MemoryStore()
     completed(program(2), store)
     resumed = service(program(2, max_parallelism=64), store, headgate__resume="true")
-    with pytest.raises(IllegalState, match=r"'keyed' was stored with 128, the program sets 64"):
+    with pytest.raises(IllegalState, match="the state was stored with 128, the program sets 64"):
         resumed.start_attempt(0, resumed.choose())
 
 
@@ -130,7 +138,7 @@ def test_a_job_that_starts_from_a_snapshot_adopts_it_too(tmp_path, capsys, max_p
     with pytest.raises(SystemExit) as caught:
         env.execute("job")
     assert caught.value.code == code
-    said = "the job would start" if code == 0 else "'keyed' was stored with 128, the program sets 64"
+    said = "the job would start" if code == 0 else "the state was stored with 128, the program sets 64"
     assert said in capsys.readouterr().out
 
 

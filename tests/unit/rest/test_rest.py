@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 from fastapi.testclient import TestClient
-from rig import plan_of
 
 from headgate.checkpoint.events import RequestDone
 from headgate.checkpoint.stats import CheckpointStats, StatsTracker, SubtaskMetrics, SubtaskStats, VertexStats
@@ -16,6 +15,7 @@ from headgate.job.status import JobStatus
 from headgate.rest.app import Jobs, make_app
 from headgate.rest.operations import Operations, UnknownOperation
 from headgate.rest.server import _start
+from rig import plan_of
 
 ID = "a" * 32
 

@@ -5,7 +5,6 @@ Nothing here has a thread or a clock. Rows, control messages and I/O wait in que
 
 from __future__ import annotations
 
-import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
@@ -15,26 +14,25 @@ from typing import Any
 from headgate.checkpoint.plan import TaskId
 from headgate.checkpoint.settings import EndStatus
 from headgate.config import Configuration
-from headgate.control.messages import Failed, Finished, FromDriver, FromWorker, Register, Running
+from headgate.control.messages import Failed, Finished, FromDriver, FromWorker, Output, Register, Running
 from headgate.driver.checkpoints import CheckpointService
 from headgate.driver.cluster import AttemptOver, Submission, WorkerMessage
 from headgate.driver.job_master import JobMaster, MasterEvent
 from headgate.driver.services import DriverIo
 from headgate.errors import HeadgateError, JobFailed, StorageError, WorkerLost
-from headgate.graph.plan import JobPlan, VertexPlan
+from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, VertexId
 from headgate.job.events import CancelRequested, CauseFound, StartRequested
 from headgate.job.machine import Timing
 from headgate.job.restart import FixedDelay
-from headgate.job.status import JobStatus
-from headgate.storage.layout import subtask_owner
+from headgate.job.status import JobStatus, Status
 from headgate.storage.objects import ObjectStore
 from headgate.testing.simulation.world import Violation
-from headgate.worker.coordinator_link import CheckpointLink
-from headgate.worker.restore import VertexRestore, read_restore
-from headgate.worker.snapshot import SnapshotInProgress
-from headgate.worker.snapshot_writer import SnapshotWriter, WorkerStorage
-from headgate.worker.subtask import Relay, Status, Subtask
+from headgate.worker.checkpoints import CheckpointLink, WorkerStorage
+from headgate.worker.relay import Relay
+from headgate.worker.restore import VertexRestore
+from headgate.worker.subtask import SnapshotInProgress, Subtask
+from headgate.worker.task import SteppedServices, TaskDescriptor, describe_tasks, make_snapshot_writer, make_task
 
 __all__ = ["Attempt", "Driver", "Jobs", "SimulatedCluster", "SimulatedIo", "Worker"]
 
@@ -120,21 +118,6 @@ class SimulatedIo(DriverIo):
         self.warnings.append(text)
 
 
-class _Services:
-    """Clock and way out of a simulated subtask."""
-
-    lockstep = True
-
-    def __init__(self, clock: Callable[[], int]) -> None:
-        self.now = clock
-
-    def to_driver(self, channel: str, payload: bytes, records: int) -> None:
-        raise AssertionError("simulated programs print and collect nothing")
-
-    def wake(self) -> None:
-        """Nobody sleeps here."""
-
-
 class Worker:
     """One task of an attempt: what it has to say waits in `messages`, what it is told in `inbox`."""
 
@@ -180,32 +163,23 @@ class Attempt:
         storage: WorkerStorage | None,
         store: ObjectStore,
         clock: Callable[[], int],
+        output: Callable[[tuple[int, int], Output], None] = lambda key, message: None,  # noqa: ARG005 - dropped
     ) -> None:
+        """`output` gets what a task prints or collects, with its level and index."""
         self.plan, self.number = plan, number
-        self._job_id, self._restore, self._storage, self._store, self._clock = job_id, restore, storage, store, clock
-        widths = range(len(plan.layout.levels))
-        self.levels = [[self._worker(level, i) for i in range(plan.width(level))] for level in widths]
+        self._store, self._clock, self._output = store, clock, output
+        self.levels = [
+            [self._worker(task) for task in describe_tasks(plan, level, job_id, number, restore, storage)]
+            for level in range(len(plan.layout.levels))
+        ]
         self.workers = [worker for level in self.levels for worker in level]
 
-    def _worker(self, level: int, index: int) -> Worker:
-        plan = self.plan
-        slot = plan.layout.levels[level][index]
-        numbers = (index, plan.width(level - 1), plan.width(level + 1))
-        if slot.relay:
-            relay = Relay(plan.relays[level, slot.vertex] + slot.subtask, numbers, plan.settings.buffer_size)
-            return Worker(relay, (level, index), None)
-        vertex_plan: VertexPlan = pickle.loads(plan.vertices[slot.vertex])
-        vertex = vertex_plan.vertex
-        info = vertex_plan.task_info(slot.subtask, self.number, self._job_id)
-        given = self._restore.get(vertex.id)
-        restore = None if given is None else read_restore(given, slot.subtask, vertex_plan, self._store)
-        task = Subtask(vertex_plan, slot.subtask, plan.settings, _Services(self._clock), info, numbers, restore)
-        worker = Worker(task, (level, index), TaskId(vertex.id, slot.subtask))
-        if self._storage is not None:
-            owner = subtask_owner(vertex.id, slot.subtask)
-            worker.link.writer = SnapshotWriter(
-                self._storage, owner, worker.messages.append, self._store, worker.writes
-            )
+    def _worker(self, task: TaskDescriptor) -> Worker:
+        key = (task.level, task.index)
+        services = SteppedServices(self._clock, lambda *printed: self._output(key, Output(*printed)))
+        made = make_task(task, services, self._store)
+        worker = Worker(made, key, None if task.is_relay else TaskId(task.vertex_id, task.subtask))
+        worker.link.writer = make_snapshot_writer(task, worker.messages.append, self._store, worker.writes)
         return worker
 
     def open(self) -> None:

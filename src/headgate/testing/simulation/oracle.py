@@ -11,7 +11,7 @@ from headgate.config import Configuration
 from headgate.driver.epochs import epoch_sinks
 from headgate.driver.snapshots import prepared_of, restore_plan
 from headgate.state.api import ValueStateDescriptor
-from headgate.storage.checkpoints import Snapshot, load, require_intact
+from headgate.storage.checkpoints import Snapshot, load_snapshot, require_intact
 from headgate.storage.reader import SnapshotReader
 from headgate.testing.simulation.cluster import Attempt, Driver
 from headgate.testing.simulation.world import COUNT, Violation, key_of, worlds
@@ -38,7 +38,7 @@ class Oracle:
         """Every file that a retained checkpoint needs is there and whole."""
         kept = []
         for checkpoint in driver.service.coordinator.store.checkpoints:
-            snapshot = load(self._store, checkpoint.pointer)
+            snapshot = load_snapshot(self._store, checkpoint.pointer)
             require_intact(self._store, snapshot)
             kept.append((checkpoint.id, snapshot))
         return kept
