@@ -137,7 +137,7 @@ def main():
                 client = env.execute_async("golden")
                 job = client.job
                 job.wait_running(60)
-                while job.checkpoints.stats.snapshot().counts.completed < 3:
+                while job.stats.snapshot().counts.completed < 3:
                     time.sleep(0.05)
                 path = client.stop_with_savepoint(savepoint_directory=f"file://{directory}/savepoints", format=format)
                 place = target / f"{backend}-{format.value.lower()}"

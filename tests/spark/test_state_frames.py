@@ -16,6 +16,8 @@ from headgate.job_client import SavepointFormat
 from headgate.savepoints.reader import StateSnapshotReader
 from headgate.savepoints.writer import SavepointWriter
 
+pytestmark = pytest.mark.xdist_group("state frames")  # one job of each backend
+
 COUNT = 6000
 
 
