@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from lab import Lab
 
-from handle_sizes import full_size, written_size
 from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState, InvalidArgument, StateMigrationError
 from headgate.records.key_groups import KeyGroupRange, key_group, key_group_range
 from headgate.records.types import TypeMismatch, Types, as_type
 from headgate.state.api import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
 from headgate.state.backend import SnapshotKind
+from state_handles import full_size, written_size
 
 V = ValueStateDescriptor("v")
 
@@ -380,7 +380,9 @@ def test_max_parallelism_must_be_the_same(lab):
     # SPEC R3.3
     put(lab, 1, 1)
     handles = lab.snapshot()
-    with pytest.raises(IllegalState, match="max parallelism mismatch, state was stored with 128 and the job has 64"):
+    with pytest.raises(
+        IllegalState, match="max parallelism mismatch: the state was stored with 128, the program sets 64"
+    ):
         lab.open(handles, max_parallelism=64, key_groups=KeyGroupRange(0, 63))
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -167,8 +167,6 @@ class KeyedStateHandle(msgspec.Struct, frozen=True, omit_defaults=True):
         return list(by_id.values())
 
 
-_T = TypeVar("_T", Segment, FileRef)
-
 ReadPayload: TypeAlias = Callable[[Payload, int, int], bytes]
 """Reads `length` bytes of a payload from `offset` on."""
 
@@ -196,14 +194,12 @@ def checked_read(read: ReadPayload, payload: Payload, offset: int, length: int, 
 def attach(handle: KeyedStateHandle, payloads: Mapping[str, bytes]) -> KeyedStateHandle:
     """The handle with the bytes of these payloads inside; payloads that are not given stay as they are."""
 
-    def change(one: _T) -> _T:
-        payload = one.payload
-        data = payloads.get(payload.id, payload.data)
-        return msgspec.structs.replace(one, payload=msgspec.structs.replace(payload, data=data))
+    def filled(payload: Payload) -> Payload:
+        return msgspec.structs.replace(payload, data=payloads.get(payload.id, payload.data))
 
-    return msgspec.structs.replace(
-        handle, segments=list(map(change, handle.segments)), files=list(map(change, handle.files))
-    )
+    segments = [msgspec.structs.replace(segment, payload=filled(segment.payload)) for segment in handle.segments]
+    files = [msgspec.structs.replace(file, payload=filled(file.payload)) for file in handle.files]
+    return msgspec.structs.replace(handle, segments=segments, files=files)
 
 
 def encode_handle(handle: KeyedStateHandle) -> bytes:

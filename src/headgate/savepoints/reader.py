@@ -31,7 +31,7 @@ from headgate.state.operator import StateSnapshot, decode_elements
 from headgate.state.parquet.keyed import CANONICAL, read_tables, stored_tables, table_schema
 from headgate.state.parquet.operator import operator_schema, operator_table
 from headgate.storage import manifest as mf
-from headgate.storage.checkpoints import Snapshot, load, require_intact
+from headgate.storage.checkpoints import Snapshot, load_snapshot, require_intact
 from headgate.storage.objects import ObjectStore
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
@@ -76,7 +76,7 @@ class StateSnapshotReader:
     def open(cls, path: str) -> StateSnapshotReader:
         """Open a snapshot by its directory or its `_metadata`."""
         store = open_store()
-        return cls(load(store, path), store)
+        return cls(load_snapshot(store, path), store)
 
     @property
     def manifest(self) -> mf.Manifest:
@@ -88,7 +88,7 @@ class StateSnapshotReader:
 
     # --- operators and states ----------------------------------------------------------------------------------------------
 
-    def operator(self, wanted: str) -> mf.OperatorState:
+    def operator(self, wanted: str) -> mf.OperatorManifest:
         """An operator by uid, name or the beginning of the id; InvalidArgument lists the operators."""
         operators = self.manifest.operators
         found = (
@@ -103,7 +103,7 @@ class StateSnapshotReader:
         raise InvalidArgument(f"'{self.snapshot.directory}' {problem} '{wanted}'; it has state of {known or 'none'}")
 
     @staticmethod
-    def _has_state(operator: mf.OperatorState) -> bool:
+    def _has_state(operator: mf.OperatorManifest) -> bool:
         return any(subtask.pieces for subtask in operator.subtasks)
 
     def states(self) -> list[StateInfo]:
@@ -114,7 +114,7 @@ class StateSnapshotReader:
                     found.setdefault((info.operator_id, info.name), info)
         return list(found.values())
 
-    def _states_of(self, operator: mf.OperatorState, subtask: mf.SubtaskState) -> Iterator[StateInfo]:
+    def _states_of(self, operator: mf.OperatorManifest, subtask: mf.SubtaskManifest) -> Iterator[StateInfo]:
         def info(name: str, kind: str, schema: pa.Schema, backend: str) -> StateInfo:
             return StateInfo(operator.id, operator.name, operator.uid, name, kind, schema, backend)
 
@@ -126,7 +126,9 @@ class StateSnapshotReader:
         for state, types in self._operator_states(subtask):
             yield info(state.name, str(state.mode), operator_schema(types), "operator state")
 
-    def _operator_states(self, subtask: mf.SubtaskState) -> Iterator[tuple[StateSnapshot, tuple[TypeInformation, ...]]]:
+    def _operator_states(
+        self, subtask: mf.SubtaskManifest
+    ) -> Iterator[tuple[StateSnapshot, tuple[TypeInformation, ...]]]:
         left = operator_state_of(SnapshotReader(self._store), subtask.pieces)
         for state in left.states if left is not None else ():
             yield state, tuple(type.type_info() for type in state.types)

@@ -32,6 +32,7 @@ from typing import Any, ClassVar, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from headgate.checkpoint.assignment import check_max_parallelism
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta, TypeMeta, attach, read_inline
 from headgate.errors import IllegalState, InvalidArgument
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
@@ -77,7 +78,6 @@ __all__ = [
     "SnapshotKind",
     "SnapshotRun",
     "StateSpec",
-    "check_max_parallelism",
 ]
 
 
@@ -109,6 +109,8 @@ class BackendSetup:
     instance: str = "0"
     group_of: Callable[[Any], int] | None = None
     directory: Path | None = None
+    ttl_query_entries: int = 1000
+    ttl_compaction_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +430,7 @@ class KeyedStateBackend(ABC):
                     f"operator '{operator}': checkpoint {handle.checkpoint_id} holds {handle.backend} state, the job runs "
                     f"{self.name}; native snapshots cannot change backends: start from a canonical savepoint"
                 )
-            check_max_parallelism(self.setup, handle)
+            check_max_parallelism(f"operator '{operator}'", handle.max_parallelism, self.setup.max_parallelism)
             check_key_type(operator, handle.key_type.type_info(), self.setup.key_type)
         ids = {handle.checkpoint_id for handle in handles}
         if claim and len(ids) > 1:
@@ -505,11 +507,3 @@ class KeyedStateBackend(ABC):
     @abstractmethod
     def notify_complete(self, checkpoint_id: int) -> None:
         """A checkpoint is confirmed; ids of other snapshots are ignored."""
-
-
-def check_max_parallelism(setup: BackendSetup, handle: KeyedStateHandle) -> None:
-    if handle.max_parallelism != setup.max_parallelism:
-        raise IllegalState(
-            f"operator '{setup.operator}': max parallelism mismatch, state was stored with {handle.max_parallelism} and "
-            f"the job has {setup.max_parallelism}; it is fixed for the life of the state: set it back"
-        )

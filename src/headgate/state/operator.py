@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, cast
 import cloudpickle
 import msgspec
 
-from headgate.checkpoint.assignment import Mode, Part, StateShape, redistribute
+from headgate.checkpoint.assignment import ElementRange, Mode, StateShape, redistribute
 from headgate.checkpoint.handles import TypeMeta
 from headgate.errors import IllegalState, InvalidArgument, StateMigrationError, StorageError
 from headgate.records.types import TypeInformation, TypeMismatch
@@ -139,7 +139,10 @@ class RestoredOperatorState(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, old: Sequence[OperatorStateSnapshot | None], parts: Iterable[Part], raw_parts: Iterable[Part]
+        cls,
+        old: Sequence[OperatorStateSnapshot | None],
+        parts: Iterable[ElementRange],
+        raw_parts: Iterable[ElementRange],
     ) -> RestoredOperatorState:
         """The assigned parts of the snapshots of all old subtasks."""
         managed = {(subtask, state.name): state for subtask, left in enumerate(old) if left for state in left.states}

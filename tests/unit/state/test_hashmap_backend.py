@@ -6,12 +6,12 @@ import gc
 import sys
 import threading
 
-from handle_sizes import full_size, written_size
 from headgate import Types
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
 from headgate.state.api import ListStateDescriptor, ValueStateDescriptor
 from headgate.state.backend import BackendSetup, SnapshotKind
 from headgate.state.hashmap.backend import HashMapBackend
+from state_handles import full_size, written_size
 
 V = ValueStateDescriptor("v", "bigint")
 

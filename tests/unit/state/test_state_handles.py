@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from handle_sizes import detach, full_size, written_size
 from headgate.checkpoint.handles import (
     CorruptState,
     GroupTable,
@@ -20,6 +19,7 @@ from headgate.checkpoint.handles import (
 )
 from headgate.errors import StorageError
 from headgate.records.types import PICKLED, Types, as_type
+from state_handles import detach, full_size, written_size
 
 
 def handle():

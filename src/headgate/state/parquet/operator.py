@@ -1,4 +1,4 @@
-"""Operator state as Parquet tables: the content of a canonical savepoint, written and read by workers and readers.
+"""Operator state as Parquet tables: the content of a canonical savepoint (SPEC R8.2), written and read by workers.
 
 subtask  pos  value             list state, one row for each element; the mode is in the metadata
 subtask  pos  map_key  value    broadcast state, the copy of each subtask

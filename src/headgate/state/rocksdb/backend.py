@@ -46,6 +46,7 @@ from headgate.state.rocksdb.tables import RowSpace, StateRows, ValueRows
 from headgate.state.rocksdb.writeback import BATCH_ROWS, WriteBack
 from headgate.state.schema import TypeChange, check_state
 from headgate.state.timers import TimeDomain
+from headgate.state.ttl_config import CompactFilter
 
 __all__ = ["RocksDBBackend"]
 
@@ -111,7 +112,11 @@ class RocksDBBackend(KeyedStateBackend):
             rows = self._open_rows(spec)
             expiry = self.expiry_of(spec)
             if expiry is not None:
-                self._sweepers.append(Sweeper(rows, expiry))
+                requested = expiry.config.cleanup.compact_filter or CompactFilter()
+                self._sweepers.append(Sweeper(rows, expiry, requested.query_entries or self.setup.ttl_query_entries))
+                period = self.setup.ttl_compaction_ms if requested.compaction_ms is None else requested.compaction_ms
+                if period:
+                    rows.column.compact_periodically(period)
         if isinstance(rows, ListRows):
             return RowListCell(spec.name, self.context, rows)
         if isinstance(rows, MapRows):
@@ -233,7 +238,7 @@ class RocksDBBackend(KeyedStateBackend):
             return 0  # an earlier snapshot must not miss what is removed now
         changed = 0
         for sweeper in active:
-            checked, found = sweeper.step(self._store, budget_entries, now, written=written)
+            checked, found = sweeper.step(self._store, budget_entries, self.setup.clock, written=written)
             budget_entries -= checked
             changed += found
             if budget_entries <= 0:

@@ -7,6 +7,7 @@ RocksDB's own threads (`store.py`), and that frees the disk. Reasons and costs: 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
@@ -31,8 +32,10 @@ class Sweeper:
     no more than a few passes are made within the time to live.
     """
 
-    def __init__(self, rows: StateRows, expiry: Expiry) -> None:
+    def __init__(self, rows: StateRows, expiry: Expiry, query_entries: int) -> None:
+        """The clock is read after every `query_entries` rows."""
         self._rows = rows
+        self._step_rows = min(query_entries, _BATCH_ROWS)
         self._expiry = expiry
         self._position: bytes | None = None  # where the pass continues; None: there is none
         self._started = 0
@@ -50,14 +53,14 @@ class Sweeper:
         """Whether the next step is the first of a pass."""
         return self._position is None and (self._due is None or now >= self._due)
 
-    def step(self, store: Store, budget: int, now: int, *, written: bool) -> tuple[int, int]:
+    def step(self, store: Store, budget: int, clock: Callable[[], int], *, written: bool) -> tuple[int, int]:
         """Check up to `budget` rows; returns how many were checked, and how many entries were removed or shrank.
 
         `written`: all changes made so far are in the database, so that a pass that begins now reads all rows.
         """
         checked = changed = 0
         while checked < budget:
-            rows = min(budget - checked, _BATCH_ROWS)
+            rows, now = min(budget - checked, self._step_rows), clock()
             seen, found = self._check_rows(store, rows, now, written)
             checked, changed = checked + seen, changed + found
             # When a pass ends, rows that were live when it read them may be expired, and the next pass begins at once.
