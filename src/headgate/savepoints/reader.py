@@ -69,6 +69,8 @@ class StatePart:
 
 
 class StateSnapshotReader:
+    """Reads one checkpoint or savepoint."""
+
     def __init__(self, snapshot: Snapshot, store: ObjectStore) -> None:
         self.snapshot, self._store = snapshot, store
 
@@ -80,6 +82,7 @@ class StateSnapshotReader:
 
     @property
     def manifest(self) -> mf.Manifest:
+        """The metadata of the snapshot."""
         return self.snapshot.manifest
 
     def verify(self) -> None:
@@ -107,6 +110,7 @@ class StateSnapshotReader:
         return any(subtask.pieces for subtask in operator.subtasks)
 
     def states(self) -> list[StateInfo]:
+        """Every state, by operator."""
         found: dict[tuple[str, str], StateInfo] = {}
         for operator in self.manifest.operators:
             for subtask in operator.subtasks:
@@ -166,6 +170,7 @@ class StateSnapshotReader:
             yield from self.read_part(part)
 
     def read_part(self, part: StatePart) -> Iterator[pa.RecordBatch]:
+        """The rows of one part."""
         operator = next(op for op in self.manifest.operators if op.id == part.operator_id)
         subtask = next(one for one in operator.subtasks if one.index == part.subtask)
         if part.groups is None:

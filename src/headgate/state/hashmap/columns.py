@@ -66,7 +66,9 @@ class ColumnTable:
         self._free: list[int] = []  # slots to use again
         self._holders: set[object] = set()  # readers of the columns: snapshots, and changes that are not copied yet
         self._index: npt.NDArray[np.int32] = np.zeros(_FIRST_REGION * len(groups), np.int32)
-        self._region: Ints = np.full(max_parallelism, -1, np.int64)  # where a group's region starts; -1: not ours
+        self._region: Ints = np.full(
+            max_parallelism, -1, np.int64
+        )  # where a group's region starts; -1: of another subtask
         self._region[groups.start : groups.end + 1] = np.arange(len(groups)) * _FIRST_REGION
         self._mask: Ints = np.full(max_parallelism, _FIRST_REGION - 1, np.int64)
         self._filled: Ints = np.zeros(max_parallelism, np.int64)

@@ -104,11 +104,11 @@ def _plain_chunks(table: Table, rows: Callable[[], int]) -> Iterator[_Entries]:
 
 @dataclass(slots=True)
 class _PayloadWriter:
-    """The bytes of a snapshot's payload that were written, and those that the next step hands out."""
+    """The bytes of a snapshot's payload that were written, and those that the next step yields."""
 
     payload: str
     offset: int = 0
-    handed_out: int = 0
+    yielded: int = 0
     crc32: int = 0
     slices: list[StateSlice] = field(default_factory=list)
     pending: list[bytes] = field(default_factory=list)
@@ -119,12 +119,12 @@ class _PayloadWriter:
         self.crc32 = zlib.crc32(data, self.crc32)
 
     def is_large(self) -> bool:
-        return self.offset - self.handed_out >= _LARGE_CHUNK
+        return self.offset - self.yielded >= _LARGE_CHUNK
 
     def take(self) -> tuple[str, bytes]:
         data = b"".join(self.pending)
         self.pending.clear()
-        self.handed_out = self.offset
+        self.yielded = self.offset
         return self.payload, data
 
 

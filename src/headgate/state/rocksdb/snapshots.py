@@ -2,7 +2,7 @@
 
     sync     freeze the content of the write-back cache (a few microseconds per key group), in the subtask's thread
     next()   in the thread that writes the snapshot: write that content to the database, flush, link the files into the
-             snapshot's own directory, and hand out the bytes of the files that no confirmed checkpoint has
+             snapshot's own directory, and yield the bytes of the files that no confirmed checkpoint has
 
 Files of rows never change, so a snapshot refers to those of a confirmed checkpoint. MANIFEST and CURRENT belong to one
 snapshot. OPTIONS is left out: a database is opened with the options of the program that opens it.
@@ -26,7 +26,7 @@ from headgate.state.rocksdb.writeback import BATCH_ROWS, Cut, WriteBack
 
 __all__ = ["RocksDBSnapshot"]
 
-_CHUNK: Final = 1 << 20  # bytes that a step hands out at most
+_CHUNK: Final = 1 << 20  # the most bytes of a step
 _FLUSH_POLLS: Final = 20  # before the flush is waited for, without the GIL
 
 
@@ -34,7 +34,7 @@ class RocksDBSnapshot(SnapshotRun):
     """A running snapshot; it is of no state at all unless `start` is called.
 
     `description` is the handle without files; `base` are the files to refer to; `done` is called with the files when
-    all are handed out, None: no later snapshot may refer to them.
+    all are yielded, None: no later snapshot may refer to them.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class RocksDBSnapshot(SnapshotRun):
         known = self._base.get(path.name)
         if known is not None and known.payload.size == size:
             return known
-        crc32 = 0  # part of the name, so it must be known before the first byte is handed out
+        crc32 = 0  # part of the name, so it must be known before the first byte is yielded
         for data in _chunks(path):
             crc32 = zlib.crc32(data, crc32)
             yield last, b""

@@ -218,7 +218,7 @@ class WriteBack:
                 self._cuts.remove(cut)
 
     def adjust(self, states: list[StateRows]) -> bool:
-        """Fit the caches to the memory budget; returns whether there are so many changes that a cut is due."""
+        """Fit the caches to the memory budget; returns whether the changes exceed it and a cut is due."""
         share = self._budget.cache_share()
         total = 0
         for rows in states:
