@@ -12,7 +12,7 @@ is flattened: counts per entry, then all elements in one column.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -92,7 +92,7 @@ class ChunkCodec:
         self._ttl = meta.ttl
         self._key_type = key_type
         self._value_type = meta.value_type.type_info()
-        self._map_key_type = None if meta.map_key_type is None else meta.map_key_type.type_info()
+        self._map_key_type = PICKLED if meta.map_key_type is None else meta.map_key_type.type_info()
 
     def encode(self, addresses: list[Any], stored: list[Any], removed: list[Any]) -> bytes:
         """One frame with entries and the addresses of removed ones."""
@@ -102,27 +102,25 @@ class ChunkCodec:
         if self._ttl:
             stamps = np.fromiter((stamp for _, stamp in values), np.int64, len(values)).tobytes()
             values = [value for value, _ in values]
-        chunk = _Chunk(
-            len(addresses),
-            self._keys(keys),
-            None if namespaces is None else dump_values(namespaces, f"{self._where}: namespace"),
-            None if counts is None else np.array(counts, np.uint32).tobytes(),
-            None if map_keys is None else self._map_keys(map_keys),
-            self._values(keys, counts, values),
-            stamps,
-            len(removed),
-            *self._removed(removed),
+        return _frame(
+            _Chunk(
+                len(addresses),
+                self._keys(keys),
+                self._namespaces(namespaces),
+                None if counts is None else np.array(counts, np.uint32).tobytes(),
+                None if map_keys is None else self._encoded(map_keys, self._map_key_type, lambda _: ": map key"),
+                self._encoded(values, self._value_type, lambda index: f", key {keys[_entry(counts, index)]!r}"),
+                stamps,
+                len(removed),
+                *self._removed(removed),
+            )
         )
-        data = msgspec.msgpack.encode(chunk)
-        return _LENGTH.pack(len(data)) + data
 
     def encode_columns(self, keys: Any, values: Any, removed: Any) -> bytes:
         """One frame of a value state whose keys and values are numpy columns."""
         gone = self._column(removed, self._key_type) if len(removed) else b""
         columns = self._column(keys, self._key_type), self._column(values, self._value_type)
-        chunk = _Chunk(len(keys), columns[0], None, None, None, columns[1], None, len(removed), gone, None)
-        data = msgspec.msgpack.encode(chunk)
-        return _LENGTH.pack(len(data)) + data
+        return _frame(_Chunk(len(keys), columns[0], None, None, None, columns[1], None, len(removed), gone, None))
 
     def _column(self, values: Any, type_info: TypeInformation) -> bytes:
         array = pa.array(values)
@@ -139,34 +137,34 @@ class ChunkCodec:
             return list(map(len, stored)), keys_of(map_keys), values
         return None, None, stored
 
+    def _encoded(self, values: list[Any], type_info: TypeInformation, place: Callable[[int], str]) -> bytes:
+        """A column; TypeMismatch names the place of the first value that does not fit."""
+        try:
+            return _encode_column(values, type_info, self._where)
+        except TypeMismatch as error:
+            raise TypeMismatch(f"{self._where}{place(error.index)}: {error}") from None
+
     def _keys(self, keys: list[Any]) -> bytes:
-        try:
-            return _encode_column(keys, self._key_type, self._where)
-        except TypeMismatch as error:
-            raise TypeMismatch(f"{self._where}: key {keys[error.index]!r}: {error}") from None
+        return self._encoded(keys, self._key_type, lambda index: f": key {keys[index]!r}")
 
-    def _map_keys(self, map_keys: list[Any]) -> bytes:
-        assert self._map_key_type is not None
-        try:
-            return _encode_column(map_keys, self._map_key_type, self._where)
-        except TypeMismatch as error:
-            raise TypeMismatch(f"{self._where}: map key: {error}") from None
-
-    def _values(self, keys: list[Any], counts: list[int] | None, values: list[Any]) -> bytes:
-        try:
-            return _encode_column(values, self._value_type, self._where)
-        except TypeMismatch as error:
-            index = error.index
-            if counts is not None:
-                index = int(np.searchsorted(np.cumsum(counts), error.index, "right"))
-            raise TypeMismatch(f"{self._where}, key {keys[index]!r}: {error}") from None
+    def _namespaces(self, namespaces: list[Any] | None) -> bytes | None:
+        return None if namespaces is None else dump_values(namespaces, f"{self._where}: namespace")
 
     def _removed(self, removed: list[Any]) -> tuple[bytes, bytes | None]:
         if not removed:
             return b"", None
         keys, namespaces = _split(removed)
-        where = f"{self._where}: namespace"
-        return self._keys(keys), None if namespaces is None else dump_values(namespaces, where)
+        return self._keys(keys), self._namespaces(namespaces)
+
+
+def _entry(counts: list[int] | None, index: int) -> int:
+    """The entry that an element belongs to, if entries are flattened."""
+    return index if counts is None else int(np.searchsorted(np.cumsum(counts), index, "right"))
+
+
+def _frame(chunk: _Chunk) -> bytes:
+    data = msgspec.msgpack.encode(chunk)
+    return _LENGTH.pack(len(data)) + data
 
 
 class SectionReader:
@@ -177,8 +175,7 @@ class SectionReader:
         self._meta = meta
         self._key_type = key_type
         self._types = meta.value_type.type_info(), now.value_type.type_info()
-        map_key = PICKLED if meta.map_key_type is None else meta.map_key_type.type_info()
-        self._map_key_type = map_key
+        self._map_key_type = PICKLED if meta.map_key_type is None else meta.map_key_type.type_info()
         self._strip = meta.ttl and not now.ttl
         self._wrap = now.ttl and not meta.ttl
         self._stamp = stamp

@@ -39,17 +39,17 @@ def columns_of(values: list[Any], type_info: TypeInformation) -> list[pa.Array]:
         return [type_info.to_batch(values).column(0)]
     absent = [value is None for value in values]
     if not any(absent):
-        return [_struct(type_info.to_batch(values), None)]
+        return [_struct(type_info.to_batch(values))]
     present = type_info.to_batch([value for value in values if value is not None])
     places, next_place = [], 0
     for gone in absent:
         places.append(None if gone else next_place)
         next_place += not gone
-    return [_struct(present, None).take(pa.array(places, pa.int64()))]
+    return [_struct(present).take(pa.array(places, pa.int64()))]
 
 
-def _struct(batch: pa.RecordBatch, mask: Any) -> pa.StructArray:
-    return pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema), mask=mask)
+def _struct(batch: pa.RecordBatch) -> pa.StructArray:
+    return pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
 
 
 def _text(value: Any) -> str:
