@@ -84,7 +84,9 @@ class _TtlValueCell(_TtlCell, ValueCell):
         return stored[0]
 
     def put(self, stored: Any) -> None:
-        self._cell.put((stored, self._expiry.touch()))
+        expiry = self._expiry
+        expiry.accesses += 1  # `touch` without the call: this is on the path of every update
+        self._cell.put((stored, expiry.clock()))
 
 
 class _TtlListCell(_TtlCell, ListCell):
