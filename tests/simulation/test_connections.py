@@ -129,7 +129,7 @@ def tell_at_once(self, line):
     tell(self, line)
 
 
-tell = Epochs._tell
+tell = Epochs._notify
 
 
 def test_it_finds_that_commits_are_reported_early(monkeypatch):
@@ -141,5 +141,5 @@ def test_it_finds_that_commits_are_reported_early(monkeypatch):
         run.go()
 
     play(0)
-    monkeypatch.setattr(Epochs, "_tell", tell_at_once)
+    monkeypatch.setattr(Epochs, "_notify", tell_at_once)
     assert re.fullmatch(r"EpochCommitted was sent to .*, which has not connected yet.*", first_violation(play))

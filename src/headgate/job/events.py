@@ -1,4 +1,4 @@
-"""What the job machine is told, and what it asks for.
+"""The events and instructions of the job machine.
 
 Times are milliseconds of the clock that the caller hands to `JobMachine.handle`. A worker is named by its level and its
 index in the level. Events of an attempt carry its number, so that a late one is recognised.
@@ -211,7 +211,7 @@ class RecordFailure(JobInstruction, frozen=True):
 
 
 class FindCause(JobInstruction, frozen=True):
-    """Answer with `CauseFound`. `stopped`: the attempt ended because it was told to."""
+    """Answer with `CauseFound`. `stopped`: the attempt ended because it was stopped."""
 
     attempt: int
     stopped: bool
