@@ -28,7 +28,7 @@ from headgate.storage.layout import AttemptId
 from headgate.storage.manifest import PieceKind, StatePart, StatePiece
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
-from headgate.storage.writer import PartStream, Scope, SnapshotTarget, StateWriter, open_writer
+from headgate.storage.writer import PartStream, Scope, SnapshotTarget, StateWriter
 from headgate.worker.local_copies import CopyWriter, LocalCopies
 from headgate.worker.operators.base import OperatorSnapshot
 from headgate.worker.snapshot import SnapshotInProgress
@@ -122,7 +122,7 @@ class SnapshotWriter:
         writer: StateWriter | None = None
         copied: list[CopyWriter] = []
         try:
-            writer = open_writer(self._store, self._storage.target(progress), self._owner)
+            writer = StateWriter(self._store, self._storage.target(progress), self._owner)
             shapes: dict[str, dict[str, tuple[str, int]]] = {}
             operators = {
                 op.operator_id: self._operator(op, writer, progress, shapes, copied) for op in progress.operators

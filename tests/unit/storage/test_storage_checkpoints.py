@@ -1,4 +1,4 @@
-"""Publish, load_snapshot, verify, discard, dispose (SPEC R5.8, R5.9, R8.1, R8.7)."""
+"""Publish, load, verify, discard, dispose (SPEC R5.8, R5.9, R8.1, R8.7)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read_all(store, snapshot):
 EXPECTED = [content(300, 70), content(10, 72), content(400, 71), content(300, 71), content(10, 73), content(400, 72)]
 
 
-# ---- publish and load_snapshot ----------------------------------------------------------------------------------------------
+# ---- publish and load --------------------------------------------------------------------------------------------
 
 
 def test_what_was_published_is_loaded(place):

@@ -219,7 +219,7 @@ def test_on_every_store(place):
     log.complete(take(store, 2, layout=layout), subsumed=[first.commit])
     plan = plan_gc(store, layout, live=None)
     assert len(plan.orphans) == 5
-    assert plan.orphans[0].reason == "no completed checkpoint refers to it"
+    assert plan.orphans[0].verdict.value == "no completed checkpoint refers to it"
     collect(store, layout, plan)
     assert store.list_names(layout.job) == ["chk-2", "log", "shared"]
     assert read_log(store, layout).retained[0].checkpoint_id == 2

@@ -166,7 +166,7 @@ def with_handle(handle):
             "key groups 0..128, beyond the max parallelism",
         ),
         (msgspec.structs.replace(SMALL, checkpoint_id=-1), "the checkpoint id is -1"),
-        (msgspec.structs.replace(SMALL, operators=full_manifest().operators[:1] * 2), "an operator comes twice"),
+        (msgspec.structs.replace(SMALL, operators=full_manifest().operators[:1] * 2), "an operator is listed twice"),
     ],
 )
 def test_contradictions_are_found_when_written_and_when_read(manifest, fault):
@@ -177,7 +177,7 @@ def test_contradictions_are_found_when_written_and_when_read(manifest, fault):
 
 
 def test_not_a_file_of_ours():
-    with pytest.raises(CorruptState, match="damaged or no file of Headgate"):
+    with pytest.raises(CorruptState, match="damaged or not a file of Headgate"):
         decode_manifest(b"\x49\x60\x67\x2d" + bytes(40), "flink")
     with pytest.raises(CorruptState, match="only 3 bytes"):
         decode_manifest(b"abc", "x")
