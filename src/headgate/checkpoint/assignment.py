@@ -36,11 +36,11 @@ __all__ = [
     "assign_keyed",
     "check_finished_graph",
     "check_inflight_chain",
-    "check_max_parallelism",
     "edge_mapping",
     "finished_state",
     "old_subtasks",
     "redistribute",
+    "require_same_max_parallelism",
     "restored_max_parallelism",
     "union_states_of_partly_finished",
 ]
@@ -223,7 +223,7 @@ class SavedOperator(msgspec.Struct, frozen=True):
     keyed: bool
 
 
-def check_max_parallelism(where: str, stored: int, configured: int) -> None:
+def require_same_max_parallelism(where: str, stored: int, configured: int) -> None:
     """Raise IllegalState if state was stored with another number of key groups than the job has (SPEC R3.3)."""
     if stored != configured:
         raise IllegalState(
@@ -260,7 +260,7 @@ def restored_max_parallelism(
                 f"lower the parallelism to {operator.max_parallelism} or less"
             )
         if configured is not None:
-            check_max_parallelism(
+            require_same_max_parallelism(
                 f"vertex '{vertex}', operator '{operator.name}'", operator.max_parallelism, configured
             )
     if configured is not None:

@@ -27,7 +27,6 @@ from headgate.checkpoint.handles import FileRef, Payload, StateMeta, decode_hand
 from headgate.checkpoint.types import SnapshotType
 from headgate.errors import IllegalState, InvalidArgument
 from headgate.graph.job_graph import operator_id_of
-from headgate.graph.table_paths import operator_directory
 from headgate.ids import OperatorId, new_job_id
 from headgate.records.key_groups import (
     KeyHasher,
@@ -44,7 +43,7 @@ from headgate.state.parquet.keyed import CANONICAL, StoredTable, describe_tables
 from headgate.storage import manifest as mf
 from headgate.storage.checkpoints import Snapshot, load_snapshot, publish
 from headgate.storage.handles import FileSegment
-from headgate.storage.layout import AttemptId, make_savepoint_directory, savepoint_target
+from headgate.storage.layout import AttemptId, make_savepoint_directory, savepoint_target, table_directory
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 
@@ -74,7 +73,7 @@ class _Part:
 
     files: list[FileRef] = field(default_factory=list)
     tables: list[StoredTable] = field(default_factory=list)
-    parts: list[mf.StatePart] = field(default_factory=list)
+    parts: list[mf.SnapshotPart] = field(default_factory=list)
 
 
 class SavepointWriter:
@@ -193,7 +192,7 @@ class SavepointWriter:
 
     def _write_state(self, state: _State, operator_id: str, directory: str, parts: dict[int, _Part]) -> None:
         """Let Spark write one file for each part."""
-        folder = f"{operator_directory(state.uid, operator_id)}/{state.meta.name}"
+        folder = f"{table_directory(state.uid, operator_id)}/{state.meta.name}"
         open_store().make_directory(f"{directory}/{folder}")
         job = _WriteJob(state.meta, state.key_type, state, self._max, self._parts, f"{directory}/{folder}")
         frame = state.frame.mapInArrow(job.add_groups, job.grouped_schema(state.frame))
@@ -204,7 +203,7 @@ class SavepointWriter:
             part = parts[row["part"]]
             part.files.append(FileRef(name, payload, shared=False, created_by=1))
             part.tables.append(StoredTable(state.meta, name, list(row["groups"]), row["rows"]))
-            part.parts.append(mf.StatePart(name, FileSegment(f"{directory}/{name}", 0, row["size"], row["crc"])))
+            part.parts.append(mf.SnapshotPart(name, FileSegment(f"{directory}/{name}", 0, row["size"], row["crc"])))
 
     def _operator(
         self, operator_id: str, uid: str, key_type: TypeInformation, parts: dict[int, _Part]
@@ -261,7 +260,7 @@ class _Copy:
     def __init__(self, store: ObjectStore, source: str, target: str) -> None:
         self._store, self._source, self._target = store, source, target
 
-    def part(self, part: mf.StatePart) -> mf.StatePart:
+    def part(self, part: mf.SnapshotPart) -> mf.SnapshotPart:
         handle = part.handle
         if not isinstance(handle, FileSegment):
             return part

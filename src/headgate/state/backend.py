@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from headgate.checkpoint.assignment import check_max_parallelism
+from headgate.checkpoint.assignment import require_same_max_parallelism
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta, TypeMeta, attach, read_inline
 from headgate.errors import IllegalState, InvalidArgument
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
@@ -436,4 +436,4 @@ def check_restorable(setup: BackendSetup, backend: str, handle: KeyedStateHandle
             f"operator '{setup.operator}': checkpoint {handle.checkpoint_id} holds {handle.backend} state, the job runs "
             f"{backend}; native snapshots cannot change backends: start from a canonical savepoint"
         )
-    check_max_parallelism(f"operator '{setup.operator}'", handle.max_parallelism, setup.max_parallelism)
+    require_same_max_parallelism(f"operator '{setup.operator}'", handle.max_parallelism, setup.max_parallelism)

@@ -43,6 +43,7 @@ __all__ = [
     "CommitNumber",
     "CompletedRef",
     "EpochStarted",
+    "JobEndClaimed",
     "JobLog",
     "LogEntry",
     "LogStatus",
@@ -95,7 +96,13 @@ class CheckpointCompleted(msgspec.Struct, frozen=True, tag="checkpoint completed
     checkpoint: CompletedRef
 
 
-Event: TypeAlias = EpochStarted | CheckpointCompleted
+class JobEndClaimed(msgspec.Struct, frozen=True, tag="job ended", forbid_unknown_fields=True):
+    """The job is over: what the entry does not retain may be deleted from now on, and not before."""
+
+    status: str
+
+
+Event: TypeAlias = EpochStarted | CheckpointCompleted | JobEndClaimed
 
 
 class LogEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -331,6 +338,17 @@ class JobLog:
         # 3.
         self._delete_old_entries()
         return ref
+
+    def end(self, status: str, discarded: Collection[int]) -> None:
+        """Claim that the job is over, before anything of it is deleted; SupersededError: delete nothing.
+
+        `discarded` are the commit numbers of the checkpoints that will be deleted. After OutcomeUnknown, call it again.
+        """
+        if self._status is LogStatus.UNCERTAIN:
+            self.settle()
+        if not isinstance(self.state.event, JobEndClaimed):
+            retained = tuple(ref for ref in self.state.retained if ref.commit not in discarded)
+            self._claim(self._following(JobEndClaimed(status), retained, self._commits))
 
     def settle(self) -> CompletedRef | None:
         """Find out after OutcomeUnknown: returns the snapshot if it is complete, None if it never will be.

@@ -33,7 +33,7 @@ __all__ = [
     "Manifest",
     "OperatorManifest",
     "PieceKind",
-    "StatePart",
+    "SnapshotPart",
     "StatePiece",
     "SubtaskManifest",
     "decode_manifest",
@@ -54,7 +54,7 @@ class PieceKind(enum.Enum):
     CHANNEL = "channel"
 
 
-class StatePart(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class SnapshotPart(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A run of bytes of a piece; `id` is unique in the operator, and is the key of a placeholder.
 
     `shared`: later checkpoints may use it too, so the shared-file registry decides when its file is deleted.
@@ -69,7 +69,7 @@ class StatePiece(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     """State of one kind of one subtask."""
 
     kind: PieceKind
-    parts: tuple[StatePart, ...] = ()
+    parts: tuple[SnapshotPart, ...] = ()
     description: bytes = b""
     key_groups: KeyGroupRange | None = None
 

@@ -19,7 +19,7 @@ from headgate.checkpoint.settings import ClaimMode
 from headgate.errors import IllegalState
 from headgate.ids import OperatorId
 from headgate.storage.handles import FileSegment, Handle, InlineBytes, Placeholder
-from headgate.storage.manifest import Manifest, PieceKind, StatePart, StatePiece
+from headgate.storage.manifest import Manifest, PieceKind, SnapshotPart, StatePiece
 
 __all__ = ["SharedEntry", "SharedStateRegistry", "Unregistered", "shared_key"]
 
@@ -94,7 +94,7 @@ class SharedStateRegistry:
     ) -> tuple[StatePiece, ...]:
         """Register the shared parts of an ack and replace its placeholders. Not for savepoints: they share nothing."""
 
-        def part_of(part: StatePart) -> StatePart:
+        def part_of(part: SnapshotPart) -> SnapshotPart:
             if not part.shared:
                 return part
             handle = self.register(shared_key(operator, part.id), part.handle, checkpoint_id)

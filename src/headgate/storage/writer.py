@@ -28,7 +28,7 @@ import msgspec
 from headgate.errors import IllegalState, StorageError
 from headgate.storage.handles import FileSegment, Handle, InlineBytes, Placeholder
 from headgate.storage.layout import AttemptId, private_file, shared_file
-from headgate.storage.manifest import StatePart
+from headgate.storage.manifest import SnapshotPart
 from headgate.storage.objects import ObjectStore, ObjectWriter, reported
 from headgate.storage.settings import MAX_JOBMANAGER_STATE
 
@@ -85,7 +85,7 @@ class PartStream(ABC):
     """A part that is being written; `part` is its handle after `finish` or the end of the `with` block."""
 
     def __init__(self, writer: StateWriter, part_id: str) -> None:
-        self.part: StatePart | None = None  # an empty stream leaves no handle (SPEC R5.9)
+        self.part: SnapshotPart | None = None  # an empty stream leaves no handle (SPEC R5.9)
         self.length = 0
         self._writer = writer
         self._id = part_id
@@ -101,7 +101,7 @@ class PartStream(ABC):
         with self._writer._breaking():  # noqa: SLF001
             self._append(data)
 
-    def finish(self) -> StatePart | None:
+    def finish(self) -> SnapshotPart | None:
         """End the stream; returns None if nothing was written."""
         if not self._finished:
             self._writer._require_open(f"finish state '{self._id}'")  # noqa: SLF001
@@ -120,7 +120,7 @@ class PartStream(ABC):
     def _append(self, data: bytes | memoryview) -> None: ...
 
     @abstractmethod
-    def _end(self) -> StatePart: ...
+    def _end(self) -> SnapshotPart: ...
 
     @abstractmethod
     def _drop(self) -> None: ...
@@ -143,7 +143,7 @@ class StateWriter:
     >>> from headgate.testing.storage_faults import MemoryStore
     >>> writer = StateWriter(MemoryStore(), SnapshotTarget(7, AttemptId(1), "/chk-7"), "v0-s0")
     >>> writer.write("words", b"abc")
-    StatePart(id='words', handle=InlineBytes(data=b'abc'), shared=False)
+    SnapshotPart(id='words', handle=InlineBytes(data=b'abc'), shared=False)
     >>> writer.close()
     WriteStats(objects=0, file_bytes=0, inline_bytes=3)
     """
@@ -170,22 +170,22 @@ class StateWriter:
         self._require_open(f"write state '{part_id}'")
         return self._stream(part_id, scope)
 
-    def write(self, part_id: str, data: bytes | Iterable[bytes], scope: Scope = Scope.EXCLUSIVE) -> StatePart | None:
+    def write(self, part_id: str, data: bytes | Iterable[bytes], scope: Scope = Scope.EXCLUSIVE) -> SnapshotPart | None:
         """Write a part at once; None if it is empty."""
         with self.open(part_id, scope) as stream:
             for chunk in [data] if isinstance(data, bytes) else data:
                 stream.write(chunk)
         return stream.part
 
-    def write_file(self, part_id: str, path: Path, scope: Scope = Scope.EXCLUSIVE) -> StatePart | None:
+    def write_file(self, part_id: str, path: Path, scope: Scope = Scope.EXCLUSIVE) -> SnapshotPart | None:
         """Write the content of a local file; None if it is empty."""
         with reported("read", str(path)), path.open("rb") as file:
             return self.write(part_id, iter(lambda: file.read(_FILE_CHUNK), b""), scope)
 
-    def reuse(self, part_id: str, length: int) -> StatePart:
+    def reuse(self, part_id: str, length: int) -> SnapshotPart:
         """A part that a confirmed checkpoint has stored under this id; nothing is written."""
         self._require_open(f"reuse state '{part_id}'")
-        return StatePart(part_id, Placeholder(length), shared=True)
+        return SnapshotPart(part_id, Placeholder(length), shared=True)
 
     def close(self) -> WriteStats:
         """Make everything durable. Harmless to repeat."""
@@ -202,10 +202,10 @@ class StateWriter:
             self._status = _StateWriterStatus.ABORTED
             self._delete_files()
 
-    def _inline(self, part_id: str, data: bytes, scope: Scope) -> StatePart:
+    def _inline(self, part_id: str, data: bytes, scope: Scope) -> SnapshotPart:
         with self._lock:
             self._inline_bytes += len(data)
-        return StatePart(part_id, InlineBytes(data), shared=scope is Scope.SHARED)
+        return SnapshotPart(part_id, InlineBytes(data), shared=scope is Scope.SHARED)
 
     def _require_open(self, action: str) -> None:
         if self._status is not _StateWriterStatus.OPEN:
@@ -349,7 +349,7 @@ class _AckStream(PartStream):
         if self.length <= self._limit:
             self._buffer += data
 
-    def _end(self) -> StatePart:
+    def _end(self) -> SnapshotPart:
         if self.length > self._limit:
             raise StorageError(
                 f"state '{self._id}' is larger than what the storage 'jobmanager' takes: size={self.length}, "
@@ -379,13 +379,13 @@ class _PackedStream(PartStream):
         if self.length > self._writer.threshold:
             self._enter(wait=False)
 
-    def _end(self) -> StatePart:
+    def _end(self) -> SnapshotPart:
         if self.length <= self._writer.threshold:
             return self._writer._inline(self._id, b"".join(self._kept), Scope.EXCLUSIVE)  # noqa: SLF001
         if self._file is None:
             self._enter(wait=True)
         self._writer.leave(self)
-        return StatePart(self._id, self._writer.packed_segment(self._offset, self.length, self._crc32))
+        return SnapshotPart(self._id, self._writer.packed_segment(self._offset, self.length, self._crc32))
 
     def _drop(self) -> None:
         self._kept.clear()
@@ -422,11 +422,11 @@ class _SharedStream(PartStream):
             self._kept.clear()
         self._file.write(data)
 
-    def _end(self) -> StatePart:
+    def _end(self) -> SnapshotPart:
         if self._file is None:
             return self._writer._inline(self._id, b"".join(self._kept), Scope.SHARED)  # noqa: SLF001
         handle: Handle = self._writer.store_shared(self._file, self._digest.hexdigest()[:_DIGEST])
-        return StatePart(self._id, handle, shared=True)
+        return SnapshotPart(self._id, handle, shared=True)
 
     def _drop(self) -> None:
         self._kept.clear()
@@ -446,8 +446,8 @@ class _TableStream(PartStream):
     def _append(self, data: bytes | memoryview) -> None:
         self._file.write(data)
 
-    def _end(self) -> StatePart:
-        return StatePart(self._id, self._writer.store_table(self._file, self._id))
+    def _end(self) -> SnapshotPart:
+        return SnapshotPart(self._id, self._writer.store_table(self._file, self._id))
 
     def _drop(self) -> None:
         self._file.abort()

@@ -18,14 +18,7 @@ from headgate.storage.handles import InlineBytes
 from headgate.storage.layout import AttemptId, JobLayout
 from headgate.storage.local import LocalStore
 from headgate.storage.log import JobLog
-from headgate.storage.manifest import (
-    Manifest,
-    OperatorManifest,
-    PieceKind,
-    StatePart,
-    StatePiece,
-    SubtaskManifest,
-)
+from headgate.storage.manifest import Manifest, OperatorManifest, PieceKind, SnapshotPart, StatePiece, SubtaskManifest
 from headgate.testing.simulation.cluster import SimulatedIo
 from headgate.testing.storage_faults import FaultyStore, MemoryStore
 
@@ -64,7 +57,6 @@ def service(env, store, **options):
         settings,
         send=unused,
         call=unused,
-        pump=unused,
         fail=unused,
         stand_down=unused,
         io=io,
@@ -76,7 +68,9 @@ def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=
     operators = []
     for vertex in env.job_plan("job").graph.vertices:
         groups = [key_group_range(i, vertex.max_parallelism, vertex.parallelism) for i in range(vertex.parallelism)]
-        pieces = [StatePiece(PieceKind.KEYED, (StatePart("base", InlineBytes(b"state")),), b"", one) for one in groups]
+        pieces = [
+            StatePiece(PieceKind.KEYED, (SnapshotPart("base", InlineBytes(b"state")),), b"", one) for one in groups
+        ]
         for operator in vertex.operators:
             left = keyed_state and operator.uid == "keyed"
             subtasks = tuple(
@@ -110,7 +104,7 @@ def test_a_resumed_job_adopts_the_stored_max_parallelism():  # SPEC R3.3
     assert key_groups(program(100).job_plan()) == 256
     resumed = service(program(100), store, headgate__resume="true")
     assert key_groups(resumed.plan) == 128
-    restore = resumed.start_attempt(0)
+    restore = resumed.start_attempt(0, resumed.choose())
     assert {one.max_parallelism for one in restore.values()} >= {128}
 
 
@@ -125,8 +119,8 @@ def test_a_max_parallelism_that_the_program_sets_is_not_replaced():  # SPEC R3.3
     store = MemoryStore()
     completed(program(2), store)
     resumed = service(program(2, max_parallelism=64), store, headgate__resume="true")
-    with pytest.raises(IllegalState, match=r"'keyed': max parallelism mismatch: the state was stored with 128, the program sets 64"):
-        resumed.start_attempt(0)
+    with pytest.raises(IllegalState, match=r"'keyed': max parallelism mismatch: the state was stored with 128"):
+        resumed.start_attempt(0, resumed.choose())
 
 
 @pytest.mark.parametrize(("max_parallelism", "code"), [(None, 0), (64, 1)])
@@ -150,7 +144,7 @@ def test_a_graph_whose_finished_vertices_come_first_is_restored():  # SPEC R4.5
     store = MemoryStore()
     snapshot_of(program(), store, "/data/other", finished={"source"})
     started = service(program(), store, execution__state_recovery__path="/data/other")
-    restore = started.start_attempt(0)
+    restore = started.start_attempt(0, started.choose())
     assert [one.finished for _, one in sorted(restore.items())] == [True, False, False]
 
 
@@ -163,7 +157,7 @@ def test_a_finished_vertex_behind_a_new_source_is_refused():  # SPEC R4.5
         match=r"vertex 'keyed' was fully finished in the checkpoint, but its predecessor 'Sequence Source' over an all-to-all "
         r"edge is running: .* give 'keyed' a new uid",
     ):
-        started.start_attempt(0)
+        started.start_attempt(0, started.choose())
 
 
 # --- DESIGN 6: storage that cannot keep an old driver out -------------------------------------------------------------

@@ -22,7 +22,7 @@ from headgate.storage.manifest import (
     Manifest,
     OperatorManifest,
     PieceKind,
-    StatePart,
+    SnapshotPart,
     StatePiece,
     SubtaskManifest,
     decode_manifest,
@@ -40,13 +40,13 @@ def full_manifest():
     keyed = StatePiece(
         PieceKind.KEYED,
         (
-            StatePart("base", FileSegment("../shared/e1r0-c5-v1-s0-00.shared", 0, 100, 0xDEADBEEF), shared=True),
-            StatePart("delta", InlineBytes(b"\x00\x01"), shared=True),
+            SnapshotPart("base", FileSegment("../shared/e1r0-c5-v1-s0-00.shared", 0, 100, 0xDEADBEEF), shared=True),
+            SnapshotPart("delta", InlineBytes(b"\x00\x01"), shared=True),
         ),
         description=b"\xc1opaque",
         key_groups=KeyGroupRange(0, 63),
     )
-    operator = StatePiece(PieceKind.OPERATOR, (StatePart("list", FileSegment("e1r0-v1-s0.state", 7, 9, 1)),))
+    operator = StatePiece(PieceKind.OPERATOR, (SnapshotPart("list", FileSegment("e1r0-v1-s0.state", 7, 9, 1)),))
     count = OperatorManifest(
         OperatorId("1" * 32),
         "count",
@@ -146,7 +146,7 @@ def with_operator(**changes):
 
 
 def with_handle(handle):
-    return with_operator(subtasks=(SubtaskManifest(0, (StatePiece(PieceKind.KEYED, (StatePart("p", handle),)),)),))
+    return with_operator(subtasks=(SubtaskManifest(0, (StatePiece(PieceKind.KEYED, (SnapshotPart("p", handle),)),)),))
 
 
 @pytest.mark.parametrize(

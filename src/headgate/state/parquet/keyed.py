@@ -31,7 +31,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate.checkpoint.assignment import check_max_parallelism
+from headgate.checkpoint.assignment import require_same_max_parallelism
 from headgate.checkpoint.handles import FileRef, KeyedStateHandle, Payload, ReadPayload, StateMeta, TypeMeta
 from headgate.errors import IllegalState
 from headgate.records.key_groups import KeyGroupRange
@@ -377,7 +377,7 @@ def as_native(
     if not tables:
         return list(handles), read, _nothing
     for handle in tables:
-        check_max_parallelism(f"operator '{setup.operator}'", handle.max_parallelism, setup.max_parallelism)
+        require_same_max_parallelism(f"operator '{setup.operator}'", handle.max_parallelism, setup.max_parallelism)
     directory = Path(tempfile.mkdtemp(prefix="headgate-restore-"))
 
     def remove() -> None:
