@@ -380,7 +380,9 @@ def test_max_parallelism_must_be_the_same(lab):
     # SPEC R3.3
     put(lab, 1, 1)
     handles = lab.snapshot()
-    with pytest.raises(IllegalState, match="max parallelism mismatch: the state was stored with 128, the program sets 64"):
+    with pytest.raises(
+        IllegalState, match="max parallelism mismatch: the state was stored with 128, the program sets 64"
+    ):
         lab.open(handles, max_parallelism=64, key_groups=KeyGroupRange(0, 63))
 
 

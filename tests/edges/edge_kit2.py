@@ -433,7 +433,7 @@ def set_worker_clock_ahead(monkeypatch, milliseconds):
 
 def was_unaligned(client, checkpoint_id):
     """Whether any subtask took a checkpoint unaligned, as REST shows it."""
-    return client.job.checkpoints.stats.snapshot().find(checkpoint_id).unaligned
+    return client.job.stats.snapshot().find(checkpoint_id).unaligned
 
 
 def use_local_state(job_id):

@@ -25,6 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from effort import examples
 from headgate.checkpoint.handles import CorruptState
 from headgate.checkpoint.settings import ClaimMode
 from headgate.checkpoint.types import SnapshotType
@@ -456,16 +457,14 @@ class UnfencedStorageMachine(StorageMachine):
     atomic = False
 
 
-def quick(examples):
-    return settings(
-        max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+def quick(number):
+    return settings(max_examples=number, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 TestStorage = StorageMachine.TestCase
-TestStorage.settings = quick(80)
+TestStorage.settings = quick(examples(50))
 TestUnfencedStorage = UnfencedStorageMachine.TestCase
-TestUnfencedStorage.settings = quick(40)
+TestUnfencedStorage.settings = quick(examples(25))
 
 
 # ---- the machine has teeth: each of these mistakes is found --------------------------------------------------------

@@ -236,12 +236,10 @@ class CheckpointSettings:
     retention: RetentionPolicy = RetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION
     num_retained: int = 1
     unaligned: bool = False
-    unaligned_forced: bool = False
     aligned_timeout_ms: int = 0
     after_tasks_finish: bool = True
     incremental: bool = False
     savepoint_dir: str | None = None
-    pause_sources: bool = False
     history_size: int = config.CHECKPOINT_HISTORY.default
     full: FullCheckpointPolicy = FullCheckpointPolicy()
     warnings: tuple[str, ...] = field(default=(), init=False)
@@ -320,12 +318,10 @@ class CheckpointSettings:
             retention=RetentionPolicy.from_option(get(config.CHECKPOINT_RETENTION)),
             num_retained=get(config.CHECKPOINT_NUM_RETAINED),
             unaligned=get(config.UNALIGNED),
-            unaligned_forced=get(config.UNALIGNED_FORCED),
             aligned_timeout_ms=get(config.ALIGNED_TIMEOUT),
             after_tasks_finish=get(config.CHECKPOINT_AFTER_FINISH),
             incremental=get(config.CHECKPOINT_INCREMENTAL),
             savepoint_dir=get(config.SAVEPOINT_DIR),
-            pause_sources=get(config.PAUSE_SOURCES),
             history_size=get(config.CHECKPOINT_HISTORY),
             full=full or FullCheckpointPolicy.from_configuration(configuration),
         )
@@ -346,9 +342,7 @@ class CheckpointSettings:
         (100, 10000)
         """
         assert self.interval_ms is not None
-        # Sources that wait for the first checkpoint should not wait for a whole interval.
-        latest = 2 * self.min_pause_ms if self.pause_sources else self.interval_ms
-        return self.min_pause_ms, latest
+        return self.min_pause_ms, self.interval_ms
 
 
 def _at_least(option: Option[Any], value: int | None, least: int) -> None:

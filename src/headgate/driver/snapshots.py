@@ -9,7 +9,6 @@ from functools import partial
 
 from headgate import config
 from headgate.api.sink import Prepared, Sink
-from headgate.api.two_phase import TwoPhaseCommitSinkFunction
 from headgate.checkpoint import events as ev
 from headgate.checkpoint.assignment import (
     FinishedState,
@@ -144,7 +143,7 @@ class JobSnapshots:
             return None
         for operator in (operator for vertex in self._plan.graph.vertices for operator in vertex.operators):
             sink = operator.spec.function
-            if isinstance(sink, TwoPhaseCommitSinkFunction) or (isinstance(sink, Sink) and sink.commits):
+            if isinstance(sink, Sink) and sink.commits:
                 require_create_if_absent(self._store, self._layout.log, f"the exactly-once sink '{operator.name}'")
         ref = self._resumed_ref if resumed is not None else None
         origin = self._configuration.get(config.RECOVERY_PATH)
@@ -470,7 +469,8 @@ def restore_plan(
             continue
         saved = [op for op in saved_operators(found.values()).values() if op.keyed or vertex.max_parallelism_set]
         restored_max_parallelism(vertex.name, saved, vertex.parallelism, vertex.max_parallelism)
-        operators = {str(op_id): _left(op) for op_id, op in found.items()}
+        dropped = plan.settings.without_channel_state == manifest.checkpoint_id
+        operators = {str(op_id): _left(op, without_channel_state=dropped) for op_id, op in found.items()}
         finished[vertex.id] = _finished_before(vertex, found)
         restore[vertex.id] = VertexRestore(
             manifest.checkpoint_id,
@@ -513,9 +513,11 @@ def _finished_before(vertex: Vertex, found: Mapping[OperatorId, mf.OperatorManif
     return FinishedState.PARTLY if some else FinishedState.RUNNING
 
 
-def _left(operator: mf.OperatorManifest) -> list[tuple[mf.StatePiece, ...] | None]:
+def _left(operator: mf.OperatorManifest, *, without_channel_state: bool) -> list[tuple[mf.StatePiece, ...] | None]:
     left: list[tuple[mf.StatePiece, ...] | None] = [None] * operator.parallelism
     for subtask in operator.subtasks:
         if not subtask.finished:
-            left[subtask.index] = subtask.pieces
+            left[subtask.index] = tuple(
+                piece for piece in subtask.pieces if not (without_channel_state and piece.kind is mf.PieceKind.CHANNEL)
+            )
     return left

@@ -1,10 +1,9 @@
-"""Whether a damaged checkpoint may be passed over for an older one (DESIGN 6)."""
+"""Whether a damaged checkpoint may be passed over for an older one (SPEC S7)."""
 
 from __future__ import annotations
 
 from headgate import config
 from headgate.api.sink import Sink
-from headgate.api.two_phase import TwoPhaseCommitSinkFunction
 from headgate.checkpoint.handles import CorruptState
 from headgate.config import Configuration
 from headgate.errors import StorageError
@@ -23,7 +22,7 @@ class StepBack:
             operator.name
             for vertex in plan.graph.vertices
             for operator in vertex.operators
-            if isinstance(operator.spec.function, TwoPhaseCommitSinkFunction | Sink)
+            if isinstance(operator.spec.function, Sink)
         ]
 
     def over(self, checkpoint_id: int, damage: StorageError) -> str:

@@ -12,6 +12,7 @@ A user's tuple never looks like a tagged one: a field that is a type would itsel
 
 from __future__ import annotations
 
+import copyreg
 import math
 from collections.abc import Sequence
 from itertools import chain
@@ -90,6 +91,7 @@ class _Void:
 NO_KEY: Final = _NoKey()
 NAMESPACED: Final = _Namespaced()
 VOID: Final = _Void()
+copyreg.add_extension(__name__, "VOID", 240)  # timers are stored with it: a pickle holds this number, not the path
 
 
 class KeyContext:

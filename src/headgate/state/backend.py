@@ -89,6 +89,8 @@ class BackendSetup:
     instance: str = "0"
     group_of: Callable[[Any], int] | None = None
     directory: Path | None = None
+    ttl_query_entries: int = 1000
+    ttl_compaction_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ records go on while a snapshot is written; the driver gets the acknowledgement w
 
 from __future__ import annotations
 
-import pickle
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from headgate.api.durable import from_text
 from headgate.checkpoint.assignment import StateShape
 from headgate.checkpoint.commits import Commits
 from headgate.checkpoint.handles import KeyedStateHandle, Payload, encode_handle
@@ -235,7 +235,7 @@ class CheckpointLink:
             self._complete(task, message.checkpoint_id, message.commits)
         elif isinstance(message, AssignSplits):
             self._asked = False
-            task.add_splits(pickle.loads(message.splits), message.no_more)
+            task.add_splits(list(map(from_text, message.splits)), message.no_more)
         elif isinstance(message, EpochCommitted):
             task.epoch_committed(message.operator_id, message.checkpoint_id)
         elif isinstance(message, Hold):

@@ -369,7 +369,7 @@ def test_only_so_many_aborted_checkpoints_are_remembered():
     assert rig.gate._aborted == set()
 
 
-def test_alignment_limit_declines_and_unblocks():  # DESIGN 3
+def test_alignment_limit_declines_and_unblocks():  # SPEC R6.2
     rig = aligned(3).run("b1@0 b1@1")
     rig.apply(rig.gate.on_limit_exceeded())
     assert (rig.declined, rig.markers, rig.blocked) == ([(1, LIMIT)], [1], set())
@@ -382,7 +382,7 @@ def test_alignment_limit_declines_and_unblocks():  # DESIGN 3
 
 
 @pytest.mark.parametrize("after_finish", [True, False])
-def test_a_restored_channel_counts_as_aligned_when_it_is_empty(after_finish):  # DESIGN 3
+def test_a_restored_channel_counts_as_aligned_when_it_is_empty(after_finish):  # SPEC R6.7
     rig = aligned(3, restored=[2], after_finish=after_finish).run("b1@0 b1@1")
     assert rig.triggered == []
     rig.run("d2 e2")

@@ -180,7 +180,7 @@ def test_a_barrier_that_is_read_overtakes_the_queue():  # SPEC R6.5
     assert rig.gate.on_barrier(1, barrier, rig.now) == []
 
 
-def test_the_announcement_starts_the_checkpoint_without_any_barrier():  # DESIGN 3
+def test_the_announcement_starts_the_checkpoint_without_any_barrier():  # SPEC R6.5
     rig = unaligned(2)
     rig.timestamps[1] = rig.now - 7
     rig.apply(rig.gate.on_announced(rig.barrier(1), rig.now))
@@ -281,7 +281,7 @@ def test_a_triggered_task_with_open_channels_captures_to_their_ends():  # SPEC R
 # --- forced-aligned inputs, restored rows --------------------------------------------------------------------------------
 
 
-def test_forced_aligned_channels_are_aligned_first():  # SPEC R6.4, DESIGN 3
+def test_forced_aligned_channels_are_aligned_first():  # SPEC R6.4
     rig = unaligned(4, forced_aligned=[0, 1])
     rig.apply(rig.gate.on_announced(rig.barrier(1), rig.now))
     rig.run("rb1@0 rb1@2 d2 b1@0 b1@2 d1")
@@ -318,7 +318,7 @@ def test_the_alignment_limit_does_not_end_a_capture():
     assert rig.run("b1@1").acked == [1]
 
 
-def test_restored_rows_are_stored_again():  # DESIGN 3
+def test_restored_rows_are_stored_again():  # SPEC R6.5
     rig = unaligned(3, restored=[2])
     instructions = rig.gate.on_announced(rig.barrier(1), rig.now)
     assert instructions[0] == StartCapture(1, (0, 1, 2))

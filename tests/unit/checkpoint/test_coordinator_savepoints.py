@@ -368,7 +368,7 @@ def test_legacy_is_subsumed_but_not_told():
 
 
 def test_step_back_forgets_newer_checkpoints_and_leaves_their_files():
-    """DESIGN 6: the newest is damaged; ids still grow."""
+    """SPEC S7: the newest is damaged; ids still grow."""
     job = Job(num_retained=3)
     for _ in range(3):
         job.complete()

@@ -127,7 +127,7 @@ def plan_of(words, parallelism=2, **options):
     env.set_parallelism(parallelism)
     stream = env.from_source(Words(words, **options)).uid("words")
     stream.map(str.upper).print()
-    return env.job_plan("words")
+    return env._job_plan("words")
 
 
 def run(plan, **how):

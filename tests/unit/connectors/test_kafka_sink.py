@@ -15,7 +15,7 @@ from headgate.records.types import PICKLED, as_type
 from kafka_mock import MockCluster
 
 TYPE = as_type("user bigint, word string")
-WHERE = WriterContext("Sink", "cbc357cc" * 4, "0" * 32, 0, 1, 0, None)
+WHERE = WriterContext("Sink", "cbc357cc" * 4, 0, 1, 128, 0, "0" * 32)
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,7 @@ def test_records_are_visible_when_they_are_committed(cluster, topic):
 def test_every_attempt_of_a_subtask_has_the_same_id_so_that_a_new_one_fences_an_old_one(cluster):
     sink = sink_of(cluster, "t", transactional_id_prefix="mine")
     ids = [
-        sink.transactional_id(WriterContext("Sink", "cbc357cc" * 4, "0" * 32, 1, 2, attempt, None))
-        for attempt in (0, 1)
+        sink.transactional_id(WriterContext("Sink", "cbc357cc" * 4, 1, 2, 128, attempt, "0" * 32)) for attempt in (0, 1)
     ]
     assert ids == ["mine-cbc357cc-1"] * 2
 
@@ -136,7 +135,7 @@ def test_what_at_least_once_cannot_deliver_fails_the_checkpoint(topic):
     writer.close()
 
 
-def test_brokers_that_are_away_are_tried_again(topic, capsys):
+def test_brokers_that_are_away_are_tried_again(topic, caplog):
     sink = KafkaSink(
         "127.0.0.1:9", topic, transactional_id_prefix="t", transaction_timeout_ms=1000, options={"log_level": 0}
     )
@@ -146,7 +145,7 @@ def test_brokers_that_are_away_are_tried_again(topic, capsys):
     committer.commit(requests)
     committer.close()
     assert [request.retry for request in requests] == [True, True]
-    said = capsys.readouterr().err
+    said = caplog.text
     assert "Portion(t-Sink-0, ab:1, 1 records) is tried again: _TIMED_OUT" in said
     assert "secret" not in said + repr(requests)
 
@@ -163,7 +162,7 @@ def committer_of(cluster, topic, **how):
     return TransactionCommitter(sink_of(cluster, topic).client, 10_000, f"{topic}-Sink-0", **how)
 
 
-def test_a_marker_that_is_lost(cluster, topic, capsys):
+def test_a_marker_that_is_lost(cluster, topic, caplog):
     now = int(time.time())
     follower = Portion(f"{topic}-Sink-0", topic, "ab", 2, now, None, [b"follower"])
     old = Portion(f"{topic}-Sink-0", topic, "cd", 1, now - 8 * 24 * 3600, None, [b"old"])
@@ -174,7 +173,7 @@ def test_a_marker_that_is_lost(cluster, topic, capsys):
     assert cluster.read(topic) == []
     committer_of(cluster, topic, on_lost_marker="write").commit([CommitRequest(follower, 1), CommitRequest(old, 1)])
     assert [row[2] for row in cluster.read(topic)] in ([b"follower", b"old"], [b"old", b"follower"])
-    assert "on_lost_marker=write" in capsys.readouterr().err
+    assert "on_lost_marker=write" in caplog.text
 
 
 def test_a_marker_fits_into_the_metadata_of_an_offset():

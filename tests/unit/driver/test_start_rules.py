@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from headgate import StreamExecutionEnvironment
 from headgate.checkpoint.types import SnapshotType
@@ -10,6 +11,7 @@ from headgate.config import Configuration
 from headgate.connectors.files import FileSink
 from headgate.connectors.kafka.sink import KafkaSink
 from headgate.driver.checkpoints import CheckpointService
+from headgate.driver.snapshots import restore_plan
 from headgate.errors import IllegalState, StorageError
 from headgate.ids import JobId
 from headgate.records.key_groups import key_group_range
@@ -52,7 +54,7 @@ def service(env, store, **options):
         raise AssertionError("nothing runs yet")
 
     return CheckpointService(
-        env.job_plan("job"),
+        env._job_plan("job"),
         JOB,
         settings,
         send=unused,
@@ -63,10 +65,10 @@ def service(env, store, **options):
     )
 
 
-def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=SnapshotType.CHECKPOINT):
+def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=SnapshotType.CHECKPOINT, number=1):
     """A snapshot of the program, in which the operators named in `finished` had finished."""
     operators = []
-    for vertex in env.job_plan("job").graph.vertices:
+    for vertex in env._job_plan("job").graph.vertices:
         groups = [key_group_range(i, vertex.max_parallelism, vertex.parallelism) for i in range(vertex.parallelism)]
         pieces = [
             StatePiece(PieceKind.KEYED, (SnapshotPart("base", InlineBytes(b"state")),), b"", one) for one in groups
@@ -82,7 +84,7 @@ def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=
                     operator.id, operator.name, vertex.parallelism, vertex.max_parallelism, subtasks, operator.uid
                 )
             )
-    manifest = Manifest(1, type, JOB, "job", AttemptId(1), 1000, tuple(operators))
+    manifest = Manifest(number, type, JOB, "job", AttemptId(1), 1000, tuple(operators))
     return publish(store, manifest, directory or LAYOUT.checkpoint(1))
 
 
@@ -101,7 +103,7 @@ def key_groups(plan):
 def test_a_resumed_job_adopts_the_stored_max_parallelism():  # SPEC R3.3
     store = MemoryStore()
     completed(program(2), store)
-    assert key_groups(program(100).job_plan()) == 256
+    assert key_groups(program(100)._job_plan()) == 256
     resumed = service(program(100), store, headgate__resume="true")
     assert key_groups(resumed.plan) == 128
     restore = resumed.start_attempt(0, resumed.choose())
@@ -182,3 +184,38 @@ def test_a_sink_that_does_not_commit_needs_none():
     env.from_sequence(1, 9).map(str).sink_to(KafkaSink("here:1", "topic", transactional_id_prefix="job")).name("kafka")
     with pytest.raises(StorageError, match=r"the exactly-once sink 'kafka' needs"):
         service(env, FaultyStore(atomic_create=False))
+
+
+# --- in-flight data ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ignored", "kinds"), [(-1, ["KEYED", "CHANNEL"]), (1, ["KEYED"]), (2, ["KEYED", "CHANNEL"])])
+def test_the_in_flight_data_of_one_checkpoint_can_be_ignored(ignored, kinds):  # SPEC R5.11
+    env = program()
+    env.get_configuration().set("execution.state-recovery.without-channel-state.checkpoint-id", ignored)
+    manifest = snapshot_of(env, MemoryStore()).manifest
+    in_flight = StatePiece(PieceKind.CHANNEL, (SnapshotPart("channels", InlineBytes(b"rows")),))
+    operators = tuple(
+        replace(op, subtasks=tuple(replace(s, pieces=(*s.pieces, in_flight)) for s in op.subtasks))
+        if op.uid == "keyed"
+        else op
+        for op in manifest.operators
+    )
+    found = restore_plan(
+        env._job_plan("job"), replace(manifest, operators=operators), claim=False, ignore_unmatched=False
+    )
+    pieces = [one for vertex in found.values() for old in vertex.operators.values() for one in old[0]]
+    assert [piece.kind.name for piece in pieces] == kinds
+
+
+# --- a checkpoint, or the newer savepoint that the job stopped with -----------------------------------------------------
+
+
+@pytest.mark.parametrize(("options", "restored"), [({}, 2), ({"headgate__resume__prefer_checkpoint": "true"}, 1)])
+def test_a_resumed_job_can_prefer_its_checkpoint_to_a_newer_savepoint(options, restored):  # SPEC S6
+    env, store = program(), MemoryStore()
+    log = JobLog.start(store, LAYOUT, "job", clock=lambda: 1)
+    log.complete(snapshot_of(env, store))
+    log.complete(snapshot_of(env, store, "/data/savepoint", type=SnapshotType.SYNC_SAVEPOINT, number=2))
+    resumed = service(env, store, headgate__resume="true", **options)
+    assert {one.checkpoint_id for one in resumed.start_attempt(0, resumed.choose()).values()} == {restored}

@@ -668,6 +668,47 @@ def test_a_sweep_waits_until_something_can_be_dead(rig):
     assert sweeper._due == 900
 
 
+@pytest.mark.parametrize(("entries", "looks"), [(10, 21), (100, 3)])
+def test_a_sweep_looks_at_the_clock_after_so_many_entries(rig, entries, looks):  # SPEC R2.5 d
+    ttl = StateTtlConfig.new_builder(1000).disable_cleanup_in_background().cleanup_in_rocksdb_compact_filter(entries)
+    descriptor = ValueStateDescriptor("v", "bigint")
+    descriptor.enable_time_to_live(ttl.build())
+    times = []
+
+    def clock():
+        times.append(rig.now)
+        return rig.now
+
+    backend = rig.open(clock=clock)
+    for key in range(200):
+        put(backend, key, key, descriptor)
+    rig.snapshot(backend, 1)
+    times.clear()
+    rig.now = 500
+    assert backend.background_cleanup(200) == 0
+    assert looks <= len(times) <= looks + 2
+
+
+def test_the_time_of_a_sweep_is_an_option(rig):
+    descriptor = ValueStateDescriptor("v", "bigint")
+    descriptor.enable_time_to_live(StateTtlConfig.new_builder(1000).build())
+    backend = rig.open(ttl_query_entries=7)
+    put(backend, "a", 1, descriptor)
+    assert backend._sweepers[0]._step_rows == 7
+
+
+@pytest.mark.parametrize(("period", "option", "seconds"), [(None, 90_000, 90), (60_000, 90_000, 60), (0, 90_000, 0)])
+def test_rocksdb_compacts_state_that_expires_periodically(rig, period, option, seconds):  # SPEC R2.5 d
+    ttl = StateTtlConfig.new_builder(1000).cleanup_in_rocksdb_compact_filter(None, period).build()
+    descriptor = ValueStateDescriptor("v", "bigint")
+    descriptor.enable_time_to_live(ttl)
+    backend = rig.open(ttl_compaction_ms=option)
+    put(backend, "a", 1, descriptor)
+    newest = max(backend._store.path.glob("OPTIONS-*"))
+    found = [line.strip() for line in newest.read_text().splitlines() if "periodic_compaction_seconds" in line]
+    assert found[-1] == f"periodic_compaction_seconds={seconds}"
+
+
 # --- memory
 
 
@@ -676,9 +717,14 @@ def test_one_budget_for_all_backends_of_a_process(rig):
     assert first._budget is second._budget is MemoryBudget.shared()
     whole = MemoryBudget.shared().cache_size
     assert MemoryBudget.shared().cache_share() <= whole // 2
-    put(first, 1, 1)
-    put(second, 1, 1)
-    assert MemoryBudget.shared().usage()[0] >= 0
+    used = [MemoryBudget.shared().usage()[1]]
+    for backend in (first, second):
+        put(backend, 1, 1)
+        backend._writeback.cut(backend._store, list(backend._states.values()))
+        while backend.maintain(10_000):
+            pass
+        used.append(MemoryBudget.shared().usage()[1])
+    assert used[0] < used[1] < used[2]  # the memtables of both are charged to it
 
 
 def test_the_budget_can_be_set(monkeypatch):

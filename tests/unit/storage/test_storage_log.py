@@ -1,4 +1,4 @@
-"""The job log: one winner for every number, old drivers fenced, commit numbers that never repeat (DESIGN 6)."""
+"""The job log: one winner for every number, old drivers fenced, commit numbers that never repeat."""
 
 from __future__ import annotations
 

@@ -12,12 +12,13 @@ import os
 import re
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import msgspec
 
+from headgate.api.durable import durable
 from headgate.api.sink import CommitRequest
 from headgate.errors import InvalidArgument, StorageError
 from headgate.storage.local import flush_directory
@@ -28,13 +29,9 @@ __all__ = ["PendingFile", "PreparedFile", "Target", "open_target"]
 _PART_BYTES = 8 << 20  # S3 takes no parts below 5 MiB, except the last
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedFile:
-    """A file that is durable and not visible yet.
-
-    >>> PreparedFile("/out/part-0.json", "/out/.headgate/part-0.json.inprogress").path
-    '/out/part-0.json'
-    """
+@durable("prepared-file-1")
+class PreparedFile(msgspec.Struct, frozen=True):
+    """A file that is durable and not visible yet."""
 
     path: str
     hidden: str  # the hidden file, or the id of the upload

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
+from headgate.api.durable import durable
 from headgate.api.sink import CommitRequest, Committer
 from headgate.connectors.kafka.client import Client, is_one_of, load, reason_of
 from headgate.errors import ConfigError, HeadgateError, StorageError
 
 __all__ = ["Marker", "Portion", "TransactionCommitter"]
+
+_LOG = logging.getLogger(__name__)
 
 _ORIGINS = 64  # writers remembered in a marker: at most 36 bytes each, and a broker takes 4096
 _TRY_SECONDS = 30.0
@@ -22,8 +26,8 @@ _POLL_EVERY = 1000
 _OLD_SECONDS = 6 * 24 * 3600  # brokers forget offsets after offsets.retention.minutes, 7 days if nobody changed it
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Portion:
+@durable("kafka-records-1")
+class Portion(msgspec.Struct, frozen=True):
     """The records of one writer between two barriers, encoded; `sequence` counts the portions of an `origin` from 1 on.
 
     >>> Portion("totals-cbc357cc-0", "totals", "ab12", 3, 0, None, [b"{}"])
@@ -36,7 +40,7 @@ class Portion:
     sequence: int
     written: int  # seconds since 1970
     keys: list[bytes | None] | None
-    values: list[bytes | None] = field(repr=False)
+    values: list[bytes | None]
 
     def __repr__(self) -> str:
         return f"Portion({self.transactional_id}, {self.origin}:{self.sequence}, {len(self.values)} records)"
@@ -203,7 +207,7 @@ class TransactionCommitter(Committer[Portion]):
             del self._open[key]
             transactions.abandon()
             self._raise_if_final(portion, transactions, reason)
-            sys.stderr.write(f"headgate: Kafka: {portion!r} is tried again: {self._client.say(reason)}\n")
+            _LOG.warning("Kafka: %r is tried again: %s", portion, self._client.say(reason))
             time.sleep(min(0.1 * 2**tries, 5.0))
             return False
 
@@ -221,7 +225,7 @@ class TransactionCommitter(Committer[Portion]):
             raise StorageError(
                 f"{message}. See whether the topic has records of that time, and set on_lost_marker='write' or 'skip' for one start"
             )
-        sys.stderr.write(f"headgate: {message}; on_lost_marker={self._on_lost_marker}\n")
+        _LOG.warning("%s; on_lost_marker=%s", message, self._on_lost_marker)
         return True
 
     def _raise_if_final(self, portion: Portion, transactions: _Transactions, error: Any) -> None:

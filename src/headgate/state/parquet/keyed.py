@@ -1,4 +1,4 @@
-"""Keyed state as Parquet tables: what a canonical savepoint holds (SPEC R8.2, DESIGN 6).
+"""Keyed state as Parquet tables: what a canonical savepoint holds (SPEC R8.2).
 
 One table for each state, one file for each subtask, sorted by key group and key, row groups cut at key groups:
 
