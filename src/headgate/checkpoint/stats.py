@@ -185,7 +185,7 @@ class CheckpointStats:
 
     id: int
     trigger_timestamp: int
-    checkpoint_type: str  # CHECKPOINT, SAVEPOINT, SYNC_SAVEPOINT; an unaligned one is told apart by `unaligned`
+    checkpoint_type: str  # CHECKPOINT, SAVEPOINT, SYNC_SAVEPOINT; `unaligned` marks an unaligned one
     is_savepoint: bool
     savepoint_format: str | None
     trigger: str  # what made it: periodic, user, automatic, end of data

@@ -94,7 +94,7 @@ def test_a_subsumed_checkpoint_that_was_not_deleted(store):
 
 
 def test_published_but_never_completed(store):
-    # The driver died between the metadata and the log: nobody was notified, so it does not count.
+    # The driver died between the metadata and the log: no task was notified, so it is not complete.
     log = start(store)
     first = log.complete(take(store, 1))
     take(store, 2)

@@ -283,7 +283,7 @@ def test_a_lost_reply_is_looked_up():
 
 
 def lose_an_answer(store, log, number=1):
-    """Complete a checkpoint so that nobody can tell whether it worked."""
+    """Complete a checkpoint with an unknown outcome."""
     store.inject(Fault(FaultKind.LOST_REPLY, within="/log/"))
     store.inject(Fault(FaultKind.FAIL, None, Operation.READ, within="/log/"))
     with pytest.raises(OutcomeUnknown):
@@ -292,7 +292,7 @@ def lose_an_answer(store, log, number=1):
 
 
 def test_a_claim_thought_lost_that_was_made():
-    # Whoever cannot tell keeps the files, and finds out before anything else.
+    # With an unknown outcome the files are kept, and settle() comes before anything else.
     store = FaultyStore()
     log = start(store)
     lose_an_answer(store, log)
