@@ -84,7 +84,7 @@ class JobSnapshots:
         self._restart = 0
         self._published: dict[int, Snapshot] = {}
         self._commits = Commits()  # of storage 'jobmanager', which has no log
-        self._numbered = _FIRST_ENTRY  # which stands for what an imported snapshot holds
+        self._numbered = _FIRST_ENTRY  # the number of what an imported snapshot holds
         self._recovered: list[CompletedCheckpoint] = []
         self._resumed_ref: CompletedRef | None = None
         self._origin: str | None = None  # what the job that is resumed began with, if it has completed no checkpoint
@@ -106,7 +106,9 @@ class JobSnapshots:
     def _resume(self) -> Snapshot | None:
         """Continue the newest job of this name: its id, and the newest completed snapshot that is whole."""
         if self._settings.directory is None:
-            raise IllegalState("--resume needs execution.checkpointing.dir: the directory of the job that is to go on")
+            raise IllegalState(
+                "--resume needs execution.checkpointing.dir: the directory of the job that is to be continued"
+            )
         entry = newest_job(self._store, self._settings.directory, self._plan.name)
         self.job_id = entry.job_id
         layout = self._settings.layout(entry.job_id)
@@ -169,7 +171,7 @@ class JobSnapshots:
 
     @property
     def resumed(self) -> mf.Manifest | None:
-        """The metadata of the snapshot that a resumed job goes on from."""
+        """The metadata of the snapshot that a resumed job restores."""
         return self.published(self._recovered[0].id) if self._recovered else None
 
     def import_named(self) -> ev.SnapshotImported | None:
@@ -309,7 +311,7 @@ class JobSnapshots:
     def _settle(
         self, checkpoint_id: int, error: OutcomeUnknown
     ) -> ev.LogEntryClaimed | ev.LogEntryFailed | ev.Superseded:
-        """Whether a claim counts is not known: ask until it is, since nothing can go on before."""
+        """Whether a claim counts is not known: ask until it is, since nothing can continue before."""
         assert self._log is not None
         damaged = 0
         while True:
@@ -320,7 +322,7 @@ class JobSnapshots:
             except StorageError as failure:
                 damaged += isinstance(failure.__cause__, CorruptState)
                 if damaged >= _READ_TRIES:  # no later try makes a damaged log whole
-                    return ev.Superseded(checkpoint_id, f"the job log is damaged, the job cannot go on: {failure}")
+                    return ev.Superseded(checkpoint_id, f"the job log is damaged, the job cannot continue: {failure}")
                 self._io.pause(_SETTLE_SECONDS)
                 continue
             if ref is None:
@@ -381,7 +383,7 @@ class JobSnapshots:
                 self._io.pause(_READ_PAUSE_SECONDS)
         return read()
 
-    # --- deleting: SupersededError if another driver has taken the job over, who may need the files -----------------------
+    # --- deleting: SupersededError if another driver, which may need the files, has taken over -----------------------
 
     def _check_leading(self) -> None:
         if self._log is not None:
