@@ -121,8 +121,8 @@ def test_plain_words():
 
 @pytest.mark.xfail(strict=False, reason="modules are being marked package by package")
 def test_every_module_names_what_is_public():
-    """What is not in __all__ may change without notice; `config` is used as a namespace of constants."""
-    exempt = {SOURCE / "config.py"}
+    """What is not in __all__ may change without notice; the exempt modules are used as namespaces."""
+    exempt = {SOURCE / "config.py", SOURCE / "checkpoint" / "events.py"}
     ours = [path for path in MODULES if path not in exempt and path.name not in {"__init__.py", "__main__.py"}]
     unmarked = [
         name_of(path)

@@ -175,7 +175,7 @@ def _not_all_running(
 
 
 class TaskReport(msgspec.Struct, frozen=True):
-    """What an acknowledgement says about the end of a task, and which operator states it wrote."""
+    """The part of an acknowledgement that describes operator states and the end of the task."""
 
     operator_states: Mapping[OperatorId, Shapes] = {}
     finished_operators: bool = False  # finish() was called: this checkpoint may be the task's last

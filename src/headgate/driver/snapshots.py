@@ -47,7 +47,7 @@ from headgate.storage.layout import AttemptId, JobLayout, make_savepoint_directo
 from headgate.storage.log import (
     CommitNumber,
     CompletedRef,
-    JobEnded,
+    JobEndClaimed,
     JobLog,
     SupersededError,
     load_completed,
@@ -124,7 +124,7 @@ class JobSnapshots:
             self._resumed_ref = ref
             return snapshot
         self._origin = entry.origin
-        if isinstance(entry.event, JobEnded) and not problems:
+        if isinstance(entry.event, JobEndClaimed) and not problems:
             raise IllegalState(
                 f"cannot resume: job '{entry.job_name}' ({entry.job_id}) is {entry.event.status} and has retained no "
                 "checkpoint; start it without --resume"

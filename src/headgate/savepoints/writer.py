@@ -81,9 +81,9 @@ class _SubtaskTables:
 
     files: list[FileRef] = field(default_factory=list)
     tables: list[StoredTable] = field(default_factory=list)
-    parts: list[mf.StatePart] = field(default_factory=list)
+    parts: list[mf.SnapshotPart] = field(default_factory=list)
 
-    def add(self, table: StoredTable, file: FileRef, part: mf.StatePart) -> None:
+    def add(self, table: StoredTable, file: FileRef, part: mf.SnapshotPart) -> None:
         self.tables.append(table)
         self.files.append(file)
         self.parts.append(part)
@@ -205,7 +205,7 @@ class SavepointWriter:
             parts[row["part"]].add(
                 StoredTable(state.meta, name, list(row["groups"]), row["rows"]),
                 FileRef(name, Payload(name, row["size"], row["crc"]), shared=False, created_by=1),
-                mf.StatePart(name, FileSegment(f"{directory}/{name}", 0, row["size"], row["crc"])),
+                mf.SnapshotPart(name, FileSegment(f"{directory}/{name}", 0, row["size"], row["crc"])),
             )
 
     def _operator(
@@ -261,7 +261,7 @@ class _FileCopier:
     def __init__(self, store: ObjectStore, source: str, target: str) -> None:
         self._store, self._source, self._target = store, source, target
 
-    def part(self, part: mf.StatePart) -> mf.StatePart:
+    def part(self, part: mf.SnapshotPart) -> mf.SnapshotPart:
         handle = part.handle
         if not isinstance(handle, FileSegment):
             return part

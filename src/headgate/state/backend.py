@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headgate.checkpoint.assignment import check_max_parallelism
+from headgate.checkpoint.assignment import require_same_max_parallelism
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta, TypeMeta, attach, read_inline
 from headgate.errors import IllegalState, InvalidArgument
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
@@ -430,7 +430,7 @@ class KeyedStateBackend(ABC):
                     f"operator '{operator}': checkpoint {handle.checkpoint_id} holds {handle.backend} state, the job runs "
                     f"{self.name}; native snapshots cannot change backends: start from a canonical savepoint"
                 )
-            check_max_parallelism(f"operator '{operator}'", handle.max_parallelism, self.setup.max_parallelism)
+            require_same_max_parallelism(f"operator '{operator}'", handle.max_parallelism, self.setup.max_parallelism)
             check_key_type(operator, handle.key_type.type_info(), self.setup.key_type)
         ids = {handle.checkpoint_id for handle in handles}
         if claim and len(ids) > 1:

@@ -48,10 +48,10 @@ from headgate.state.backend import SnapshotRun
 from headgate.state.operator import OperatorStateSnapshot
 from headgate.state.parquet.operator import StoredOperatorTable, StoredOperatorTables, write_operator_tables
 from headgate.storage.layout import AttemptId, table_directory, table_file
-from headgate.storage.manifest import PieceKind, StatePart, StatePiece
+from headgate.storage.manifest import PieceKind, SnapshotPart, StatePiece
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
-from headgate.storage.writer import PartStream, Scope, SnapshotTarget, StateWriter, open_writer
+from headgate.storage.writer import PartStream, Scope, SnapshotTarget, StateWriter
 from headgate.worker.local_copies import CopyWriter, LocalCopies
 from headgate.worker.operators.base import OperatorSnapshot
 from headgate.worker.subtask import SnapshotInProgress, Subtask
@@ -140,7 +140,7 @@ class SnapshotWriter:
         copied: list[CopyWriter] = []
         try:
             target = self._storage.target(progress)
-            writer = open_writer(self._store, target, self._owner)
+            writer = StateWriter(self._store, target, self._owner)
             shared = target.shared_directory is not None
             state, shapes = _write_operators(progress, writer, shared, self.copies, copied)
             self._wait_for_capture(progress)
@@ -261,7 +261,7 @@ class CheckpointLink:
 def snapshot_inline(progress: SnapshotInProgress) -> TaskState:
     """Write a snapshot at once and keep its bytes inside the handles: for the local runtime and the harness."""
     target = SnapshotTarget(progress.barrier.id, AttemptId(1), max_inline_state=sys.maxsize)
-    writer = open_writer(open_store(), target, "local")
+    writer = StateWriter(open_store(), target, "local")
     state, _ = _write_operators(progress, writer, False, None, [])
     _write_captured(progress, writer, state)
     writer.close()
@@ -331,7 +331,7 @@ def _write_operator_tables(operator: OperatorSnapshot, state: OperatorStateSnaps
 
 def _write_keyed(run: SnapshotRun, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> StatePiece | None:
     """Write the payloads in the order in which they come; refer to those that an earlier checkpoint has written."""
-    parts: dict[str, StatePart] = {}
+    parts: dict[str, SnapshotPart] = {}
     stream: PartStream | None = None
     current = ""
     for name, data in run:
@@ -353,13 +353,13 @@ def _write_keyed(run: SnapshotRun, writer: StateWriter, scope: Scope, copy: Copy
     return StatePiece(PieceKind.KEYED, tuple(parts.values()), bare, groups)
 
 
-def _finish(stream: PartStream | None, parts: dict[str, StatePart], name: str) -> None:
+def _finish(stream: PartStream | None, parts: dict[str, SnapshotPart], name: str) -> None:
     part = stream.finish() if stream is not None else None
     if part is not None:
         parts[name] = part
 
 
-def _stored(payload: Payload, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> StatePart:
+def _stored(payload: Payload, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> SnapshotPart:
     """A payload that did not come as a stream: a local file to be copied, or what an earlier checkpoint wrote."""
     if payload.path is not None:
         if copy is not None:

@@ -32,7 +32,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate.checkpoint.assignment import check_max_parallelism
+from headgate.checkpoint.assignment import require_same_max_parallelism
 from headgate.checkpoint.handles import FileRef, KeyedStateHandle, Payload, ReadPayload, StateMeta, TypeMeta
 from headgate.records.key_groups import KeyGroupRange
 from headgate.records.types import PICKLED, TypeInformation
@@ -334,7 +334,7 @@ def as_native(
     if not tables:
         return native, read, lambda: None
     for handle in tables:
-        check_max_parallelism(f"operator '{setup.operator}'", handle.max_parallelism, setup.max_parallelism)
+        require_same_max_parallelism(f"operator '{setup.operator}'", handle.max_parallelism, setup.max_parallelism)
     directory = Path(tempfile.mkdtemp(prefix="headgate-restore-"))
 
     def remove() -> None:
