@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -462,49 +461,3 @@ def _operator_ids(nodes: list[Node], auto_uids: bool) -> dict[int, OperatorId]:
             inputs = ",".join(f"{ids[i.node]}:{i.input}:{i.tag.name if i.tag else ''}" for i in node.inputs)
             ids[node.id] = operator_id_of(f"{position}|{node.operator.kind}|{inputs}")
     return ids
-
-
-def plan_as_json(graph: JobGraph, levels: list[list[str]], slots: int) -> str:
-    """The plan for tools: vertices with their chains, edges, levels, slots."""
-    level_of = {name: number for number, level in enumerate(levels) for name in level}
-    return json.dumps(
-        {
-            "name": graph.name,
-            "slots": slots,
-            "vertices": [
-                {
-                    "id": vertex.id,
-                    "name": vertex.name,
-                    "parallelism": vertex.parallelism,
-                    "max_parallelism": vertex.max_parallelism,
-                    "level": level_of[f"v{vertex.id}"],
-                    "operators": [
-                        {
-                            "id": op.id,
-                            "name": op.name,
-                            "kind": op.spec.kind,
-                            "uid": op.uid,
-                            "description": op.description,
-                            "type": str(op.type),
-                            "defined_at": op.call_site,
-                        }
-                        for op in vertex.operators
-                    ],
-                }
-                for vertex in graph.vertices
-            ],
-            "edges": [
-                {
-                    "id": e.id,
-                    "source": e.source,
-                    "target": e.target,
-                    "input": e.input,
-                    "ship": e.partitioning.kind,
-                    "type": str(e.type),
-                    "side_output": e.tag,
-                }
-                for e in graph.edges
-            ],
-        },
-        indent=2,
-    )

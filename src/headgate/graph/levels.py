@@ -7,9 +7,10 @@ subtask of the target, so each channel is pinned to one relay and keeps its orde
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
-from headgate.graph.job_graph import Edge, JobGraph, plan_as_json
+from headgate.graph.job_graph import Edge, JobGraph
 from headgate.ids import VertexId
 
 __all__ = ["Layout", "Slot", "lay_out"]
@@ -98,6 +99,39 @@ def describe(graph: JobGraph, layout: Layout) -> str:
 
 
 def as_json(graph: JobGraph, layout: Layout) -> str:
-    """The plan as JSON."""
-    levels = [[f"v{v}" for v, level in layout.level_of.items() if level == n] for n in range(len(layout.levels))]
-    return plan_as_json(graph, levels, layout.slots)
+    """The plan for tools: vertices with their chains, edges, levels, slots."""
+    vertices = [
+        {
+            "id": vertex.id,
+            "name": vertex.name,
+            "parallelism": vertex.parallelism,
+            "max_parallelism": vertex.max_parallelism,
+            "level": layout.level_of[vertex.id],
+            "operators": [
+                {
+                    "id": op.id,
+                    "name": op.name,
+                    "kind": op.spec.kind,
+                    "uid": op.uid,
+                    "description": op.description,
+                    "type": str(op.type),
+                    "defined_at": op.call_site,
+                }
+                for op in vertex.operators
+            ],
+        }
+        for vertex in graph.vertices
+    ]
+    edges = [
+        {
+            "id": e.id,
+            "source": e.source,
+            "target": e.target,
+            "input": e.input,
+            "ship": e.partitioning.kind,
+            "type": str(e.type),
+            "side_output": e.tag,
+        }
+        for e in graph.edges
+    ]
+    return json.dumps({"name": graph.name, "slots": layout.slots, "vertices": vertices, "edges": edges}, indent=2)

@@ -88,11 +88,6 @@ class Batch:
                 raise
         return self._arrow
 
-    @property
-    def has_arrow(self) -> bool:
-        """Whether the Arrow form is there already (asking for it costs nothing)."""
-        return self._arrow is not None
-
     def slice(self, start: int, length: int) -> Batch:
         """Part of the batch; Arrow columns are shared, not copied."""
         if start == 0 and length >= len(self):
@@ -101,7 +96,8 @@ class Batch:
         # Only one form is cut: Arrow if it is there, so a slice that is only passed on costs nothing.
         if self._arrow is not None:
             return Batch(self.type, None, self._arrow.slice(start, length), stamps)
-        return self._part(self._cut(start, length), stamps)
+        assert self._rows is not None
+        return self._part(self._rows[start : start + length], stamps)
 
     def select(self, indices: np.ndarray[Any, np.dtype[Any]]) -> Batch:
         """The records at these places, in that order."""
@@ -111,10 +107,6 @@ class Batch:
         assert self._rows is not None
         rows = self._rows
         return self._part([rows[i] for i in indices.tolist()], stamps)
-
-    def _cut(self, start: int, length: int) -> list[Any]:
-        assert self._rows is not None
-        return self._rows[start : start + length]
 
     def _part(self, rows: list[Any], stamps: np.ndarray[Any, np.dtype[np.int64]] | None) -> Batch:
         part = Batch(self.type, rows, None, stamps)

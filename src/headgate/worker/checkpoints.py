@@ -30,7 +30,6 @@ from headgate.control.messages import (
     AnnounceCheckpoint,
     AskForSplit,
     AssignSplits,
-    CheckpointAborted,
     CheckpointComplete,
     DataFinished,
     DeclineCheckpoint,
@@ -39,6 +38,7 @@ from headgate.control.messages import (
     Hold,
     SourceBacklog,
     TaskState,
+    ToSubtask,
     TriggerCheckpoint,
 )
 from headgate.errors import HeadgateError
@@ -56,18 +56,7 @@ from headgate.worker.local_copies import CopyWriter, LocalCopies
 from headgate.worker.operators.base import OperatorSnapshot
 from headgate.worker.subtask import SnapshotInProgress, Subtask
 
-__all__ = ["CheckpointLink", "CheckpointMessage", "SnapshotWriter", "WorkerStorage", "snapshot_inline"]
-
-
-CheckpointMessage = (
-    TriggerCheckpoint
-    | AnnounceCheckpoint
-    | CheckpointComplete
-    | CheckpointAborted
-    | Hold
-    | AssignSplits
-    | EpochCommitted
-)
+__all__ = ["CheckpointLink", "SnapshotWriter", "WorkerStorage", "snapshot_inline"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +178,7 @@ class CheckpointLink:
 
     def __init__(self, send: Callable[[FromWorker], None]) -> None:
         self._send = send
-        self._mailbox: deque[CheckpointMessage] = deque()  # safe to use from two threads
+        self._mailbox: deque[ToSubtask] = deque()  # safe to use from two threads
         self._told_end_of_data = self._told_backlog = self._asked = False
         self.writer: SnapshotWriter | None = None
         self._holders: set[str] = set()
@@ -199,7 +188,7 @@ class CheckpointLink:
         """Whether a reader wants this subtask to make no more records: its disk fills up behind a barrier."""
         return bool(self._holders)
 
-    def post(self, message: CheckpointMessage) -> None:
+    def post(self, message: ToSubtask) -> None:
         """The coordinator said something; it is heard at the next `serve`."""
         self._mailbox.append(message)
 
@@ -226,7 +215,7 @@ class CheckpointLink:
         if self.writer is not None:
             self.writer.wake()
 
-    def _hear(self, task: Subtask, message: CheckpointMessage) -> None:
+    def _hear(self, task: Subtask, message: ToSubtask) -> None:
         if isinstance(message, TriggerCheckpoint):
             task.trigger(Barrier.decode(message.barrier))
         elif isinstance(message, AnnounceCheckpoint):

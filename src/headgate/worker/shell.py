@@ -35,11 +35,12 @@ from headgate.control.messages import (
     Output,
     Register,
     Running,
+    ToSubtask,
 )
 from headgate.errors import JobCancelled, WorkerLost
 from headgate.graph.plan import Settings
 from headgate.job.status import Status
-from headgate.worker.checkpoints import CheckpointLink, CheckpointMessage
+from headgate.worker.checkpoints import CheckpointLink
 from headgate.worker.failures import describe
 from headgate.worker.local_state import remove_dead_attempts
 from headgate.worker.output import Piece
@@ -191,7 +192,7 @@ class Shell:
         if isinstance(message, Confirm):
             self._unconfirmed -= message.outputs
             self.wake()
-        elif isinstance(message, CheckpointMessage):
+        elif isinstance(message, ToSubtask):
             self.checkpoints.post(message)
             self.wake()
         elif isinstance(message, Cancel) and self._cancelled is None:
