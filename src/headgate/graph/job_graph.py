@@ -1,6 +1,7 @@
-"""From the program's transformations to a job graph: chained vertices, edges, stable operator ids.
+"""The program as a list of nodes, and the job graph made of it: chained vertices, edges, stable operator ids.
 
-`stream.py` adds `Node`s to a `Pipeline`; `build_job_graph` turns them into vertices. Nothing here runs anything.
+`api/stream.py` adds a `Node` to the `Pipeline` for every call; `build_job_graph` turns nodes into vertices. Runs on the
+driver, before the job starts.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class OutputTag:
 
 @dataclass(frozen=True, slots=True)
 class KeySpec:
-    """How the key of a record is found: columns of a typed stream, or a selector."""
+    """How the key of a record is computed: columns of a typed stream, or a selector."""
 
     columns: tuple[int, ...] = ()
     selector: Any = None
@@ -93,7 +94,7 @@ class KeySpec:
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """How records of an edge choose their target subtask."""
+    """How the target subtask of a record is chosen."""
 
     kind: PartitioningKind
     key: KeySpec | None = None
@@ -136,7 +137,7 @@ class OperatorSpec:
 
 @dataclass(slots=True)
 class NodeInput:
-    """One input of a node: whose output, which side output, how it is spread, into which input."""
+    """One input of a node: the output (or side output) of another node, and its partitioning."""
 
     node: int
     tag: OutputTag | None
@@ -164,7 +165,7 @@ class Node:
 
     @property
     def where(self) -> str:
-        """Name and line, for messages."""
+        """Name and line, for error messages."""
         return f"'{self.name}' ({self.call_site})"
 
 
@@ -177,7 +178,7 @@ class Pipeline:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        self._started = 0  # so many of them were there when the last job was started
+        self._started = 0  # the number of nodes when the last job was started
 
     def add(
         self, name: str, operator: OperatorSpec, inputs: Iterable[NodeInput], type: TypeInformation, call_site: str
@@ -188,7 +189,7 @@ class Pipeline:
         return node
 
     def next_job(self) -> list[Node]:
-        """The nodes of the next job, as copies in which what was left open can be settled."""
+        """The nodes of the next job, as copies whose open settings can be filled in."""
         wanted: set[int] = set()
         for node in reversed(self.nodes):
             if node.id >= self._started or node.id in wanted:
@@ -196,19 +197,18 @@ class Pipeline:
         return [replace(node) for node in self.nodes if node.id in wanted]
 
     def copy(self) -> Pipeline:
-        """The same program; what is added to one is not in the other."""
         other = Pipeline()
         other.nodes, other._started = list(self.nodes), self._started
         return other
 
     def job_started(self) -> None:
-        """What is there now belongs to the job that was just started."""
+        """All nodes so far belong to the job that was just started."""
         self._started = len(self.nodes)
 
 
 @dataclass(slots=True)
 class ChainedOutput:
-    """Where an operator's records go: to an operator of the same chain, or over an edge."""
+    """Where records of an operator go: to an operator of the same chain, or over an edge."""
 
     tag: str | None
     operator: int | None = None  # place in the vertex's chain
@@ -237,7 +237,7 @@ class ChainedOperator:
 
 @dataclass(slots=True)
 class Vertex:
-    """Operators that run in one subtask, one call after the other."""
+    """Chained operators, which run in one subtask."""
 
     id: VertexId
     operators: list[ChainedOperator]
@@ -248,7 +248,6 @@ class Vertex:
 
     @property
     def name(self) -> str:
-        """The names of its operators."""
         return " -> ".join(op.name for op in self.operators)
 
     @property
@@ -258,13 +257,12 @@ class Vertex:
 
     @property
     def is_source(self) -> bool:
-        """Whether it reads from outside."""
         return self.head.spec.kind == "source"
 
 
 @dataclass(slots=True)
 class Edge:
-    """Records that travel from one vertex to another."""
+    """The records from one vertex to another."""
 
     id: EdgeId
     source: VertexId
@@ -300,7 +298,7 @@ def build_job_graph(
     chaining: bool = True,
     auto_uids: bool = True,
 ) -> JobGraph:
-    """Chain what can be chained and number the rest; GraphError names the operator and the line that is wrong."""
+    """Chain operators where possible; a GraphError names the operator and the line that is wrong."""
     nodes = pipeline.next_job()
     if not nodes:
         raise GraphError("the program is empty: add a source and at least one operator before execute()")

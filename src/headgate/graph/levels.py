@@ -1,8 +1,8 @@
 """Levels: the job graph laid out as one linear chain of Spark stages.
 
-A stage may read pipelined input only one-to-one, so every subtask of every vertex of a level is a task of one stage,
-and an edge that skips levels runs through relays: subtasks that pass rows on unchanged. There is one relay for each
-subtask of the target, so each channel is pinned to one relay and keeps its order.
+A stage can read pipelined input only one-to-one, so every subtask of every vertex of a level is a task of one stage,
+and an edge that skips levels goes through relays: tasks that forward rows unchanged. There is one relay for each subtask
+of the target, so each channel uses one relay and keeps its order. Runs on the driver.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class Slot:
 
 @dataclass(slots=True)
 class Layout:
-    """Where every subtask runs."""
+    """The tasks of each level."""
 
     levels: list[list[Slot]]
     level_of: dict[VertexId, int]
 
     @property
     def slots(self) -> int:
-        """Task slots the job needs at the same time."""
+        """The number of task slots that the job needs."""
         return sum(len(level) for level in self.levels)
 
     def index(self, level: int, vertex: VertexId, subtask: int) -> int:
-        """The task in `level` that takes rows for a subtask: the subtask itself, or its relay there."""
+        """The task in `level` that receives rows for a subtask: the subtask itself, or its relay there."""
         return self._first(level, vertex) + subtask
 
     def _first(self, level: int, vertex: VertexId) -> int:

@@ -1,6 +1,6 @@
 """A batch of records: the unit of work between operators.
 
-Records are held as Python values, as Arrow columns, or both; the other form is made at need and kept.
+Records are held as Python values, as Arrow columns, or both; the missing form is made on demand and kept.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ class Batch:
         self._rows = rows
         self._arrow = arrow
         self.timestamps = timestamps
-        self._raw = False  # rows as the user's function gave them: maybe plain tuples where the type has named fields
-        self.origin: Any = None  # the operator that made it, for errors that show only when the batch is encoded
+        self._raw = (
+            False  # rows as the user's function returned them: plain tuples where the type may have named fields
+        )
+        self.origin: Any = None  # the operator that emitted it, for errors that are found when the batch is encoded
 
     @classmethod
     def of_output(cls, rows: list[Any], type: TypeInformation, origin: Any) -> Batch:
-        """What a user's function gave: whether it fits the type is seen when it is used."""
+        """Rows that a user's function returned; they are checked against the type when they are used."""
         batch = cls(type, rows, None)
         batch._raw = type.row is not None
         batch.origin = origin

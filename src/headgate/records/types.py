@@ -166,7 +166,7 @@ class TypeInformation:
         return [row if row.__class__ is cls else new(cls, row) for row in self._in_order(rows, kinds)]
 
     def _in_order(self, rows: Sequence[Any], kinds: set[type]) -> Sequence[Any]:
-        """Named rows whose fields stand in another order than the type's, put right; all others as they are."""
+        """Reorder the fields of named rows whose order differs from the type's; other rows are unchanged."""
         names = self._columns().names
         swapped = {
             kind: itemgetter(*map(kind._fields.index, names))

@@ -193,7 +193,7 @@ def test_a_worker_ends_when_its_driver_is_gone(driver):
     process = start_worker(driver.server.address, 60)
     driver.server.stop()
     assert process.wait(timeout=10) == 70
-    assert "the driver is gone; stopping" in process.stderr.read()
+    assert "the connection to the driver is lost; stopping" in process.stderr.read()
 
 
 def test_a_worker_ends_when_it_hears_nothing():
@@ -205,7 +205,7 @@ def test_a_worker_ends_when_it_hears_nothing():
     started = time.monotonic()
     assert process.wait(timeout=10) == 70
     assert time.monotonic() - started < 5
-    assert "nothing heard from the driver for 1 s; stopping" in process.stderr.read()
+    assert "no message from the driver for 1 s; stopping" in process.stderr.read()
     made.server.stop()
 
 
