@@ -21,7 +21,7 @@ from headgate.checkpoint.assignment import (
 from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.checkpoint.handles import CorruptState
 from headgate.checkpoint.plan import TaskId
-from headgate.checkpoint.settings import CheckpointProperties, CheckpointSettings, ClaimMode
+from headgate.checkpoint.settings import CheckpointProperties, CheckpointSettings, ClaimMode, EndStatus
 from headgate.checkpoint.store import CompletedCheckpoint
 from headgate.checkpoint.types import SnapshotType
 from headgate.config import Configuration
@@ -46,7 +46,7 @@ from headgate.storage.checkpoints import (
 )
 from headgate.storage.handles import FileSegment, InlineBytes, size_of
 from headgate.storage.layout import Attempt, JobLayout, make_savepoint_directory, savepoint_target
-from headgate.storage.log import CommitNumber, CompletedRef, JobLog, Superseded, load_completed, newest_job
+from headgate.storage.log import CommitNumber, CompletedRef, JobEnded, JobLog, Superseded, load_completed, newest_job
 from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown, require_create_if_absent
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
@@ -80,6 +80,7 @@ class JobSnapshots:
         self._numbered = _FIRST_ENTRY  # which stands for what an imported snapshot holds
         self._recovered: list[CompletedCheckpoint] = []
         self._resumed_ref: CompletedRef | None = None
+        self._origin: str | None = None  # what the job that is resumed began with, if it has completed no checkpoint
         self.job_id = job_id
         resumed = self._resume() if configuration.get(config.RESUME) else None
         self._layout: JobLayout | None = self._settings.layout(self.job_id) if self._in_files else None
@@ -113,8 +114,14 @@ class JobSnapshots:
                 continue
             self._resumed_ref = ref
             return snapshot
+        self._origin = entry.origin
+        if isinstance(entry.event, JobEnded) and not problems:
+            raise IllegalState(
+                f"cannot resume: job '{entry.job_name}' ({entry.job_id}) is {entry.event.status} and has retained no "
+                "checkpoint; start it without --resume"
+            )
         if problems:
-            raise StorageError(
+            raise CorruptState(
                 f"cannot resume job {entry.job_id}: no retained checkpoint is whole: {'; '.join(problems)}"
             )
         return None
@@ -160,7 +167,7 @@ class JobSnapshots:
 
     def import_named(self) -> ev.SnapshotImported | None:
         """The snapshot that the user names to start from, if any (SPEC R8.4)."""
-        pointer = self._configuration.get(config.RECOVERY_PATH)
+        pointer = self._origin or self._configuration.get(config.RECOVERY_PATH)
         if pointer is None or self._recovered:
             return None
         snapshot = load(self._store, pointer)
@@ -273,6 +280,24 @@ class JobSnapshots:
             return ev.Superseded(checkpoint_id, str(error))
         except OutcomeUnknown as error:
             return self._settle(checkpoint_id, error)
+
+    def claim_end(self, status: EndStatus, discarded: Sequence[int]) -> ev.Superseded | ev.JobEnded:
+        """Record the end in the job log before anything is deleted; where that is not possible nothing is."""
+        for _ in range(_READ_TRIES if self._log is not None else 0):
+            assert self._log is not None
+            try:
+                self._log.end(status.name, discarded)
+                break
+            except Superseded as error:
+                return ev.Superseded(0, str(error))
+            except StorageError as error:
+                failure = error
+                self._io.pause(_SETTLE_SECONDS)
+        else:
+            if self._log is not None:
+                self._io.warn(f"the end of job {self.job_id} cannot be recorded, so nothing is deleted: {failure}")
+                return ev.JobEnded(EndStatus.SUSPENDED)
+        return ev.JobEnded(status)
 
     def _settle(
         self, checkpoint_id: int, error: OutcomeUnknown

@@ -114,6 +114,15 @@ class JobPlan:
         levels = self.layout.levels
         return len(levels[level]) if 0 <= level < len(levels) else 0
 
+    def worker_of(self, vertex: VertexId, subtask: int) -> tuple[int, int]:
+        """The level of a subtask and its index in the level."""
+        return next(
+            (level, index)
+            for level, slots in enumerate(self.layout.levels)
+            for index, slot in enumerate(slots)
+            if slot.vertex == vertex and slot.subtask == subtask and not slot.relay
+        )
+
     def task_name(self, level: int, index: int) -> str:
         """The vertex and number of a task, for messages."""
         slot = self.layout.levels[level][index]

@@ -30,6 +30,7 @@ class JobStatus(Enum):
 
     @property
     def is_terminal(self) -> bool:
+        """Whether the job has ended."""
         return not LEGAL_MOVES[self]
 
     def is_terminal_state(self) -> bool:

@@ -56,7 +56,6 @@ def service(env, store, **options):
         settings,
         send=unused,
         call=unused,
-        pump=unused,
         fail=unused,
         stand_down=unused,
         io=io,
@@ -102,7 +101,7 @@ def test_a_resumed_job_adopts_the_stored_max_parallelism():  # SPEC R3.3
     assert key_groups(program(100).job_plan()) == 256
     resumed = service(program(100), store, headgate__resume="true")
     assert key_groups(resumed.plan) == 128
-    restore = resumed.start_attempt(0)
+    restore = resumed.start_attempt(0, resumed.choose())
     assert {one.max_parallelism for one in restore.values()} >= {128}
 
 
@@ -118,7 +117,7 @@ def test_a_max_parallelism_that_the_program_sets_is_not_replaced():  # SPEC R3.3
     completed(program(2), store)
     resumed = service(program(2, max_parallelism=64), store, headgate__resume="true")
     with pytest.raises(IllegalState, match=r"'keyed' was stored with 128, the program sets 64"):
-        resumed.start_attempt(0)
+        resumed.start_attempt(0, resumed.choose())
 
 
 @pytest.mark.parametrize(("max_parallelism", "code"), [(None, 0), (64, 1)])
@@ -142,7 +141,7 @@ def test_a_graph_whose_finished_vertices_come_first_is_restored():  # SPEC R4.5
     store = MemoryStore()
     snapshot_of(program(), store, "/data/other", finished={"source"})
     started = service(program(), store, execution__state_recovery__path="/data/other")
-    restore = started.start_attempt(0)
+    restore = started.start_attempt(0, started.choose())
     assert [one.finished for _, one in sorted(restore.items())] == [True, False, False]
 
 
@@ -155,7 +154,7 @@ def test_a_finished_vertex_behind_a_new_source_is_refused():  # SPEC R4.5
         match=r"vertex 'keyed' was fully finished in the checkpoint, but its predecessor 'Sequence Source' over an all-to-all "
         r"edge is running: .* give 'keyed' a new uid",
     ):
-        started.start_attempt(0)
+        started.start_attempt(0, started.choose())
 
 
 # --- DESIGN 6: storage that cannot keep an old driver out -------------------------------------------------------------
