@@ -87,7 +87,7 @@ class SubtaskRestore:
 
 @dataclass(slots=True)
 class RestoreProgress:
-    """How far a subtask's restore is, in bytes; another thread may look."""
+    """The progress of a subtask's restore in bytes; the metrics thread reads it."""
 
     total: int = 0
     done: int = 0
@@ -96,8 +96,6 @@ class RestoreProgress:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """Where a payload comes from."""
-
     handle: FileSegment | InlineBytes
     operator_id: str
     subtask: int
@@ -120,7 +118,7 @@ class Payloads:
         self._local: dict[str, Path | None] = {}
 
     def add(self, part: SnapshotPart, operator_id: str = "", subtask: int = 0, parallelism: int = 1) -> None:
-        """A part that may be asked for; who wrote it is needed only to find its copy."""
+        """Make a part readable; the operator and subtask that wrote it are needed only to find its copy."""
         if not isinstance(part.handle, Placeholder):
             self._origins[part.id] = _Origin(part.handle, operator_id, subtask, parallelism)
 
@@ -261,7 +259,7 @@ def _edge(plan: VertexPlan, edge_id: int) -> InputEdge:
 
 
 def _keep(plan: VertexPlan, edge: InputEdge, subtask: int) -> Keep:
-    """Which records of an edge belong to a subtask."""
+    """Selects the records of an edge that belong to a subtask."""
     vertex, key = plan.vertex, edge.partitioning.key
     assert key is not None, "only edges with a key are filtered"
     keys = KeyReader(key, vertex.max_parallelism)

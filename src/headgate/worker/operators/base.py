@@ -51,7 +51,7 @@ class SubtaskServices(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
-    """What the runtime hands to an operator."""
+    """What an operator gets from its subtask."""
 
     info: TaskInfo
     clock: Callable[[], int]  # milliseconds; virtual in the local runtime
@@ -78,7 +78,6 @@ class OperatorSnapshot:
 
     @property
     def operator_id(self) -> OperatorId:
-        """The operator's id."""
         return self.operator.id
 
 
@@ -97,7 +96,7 @@ class Operator:
     # --- life -------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Before the first record: operator state first, then the user's `open` (SPEC R4.1)."""
+        """Called before the first record: operator state first, then the user's `open` (SPEC R4.1)."""
         initialize = getattr(self.function, "initialize_state", None)
         if initialize is not None:
             context = self.context
@@ -109,7 +108,6 @@ class Operator:
             self.guard(self.function.open, RuntimeContext(self.context.info, self.keyed_state()))
 
     def keyed_state(self) -> StateAccess:
-        """What gives the user's function its keyed state."""
         return NoState(self.operator.name)
 
     def receiver(self, input: int) -> Receiver:
@@ -117,10 +115,10 @@ class Operator:
         raise UserCodeError(f"operator '{self.operator.name}' takes no input {input}")
 
     def finish(self) -> None:
-        """All inputs have ended: emit what is left."""
+        """All inputs have ended: emit what is held."""
 
     def close(self) -> None:
-        """At the end, also after a failure."""
+        """Called at the end, also after a failure."""
         if isinstance(self.function, Function) or hasattr(self.function, "close"):
             self.guard(self.function.close)
 
@@ -131,7 +129,7 @@ class Operator:
         return nullcontext()
 
     def before_barrier(self) -> None:
-        """Emit what must be in front of the barrier."""
+        """Emit what must precede the barrier."""
 
     def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> OperatorSnapshot:
         """The synchronous part of a snapshot (SPEC R6.1)."""
@@ -165,7 +163,6 @@ class Operator:
         self._notify("notify_checkpoint_complete", checkpoint_id)
 
     def notify_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint will never be complete."""
         self._notify("notify_checkpoint_aborted", checkpoint_id)
 
     def _notify(self, method: str, checkpoint_id: int) -> None:
@@ -177,7 +174,7 @@ class Operator:
         """The driver has committed what this operator prepared, up to a checkpoint."""
 
     def upkeep(self) -> None:
-        """A bounded piece of work that no record asks for, about once a second."""
+        """Bounded background work, called about once a second."""
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -188,10 +185,10 @@ class Operator:
     def on_time(self, now: int) -> None:
         """Fire what is due."""
 
-    # --- blame ------------------------------------------------------------------------------------------------------
+    # --- errors -----------------------------------------------------------------------------------------------------
 
     def guard(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Call the user's code once; a failure names this operator."""
+        """Call the user's code; an error becomes an OperatorFailure with this operator's name."""
         try:
             return call(*args)
         except OperatorFailure:
@@ -200,25 +197,25 @@ class Operator:
             raise self.failure(error) from error
 
     def failure(self, error: BaseException, record: Any = NO_KEY, key: Any = NO_KEY) -> OperatorFailure:
-        """The error of a user's function with this operator's name on it."""
+        """The error of a user's function as a failure of this operator."""
         if isinstance(error, OperatorFailure):
             return error
         return OperatorFailure(self.operator.name, self.operator.call_site, error, key, record)
 
     def failed_at(self, error: BaseException, rows: list[Any], iterator: Any) -> OperatorFailure:
-        """The same for a loop over `rows`: a list iterator knows how many it has left."""
+        """The failure of a loop over `rows`; the current record follows from what its list iterator has left."""
         index = len(rows) - iterator.__length_hint__() - 1
         return self.failure(error, rows[index] if 0 <= index < len(rows) else NO_KEY)
 
     # --- output -----------------------------------------------------------------------------------------------------
 
     def emit_rows(self, rows: list[Any]) -> None:
-        """Send the rows a function returned."""
+        """Emit the rows that a function returned."""
         if rows:
             self.emit(Batch.of_output(rows, self.type, self.origin))
 
     def emit_tagged(self, rows: list[Any]) -> None:
-        """Send what a process function yielded: `(tag, value)` goes to that side output."""
+        """Emit what a process function yielded; `(tag, value)` goes to that side output."""
         tagged = [row for row in rows if row.__class__ is tuple and row and row[0].__class__ is OutputTag]
         if not tagged:
             self.emit_rows(rows)
@@ -236,7 +233,7 @@ class Operator:
 
 
 def explain(error: Exception, method: str) -> Exception:
-    """`TypeError: 'int' object is not iterable` says nothing to somebody who returned an int."""
+    """A clear error in place of `TypeError: 'int' object is not iterable` for a function that returned an int."""
     ours = error.__traceback__ is not None and error.__traceback__.tb_next is None  # not inside the user's function
     if isinstance(error, TypeError) and ours and str(error).endswith("object is not iterable"):
         kind = str(error).split("'")[1]

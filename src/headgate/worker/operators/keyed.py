@@ -50,7 +50,7 @@ class BackendState:
 
 
 class KeyedOperator(Operator):
-    """What keyed operators share: the backend, the keys of a batch, timers."""
+    """The base of keyed operators: the backend and the keys of a batch."""
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
@@ -105,12 +105,12 @@ class KeyedOperator(Operator):
         super().notify_aborted(checkpoint_id)
 
     def upkeep(self) -> None:
-        """Drop expired state that nobody reads, and finish what snapshots left behind."""
+        """Drop expired state, and clean up after snapshots."""
         self.backend.background_cleanup(_CLEANUP_ENTRIES)
         self.backend.maintain(_CLEANUP_ENTRIES)
 
     def keys_of(self, batch: Batch, input: int) -> Keys:
-        """Addresses and key groups of the records; tells the backend what is to come."""
+        """Addresses and key groups of the records; prepares the backend for them."""
         reader = self._readers[input]
         assert reader is not None
         keys, groups = self.guard(reader.keys_and_groups, batch)
@@ -119,7 +119,7 @@ class KeyedOperator(Operator):
         return addresses, groups
 
     def end_batch(self) -> None:
-        """Behind the last record of a batch: no key is selected any more."""
+        """Called after the last record of a batch: no key is selected any more."""
         self.backend.context.address = NO_KEY
         self.guard(self.backend.end_batch)
 
@@ -248,11 +248,9 @@ class KeyedElementContext:
         self._timers(True, TimeDomain.EVENT, timestamp)
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Forget a timer."""
         self._timers(False, TimeDomain.PROCESSING, timestamp)
 
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Forget a timer."""
         self._timers(False, TimeDomain.EVENT, timestamp)
 
     def _timers(self, register: bool, domain: TimeDomain, timestamp: int) -> None:
@@ -331,7 +329,7 @@ class KeyedProcessOperator(KeyedOperator):
         self._fire(TimeDomain.PROCESSING, now)
 
     def finish(self) -> None:
-        """The input ended: event time is complete, so every event-time timer fires; processing-time timers do not."""
+        """The input has ended: every event-time timer fires, processing-time timers do not."""
         self.watermark = MAX_WATERMARK
         self._fire(TimeDomain.EVENT, MAX_WATERMARK)
 
