@@ -39,7 +39,7 @@ from headgate.driver.replan import dry_run, with_key_groups
 from headgate.driver.session import get_session
 from headgate.driver.snapshots import named_manifest, saved_operators
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument, JobCancelled
-from headgate.graph.job_graph import Inlet, JobGraph, OperatorSpec, Pipeline, build_job_graph
+from headgate.graph.job_graph import JobGraph, NodeInput, OperatorSpec, Pipeline, build_job_graph
 from headgate.graph.levels import Layout, as_json, describe, lay_out
 from headgate.graph.plan import JobPlan, Settings, make_plan
 from headgate.ids import JobId, new_job_id
@@ -229,7 +229,7 @@ class StreamExecutionEnvironment:
             source = limited(source, rate)
         node = self._pipeline.add(source_name, OperatorSpec("source", source), [], source.type, call_site())
         node.single = source.single
-        return DataStream(self._pipeline, self, [Inlet(node.id, None, None, 0)], node.type, node)
+        return DataStream(self._pipeline, self, [NodeInput(node.id, None, None, 0)], node.type, node)
 
     def add_source(self, source_func: Any, source_name: str = "Custom Source", type_info: object = None) -> DataStream:
         """A stream from a SourceFunction, in one subtask unless you set its parallelism."""
@@ -238,7 +238,7 @@ class StreamExecutionEnvironment:
                 raise InvalidArgument(f"add_source() needs an object with run(ctx) and cancel(), got {source_func!r}")
         node = self._pipeline.add(source_name, OperatorSpec("source", source_func), [], as_type(type_info), call_site())
         node.parallelism = 1
-        return DataStream(self._pipeline, self, [Inlet(node.id, None, None, 0)], node.type, node)
+        return DataStream(self._pipeline, self, [NodeInput(node.id, None, None, 0)], node.type, node)
 
     # --- running ----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from headgate.checkpoint.types import SavepointFormat
-from headgate.driver.job_checkpoints import JobCheckpoints
 from headgate.errors import HeadgateError, IllegalState
 from headgate.ids import JobId
 from headgate.job.status import JobStatus
@@ -18,7 +17,8 @@ __all__ = ["Job", "JobClient", "JobExecutionResult"]
 class Job(Protocol):
     """A job that was started, on Spark or in the local runtime."""
 
-    job_id: JobId
+    @property
+    def job_id(self) -> JobId: ...
 
     @property
     def status(self) -> JobStatus: ...
@@ -91,7 +91,7 @@ class JobClient:
 
     def trigger_checkpoint(self, full: bool = False, timeout: float = 600.0) -> int:
         """Take a checkpoint now and wait for it; its id. A `full` one uses no file of an older one."""
-        return self._checkpoints().trigger_checkpoint(full, timeout).checkpoint_id
+        return int(self._takes_checkpoints().trigger_checkpoint(full, timeout).checkpoint_id)
 
     def trigger_savepoint(
         self,
@@ -100,7 +100,7 @@ class JobClient:
         timeout: float = 600.0,
     ) -> str:
         """Take a savepoint and wait for it; its path."""
-        return self._checkpoints().trigger_savepoint(savepoint_directory, format, timeout).pointer
+        return str(self._takes_checkpoints().trigger_savepoint(savepoint_directory, format, timeout).pointer)
 
     def stop_with_savepoint(
         self,
@@ -114,9 +114,9 @@ class JobClient:
         With `advance_to_end_of_event_time` the job is drained: operators act as at the end of their input. Do not start
         a job from such a savepoint.
         """
-        checkpoints = self._checkpoints()
-        done = checkpoints.stop_with_savepoint(savepoint_directory, advance_to_end_of_event_time, format, timeout)
-        return done.pointer
+        job = self._takes_checkpoints()
+        done = job.stop_with_savepoint(savepoint_directory, advance_to_end_of_event_time, format, timeout)
+        return str(done.pointer)
 
     def cancel_with_savepoint(self, savepoint_directory: str | None = None, timeout: float = 600.0) -> str:
         """Take a savepoint, then cancel the job; its path. `stop_with_savepoint` also commits what sinks have prepared."""
@@ -134,8 +134,7 @@ class JobClient:
             raise IllegalState("a job of the local runtime cannot be rescaled")
         rescale(parallelism, timeout)
 
-    def _checkpoints(self) -> JobCheckpoints:
-        checkpoints: JobCheckpoints | None = getattr(self._job, "checkpoints", None)
-        if checkpoints is None:
-            raise IllegalState("the job takes no checkpoints: it runs in the local runtime, or has not started yet")
-        return checkpoints
+    def _takes_checkpoints(self) -> Any:
+        if not hasattr(self._job, "trigger_checkpoint"):
+            raise IllegalState("the job takes no checkpoints: it runs in the local runtime")
+        return self._job

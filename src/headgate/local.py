@@ -6,7 +6,6 @@ clock jumps to the next deadline.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
@@ -16,38 +15,25 @@ import msgspec
 from headgate.checkpoint.types import Barrier
 from headgate.driver.splits import SourceSplits, dynamic_sources
 from headgate.errors import HeadgateError, IllegalState, UserCodeError
-from headgate.graph.plan import JobPlan, VertexPlan
+from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, VertexId
+from headgate.job.status import Status
+from headgate.storage.manifest import StatePiece
+from headgate.worker.checkpoints import snapshot_inline
 from headgate.worker.failures import describe
-from headgate.worker.snapshot import OperatorState, SubtaskRestore, assign_state
-from headgate.worker.subtask import Relay, Status, Subtask
+from headgate.worker.relay import Relay
+from headgate.worker.restore import VertexRestore
+from headgate.worker.subtask import Subtask
+from headgate.worker.task import SteppedServices, describe_tasks, make_task
 
 __all__ = ["LocalRun"]
 
 
-class _Services:
-    """Clock and way out of a local subtask."""
-
-    lockstep = True
-
-    def __init__(self, run: LocalRun) -> None:
-        self._run = run
-
-    def now(self) -> int:
-        return self._run.time
-
-    def to_driver(self, channel: str, payload: bytes, records: int) -> None:
-        self._run.on_output(channel, payload)
-
-    def wake(self) -> None:
-        """Nobody sleeps here."""
-
-
-class _Snapshot(msgspec.Struct, frozen=True):
+class _LocalSnapshot(msgspec.Struct, frozen=True):
     """What a run left: for each operator the state of each of its subtasks; None of one that had finished."""
 
     checkpoint_id: int
-    operators: dict[str, list[OperatorState | None]]
+    operators: dict[str, list[tuple[StatePiece, ...] | None]]
     driver_states: dict[str, bytes] = {}
 
 
@@ -65,18 +51,16 @@ class LocalRun:
     ) -> None:
         """`restore` is what `snapshot` gave for the same program, maybe with another parallelism."""
         self.time = start_time
-        self.on_output = on_output
         # Not a random one: it seeds shuffle() and rebalance(), and the same seed must give the same run.
         self.job_id = JobId(f"{Random(seed or 0).getrandbits(128):032x}")
-        self._plan = plan
         self._random = Random(seed) if seed is not None else None
         self._slice = slice_records
-        taken = None if restore is None else msgspec.msgpack.decode(restore, type=_Snapshot)
-        self._restored = {} if taken is None else _assign(plan, taken)
+        taken = None if restore is None else msgspec.msgpack.decode(restore, type=_LocalSnapshot)
+        restored = {} if taken is None else _restore_plan(plan, taken)
         self._splits = _LocalSplits(plan, {} if taken is None else taken.driver_states)
-        services = _Services(self)
+        services = SteppedServices(lambda: self.time, lambda channel, payload, _: on_output(channel, payload))
         self._tasks: list[list[Subtask | Relay]] = [
-            [self._task(level, index, services) for index in range(plan.width(level))]
+            [make_task(task, services) for task in describe_tasks(plan, level, self.job_id, 0, restored)]
             for level in range(len(plan.layout.levels))
         ]
         self._subtasks = {
@@ -85,20 +69,6 @@ class LocalRun:
             for slot, task in zip(slots, tasks, strict=True)
             if isinstance(task, Subtask)
         }
-
-    def _task(self, level: int, index: int, services: _Services) -> Subtask | Relay:
-        plan = self._plan
-        slot = plan.layout.levels[level][index]
-        numbers = (index, plan.width(level - 1), plan.width(level + 1))
-        if slot.relay:
-            return Relay(plan.relays[level, slot.vertex] + slot.subtask, numbers, plan.settings.buffer_size)
-        # Through bytes, as on Spark: subtasks must not share the user's objects.
-        vertex_plan: VertexPlan = pickle.loads(plan.vertices[slot.vertex])
-        vertex = vertex_plan.vertex
-        info = vertex_plan.task_info(slot.subtask, 0, self.job_id)
-        restored = self._restored.get(vertex.id)
-        share = None if restored is None else restored[slot.subtask]
-        return Subtask(vertex_plan, slot.subtask, plan.settings, services, info, numbers, share)
 
     def run(
         self,
@@ -154,12 +124,12 @@ class LocalRun:
                 self._guarded(partial(task.trigger, barrier))
         while self._round(reading=False):
             pass
-        left: dict[str, list[OperatorState | None]] = {}
+        left: dict[str, list[tuple[StatePiece, ...] | None]] = {}
         for task in subtasks:
-            states = {state.operator_id: state for s in task.take_snapshots() for state in s.finish().operators}
+            states = {op: pieces for s in task.take_snapshots() for op, pieces in snapshot_inline(s).items()}
             for operator_id in task.operator_ids:
                 left.setdefault(operator_id, []).append(states.get(operator_id))
-        return msgspec.msgpack.encode(_Snapshot(checkpoint_id, left, self._splits.snapshot(checkpoint_id)))
+        return msgspec.msgpack.encode(_LocalSnapshot(checkpoint_id, left, self._splits.snapshot(checkpoint_id)))
 
     def _round(self, reading: bool = True) -> bool:
         """Let every subtask do one thing; whether anything happened. Without `reading`, sources stand still."""
@@ -260,20 +230,20 @@ class _LocalSplits:
         return {source.operator.id: source.snapshot(checkpoint_id) for source in self._sources.values()}
 
 
-def _assign(plan: JobPlan, taken: _Snapshot) -> dict[VertexId, list[SubtaskRestore]]:
-    """The state of a snapshot, spread over the subtasks of this plan."""
+def _restore_plan(plan: JobPlan, taken: _LocalSnapshot) -> dict[VertexId, VertexRestore]:
+    """What each vertex of this plan starts from."""
     known = {operator.id for vertex in plan.graph.vertices for operator in vertex.operators}
     for operator_id, states in taken.operators.items():
-        if operator_id not in known and any(state is not None and not state.is_empty for state in states):
+        if operator_id not in known and any(states):
             raise IllegalState(
                 f"the snapshot has state of operator {operator_id}, which the program does not have: give operators a uid, "
                 "so that they are found again after the program changed"
             )
-    restored: dict[VertexId, list[SubtaskRestore]] = {}
+    restored: dict[VertexId, VertexRestore] = {}
     for vertex in plan.graph.vertices:
-        mine: list[str] = [operator.id for operator in vertex.operators if operator.id in taken.operators]
-        if mine:
-            old = {operator_id: taken.operators[operator_id] for operator_id in mine}
-            limits = dict.fromkeys(mine, vertex.max_parallelism)
-            restored[vertex.id] = assign_state(old, limits, vertex.parallelism, taken.checkpoint_id)
+        own = {str(op.id): taken.operators[op.id] for op in vertex.operators if op.id in taken.operators}
+        if own:
+            restored[vertex.id] = VertexRestore(
+                taken.checkpoint_id, vertex.parallelism, vertex.max_parallelism, own, claim=False
+            )
     return restored

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -25,12 +27,13 @@ from headgate.api.sources import Source, SourceReader
 from headgate.checkpoint.types import SavepointFormat
 from headgate.config import Configuration
 from headgate.connectors.files import FileSink
-from headgate.control import channel as control
-from headgate.control.messages import Confirm, Output, Register
-from headgate.driver import checkpoints as checkpointing
+from headgate.control.messages import Confirm, Register
 from headgate.driver import job as job_module
-from headgate.driver import services as driver_io
-from headgate.errors import HeadgateError, StorageError
+from headgate.driver import services as driver_services
+from headgate.driver.cluster import AttemptOver, WorkerMessage
+from headgate.errors import HeadgateError, JobFailed, StorageError
+from headgate.job.events import CauseFound
+from headgate.job.machine import Phase, Timing
 from headgate.records.batch import Batch
 from headgate.storage.local import LocalStore
 from headgate.storage.objects import storage_error
@@ -187,13 +190,13 @@ class _Disk(LocalStore):
         return super().create_if_absent(path, data)
 
 
-_driver = threading.local()  # .storage: of the job whose thread this is
+class _Io(driver_services.DriverIo):
+    def __init__(self, storage: Storage) -> None:
+        super().__init__()
+        self._storage = storage
 
-
-class _Io(driver_io.DriverIo):
     def open_store(self, write_buffer):
-        storage = _driver.storage
-        return RoutingStore(lambda _: _Disk(storage))
+        return RoutingStore(lambda _: _Disk(self._storage))
 
     def pause(self, seconds):
         time.sleep(min(seconds, 0.01))
@@ -206,91 +209,79 @@ class _WorkerDied(Exception):
     """A worker process was killed."""
 
 
-class _DriverDied(BaseException):
-    """The driver's process was killed."""
+class _ThreadCluster:
+    """In place of Spark: one thread runs all tasks of an attempt."""
 
-
-class _Wires:
-    """In place of the control server: what the driver says waits for the thread that runs the subtasks."""
-
-    address = None
-
-    def __init__(self) -> None:
-        self.attempt: simulated.Attempt | None = None
-
-    def begin_attempt(self, number: int) -> None:
-        self.attempt = None
-
-    def send(self, worker: control.WorkerKey, message: Any) -> None:
-        if isinstance(message, Confirm):
-            return  # nobody waits for it here
-        if self.attempt is not None and self.attempt.number == worker.attempt:
-            self.attempt.levels[worker.level][worker.index].inbox.append(message)
-
-    def broadcast(self, message: Any) -> None:
-        """It only says that the attempt is over, which `_run_tasks` sees for itself."""
-
-    def connected(self) -> list[Any]:
-        return []
-
-    def stop(self) -> None:
-        """No connection is open."""
-
-
-class _Services(simulated._Services):
-    output: Callable[[Output], None]
-
-    def to_driver(self, channel, payload, records):
-        self.output(Output(channel, payload, records))
-
-
-class _JobHere(job_module.SparkJob):
-    """A job of production whose tasks run in a thread of this process."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.storage = Storage()
-        self.wires = _Wires()
+    def __init__(self, storage: Storage, report: Callable[[Any], None]) -> None:
+        self._storage, self._report = storage, report
+        self._tasks: simulated.Attempt | None = None
         self.kill_worker_now = threading.Event()
         self.driver_is_dead = threading.Event()
+        self._stopped = -1
 
-    def _run(self) -> None:
-        _driver.storage = self.storage
-        super()._run()
+    def open(self):
+        """There is no connection to open."""
 
-    def _server(self):
-        return self.wires
+    def wait_for_slots(self, plan, given_up):
+        """There are always enough."""
 
-    def _fail(self, error, cause=None):
-        if not self.driver_is_dead.is_set():
-            super()._fail(error, cause)
+    def submit(self, submission):
+        self._tasks = None
+        threading.Thread(target=self._run, args=(submission,), daemon=True).start()
 
-    def _action(self, server, attempt, timeout):
+    def send(self, attempt, worker, message):
+        if self._tasks is not None and self._tasks.number == attempt and not isinstance(message, Confirm):
+            self._tasks.levels[worker[0]][worker[1]].inbox.append(message)
+
+    def stop(self, attempt, reason):
+        self._stopped = attempt
+
+    def cancel_tasks(self, attempt):
+        """No task is left."""
+
+    def tasks_left(self, attempt):
+        return (), 0
+
+    def kill(self, attempt, register):
+        """No task is left."""
+
+    def cause(self, attempt, failures, error, stopped):
+        return CauseFound(attempt, JobFailed(failures[0].message if failures else str(error)))
+
+    def close(self):
+        """There is no connection to close."""
+
+    def _run(self, submission: Any) -> None:
         error = None
         try:
-            self._run_tasks(attempt)
+            self._run_tasks(submission)
         except BaseException as caught:
             error = caught
-        self._events.put(job_module.SparkEnded(attempt.number, error))
+        self._report(AttemptOver(submission.attempt, error))
 
-    def _run_tasks(self, attempt: Any) -> None:
+    def _run_tasks(self, job: Any) -> None:
         def tell(worker: simulated.Worker, message: Any) -> None:
-            key = control.WorkerKey(attempt.number, *worker.key)
-            self._events.put(job_module.Message(key, message))
+            self._report(WorkerMessage(job.attempt, worker.key, message))
 
-        store = RoutingStore(lambda _: _Disk(self.storage))
-        storage = self._checkpoints.worker_storage()
-        clock = driver_io.DriverIo().now
-        tasks = simulated.Attempt(self.plan, self.job_id, attempt.number, self._restore, storage, store, clock)
+        store = RoutingStore(lambda _: _Disk(self._storage))
+        clock = driver_services.DriverIo().now
+        tasks = simulated.Attempt(
+            job.plan,
+            job.job_id,
+            job.attempt,
+            job.restore,
+            job.storage,
+            store,
+            clock,
+            lambda key, printed: self._report(WorkerMessage(job.attempt, key, printed)),
+        )
         for worker in tasks.workers:
-            tell(worker, Register(*worker.key, attempt.number, "here", 0))
-            with contextlib.suppress(AttributeError):
-                worker.task._services.output = lambda message, worker=worker: tell(worker, message)
-        self.wires.attempt = tasks
+            tell(worker, Register(*worker.key, job.attempt, "here", 0))
+        self._tasks = tasks
         try:
             tasks.open()
             while not all(worker.said_finished and not worker.messages for worker in tasks.workers):
-                if attempt.stopped_at is not None or self.driver_is_dead.is_set():
+                if self._stopped == job.attempt or self.driver_is_dead.is_set():
                     raise _WorkerDied("the worker was told to stop")
                 if self.kill_worker_now.is_set():
                     self.kill_worker_now.clear()
@@ -299,6 +290,30 @@ class _JobHere(job_module.SparkJob):
                     time.sleep(0.002)
         finally:
             tasks.close()
+
+
+class _JobHere(job_module.SparkJob):
+    """A job of production whose tasks run in a thread of this process."""
+
+    def __init__(self, *args: Any) -> None:
+        self.storage = Storage()
+        super().__init__(*args)
+
+    def _make_io(self):
+        return _Io(self.storage)
+
+    def _make_cluster(self, spark, configuration):
+        self.cluster = _ThreadCluster(self.storage, self._events.put)
+        return self.cluster
+
+    def _run(self) -> None:
+        while not self._master.ended and not self.cluster.driver_is_dead.is_set():
+            try:
+                event = self._events.get(timeout=0.02)
+            except queue.Empty:
+                self._master.on_idle()
+            else:
+                self._master.handle(event)
 
 
 def _one_round(tasks: simulated.Attempt, tell: Callable[[simulated.Worker, Any], None], now: int) -> bool:
@@ -327,13 +342,6 @@ def _one_round(tasks: simulated.Attempt, tell: Callable[[simulated.Worker, Any],
 
 
 _FIRST: Any = SimpleNamespace(choice=lambda some: some[0])
-_SPARK = SimpleNamespace(
-    wait_for_slots=lambda *_: None,
-    active_tasks=lambda *_: 0,
-    is_stopped=lambda *_: False,
-    cancel_group=lambda *_: None,
-    lacked_slots=lambda _: None,
-)
 
 
 # --- what tests use ---------------------------------------------------------------------------------------------------
@@ -375,8 +383,7 @@ class Job:
         return eventually(lambda: self.ended or self._all_run()) and not self.ended
 
     def _all_run(self) -> bool:
-        attempt = self._job._attempt
-        return attempt is not None and not attempt.over_at and len(attempt.running) == self._job.plan.layout.slots
+        return self._job._master.machine.all_running
 
     def feed(self, count: int) -> None:
         """Let it read so many more numbers, and wait until it has."""
@@ -432,23 +439,19 @@ class Job:
 
     def tasks_are_finished(self) -> bool:
         """Whether all subtasks have said that they have finished."""
-        attempt = self._job._attempt
-        return attempt is not None and len(attempt.finished) == len(attempt.workers) > 0
+        attempt = self._job._master.machine._attempt
+        return len(attempt.finished) == attempt.tasks
 
     def kill_worker(self) -> None:
         """Kill a worker process, and wait until the job has noticed."""
-        before = self._job._attempt
-        self._job.kill_worker_now.set()
-        assert eventually(lambda: self.ended or before.over_at)
+        machine = self._job._master.machine
+        before = machine.attempt
+        self._job.cluster.kill_worker_now.set()
+        assert eventually(lambda: self.ended or machine.attempt > before or machine.phase is Phase.LEAVING)
 
     def kill_driver(self) -> None:
         """The driver is gone, and its workers with it; it can do nothing any more."""
-        self._job.driver_is_dead.set()
-
-        def die() -> None:
-            raise _DriverDied
-
-        self._job._post(die)
+        self._job.cluster.driver_is_dead.set()
         self._job._thread.join(WAIT)
         self._requests.shutdown(wait=False)
 
@@ -467,13 +470,7 @@ class Cluster:
         patch(environment_module, "SparkJob", _JobHere)
         patch(environment_module, "get_session", lambda *_: None)
         patch(environment_module, "register", lambda *_: None)
-        patch(job_module, "spark_internals", _SPARK)
-        patch(job_module, "InheritableThread", threading.Thread)
-        patch(job_module, "choose_cause", _cause)
-        patch(job_module, "_BETTER_CAUSE_SECONDS", 0.05)
-        patch(job_module, "_POLL_SECONDS", 0.02)
-        patch(checkpointing, "DriverIo", _Io)
-        patch(simulated, "_Services", _Services)
+        patch(job_module, "Timing", partial(Timing, better_cause=50))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -544,7 +541,3 @@ class Cluster:
 def files_below(directory: Path) -> dict[str, bytes]:
     """All files and what they hold."""
     return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
-
-
-def _cause(plan: Any, spark: Any, group: Any, failures: Any, error: Any, by_us: Any) -> Any:
-    return job_module.JobFailed(failures[0].message if failures else str(error))

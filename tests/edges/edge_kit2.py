@@ -263,7 +263,7 @@ def wait_ended(client, seconds=SECONDS):
 
 def finished_subtasks(client):
     """How many subtasks of the job have finished."""
-    return len(client.job._attempt.finished)
+    return len(client.job._master.machine._attempt.finished)
 
 
 # --- storage ------------------------------------------------------------------------------------------------------------

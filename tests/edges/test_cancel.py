@@ -44,29 +44,22 @@ def hanging(jobs, tap, ledger, tmp_path):
     return client
 
 
-HANGS = "The job's thread waits for the commit without hearing a cancel."
-
-
-@pytest.mark.xfail(strict=True, reason=HANGS)
 def test_a_job_that_restarts_is_cancelled_while_a_commit_hangs(hanging, tap):
     tap.fail()
     wait_until(lambda: hanging.get_job_status().name == "RESTARTING")
-    assert hanging.cancel(timeout=2).name == "CANCELED"
+    assert hanging.cancel(timeout=20).name == "CANCELED"
 
 
-@pytest.mark.xfail(strict=True, reason=HANGS)
 def test_a_job_at_the_end_of_its_data_is_cancelled_while_a_commit_hangs(hanging, tap):
     tap.end(0)
     give_time(lambda: finished_subtasks(hanging))
-    assert hanging.cancel(timeout=2).name == "CANCELED"
+    assert hanging.cancel(timeout=20).name == "CANCELED"
 
 
-@pytest.mark.xfail(strict=True, reason=HANGS)
 def test_a_running_job_is_cancelled_while_a_commit_hangs(hanging):
-    assert hanging.cancel(timeout=2).name == "CANCELED"
+    assert hanging.cancel(timeout=20).name == "CANCELED"
 
 
-@pytest.mark.xfail(strict=True, reason="The job's thread waits for the answer of the job log without hearing a cancel.")
 def test_a_job_that_restarts_is_cancelled_while_the_job_log_does_not_answer(jobs, tap, tmp_path, monkeypatch):
     client = wait_running(jobs.start(tmp_path, lambda env: env.from_source(Numbers(tap.name)).print(), RESTARTS))
     outage = break_storage(monkeypatch, "/log/")
@@ -75,4 +68,4 @@ def test_a_job_that_restarts_is_cancelled_while_the_job_log_does_not_answer(jobs
     assert outage.reached.wait(15)
     tap.fail()
     wait_until(lambda: client.get_job_status().name == "RESTARTING")
-    assert client.cancel(timeout=2).name == "CANCELED"
+    assert client.cancel(timeout=20).name == "CANCELED"

@@ -31,7 +31,6 @@ from headgate.errors import HeadgateError
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="What is written of a checkpoint while the job ends is never deleted.")
 def test_a_checkpoint_that_is_being_written_when_the_job_ends_is_deleted(jobs, tap, ledger, tmp_path, monkeypatch):
     client = wait_running(jobs.start(tmp_path, counting(tap, ledger)))
     tap.give(10)
@@ -117,9 +116,6 @@ def test_metadata_that_may_have_been_written_names_files_that_are_there(jobs, ta
 # --- staged output ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True, reason="A stop that failed counts as one that succeeded, so staged files are not cleaned up."
-)
 def test_staged_records_are_deleted_at_the_end_of_a_job_that_could_not_be_stopped_before(jobs, tap, tmp_path):
     epochs = []
 

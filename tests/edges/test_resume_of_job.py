@@ -27,9 +27,6 @@ def test_the_savepoint_that_a_job_was_stopped_with_stays_whole(cluster, format, 
 
 
 # SPEC R8.4
-@pytest.mark.xfail(
-    strict=True, reason="--resume does not look at the savepoint that the job was started from, and starts from nothing"
-)
 def test_a_driver_lost_before_the_first_checkpoint_goes_on_from_where_its_job_started(cluster):
     first = cluster.start()
     first.feed(100)

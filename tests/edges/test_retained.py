@@ -130,7 +130,6 @@ def test_a_new_source_before_a_finished_operator_is_refused(jobs, tap, ledger, t
         edited.wait(15)
 
 
-@pytest.mark.xfail(strict=True, reason="A claimed savepoint is deleted though the job that claimed it could not start.")
 def test_a_claimed_savepoint_stays_when_the_program_does_not_fit(jobs, tap, ledger, tmp_path):
     client = wait_running(jobs.start(tmp_path / "first", counting(tap, ledger)))
     tap.give(10)

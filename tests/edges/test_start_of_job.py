@@ -2,12 +2,9 @@
 
 import sys
 
-import pytest
 from edge_kit import Count, counted, eventually, key_of
 
 from headgate.connectors.files import FileSink
-
-DELETED = "a job that could not start counts as failed, and the end of a failed job deletes its checkpoints"
 
 
 def stored_job(cluster, options=None):
@@ -34,7 +31,6 @@ def renamed(cluster):
 
 
 # SPEC R8.5
-@pytest.mark.xfail(strict=True, reason=DELETED)
 def test_resume_with_an_operator_renamed_refuses_and_deletes_nothing(cluster):
     files = stored_job(cluster)
     job = cluster.resume(renamed(cluster))
@@ -43,7 +39,6 @@ def test_resume_with_an_operator_renamed_refuses_and_deletes_nothing(cluster):
     assert cluster.checkpoint_files() == files
 
 
-@pytest.mark.xfail(strict=True, reason=DELETED)
 def test_resume_with_another_max_parallelism_refuses_and_deletes_nothing(cluster):
     files = stored_job(cluster)
     job = cluster.resume(max_parallelism=64)
@@ -52,7 +47,6 @@ def test_resume_with_another_max_parallelism_refuses_and_deletes_nothing(cluster
     assert cluster.checkpoint_files() == files
 
 
-@pytest.mark.xfail(strict=True, reason=DELETED)
 def test_the_mistake_is_put_right_and_the_job_goes_on(cluster):
     stored_job(cluster)
     assert cluster.resume(renamed(cluster)).wait() == "FAILED"
@@ -65,7 +59,6 @@ def test_the_mistake_is_put_right_and_the_job_goes_on(cluster):
 
 
 # SPEC R8.4
-@pytest.mark.xfail(strict=True, reason=DELETED)
 def test_a_claimed_checkpoint_that_the_program_does_not_fit_stays(cluster):
     incremental = {"execution.checkpointing.incremental": "true"}
     files = stored_job(cluster, incremental)
@@ -77,10 +70,6 @@ def test_a_claimed_checkpoint_that_the_program_does_not_fit_stays(cluster):
     assert cluster.checkpoint_files() == files
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a restart that storage does not answer fails the job for good, whatever the restart strategy allows",
-)
 def test_storage_that_does_not_answer_during_a_restart_costs_restarts_and_not_the_job(cluster):
     job = cluster.start()
     job.feed(100)
@@ -119,9 +108,6 @@ class ClosedOutput:
         pass
 
 
-@pytest.mark.xfail(
-    strict=True, reason="an error inside the driver counts as a failed job, and its checkpoints are deleted"
-)
 def test_an_error_inside_the_driver_deletes_nothing(cluster, monkeypatch):
     def printed(numbers):
         numbers.key_by(key_of).process(Count()).uid("count").print()

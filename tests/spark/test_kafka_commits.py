@@ -3,7 +3,6 @@
 import pickle
 import time
 from collections import Counter
-from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -12,16 +11,14 @@ from confluent_kafka import Producer
 from headgate.api.sink import CommitRequest, WriterContext
 from headgate.api.sources import ReaderContext
 from headgate.checkpoint.commits import Commits
-from headgate.checkpoint.types import Barrier
 from headgate.connectors.kafka import KafkaSink, KafkaSource
 from headgate.connectors.kafka.commit import Portion, TransactionCommitter
 from headgate.connectors.kafka.source import KafkaSplit
 from headgate.environment import StreamExecutionEnvironment
 from headgate.errors import ConfigError, StorageError
 from headgate.records.types import as_type
-from headgate.worker.snapshot import assign_state
-from headgate.worker.subtask import Subtask
 from kafka_broker import read_all
+from rig import restore_of, snapshot_of, subtask
 
 _names = count()
 
@@ -152,21 +149,6 @@ def test_brokers_that_are_killed_between(kafka_broker, topic):
 # --- rescaling --------------------------------------------------------------------------------------------------------
 
 
-class World:
-    """What a subtask needs."""
-
-    lockstep = True
-
-    def now(self):
-        return 0
-
-    def to_driver(self, channel, payload, records):
-        pass
-
-    def wake(self):
-        pass
-
-
 def plan_of(broker, topic, parallelism):
     env = StreamExecutionEnvironment.local()
     sink = KafkaSink(broker.address, topic, "text", transactional_id_prefix=topic)
@@ -174,34 +156,21 @@ def plan_of(broker, topic, parallelism):
     return env.job_plan()
 
 
-def tasks_of(plan, attempt, shares):
-    part = pickle.loads(plan.vertices[0])
-    for index, share in enumerate(shares):
-        info = part.task_info(index, attempt, "0" * 32)
-        yield Subtask(part, index, plan.settings, World(), info, (0, 0, 0), share)
-
-
-def barrier(task, number):
-    task.trigger(Barrier(number, 0))
-    return task.take_snapshots()[0].finish()
-
-
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
 def test_a_rescale(kafka_broker, topic, before, after):
-    plan, states = plan_of(kafka_broker, topic, before), {}
-    tasks = list(tasks_of(plan, 0, [None] * before))
+    plan, states = plan_of(kafka_broker, topic, before), []
+    tasks = [subtask(plan, "Sequence", index) for index in range(before)]
     for task in tasks:
         task.open()
         task.step(4)
-        barrier(task, 1)
+        snapshot_of(task, 1)
         task.step(4)
-        for state in barrier(task, 2).operators:
-            states.setdefault(state.operator_id, []).append(state)
+        states.append(snapshot_of(task, 2))
     commits = Commits().add(1, 1).add(2, 2)
-    tasks[0].notify_complete(1, commits)  # one hears of one checkpoint, and then all are gone
+    tasks[0].notify_complete(1, commits)  # one is notified of one checkpoint, and then all are gone
     plan = plan_of(kafka_broker, topic, after)
-    shares = [replace(share, commits=commits) for share in assign_state(states, dict.fromkeys(states, 128), after, 2)]
-    again = list(tasks_of(plan, 1, shares))
+    restore = restore_of(2, states, after, commits)
+    again = [subtask(plan, "Sequence", index, attempt=1, restore=restore) for index in range(after)]
     for task in again:
         task.open()
     for task in again:

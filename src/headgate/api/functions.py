@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headgate.errors import InvalidArgument
-from headgate.graph.output_tag import OutputTag
-from headgate.graph.task_info import TaskInfo
+from headgate.graph.job_graph import OutputTag
+from headgate.graph.plan import TaskInfo
 
 __all__ = [
     "AggregateFunction",

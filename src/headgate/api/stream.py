@@ -14,7 +14,7 @@ import pyarrow as pa
 from headgate.api.functions import KeySelector, OutputTag, callable_of
 from headgate.api.sink import Sink, check_sink
 from headgate.errors import GraphError, InvalidArgument
-from headgate.graph.job_graph import Inlet, KeySpec, Node, OperatorSpec, Partitioning, Pipeline
+from headgate.graph.job_graph import KeySpec, Node, NodeInput, OperatorKind, OperatorSpec, Partitioning, Pipeline
 from headgate.records.types import PICKLED, TypeInformation, as_type
 
 __all__ = ["BroadcastStream", "ConnectedStreams", "DataStream", "DataStreamSink", "Executor", "KeyedStream"]
@@ -134,7 +134,7 @@ class DataStream(_Named):
         self,
         pipeline: Pipeline,
         executor: Executor,
-        inlets: Sequence[Inlet],
+        inlets: Sequence[NodeInput],
         type: TypeInformation,
         node: Node | None = None,
     ) -> None:
@@ -268,7 +268,7 @@ class DataStream(_Named):
                 f"get_side_output({output_tag.name!r}): {node.where} has no side outputs; process(...) does, "
                 "and a source that was given this tag, for corrupt records"
             )
-        return DataStream(self.pipeline, self.executor, [Inlet(node.id, output_tag, None, 0)], output_tag.type)
+        return DataStream(self.pipeline, self.executor, [NodeInput(node.id, output_tag, None, 0)], output_tag.type)
 
     # --- sinks ------------------------------------------------------------------------------------------------------
 
@@ -323,10 +323,10 @@ class DataStream(_Named):
 
     def _then(self, name: str, operator: OperatorSpec, output_type: object) -> DataStream:
         node = self._add(name, operator, output_type)
-        return DataStream(self.pipeline, self.executor, [Inlet(node.id, None, None, 0)], node.type, node)
+        return DataStream(self.pipeline, self.executor, [NodeInput(node.id, None, None, 0)], node.type, node)
 
-    def _spread(self, partitioning: Partitioning) -> list[Inlet]:
-        return [Inlet(i.node, i.tag, partitioning, i.input) for i in self.inlets]
+    def _spread(self, partitioning: Partitioning) -> list[NodeInput]:
+        return [NodeInput(i.node, i.tag, partitioning, i.input) for i in self.inlets]
 
     def _partitioned(self, partitioning: Partitioning) -> DataStream:
         return DataStream(self.pipeline, self.executor, self._spread(partitioning), self._type)
@@ -336,7 +336,7 @@ class KeyedStream(DataStream):
     """A stream grouped by key: its functions may use keyed state and timers."""
 
     def __init__(
-        self, pipeline: Pipeline, executor: Executor, inlets: Sequence[Inlet], type: TypeInformation, key: KeySpec
+        self, pipeline: Pipeline, executor: Executor, inlets: Sequence[NodeInput], type: TypeInformation, key: KeySpec
     ) -> None:
         super().__init__(pipeline, executor, inlets, type)
         self.key = key
@@ -431,7 +431,7 @@ class ConnectedStreams:
                 ("process_element", "process_broadcast_element"),
                 output_type,
             )
-        kind = "keyed_co_process" if self._keys()[0] is not None else "co_process"
+        kind: OperatorKind = "keyed_co_process" if self._keys()[0] is not None else "co_process"
         return self._then("Co-Process", kind, func, ("process_element1", "process_element2"), output_type)
 
     def _keys(self) -> tuple[KeySpec | None, KeySpec | None]:
@@ -442,20 +442,22 @@ class ConnectedStreams:
             _check_keys_meet(self._first, first, self._second, second)
         return first, second
 
-    def _then(self, name: str, kind: str, func: Any, methods: tuple[str, str], output_type: object) -> DataStream:
+    def _then(
+        self, name: str, kind: OperatorKind, func: Any, methods: tuple[str, str], output_type: object
+    ) -> DataStream:
         missing = [m for m in methods if not callable(getattr(func, m, None))]
         if missing:
             raise InvalidArgument(f"{name} needs an object with {methods[0]}(...) and {methods[1]}(...), got {func!r}")
         keys = self._keys()
         operator = OperatorSpec(kind, func, {"broadcast": list(self._descriptors)}, keys)
         inlets = [
-            Inlet(i.node, i.tag, i.partitioning, side)
+            NodeInput(i.node, i.tag, i.partitioning, side)
             for side, s in enumerate((self._first, self._second))
             for i in s.inlets
         ]
         stream = self._first
         node = stream.pipeline.add(name, operator, inlets, as_type(output_type), call_site())
-        return DataStream(stream.pipeline, stream.executor, [Inlet(node.id, None, None, 0)], node.type, node)
+        return DataStream(stream.pipeline, stream.executor, [NodeInput(node.id, None, None, 0)], node.type, node)
 
 
 def _check_one_program(first: DataStream, second: DataStream, call: str) -> None:

@@ -11,9 +11,11 @@ A plan is made anew for every checkpoint, from the state each task is in at that
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
+
+import msgspec
 
 from headgate.checkpoint.assignment import FinishedState, Shapes, union_states_of_partly_finished
 from headgate.ids import OperatorId, VertexId
@@ -183,11 +185,10 @@ def _not_all_running(
 # ---- when all have acknowledged ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TaskReport:
+class TaskReport(msgspec.Struct, frozen=True):
     """What an acknowledgement says about the end of a task, and which operator states it wrote."""
 
-    operator_states: Mapping[OperatorId, Shapes] = field(default_factory=dict)
+    operator_states: Mapping[OperatorId, Shapes] = {}
     finished_operators: bool = False  # finish() was called: this checkpoint may be the task's last
     finished_on_restore: bool = False  # the vertex was restored as finished: it has no state and never ran
 

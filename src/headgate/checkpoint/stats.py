@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
 from headgate.checkpoint.plan import TaskId
 from headgate.ids import VertexId
 
@@ -119,8 +121,7 @@ def _percentile(ordered: list[int], percent: float) -> float:
 # ---- one checkpoint ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SubtaskMetrics:
+class SubtaskMetrics(msgspec.Struct, frozen=True):
     """What a subtask measured of its part. Sizes are bytes, times milliseconds; -1: not known.
 
     `checkpointed_size` is what this checkpoint wrote, `state_size` includes the files of older ones that it uses again.
@@ -173,7 +174,7 @@ class VertexStats:
     def summary(self, trigger_timestamp: int) -> dict[str, SummaryFigures]:
         """Every measurement over the subtasks, and `end_to_end_duration`."""
         done = [subtask for subtask in self.subtasks.values() if subtask.completed]
-        measures = [name for name in SubtaskMetrics.__slots__ if name not in {"unaligned", "objects_written"}]
+        measures = [name for name in SubtaskMetrics.__struct_fields__ if name not in {"unaligned", "objects_written"}]
         figures = {name: SummaryFigures.of(getattr(s.metrics, name) for s in done) for name in measures}
         durations = (max(0, s.ack_timestamp - trigger_timestamp) for s in done)
         return figures | {"end_to_end_duration": SummaryFigures.of(durations)}

@@ -119,7 +119,8 @@ class CheckpointStore:
     def end(self, status: EndStatus) -> EndDecision:
         """The job has ended: what goes and what outlives it."""
         self._ended = True
-        discard = tuple(c for c in self._checkpoints if c.properties.discard_on_end(status))
-        retained = tuple(c for c in self._checkpoints if not c.properties.discard_on_end(status))
+        # A job that is suspended has not ended: whoever continues it needs everything, whatever the retention says.
+        discard = tuple(c for c in self._checkpoints if status.is_terminal and c.properties.discard_on_end(status))
+        retained = tuple(c for c in self._checkpoints if c not in discard)
         self._checkpoints = []
         return EndDecision(discard, retained, min((c.id for c in retained), default=None), status.is_terminal)

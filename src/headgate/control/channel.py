@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import logging
 import os
 import queue
 import secrets
@@ -25,7 +26,6 @@ import grpc.aio
 from headgate.control.messages import (
     Accepted,
     Cancel,
-    Failed,
     FromDriver,
     FromWorker,
     Ping,
@@ -49,6 +49,9 @@ _OPTIONS = [
 ]
 _PING_SECONDS = 2.0
 _BEAT_SECONDS = 1.0
+_EXIT_SECONDS = 5.0
+
+_log = logging.getLogger("headgate.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,11 +280,6 @@ class ControlClient:
         self._reader.join(timeout=3)
         self._channel.close()
 
-    def fail(self, message: Failed) -> None:
-        """Report a failure and make sure it left."""
-        self.send(message)
-        self.close()
-
     def _read(self) -> None:
         try:
             for message in self._responses:
@@ -314,7 +312,10 @@ class ControlClient:
 
 def _exit(reason: str) -> None:
     """End this process at once: its attempt is over, and nothing it still does may count."""
-    os.write(2, f"headgate worker {os.getpid()}: {reason}; stopping\n".encode())
+    last = threading.Timer(_EXIT_SECONDS, os._exit, (70,))  # should the log be blocked
+    last.daemon = True
+    last.start()
+    _log.error("worker %d: %s; stopping", os.getpid(), reason)
     os._exit(70)
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import msgspec
 
 from headgate.checkpoint.commits import Commits
+from headgate.checkpoint.plan import TaskReport
+from headgate.checkpoint.stats import SubtaskMetrics
+from headgate.ids import OperatorId
+from headgate.storage.manifest import StatePiece
 
 __all__ = [
     "Accepted",
@@ -20,6 +26,7 @@ __all__ = [
     "DeclineCheckpoint",
     "EpochCommitted",
     "Failed",
+    "FailureKind",
     "Finished",
     "FromDriver",
     "FromWorker",
@@ -31,6 +38,7 @@ __all__ = [
     "Register",
     "Running",
     "SourceBacklog",
+    "TaskState",
     "TriggerCheckpoint",
     "decode_from_driver",
     "decode_from_worker",
@@ -82,6 +90,10 @@ class Finished(msgspec.Struct, tag=True, frozen=True):
     """The subtask ended well; its Spark task may go on, as long as the level before does."""
 
 
+FailureKind = Literal["user", "runtime", "lost", "victim"]
+"""User code failed, the runtime did, a worker was lost, or the task is only the victim of another one that died."""
+
+
 class Failed(msgspec.Struct, tag=True, frozen=True):
     """The subtask failed: the operator, the user's line, the key, and the trace."""
 
@@ -90,26 +102,20 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     operator: str = ""
     user_line: str = ""
     key: str = ""
-    kind: str = "user"  # user | runtime | lost
+    kind: FailureKind = "user"
+
+
+TaskState: TypeAlias = dict[OperatorId, tuple[StatePiece, ...]]
+"""What one subtask wrote at one checkpoint."""
 
 
 class AcknowledgeCheckpoint(msgspec.Struct, tag=True, frozen=True):
-    """The subtask has written its part of a checkpoint; `state` is its description for the metadata."""
+    """The subtask has written its part of a checkpoint."""
 
     checkpoint_id: int
-    state: bytes
-    finished: bool = False  # the subtask had seen its last record
-    finished_on_restore: bool = False  # the subtask was restored as finished: it has no state and never ran
-    checkpointed_size: int = 0
-    state_size: int = 0
-    sync_ms: int = 0
-    async_ms: int = 0
-    alignment_ms: int = 0
-    start_delay_ms: int = 0
-    processed_bytes: int = 0
-    persisted_bytes: int = 0
-    unaligned: bool = False
-    objects_written: int = 0
+    state: TaskState
+    report: TaskReport = TaskReport()
+    metrics: SubtaskMetrics = SubtaskMetrics()
 
 
 class DeclineCheckpoint(msgspec.Struct, tag=True, frozen=True):

@@ -15,16 +15,14 @@ from typing import Any
 from headgate import config
 from headgate.api.sink import EpochContext
 from headgate.checkpoint import events as ev
-from headgate.checkpoint.assignment import Mode, StateShape
 from headgate.checkpoint.commits import NO_COMMITS
 from headgate.checkpoint.coordinator import Coordinator
 from headgate.checkpoint.decider import RequestId
 from headgate.checkpoint.handles import CorruptState
-from headgate.checkpoint.plan import PlanInput, PlanVertex, TaskId, TaskReport, TaskStatus, Topology
+from headgate.checkpoint.plan import PlanInput, PlanVertex, TaskId, TaskStatus, Topology
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.settings import CheckpointSettings, EndStatus
-from headgate.checkpoint.stats import SubtaskMetrics
-from headgate.checkpoint.types import SavepointFormat
+from headgate.checkpoint.store import CompletedCheckpoint
 from headgate.config import Configuration
 from headgate.control.messages import (
     AcknowledgeCheckpoint,
@@ -50,32 +48,42 @@ from headgate.driver.services import DriverIo
 from headgate.driver.snapshots import JobSnapshots, restore_plan, saved_operators
 from headgate.driver.splits import Splits
 from headgate.driver.step_back import StepBack
-from headgate.errors import IllegalState, StorageError
+from headgate.errors import IllegalState
 from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, OperatorId, VertexId
+from headgate.storage.checkpoints import Snapshot
 from headgate.storage.objects import MissingObject
+from headgate.worker.checkpoints import WorkerStorage
 from headgate.worker.restore import VertexRestore
-from headgate.worker.snapshot_writer import AckState, WorkerStorage
 
-__all__ = ["CheckpointService"]
+__all__ = ["CheckpointService", "Choice"]
 
 Send = Callable[[TaskId, FromDriver], None]
 
 
 @dataclass(slots=True)
-class _Wish:
-    """What a user asked for; `tries` are left for when a task finishes in the middle of it."""
+class _Request:
+    """What a user requested; `tries` are left for when a task finishes in the middle of it."""
 
     event: Any
     answer: Future[ev.RequestDone]
     tries: int = 5
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The checkpoint that an attempt restores, and what it holds of the driver's parts of operators; or none."""
+
+    checkpoint: CompletedCheckpoint | None
+    snapshot: Snapshot | None
+    driver_states: dict[OperatorId, bytes]
+
+
 class CheckpointService:
     """The checkpoints of one job.
 
-    `send` reaches a subtask, `call` runs a function in the job's thread, `pump` waits for the next such function and runs
-    it, `fail` fails the attempt, `stand_down` ends this driver because another one has taken the job over.
+    `send` reaches a subtask, `call` runs a function in the job's thread, `fail` fails the attempt, `stand_down` ends this
+    driver because another one has taken over the job.
     """
 
     def __init__(
@@ -86,17 +94,16 @@ class CheckpointService:
         *,
         send: Send,
         call: Callable[[Callable[[], None]], None],
-        pump: Callable[[], None],
         fail: Callable[[str], None],
         stand_down: Callable[[str], None],
-        io: DriverIo | None = None,
+        io: DriverIo,
         spark: Any = None,
     ) -> None:
         """`spark` is the user's session, for sinks that commit on the driver."""
-        self._io = io or DriverIo()
+        self._io = io
         self.settings = CheckpointSettings.from_configuration(configuration)
         self.plan, self._send, self._call, self._fail, self._stand_down = plan, send, call, fail, stand_down
-        self._configuration, self._pump = configuration, pump
+        self._configuration = configuration
         self._step_back = StepBack(plan, configuration)
         self._snapshots = JobSnapshots(plan, job_id, configuration, self._io)
         self.job_id = self._snapshots.job_id
@@ -127,7 +134,10 @@ class CheckpointService:
         )
         self._alarm: int | None = None
         self._attempt = 0
-        self._requests: dict[RequestId, _Wish] = {}
+        self._requests: dict[RequestId, _Request] = {}
+        self._io_under_way = 0
+        self._end_status: EndStatus | None = None
+        self._end_claimed = self._ended = False
         self._damaged: set[int] = set()
         self._backlogs: set[TaskId] = set()
         self._doers = self._make_doers()
@@ -166,15 +176,34 @@ class CheckpointService:
 
     # --- called by the job ------------------------------------------------------------------------------------------
 
-    def start_attempt(self, number: int) -> dict[VertexId, VertexRestore]:
-        """A new attempt begins: what its subtasks start from. Steps back over damaged checkpoints."""
-        # A claim under way may succeed: then that is where to start from. And no two epochs are committed at once.
-        while not self._coordinator.settled or not self.epochs_settled:
-            self._pump()
+    @property
+    def settled(self) -> bool:
+        """Whether no claim in the job log and no commit on the driver is under way.
+
+        A claim may succeed: then that checkpoint is the one to restore. And no two epochs are committed at once.
+        """
+        return self._coordinator.settled and self._epochs.idle
+
+    def start_attempt(self, number: int, choice: Choice) -> dict[VertexId, VertexRestore]:
+        """A new attempt begins: what its subtasks restore."""
         self._attempt = number
         self._backlogs.clear()
-        restored, restore, states = self._choose()
-        self._splits.start_attempt(states)
+        restore: dict[VertexId, VertexRestore] = {}
+        checkpoint, snapshot = choice.checkpoint, choice.snapshot
+        if checkpoint is None or snapshot is None:
+            self._epochs.start_attempt(None, None, NO_COMMITS)
+        else:
+            commits = self._snapshots.step_back_to(checkpoint)
+            restore = restore_plan(
+                self.plan,
+                snapshot.manifest,
+                claim=self.settings.incremental and not checkpoint.properties.unclaimed,
+                ignore_unmatched=self._configuration.get(config.RECOVERY_IGNORE_UNCLAIMED),
+                commits=commits,
+            )
+            self._epochs.start_attempt(snapshot.manifest, checkpoint.id, commits)
+        self._splits.start_attempt(choice.driver_states)
+        restored = None if checkpoint is None else checkpoint.id
         self._tell(ev.AttemptStarted(number, _topology(self.plan), restored))
         return restore
 
@@ -189,7 +218,11 @@ class CheckpointService:
         """Where the workers of the attempt write."""
         return self._snapshots.worker_storage(self._attempt, self.settings.incremental)
 
-    def _choose(self) -> tuple[int | None, dict[VertexId, VertexRestore], dict[OperatorId, bytes]]:
+    def choose(self) -> Choice:
+        """The checkpoint that the next attempt restores, the newest one that is whole.
+
+        It reads storage: called in a thread that may wait, when all is settled.
+        """
         kept = [c for c in reversed(self._coordinator.store.checkpoints) if c.id not in self._damaged]
         for checkpoint in kept:
             try:
@@ -198,23 +231,13 @@ class CheckpointService:
                 self._warn(self._step_back.over(checkpoint.id, error))
                 self._damaged.add(checkpoint.id)
                 continue
-            commits = self._snapshots.step_back_to(checkpoint)
-            restore = restore_plan(
-                self.plan,
-                snapshot.manifest,
-                claim=self.settings.incremental and not checkpoint.properties.unclaimed,
-                ignore_unmatched=self._configuration.get(config.RECOVERY_IGNORE_UNCLAIMED),
-                commits=commits,
-            )
-            self._epochs.start_attempt(snapshot.manifest, checkpoint.id, commits)
-            return checkpoint.id, restore, self._snapshots.driver_states(snapshot.manifest)
+            return Choice(checkpoint, snapshot, self._snapshots.driver_states(snapshot.manifest))
         if self._damaged:
-            raise StorageError(
-                f"every retained checkpoint is damaged ({', '.join(map(str, sorted(self._damaged)))}): the job cannot go on "
+            raise CorruptState(
+                f"every retained checkpoint is damaged ({', '.join(map(str, sorted(self._damaged)))}): the job cannot continue "
                 "without losing state; start it anew, or from a savepoint (execution.state-recovery.path)"
             )
-        self._epochs.start_attempt(None, None, NO_COMMITS)
-        return None, {}, {}
+        return Choice(None, None, {})
 
     def on_message(self, task: TaskId, message: FromWorker) -> None:
         """A subtask of the attempt that runs said something; what does not concern checkpoints is passed over."""
@@ -249,55 +272,69 @@ class CheckpointService:
             self._epochs.job_running()
         self._tell(ev.JobStatusChanged(running))
 
-    def settle_epochs(self) -> None:
-        """Wait until sinks have committed on the driver what is due; a failure fails the attempt."""
-        while not self.epochs_settled:
-            self._pump()
+    def end(self, status: EndStatus) -> None:
+        """The job is over: delete what need not be kept. `ended` says when that is done.
+
+        1. No checkpoint is taken any more; a claim under way is answered, since it decides what is kept.
+        2. The end is claimed in the job log, so that a driver that was superseded deletes nothing.
+        3. The coordinator decides what is deleted.
+        """
+        self._end_status = status
+        self._tell(ev.JobStatusChanged(False))  # 1
+        self._claim_end()
+
+    def _claim_end(self) -> None:
+        status = self._end_status
+        if status is None or self._end_claimed or not self._coordinator.settled:
+            return
+        self._end_claimed = True
+        if status is EndStatus.SUSPENDED:
+            self._on_end_claimed(ev.JobEnded(status))
+            return
+        store = self._coordinator.store
+        discarded = [
+            checkpoint.commit_number
+            for checkpoint in store.checkpoints
+            if checkpoint.properties.discard_on_end(status) and checkpoint.commit_number is not None
+        ]
+
+        def claim() -> None:
+            event = self._snapshots.claim_end(status, discarded)  # 2
+            self._call(lambda: self._on_end_claimed(event))
+
+        self._io.log.submit(claim)
+
+    def _on_end_claimed(self, event: ev.JobEnded | ev.Superseded) -> None:
+        self._tell(event)  # 3
+        self._ended = True
 
     @property
-    def epochs_settled(self) -> bool:
-        """Whether nothing is left to be committed on the driver."""
-        return self._epochs.idle
+    def end_recorded(self) -> bool:
+        """Whether the job log has been told of the end, or need not be."""
+        return self._ended
 
-    def job_ended(self, status: EndStatus) -> None:
-        """The job is over: delete what need not be kept, and wait for that."""
-        self._tell(ev.JobEnded(status))
-        # A claim that is answered only now decides what is kept, and so what is deleted: each answer may lead to work.
-        while not self._coordinator.settled:
-            self._pump()
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to be done after `end`: a claim that is answered late decides what is deleted."""
+        return self._ended and self._coordinator.settled and self._io_under_way == 0
+
+    def close(self) -> None:
+        """Release what enumerators and committers hold; a commit that hangs is not waited for."""
         self._splits.close()
         self._epochs.close()
-        self._io.log.shutdown(wait=True)
-        self._io.pool.shutdown(wait=True)
-        for wish in self._requests.values():
-            if not wish.answer.done():
-                wish.answer.set_exception(IllegalState("the job has ended"))
+        for request in self._requests.values():
+            if not request.answer.done():
+                request.answer.set_exception(IllegalState("the job has ended"))
 
     def _acknowledged(self, task: TaskId, message: AcknowledgeCheckpoint) -> None:
         """A subtask has written its part."""
-        state = AckState.decode(message.state)
-        metrics = SubtaskMetrics(
-            message.checkpointed_size,
-            message.state_size,
-            message.sync_ms,
-            message.async_ms,
-            message.alignment_ms,
-            message.start_delay_ms,
-            message.processed_bytes,
-            message.persisted_bytes,
-            message.unaligned,
-            message.objects_written,
-        )
         shared = {
-            op: sum(part.shared for piece in pieces for part in piece.parts) for op, pieces in state.operators.items()
+            op: sum(part.shared for piece in pieces for part in piece.parts) for op, pieces in message.state.items()
         }
-        shapes = {
-            OperatorId(op): {name: StateShape(Mode(mode), count) for name, (mode, count) in states.items()}
-            for op, states in state.shapes.items()
-        }
-        report = TaskReport(shapes, message.finished, message.finished_on_restore)
         self._tell(
-            ev.Acknowledged(self._attempt, task, message.checkpoint_id, state, metrics, report, shared)  # type: ignore[arg-type]
+            ev.Acknowledged(
+                self._attempt, task, message.checkpoint_id, message.state, message.metrics, message.report, shared
+            )
         )
 
     def _declined(self, task: TaskId, message: DeclineCheckpoint) -> None:
@@ -306,43 +343,24 @@ class CheckpointService:
         self._tell(ev.Declined(self._attempt, task, message.checkpoint_id, reason, message.message))
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Called after every event, and when `next_alarm` is due."""
+        self._claim_end()
         self._splits.tick()
         if self._alarm is not None and self._io.now() >= self._alarm:
             self._alarm = None
             self._tell(ev.TimePassed())
 
-    def seconds_to_alarm(self) -> float | None:
-        """How long until `tick` has work."""
-        alarms = [at for at in (self._alarm, self._splits.next_alarm()) if at is not None]
-        return max(0.0, (min(alarms) - self._io.now()) / 1000) if alarms else None
+    def next_alarm(self) -> int | None:
+        """When `tick` has work."""
+        return min((at for at in (self._alarm, self._splits.next_alarm()) if at is not None), default=None)
 
-    # --- called by users, in the job's thread -----------------------------------------------------------------------
+    # --- requests, in the job's thread ------------------------------------------------------------------------------
 
-    def request_checkpoint(self, request: str, full: bool, answer: Future[ev.RequestDone]) -> None:
-        """A checkpoint now."""
-        kind = ev.CheckpointKind.FULL if full else ev.CheckpointKind.CONFIGURED
-        self._request(ev.CheckpointRequested(RequestId(request), kind), answer)
-
-    def request_savepoint(
-        self, request: str, target: str | None, format: SavepointFormat, answer: Future[ev.RequestDone]
+    def request(
+        self, event: ev.CheckpointRequested | ev.SavepointRequested | ev.StopRequested, answer: Future[ev.RequestDone]
     ) -> None:
-        """A savepoint now."""
-        self._request(ev.SavepointRequested(RequestId(request), target, format), answer)
-
-    def request_stop(
-        self,
-        request: str,
-        target: str | None,
-        drain: bool,
-        format: SavepointFormat,
-        answer: Future[ev.RequestDone],
-    ) -> None:
-        """A savepoint, and then the end of the job (SPEC R8.3)."""
-        self._request(ev.StopRequested(RequestId(request), target, drain, format), answer)
-
-    def _request(self, event: Any, answer: Future[ev.RequestDone]) -> None:
-        self._requests[event.request_id] = _Wish(event, answer)
+        """A user requests a checkpoint, a savepoint, or a savepoint and then the end of the job (SPEC R8.3)."""
+        self._requests[event.request_id] = _Request(event, answer)
         self._tell(event)
 
     # --- instructions -----------------------------------------------------------------------------------------------
@@ -367,10 +385,15 @@ class CheckpointService:
                 event = work()
             except Exception as error:
                 event = failed(error)
-            if event is not None:
-                self._call(lambda: self._tell(event))
+            self._call(lambda: self._done(event))
 
+        self._io_under_way += 1
         (pool or self._io.pool).submit(run)
+
+    def _done(self, event: ev.Event | None) -> None:
+        self._io_under_way -= 1
+        if event is not None:
+            self._tell(event)
 
     def _prepare_location(self, do: ev.PrepareLocation) -> None:
         self._later(
@@ -391,7 +414,7 @@ class CheckpointService:
             self._send(task, AnnounceCheckpoint(do.barrier.encode()))
 
     def _register_shared(self, do: ev.RegisterShared) -> None:
-        self._snapshots.register(do.checkpoint_id, do.task, do.state)
+        self._snapshots.register(do.checkpoint_id, do.state)
 
     def _release_shared(self, do: ev.ReleaseShared) -> None:
         paths, in_use = self._snapshots.release(do.lowest)
@@ -431,19 +454,19 @@ class CheckpointService:
         self._later(lambda: self._snapshots.discard(do), lambda _: ev.Discarded(do.checkpoint_id))
 
     def _complete_request(self, do: ev.CompleteRequest) -> None:
-        wish = self._requests.get(do.request_id)
-        if wish is None:
+        request = self._requests.get(do.request_id)
+        if request is None:
             return
         failed = None if isinstance(do.result, ev.RequestDone) else do.result
-        if failed is not None and failed.reason is FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING and wish.tries:
-            wish.tries -= 1  # a task finished just then: that says nothing against the next try
-            self._call(lambda: self._tell(wish.event))
+        if failed is not None and failed.reason is FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING and request.tries:
+            request.tries -= 1  # a task finished just then: that says nothing against the next try
+            self._call(lambda: self._tell(request.event))
             return
         del self._requests[do.request_id]
         if isinstance(do.result, ev.RequestDone):
-            wish.answer.set_result(do.result)
+            request.answer.set_result(do.result)
         else:
-            wish.answer.set_exception(IllegalState(do.result.message))
+            request.answer.set_exception(IllegalState(do.result.message))
 
     def _fail_job(self, do: ev.FailJob) -> None:
         self._fail(do.message)

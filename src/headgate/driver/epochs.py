@@ -133,8 +133,9 @@ class Epochs:
             self._tell(line)
 
     def close(self) -> None:
-        """Give back what the committers hold; a commit that is under way is waited for."""
-        self._pool.shutdown(wait=True)
+        """Release what the committers hold; one whose commit is under way is left to it."""
+        if not self.idle:
+            return
         for line in self._lines.values():
             if line.committer is not None:
                 line.committer.close()

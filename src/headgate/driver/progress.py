@@ -37,8 +37,8 @@ class JobTable:
         self._before = _Sample(time.monotonic(), {})
 
     def __rich__(self) -> Group:
-        checkpoints = self._job.checkpoints
-        seen = None if checkpoints is None else checkpoints.stats.snapshot()
+        stats = self._job.stats
+        seen = None if stats is None else stats.snapshot()
         parts: list[RenderableType] = [self._vertices()]
         bar = restore_bar(list(self._job.metrics().values()))
         if bar is not None and self._job.status is not JobStatus.RUNNING:

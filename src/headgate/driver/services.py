@@ -1,20 +1,74 @@
-"""What the driver's checkpoints touch of the world: clock, chance, threads, storage. The simulator brings its own."""
+"""What the driver's checkpoints use of the outside world: clock, randomness, threads, storage. The simulator has its own."""
 
 from __future__ import annotations
 
 import logging
+import queue
+import threading
 import time
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from random import Random
+from typing import Any
 
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 
-__all__ = ["DriverIo"]
+__all__ = ["DaemonPool", "DriverIo"]
 
 _LOG = logging.getLogger(__name__)
 _THREADS = 4
+_DISCOVERY_THREADS = 8
 _EPOCH_MS = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
+
+_Work = tuple["Future[Any]", Callable[[], Any]]
+
+
+class DaemonPool(Executor):
+    """A pool of daemon threads: a call that never returns cannot keep the process from ending.
+
+    `ThreadPoolExecutor` joins its threads at exit, so a user's commit that hangs would hang the interpreter.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._most, self._name = threads, name
+        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._unfinished = 0
+        self._closed = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"{self._name} is shut down")
+            self._unfinished += 1
+            self._work.put((future, lambda: fn(*args, **kwargs)))
+            if len(self._threads) < min(self._most, self._unfinished):
+                name = f"{self._name}-{len(self._threads)}"
+                self._threads.append(threading.Thread(target=self._run, name=name, daemon=True))
+                self._threads[-1].start()
+        return future
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            future, call = work
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+            with self._lock:
+                self._unfinished -= 1
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        with self._lock:
+            self._closed = True
+            threads = list(self._threads)
+        for _ in threads:
+            self._work.put(None)
+        for thread in threads if wait else ():
+            thread.join()
 
 
 class DriverIo:
@@ -22,9 +76,17 @@ class DriverIo:
 
     def __init__(self) -> None:
         self.random = Random()
-        self.pool: Executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="headgate-checkpoints")
-        self.log: Executor = ThreadPoolExecutor(1, thread_name_prefix="headgate-log")  # entries are claimed in order
-        self.epochs: Executor = ThreadPoolExecutor(1, thread_name_prefix="headgate-epochs")  # and committed in order
+        self.pool: Executor = DaemonPool(_THREADS, "headgate-checkpoints")
+        self.log: Executor = DaemonPool(1, "headgate-log")  # entries are claimed in order
+        self.epochs: Executor = DaemonPool(1, "headgate-epochs")  # epochs are committed in order
+        self.starts: Executor = DaemonPool(1, "headgate-start")
+        # A discovery is user code and may never return: it must not take a thread from checkpoints.
+        self.discoveries: Executor = DaemonPool(_DISCOVERY_THREADS, "headgate-discovery")
+
+    def close(self) -> None:
+        """Let the threads end when they have done what they were given; nothing waits for them."""
+        for pool in (self.pool, self.log, self.epochs, self.starts, self.discoveries):
+            pool.shutdown(wait=False)
 
     def now(self) -> int:
         """Milliseconds since the epoch that never jump: a corrected clock must not let every checkpoint expire."""

@@ -21,10 +21,11 @@ from headgate.checkpoint.assignment import (
 from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.checkpoint.handles import CorruptState
 from headgate.checkpoint.plan import TaskId
-from headgate.checkpoint.settings import CheckpointProperties, CheckpointSettings, ClaimMode
+from headgate.checkpoint.settings import CheckpointProperties, CheckpointSettings, ClaimMode, EndStatus
 from headgate.checkpoint.store import CompletedCheckpoint
 from headgate.checkpoint.types import SnapshotType
 from headgate.config import Configuration
+from headgate.control.messages import TaskState
 from headgate.driver.services import DriverIo
 from headgate.driver.step_back import StepBack
 from headgate.errors import IllegalState, StateMigrationError, StorageError
@@ -45,14 +46,14 @@ from headgate.storage.checkpoints import (
 )
 from headgate.storage.handles import FileSegment, InlineBytes, size_of
 from headgate.storage.layout import Attempt, JobLayout, make_savepoint_directory, savepoint_target
-from headgate.storage.log import CommitNumber, CompletedRef, JobLog, Superseded, load_completed, newest_job
+from headgate.storage.log import CommitNumber, CompletedRef, JobEnded, JobLog, Superseded, load_completed, newest_job
 from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown, require_create_if_absent
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
 from headgate.storage.settings import StorageKind, StorageSettings
+from headgate.worker.checkpoints import WorkerStorage
 from headgate.worker.operators.sinks import prepared_in
 from headgate.worker.restore import VertexRestore, operator_state_of
-from headgate.worker.snapshot_writer import AckState, WorkerStorage
 
 __all__ = ["JobSnapshots", "named_manifest", "prepared_of", "restore_plan", "saved_operators"]
 
@@ -74,12 +75,12 @@ class JobSnapshots:
         self._registry = shared.SharedStateRegistry()
         self._lock = threading.Lock()
         self._restart = 0
-        self._acks: dict[tuple[int, TaskId], AckState] = {}
         self._published: dict[int, Snapshot] = {}
         self._commits = Commits()  # of storage 'jobmanager', which has no log
         self._numbered = _FIRST_ENTRY  # which stands for what an imported snapshot holds
         self._recovered: list[CompletedCheckpoint] = []
         self._resumed_ref: CompletedRef | None = None
+        self._origin: str | None = None  # what the job that is resumed began with, if it has completed no checkpoint
         self.job_id = job_id
         resumed = self._resume() if configuration.get(config.RESUME) else None
         self._layout: JobLayout | None = self._settings.layout(self.job_id) if self._in_files else None
@@ -113,8 +114,14 @@ class JobSnapshots:
                 continue
             self._resumed_ref = ref
             return snapshot
+        self._origin = entry.origin
+        if isinstance(entry.event, JobEnded) and not problems:
+            raise IllegalState(
+                f"cannot resume: job '{entry.job_name}' ({entry.job_id}) is {entry.event.status} and has retained no "
+                "checkpoint; start it without --resume"
+            )
         if problems:
-            raise StorageError(
+            raise CorruptState(
                 f"cannot resume job {entry.job_id}: no retained checkpoint is whole: {'; '.join(problems)}"
             )
         return None
@@ -160,7 +167,7 @@ class JobSnapshots:
 
     def import_named(self) -> ev.SnapshotImported | None:
         """The snapshot that the user names to start from, if any (SPEC R8.4)."""
-        pointer = self._configuration.get(config.RECOVERY_PATH)
+        pointer = self._origin or self._configuration.get(config.RECOVERY_PATH)
         if pointer is None or self._recovered:
             return None
         snapshot = load(self._store, pointer)
@@ -178,7 +185,6 @@ class JobSnapshots:
         asynchronous = self._configuration.get(config.ASYNC_SNAPSHOTS)
         return WorkerStorage(
             self._attempt(),
-            self._in_files,
             shared_directory,
             self._settings.inline_threshold,
             asynchronous,
@@ -208,14 +214,10 @@ class JobSnapshots:
         self._store.make_directory(directory)
         return directory
 
-    def register(self, checkpoint_id: int, task: TaskId, state: AckState) -> None:
-        """Note the shared files of a part; its placeholders are replaced by what they stand for."""
+    def register(self, checkpoint_id: int, state: TaskState) -> TaskState:
+        """Note that a checkpoint uses the shared files of a part; gives the part with its placeholders replaced."""
         with self._lock:
-            operators = {
-                op: self._registry.register_pieces(OperatorId(op), pieces, checkpoint_id)
-                for op, pieces in state.operators.items()
-            }
-            self._acks[checkpoint_id, task] = AckState(operators)
+            return {op: self._registry.register_pieces(op, pieces, checkpoint_id) for op, pieces in state.items()}
 
     def publish(self, content: ev.Content) -> ev.MetadataWritten:
         """Write the metadata: from here on the checkpoint can be restored from."""
@@ -231,12 +233,13 @@ class JobSnapshots:
 
     def _manifest(self, content: ev.Content) -> mf.Manifest:
         operators = []
+        states = {task: self.register(content.checkpoint_id, state) for task, state in content.states.items()}
         for vertex in self._plan.graph.vertices:
             outcome = content.vertices.get(vertex.id)
             done = _finished(outcome, vertex.parallelism)
             for operator in vertex.operators:
                 subtasks = tuple(
-                    mf.SubtaskState(i, self._pieces(content, TaskId(vertex.id, i), operator.id), finished=i in done)
+                    mf.SubtaskState(i, states.get(TaskId(vertex.id, i), {}).get(operator.id, ()), finished=i in done)
                     for i in range(vertex.parallelism)
                 )
                 driver_state = content.driver_states.get(operator.id)
@@ -262,16 +265,10 @@ class JobSnapshots:
             None if content.properties.format is None else content.properties.format.value.lower(),
         )
 
-    def _pieces(self, content: ev.Content, task: TaskId, operator: str) -> tuple[mf.StatePiece, ...]:
-        state = self._acks.get((content.checkpoint_id, task)) or content.states.get(task)
-        return () if state is None else state.operators.get(operator, ())
-
     def claim(
         self, checkpoint_id: int, subsumed: Sequence[int]
     ) -> ev.LogEntryClaimed | ev.LogEntryFailed | ev.Superseded:
         """Make a checkpoint complete: its entry in the job log, whose number is the commit number."""
-        with self._lock:
-            self._acks = {key: ack for key, ack in self._acks.items() if key[0] > checkpoint_id}
         if self._log is None:
             self._numbered += 1  # as in a log: never again, whatever is stepped back over
             self._commits = self._commits.add(checkpoint_id, self._numbered)
@@ -283,6 +280,24 @@ class JobSnapshots:
             return ev.Superseded(checkpoint_id, str(error))
         except OutcomeUnknown as error:
             return self._settle(checkpoint_id, error)
+
+    def claim_end(self, status: EndStatus, discarded: Sequence[int]) -> ev.Superseded | ev.JobEnded:
+        """Record the end in the job log before anything is deleted; where that is not possible nothing is."""
+        for _ in range(_READ_TRIES if self._log is not None else 0):
+            assert self._log is not None
+            try:
+                self._log.end(status.name, discarded)
+                break
+            except Superseded as error:
+                return ev.Superseded(0, str(error))
+            except StorageError as error:
+                failure = error
+                self._io.pause(_SETTLE_SECONDS)
+        else:
+            if self._log is not None:
+                self._io.warn(f"the end of job {self.job_id} cannot be recorded, so nothing is deleted: {failure}")
+                return ev.JobEnded(EndStatus.SUSPENDED)
+        return ev.JobEnded(status)
 
     def _settle(
         self, checkpoint_id: int, error: OutcomeUnknown
@@ -365,10 +380,10 @@ class JobSnapshots:
         if self._log is not None:
             self._log.check_leading()
 
-    def discard_part(self, state: AckState) -> None:
+    def discard_part(self, state: TaskState) -> None:
         """Delete the private files of one subtask's part."""
         self._check_leading()
-        for pieces in state.operators.values():
+        for pieces in state.values():
             for piece in pieces:
                 for part in piece.parts:
                     if isinstance(part.handle, FileSegment) and not part.shared:
@@ -378,7 +393,6 @@ class JobSnapshots:
         """Delete a checkpoint, completed or not; shared files stay until they are released."""
         with self._lock:
             self._published.pop(do.checkpoint_id, None)
-            self._acks = {key: ack for key, ack in self._acks.items() if key[0] != do.checkpoint_id}
         if not do.location:
             return ev.Discarded(do.checkpoint_id)
         self._check_leading()

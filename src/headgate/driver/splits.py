@@ -183,7 +183,7 @@ class Splits:
                 done = partial(self._failed, attempt, source.operator, error)
             self._call(done)
 
-        self._io.pool.submit(work)
+        self._io.discoveries.submit(work)
 
     def _found(self, attempt: int, vertex: int, splits: list[Any]) -> None:
         if attempt != self._attempt:

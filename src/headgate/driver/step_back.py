@@ -5,6 +5,7 @@ from __future__ import annotations
 from headgate import config
 from headgate.api.sink import Sink
 from headgate.api.two_phase import TwoPhaseCommitSinkFunction
+from headgate.checkpoint.handles import CorruptState
 from headgate.config import Configuration
 from headgate.errors import StorageError
 from headgate.graph.plan import JobPlan
@@ -28,12 +29,12 @@ class StepBack:
     def over(self, checkpoint_id: int, damage: StorageError) -> str:
         """The warning that a checkpoint is passed over; StorageError if it must not be."""
         if not self._allowed:
-            raise StorageError(
+            raise CorruptState(
                 f"checkpoint {checkpoint_id} is DAMAGED: {damage}; headgate.recovery.step-back=false forbids to start from an "
                 "older one: mend the file, or name a snapshot with execution.state-recovery.path"
             ) from damage
         if self._sinks and not self._repeat:
-            raise StorageError(
+            raise CorruptState(
                 f"checkpoint {checkpoint_id} is DAMAGED: {damage}; an older one cannot be used, since sink '{self._sinks[0]}' may have "
                 "committed with this one and would write the same output again: mend the file, or accept repeated output with "
                 "headgate.recovery.allow-repeated-output=true"

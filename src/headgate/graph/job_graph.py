@@ -7,29 +7,79 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from headgate.errors import GraphError, InvalidArgument
-from headgate.graph.output_tag import OutputTag
 from headgate.ids import EdgeId, OperatorId, VertexId
 from headgate.records.key_groups import check_max_parallelism, default_max_parallelism, murmur3_128
-from headgate.records.types import PICKLED, TypeInformation
+from headgate.records.types import PICKLED, TypeInformation, as_type
 
 __all__ = [
     "ChainedOutput",
     "Edge",
-    "Inlet",
     "JobGraph",
     "KeySpec",
     "Node",
+    "NodeInput",
+    "OperatorKind",
     "OperatorSpec",
+    "OutputTag",
     "Partitioning",
+    "PartitioningKind",
     "Pipeline",
     "Vertex",
     "build_job_graph",
 ]
+
+
+OperatorKind = Literal[
+    "source",
+    "map",
+    "flat_map",
+    "filter",
+    "map_batches",
+    "process",
+    "co_map",
+    "co_flat_map",
+    "co_process",
+    "sink",
+    "sink_to",
+    "print",
+    "collect",
+    "reduce",
+    "aggregate",
+    "keyed_process",
+    "keyed_co_process",
+    "broadcast_process",
+]
+PartitioningKind = Literal["forward", "rebalance", "rescale", "shuffle", "broadcast", "global", "hash", "custom"]
+
+
+class OutputTag:
+    """Names a side output: `yield tag, value` in a process function, `stream.get_side_output(tag)` to read it.
+
+    >>> OutputTag("late", "word string")
+    OutputTag('late')
+    """
+
+    __slots__ = ("name", "type")
+
+    def __init__(self, tag_id: str, type_info: object = None) -> None:
+        if not tag_id:
+            raise InvalidArgument("an OutputTag needs a name that is not empty")
+        self.name = tag_id
+        self.type: TypeInformation = as_type(type_info)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OutputTag) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return f"OutputTag({self.name!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +96,7 @@ class KeySpec:
 class Partitioning:
     """How records of an edge choose their target subtask."""
 
-    kind: str  # forward | rebalance | rescale | shuffle | broadcast | global | hash | custom
+    kind: PartitioningKind
     key: KeySpec | None = None
     partitioner: Any = None  # custom: (key, number of targets) -> target
 
@@ -77,16 +127,16 @@ REBALANCE = Partitioning("rebalance")
 
 @dataclass(slots=True)
 class OperatorSpec:
-    """What an operator does, as plain data: the runtime has one class for each kind."""
+    """What an operator does, as plain data; `worker/operators` has one class for each kind."""
 
-    kind: str
+    kind: OperatorKind
     function: Any = None
     options: dict[str, Any] = field(default_factory=dict)
     keys: tuple[KeySpec | None, ...] = ()  # the key of each input, for keyed operators
 
 
 @dataclass(slots=True)
-class Inlet:
+class NodeInput:
     """One input of a node: whose output, which side output, how it is spread, into which input."""
 
     node: int
@@ -102,14 +152,14 @@ class Node:
     id: int
     name: str
     operator: OperatorSpec
-    inlets: list[Inlet]
+    inputs: list[NodeInput]
     type: TypeInformation
     call_site: str
     parallelism: int | None = None
     max_parallelism: int | None = None
     uid: str | None = None
     description: str | None = None
-    chaining: str = "always"  # always | head | never
+    chaining: Literal["always", "head", "never"] = "always"
     single: bool = False  # its parallelism must be 1
     buffer_timeout: int | None = None
 
@@ -131,10 +181,10 @@ class Pipeline:
         self._started = 0  # so many of them were there when the last job was started
 
     def add(
-        self, name: str, operator: OperatorSpec, inlets: Iterable[Inlet], type: TypeInformation, call_site: str
+        self, name: str, operator: OperatorSpec, inputs: Iterable[NodeInput], type: TypeInformation, call_site: str
     ) -> Node:
         """Append a node."""
-        node = Node(len(self.nodes), name, operator, list(inlets), type, call_site)
+        node = Node(len(self.nodes), name, operator, list(inputs), type, call_site)
         self.nodes.append(node)
         return node
 
@@ -143,7 +193,7 @@ class Pipeline:
         wanted: set[int] = set()
         for node in reversed(self.nodes):
             if node.id >= self._started or node.id in wanted:
-                wanted |= {node.id, *(inlet.node for inlet in node.inlets)}
+                wanted |= {node.id, *(node_input.node for node_input in node.inputs)}
         return [replace(node) for node in self.nodes if node.id in wanted]
 
     def copy(self) -> Pipeline:
@@ -180,6 +230,11 @@ class ChainedOperator:
     description: str
     outputs: list[ChainedOutput] = field(default_factory=list)
 
+    @property
+    def label(self) -> str:
+        """What names it in paths: its uid where it has one."""
+        return self.uid or self.name
+
 
 @dataclass(slots=True)
 class Vertex:
@@ -205,7 +260,7 @@ class Vertex:
     @property
     def is_source(self) -> bool:
         """Whether it reads from outside."""
-        return self.head.spec.kind.startswith("source")
+        return self.head.spec.kind == "source"
 
 
 @dataclass(slots=True)
@@ -255,9 +310,9 @@ def build_job_graph(
     ids = _operator_ids(nodes, auto_uids)
     by_id = {node.id: node for node in nodes}
     partitionings = {
-        (node.id, i): _settle_partitioning(by_id[inlet.node], node, inlet)
+        (node.id, i): _settle_partitioning(by_id[node_input.node], node, node_input)
         for node in nodes
-        for i, inlet in enumerate(node.inlets)
+        for i, node_input in enumerate(node.inputs)
     }
     consumers = _consumers(nodes)
     head_of = _chain_heads(nodes, by_id, partitionings, chaining)
@@ -273,23 +328,23 @@ def _settle_parallelism(node: Node, default: int) -> None:
         node.parallelism = default
 
 
-def _settle_partitioning(upstream: Node, node: Node, inlet: Inlet) -> Partitioning:
+def _settle_partitioning(upstream: Node, node: Node, node_input: NodeInput) -> Partitioning:
     same = upstream.parallelism == node.parallelism
-    if inlet.partitioning is None:
+    if node_input.partitioning is None:
         return FORWARD if same else REBALANCE
-    if inlet.partitioning.kind == "forward" and not same:
+    if node_input.partitioning.kind == "forward" and not same:
         raise GraphError(
             f"forward() from {upstream.where} with parallelism {upstream.parallelism} to {node.where} with parallelism "
             f"{node.parallelism}: forward needs the same parallelism on both sides; use rebalance() or rescale()"
         )
-    return inlet.partitioning
+    return node_input.partitioning
 
 
 def _consumers(nodes: list[Node]) -> dict[int, list[tuple[Node, int]]]:
     found: dict[int, list[tuple[Node, int]]] = defaultdict(list)
     for node in nodes:
-        for i, inlet in enumerate(node.inlets):
-            found[inlet.node].append((node, i))
+        for i, node_input in enumerate(node.inputs):
+            found[node_input.node].append((node, i))
     return found
 
 
@@ -300,8 +355,8 @@ def _chain_heads(
     head_of: dict[int, int] = {}
     for node in nodes:
         head_of[node.id] = node.id
-        if chaining and len(node.inlets) == 1:
-            upstream = by_id[node.inlets[0].node]
+        if chaining and len(node.inputs) == 1:
+            upstream = by_id[node.inputs[0].node]
             forward = partitionings[node.id, 0].kind == "forward"
             if forward and node.chaining == "always" and upstream.chaining != "never":
                 head_of[node.id] = head_of[upstream.id]
@@ -332,15 +387,15 @@ def _assemble(
         vertex_id, position = place[node.id]
         outputs = vertices[vertex_id].operators[position].outputs
         for consumer, i in consumers[node.id]:
-            inlet = consumer.inlets[i]
-            tag = inlet.tag.name if inlet.tag else None
+            node_input = consumer.inputs[i]
+            tag = node_input.tag.name if node_input.tag else None
             target, target_position = place[consumer.id]
             if target == vertex_id:
-                outputs.append(ChainedOutput(tag, operator=target_position, input=inlet.input))
+                outputs.append(ChainedOutput(tag, operator=target_position, input=node_input.input))
                 continue
-            record_type = inlet.tag.type if inlet.tag else node.type
+            record_type = node_input.tag.type if node_input.tag else node.type
             edge = Edge(
-                EdgeId(len(edges)), vertex_id, target, inlet.input, partitionings[consumer.id, i], record_type, tag
+                EdgeId(len(edges)), vertex_id, target, node_input.input, partitionings[consumer.id, i], record_type, tag
             )
             edges.append(edge)
             outputs.append(ChainedOutput(tag, edge=edge.id))
@@ -404,7 +459,7 @@ def _operator_ids(nodes: list[Node], auto_uids: bool) -> dict[int, OperatorId]:
                 "so that its state is found again after the program changes"
             )
         else:
-            inputs = ",".join(f"{ids[i.node]}:{i.input}:{i.tag.name if i.tag else ''}" for i in node.inlets)
+            inputs = ",".join(f"{ids[i.node]}:{i.input}:{i.tag.name if i.tag else ''}" for i in node.inputs)
             ids[node.id] = operator_id_of(f"{position}|{node.operator.kind}|{inputs}")
     return ids
 
@@ -453,8 +508,3 @@ def plan_as_json(graph: JobGraph, levels: list[list[str]], slots: int) -> str:
         },
         indent=2,
     )
-
-
-def topological_sources(graph: JobGraph) -> Iterator[Vertex]:
-    """Vertices that read from outside."""
-    return (vertex for vertex in graph.vertices if vertex.is_source)

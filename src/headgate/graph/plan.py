@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 
 from headgate.errors import GraphError
-from headgate.graph.job_graph import ChainedOperator, Edge, JobGraph, Partitioning, Vertex
-from headgate.graph.levels import Layout, Slot
-from headgate.graph.task_info import TaskInfo
+from headgate.graph.job_graph import ChainedOperator, Edge, JobGraph, Partitioning, PartitioningKind, Vertex
+from headgate.graph.levels import Layout
 from headgate.ids import VertexId
 from headgate.records.types import TypeInformation
 
-__all__ = ["InputEdge", "JobPlan", "OutputEdge", "Settings", "VertexPlan", "make_plan"]
+__all__ = ["InputEdge", "JobPlan", "OutputEdge", "Settings", "TaskInfo", "VertexPlan", "make_plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +48,19 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """Where a function runs."""
+
+    task_name: str
+    operator_id: str
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+    attempt: int
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class InputEdge:
     """An edge into a vertex, seen by its readers."""
 
@@ -60,8 +71,7 @@ class InputEdge:
     partitioning: Partitioning  # how records choose their target
 
     @property
-    def ship(self) -> str:
-        """The kind of the partitioning."""
+    def ship(self) -> PartitioningKind:
         return self.partitioning.kind
 
 
@@ -107,6 +117,15 @@ class JobPlan:
         levels = self.layout.levels
         return len(levels[level]) if 0 <= level < len(levels) else 0
 
+    def worker_of(self, vertex: VertexId, subtask: int) -> tuple[int, int]:
+        """The level of a subtask and its index in the level."""
+        return next(
+            (level, index)
+            for level, slots in enumerate(self.layout.levels)
+            for index, slot in enumerate(slots)
+            if slot.vertex == vertex and slot.subtask == subtask and not slot.relay
+        )
+
     def task_name(self, level: int, index: int) -> str:
         """For messages: the vertex and number of a task."""
         slot = self.layout.levels[level][index]
@@ -125,22 +144,6 @@ def make_plan(graph: JobGraph, layout: Layout, settings: Settings) -> JobPlan:
         if slot.relay
     }
     return JobPlan(graph.name, graph, layout, settings, vertices, relays)
-
-
-def task_part(plan: JobPlan, level: int, restore: Mapping[VertexId, Any], storage: Any) -> dict[str, Any]:
-    """The part of a plan that the tasks of one level need; `restore` is what each vertex starts from."""
-    slots: list[Slot] = plan.layout.levels[level]
-    return {
-        "slots": slots,
-        "names": [plan.task_name(level, index) for index in range(len(slots))],
-        "vertices": {slot.vertex: plan.vertices[slot.vertex] for slot in slots if not slot.relay},
-        "relays": {slot.vertex: plan.relays[level, slot.vertex] for slot in slots if slot.relay},
-        "previous_width": plan.width(level - 1),
-        "next_width": plan.width(level + 1),
-        "settings": plan.settings,
-        "restore": {slot.vertex: restore[slot.vertex] for slot in slots if slot.vertex in restore and not slot.relay},
-        "storage": storage,
-    }
 
 
 def _vertex_plan(graph: JobGraph, layout: Layout, vertex: Vertex) -> VertexPlan:

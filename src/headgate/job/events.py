@@ -25,11 +25,14 @@ __all__ = [
     "CheckpointsClosed",
     "CloseCheckpoints",
     "DriverFailed",
+    "DriverSuperseded",
     "EndJob",
+    "EndRecorded",
     "FindCause",
     "JobEvent",
     "JobInstruction",
     "KillWorker",
+    "RecordFailure",
     "RecordLostWorker",
     "RescaleRequested",
     "SetCheckpointing",
@@ -48,7 +51,6 @@ __all__ = [
     "WorkerHeard",
     "WorkerRegistered",
     "WorkerRunning",
-    "DriverSuperseded",
 ]
 
 Worker = tuple[int, int]
@@ -76,8 +78,10 @@ class AttemptSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRefused:
-    """An attempt could not be started. `retry`: the cluster or the storage may answer next time; else the program or
-    its configuration does not fit."""
+    """An attempt could not be started.
+
+    `retry`: the cluster or the storage may answer next time; else the program or its configuration does not fit.
+    """
 
     attempt: int
     error: HeadgateError
@@ -118,8 +122,10 @@ class WorkerDisconnected:
 
 @dataclass(frozen=True, slots=True)
 class TaskFailed:
-    """A task, or a part of the job on the driver, reported a failure. `certain`: no later report can name a better
-    cause, as when the user's code raised."""
+    """A task, or a part of the job on the driver, reported a failure.
+
+    `certain`: no later report can name a better cause, as when the user's code raised.
+    """
 
     attempt: int
     certain: bool = False
@@ -135,8 +141,11 @@ class AttemptEnded:
 
 @dataclass(frozen=True, slots=True)
 class CauseFound:
-    """The answer to `FindCause`. `cancelled`: someone cancelled it in the cluster. `final`: another attempt cannot run,
-    for example because the Spark session was stopped."""
+    """The answer to `FindCause`.
+
+    `cancelled`: the attempt was cancelled in the cluster. `final`: another attempt cannot run, for example because the
+    Spark session was stopped.
+    """
 
     attempt: int
     error: HeadgateError
@@ -181,6 +190,11 @@ class DriverFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class EndRecorded:
+    """The job log says that the job is over; what is not retained is being deleted."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointsClosed:
     """The answer to `CloseCheckpoints`."""
 
@@ -208,6 +222,7 @@ JobEvent = (
     | RescaleRequested
     | DriverSuperseded
     | DriverFailed
+    | EndRecorded
     | CheckpointsClosed
     | TimeElapsed
 )
@@ -228,8 +243,10 @@ class AwaitSettled:
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """Wait for slots, choose the checkpoint to restore, submit the tasks; answered by `AttemptSubmitted` or
-    `AttemptRefused`."""
+    """Wait for slots, choose the checkpoint to restore, submit the tasks.
+
+    Answered by `AttemptSubmitted` or `AttemptRefused`.
+    """
 
     attempt: int
 
@@ -281,6 +298,13 @@ class RecordLostWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordFailure:
+    """Remember why an attempt failed, for the user."""
+
+    error: HeadgateError
+
+
+@dataclass(frozen=True, slots=True)
 class FindCause:
     """Answer with `CauseFound`. `stopped`: the attempt ended because it was told to."""
 
@@ -308,8 +332,10 @@ class WarnUser:
 
 @dataclass(frozen=True, slots=True)
 class CloseCheckpoints:
-    """The job is over: decide what outlives it and release the rest, then answer with `CheckpointsClosed`. With
-    `keep_all` nothing durable is deleted."""
+    """The job is over: delete what is not retained, then answer with `CheckpointsClosed`.
+
+    With `keep_all` nothing durable is deleted.
+    """
 
     status: JobStatus
     keep_all: bool
@@ -333,6 +359,7 @@ JobInstruction = (
     | CancelTasks
     | KillWorker
     | RecordLostWorker
+    | RecordFailure
     | FindCause
     | ApplyRescale
     | AnswerRescale

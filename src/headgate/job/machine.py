@@ -27,7 +27,7 @@ from enum import Enum, auto
 
 from headgate.errors import HeadgateError, IllegalState, JobCancelled, JobFailed
 from headgate.job import events as ev
-from headgate.job.restart import RestartStrategy
+from headgate.job.restart import NoRestart, RestartStrategy
 from headgate.job.status import LEGAL_MOVES, JobStatus
 
 __all__ = ["JobMachine", "Phase", "Timing"]
@@ -64,9 +64,10 @@ class Timing:
     poll_tasks: int = 50
     tasks_leave: int = 30_000
     kill: int = 6_000  # after that a worker that was told to leave is killed
-    cancel_commits: int = 5_000  # how long a cancelled job waits for commits that are under way
-    close: int = 60_000
-    close_cancelled: int = 10_000
+    cancel_commits: int = 1_000  # how long a cancelled job waits for the last commits
+    record_end: int = 60_000  # how long an ended job waits for claims in the job log
+    record_cancelled_end: int = 5_000
+    delete: int = 600_000
     silence: int = 20_000  # a worker that is not heard for this long is lost
 
 
@@ -94,7 +95,8 @@ class JobMachine:
         self.phase = Phase.CREATED
         self.restarts = 0
         self.error: HeadgateError | None = None
-        self._tasks, self._restart, self._timing = tasks, restart, timing or Timing()
+        self.timing = timing or Timing()
+        self._tasks, self._restart = tasks, restart
         self._attempt = _Attempt(0, tasks)
         self._alarm: int | None = None
         self._rescale: ev.RescaleRequested | None = None
@@ -126,8 +128,12 @@ class JobMachine:
         """When `TimeElapsed` has an effect, if nothing happens before."""
         alarms = [] if self._alarm is None else [self._alarm]
         if self.phase is Phase.RUNNING and self._attempt.heard:
-            alarms.append(min(self._attempt.heard.values()) + self._timing.silence + 1)
+            alarms.append(min(self._attempt.heard.values()) + self.timing.silence + 1)
         return min(alarms, default=None)
+
+    def give_up(self) -> None:
+        """Restart no more: the next failure ends the job."""
+        self._restart = NoRestart()
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -184,6 +190,9 @@ class JobMachine:
                 self._stop_for_good(JobFailed(message))
             case ev.DriverFailed(error):
                 self._stop_for_good(error)
+            case ev.EndRecorded():
+                if self.phase is Phase.CLOSING:
+                    self._alarm = self._now + self.timing.delete
             case ev.CheckpointsClosed():
                 if self.phase is Phase.CLOSING:
                     self._end()
@@ -212,6 +221,7 @@ class JobMachine:
         if self.phase is not Phase.STARTING:
             return
         self._decide_restart(error, final=not retry)
+        self._must_keep = self._attempt.next is _Next.FAILED  # what could not be restored now may be restored later
         self._proceed()
 
     def _on_running(self, worker: ev.Worker) -> None:
@@ -232,7 +242,7 @@ class JobMachine:
         """A worker that hangs keeps its connection but sends nothing. Judged only when no event waits."""
         if self.phase is Phase.RUNNING:
             for worker, at in list(self._attempt.heard.items()):
-                if self._now - at > self._timing.silence:
+                if self._now - at > self.timing.silence:
                     del self._attempt.heard[worker]
                     self._lose(worker, silent=True)
 
@@ -248,7 +258,7 @@ class JobMachine:
             if self._attempt.failing_since is None:
                 self._attempt.failing_since = self._now
                 self._fail_status()
-                self._alarm = self._now + self._timing.better_cause
+                self._alarm = self._now + self.timing.better_cause
             if certain:
                 self._stop("another subtask failed")
 
@@ -271,7 +281,7 @@ class JobMachine:
             return
         self._enter(Phase.COMMITTING)
         if self._cancelled:
-            self._alarm = self._now + self._timing.cancel_commits
+            self._alarm = self._now + self.timing.cancel_commits
         self._emit(ev.AwaitSettled())
 
     def _leave(self) -> None:
@@ -282,7 +292,7 @@ class JobMachine:
     def _on_tasks_left(self, workers: tuple[ev.Worker, ...], active: int) -> None:
         if self.phase is not Phase.LEAVING:
             return
-        attempt, timing = self._attempt, self._timing
+        attempt, timing = self._attempt, self.timing
         gone, waited = not workers and active == 0, self._now - attempt.ended_at
         if attempt.next is None and (gone or waited >= timing.better_cause):
             self._emit(ev.FindCause(attempt.number, attempt.stop_reason is not None))
@@ -294,7 +304,9 @@ class JobMachine:
         if attempt.next is not None:
             if waited > timing.tasks_leave and not gone:
                 self._emit(
-                    ev.WarnUser(f"attempt {attempt.number + 1} is over, but some of its tasks still run; they are ignored")
+                    ev.WarnUser(
+                        f"attempt {attempt.number + 1} is over, but some of its tasks still run; they are ignored"
+                    )
                 )
             if gone or waited > timing.tasks_leave:
                 self._proceed()
@@ -320,6 +332,7 @@ class JobMachine:
     def _decide_restart(self, error: HeadgateError, final: bool) -> None:
         """Ask the restart strategy, which counts the failure."""
         attempt = self._attempt
+        self._emit(ev.RecordFailure(error))
         delay = None if final else self._restart.on_failure(self._now)
         if delay is None:
             tries = f" after {self.restarts} restarts" if self.restarts else ""
@@ -370,9 +383,9 @@ class JobMachine:
                     self._set_status(JobStatus.CANCELLING)
                     self._attempt.next = self._attempt.next and _Next.CANCELED
             case Phase.COMMITTING:
-                self._alarm = self._now + self._timing.cancel_commits
+                self._alarm = self._now + self.timing.cancel_commits
             case Phase.CLOSING:
-                limit = self._now + self._timing.close_cancelled
+                limit = self._now + self.timing.record_cancelled_end
                 self._alarm = limit if self._alarm is None else min(self._alarm, limit)
 
     def _on_rescale(self, event: ev.RescaleRequested) -> None:
@@ -417,7 +430,8 @@ class JobMachine:
         self._answer_rescale(IllegalState(f"job '{self.name}' has ended"))
         keep_all = self._must_keep or (status is not JobStatus.FINISHED and not self._ever_ran)
         self._emit(ev.CloseCheckpoints(status, keep_all))
-        self._alarm = self._now + (self._timing.close_cancelled if self._cancelled else self._timing.close)
+        wait = self.timing.record_cancelled_end if self._cancelled else self.timing.record_end
+        self._alarm = self._now + wait
 
     def _end(self) -> None:
         self._enter(Phase.ENDED)
@@ -433,7 +447,7 @@ class JobMachine:
             case Phase.STOPPING:
                 assert self._attempt.stop_reason is not None
                 self._emit(ev.StopAttempt(self._attempt.number, self._attempt.stop_reason))
-                self._alarm = self._now + self._timing.stop_again
+                self._alarm = self._now + self.timing.stop_again
             case Phase.LEAVING:
                 self._emit(ev.CheckTasks(self._attempt.number))
             case Phase.WAITING:
@@ -443,7 +457,9 @@ class JobMachine:
                 self._close(JobStatus.CANCELED)
             case Phase.CLOSING:
                 self._emit(
-                    ev.WarnUser("the job has ended, but its checkpoints are not closed: `headgate gc` finds files left over")
+                    ev.WarnUser(
+                        "the job has ended, but its checkpoints are not closed: `headgate gc` finds files left over"
+                    )
                 )
                 self._end()
             case _:

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["HEADER", "Frame", "Kind", "pack", "read_frames"]
+__all__ = ["HEADER", "Frame", "FrameKind", "pack", "read_frames"]
 
 HEADER = struct.Struct("<BBHIQ")
 _PAD = b"\0" * 8
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame holds."""
 
     ARROW = 1  # a batch of typed records
@@ -54,7 +54,7 @@ class Frame(NamedTuple):
 def pack(kind: int, edge: int, writer: int, *body: bytes | memoryview, flags: int = 0) -> list[bytes | memoryview]:
     """The pieces of a frame, to be joined into a row.
 
-    >>> row = b"".join(pack(Kind.WATERMARK, 3, 1, b"12345678"))
+    >>> row = b"".join(pack(FrameKind.WATERMARK, 3, 1, b"12345678"))
     >>> [(f.kind, f.edge, f.writer, bytes(f.body)) for f in read_frames(row)]
     [(3, 3, 1, b'12345678')]
     """

@@ -118,10 +118,10 @@ class _Api:
     # --- checkpoints ---
 
     def _stats(self, job_id: str) -> StatsSnapshot:
-        checkpoints = self._jobs.find(job_id).checkpoints
-        if checkpoints is None:
+        stats = self._jobs.find(job_id).stats
+        if stats is None:
             raise HTTPException(409, f"job {job_id} has not started yet")
-        return checkpoints.stats.snapshot()
+        return stats.snapshot()
 
     def checkpoints(self, job_id: str) -> Document:
         return documents.checkpoints(self._stats(job_id))

@@ -26,7 +26,6 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from headgate.checkpoint.handles import FileRef, Payload, StateMeta, decode_handle, encode_handle
 from headgate.errors import IllegalState, InvalidArgument
 from headgate.graph.job_graph import operator_id_of
-from headgate.graph.table_paths import operator_directory
 from headgate.ids import OperatorId, new_job_id
 from headgate.records.key_groups import (
     KeyHasher,
@@ -43,7 +42,7 @@ from headgate.state.parquet.keyed import CANONICAL, StoredTable, describe_tables
 from headgate.storage import manifest as mf
 from headgate.storage.checkpoints import Snapshot, load, publish
 from headgate.storage.handles import FileSegment
-from headgate.storage.layout import Attempt, make_savepoint_directory, savepoint_target
+from headgate.storage.layout import Attempt, make_savepoint_directory, savepoint_target, table_directory
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 
@@ -192,7 +191,7 @@ class SavepointWriter:
 
     def _write_state(self, state: _State, operator_id: str, directory: str, parts: dict[int, _Part]) -> None:
         """Let Spark write one file for each part."""
-        folder = f"{operator_directory(state.uid, operator_id)}/{state.meta.name}"
+        folder = f"{table_directory(state.uid, operator_id)}/{state.meta.name}"
         open_store().make_directory(f"{directory}/{folder}")
         job = _WriteJob(state.meta, state.key_type, state, self._max, self._parts, f"{directory}/{folder}")
         frame = state.frame.mapInArrow(job.add_groups, job.grouped_schema(state.frame))

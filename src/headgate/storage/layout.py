@@ -17,6 +17,7 @@ from __future__ import annotations
 import enum
 import re
 import secrets
+import zlib
 from collections.abc import Callable
 from typing import Final
 
@@ -46,6 +47,8 @@ __all__ = [
     "savepoint_target",
     "shared_file",
     "subtask_owner",
+    "table_directory",
+    "table_file",
 ]
 
 METADATA: Final = "_metadata"
@@ -391,3 +394,29 @@ def is_job_id(name: str) -> bool:
     True
     """
     return _JOB_ID.fullmatch(name) is not None
+
+
+def table_directory(operator: str, operator_id: str) -> str:
+    """The directory of an operator's tables below a canonical savepoint; its name shows which operator it is.
+
+    >>> table_directory("Keyed Process", "0123456789abcdef")
+    'keyed-process-01234567'
+    """
+    return f"{_plain(operator)}-{operator_id[:8]}"
+
+
+def table_file(directory: str, state: str, subtask: int, *, keyed: bool = True) -> str:
+    """The file with a subtask's part of a keyed or operator state, below a canonical savepoint.
+
+    >>> table_file("count-01234567", "Total", 3)
+    'count-01234567/total/part-00003.parquet'
+    """
+    return f"{directory}/{'' if keyed else 'operator-state/'}{_plain(state)}/part-{subtask:05d}.parquet"
+
+
+def _plain(name: str) -> str:
+    """Small letters, digits, dashes and underscores; a digest keeps names apart that would become equal."""
+    plain = re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-") or "state"
+    if name.lower() in (plain, plain.replace("-", " ")):
+        return plain
+    return f"{plain}-{zlib.crc32(name.encode()):08x}"

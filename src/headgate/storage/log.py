@@ -43,6 +43,7 @@ __all__ = [
     "CommitNumber",
     "CompletedRef",
     "EpochStarted",
+    "JobEnded",
     "JobLog",
     "LogEntry",
     "LogStatus",
@@ -106,7 +107,13 @@ class CheckpointCompleted(msgspec.Struct, frozen=True, tag="checkpoint completed
     checkpoint: CompletedRef
 
 
-Event: TypeAlias = EpochStarted | CheckpointCompleted
+class JobEnded(msgspec.Struct, frozen=True, tag="job ended", forbid_unknown_fields=True):
+    """The job is over: what the entry does not retain may be deleted from now on, and not before."""
+
+    status: str
+
+
+Event: TypeAlias = EpochStarted | CheckpointCompleted | JobEnded
 
 
 class LogEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -357,6 +364,17 @@ class JobLog:
         # 3.
         self._tidy()
         return ref
+
+    def end(self, status: str, discarded: Collection[int]) -> None:
+        """Claim that the job is over, before anything of it is deleted; Superseded: delete nothing.
+
+        `discarded` are the commit numbers of the checkpoints that will be deleted. After OutcomeUnknown, call it again.
+        """
+        if self._status is LogStatus.UNCERTAIN:
+            self.settle()
+        if not isinstance(self.state.event, JobEnded):
+            retained = tuple(ref for ref in self.state.retained if ref.commit not in discarded)
+            self._claim(self._following(JobEnded(status), retained, self._commits))
 
     def settle(self) -> CompletedRef | None:
         """After OutcomeUnknown: the snapshot if it is complete after all, None if it never will be.

@@ -16,20 +16,22 @@ from headgate.api.functions import OutputTag
 from headgate.api.stream import DataStream, DataStreamSink
 from headgate.checkpoint.types import Barrier
 from headgate.config import Configuration
+from headgate.control.messages import TaskState
 from headgate.environment import StreamExecutionEnvironment
 from headgate.errors import IllegalState, InvalidArgument, UserCodeError
-from headgate.graph.job_graph import Edge
+from headgate.graph.job_graph import Edge, Vertex
 from headgate.graph.plan import JobPlan, OutputEdge, VertexPlan
-from headgate.graph.task_info import TaskInfo
 from headgate.job.status import Status
 from headgate.records.batch import Batch
-from headgate.records.frames import DRAIN, Kind, pack, read_frames
+from headgate.records.frames import DRAIN, FrameKind, pack, read_frames
 from headgate.records.types import TypeInformation, TypeMismatch
+from headgate.worker.checkpoints import snapshot_inline
 from headgate.worker.failures import OperatorFailure, describe
 from headgate.worker.inputs import DATA, decode
-from headgate.worker.output import EdgeWriter, Outbox
-from headgate.worker.snapshot import SubtaskRestore, SubtaskState, assign_state
+from headgate.worker.output import EdgeWriter, RowBuffers
+from headgate.worker.restore import VertexRestore
 from headgate.worker.subtask import Subtask
+from headgate.worker.task import SteppedServices, describe_tasks, make_task
 
 __all__ = ["OneInputHarness", "TwoInputHarness"]
 
@@ -51,23 +53,11 @@ _TWO_INPUTS: dict[type, str] = {
 }
 
 
-class _Services:
-    """The clock of a harness, and what the function sends to the driver."""
+class _HarnessSnapshot(msgspec.Struct, frozen=True):
+    """What one subtask left: the state of each of its operators."""
 
-    lockstep = True
-
-    def __init__(self, start_time: int) -> None:
-        self.time = start_time
-        self.printed: list[str] = []
-
-    def now(self) -> int:
-        return self.time
-
-    def to_driver(self, channel: str, payload: bytes, records: int) -> None:
-        self.printed += payload.decode().split("\n")
-
-    def wake(self) -> None:
-        """Nobody sleeps here."""
+    checkpoint_id: int
+    operators: TaskState
 
 
 class _Input:
@@ -77,8 +67,8 @@ class _Input:
         self.edge, self._place = out.edge, place
         self._keyed = out.edge.partitioning.kind == "hash"
         self._first, self._readers = out.first_destination, out.readers
-        self._outbox = Outbox(1 << 30)
-        self._writer = EdgeWriter(out, 0, 1, self._outbox, Random(0))
+        self._buffers = RowBuffers(1 << 30)
+        self._writer = EdgeWriter(out, 0, 1, self._buffers, Random(0))
 
     def rows(self, values: Sequence[Any], timestamps: Sequence[int] | None) -> list[bytes]:
         """The rows that carry these elements to the subtask."""
@@ -86,8 +76,8 @@ class _Input:
         batch.timestamps = None if timestamps is None else np.array(timestamps, np.int64)
         self._writer.emit(batch)
         self._writer.flush()
-        self._outbox.flush()
-        rows = [(target - self._first, b"".join(pieces)) for target, pieces in self._outbox.take()]
+        self._buffers.flush()
+        rows = [(target - self._first, b"".join(pieces)) for target, pieces in self._buffers.take()]
         for target, _ in rows:
             if self._keyed and target != self._place:
                 raise InvalidArgument(
@@ -96,7 +86,7 @@ class _Input:
         broadcast = self.edge.partitioning.kind == "broadcast"
         return [row for target, row in rows if not broadcast or target == self._place]
 
-    def event(self, kind: Kind, body: bytes = b"", flags: int = 0) -> bytes:
+    def event(self, kind: FrameKind, body: bytes = b"", flags: int = 0) -> bytes:
         return b"".join(pack(kind, self.edge.id, 0, body, flags=flags))
 
 
@@ -140,18 +130,19 @@ class _Harness:
                 end.get_side_output(tag).rebalance().add_sink(_nowhere)
         plan = env.job_plan(_UID)
         number = next(v.id for v in plan.graph.vertices if v.head.uid == _UID)
-        self._services = _Services(start_time)
-        self._vertex: VertexPlan = pickle.loads(plan.vertices[number])
+        self._time = start_time
         self._inputs = {edge.input: _input(plan, edge, subtask) for edge in plan.graph.inputs(number)}
         self._outputs: dict[int, _Output] = {edge.id: _Output(edge.type) for edge in plan.graph.outputs(number)}
         self._by_tag = {edge.tag: self._outputs[edge.id] for edge in plan.graph.outputs(number)}
-        vertex = self._vertex.vertex
-        job_id = f"{restore is not None:032x}"  # fixed, so that two runs of a test are the same
-        info = TaskInfo(vertex.name, vertex.head.id, subtask, parallelism, vertex.max_parallelism, 0, job_id)
-        numbers = (subtask, len(self._inputs), plan.width(plan.layout.level_of[number] + 1))
-        share = None if restore is None else _share(restore, self._vertex, subtask)
-        self._subtask = Subtask(self._vertex, subtask, plan.settings, self._services, info, numbers, share)
-        self._checkpoint_id = share.checkpoint_id if share is not None else 0
+        self._type = plan.graph.vertices[number].head.type
+        restored = {} if restore is None else {number: _vertex_restore(restore, plan.graph.vertices[number])}
+        attempt = int(restore is not None)  # the job's id is fixed, so that two runs of a test are the same
+        tasks = describe_tasks(plan, plan.layout.level_of[number], "0" * 32, attempt, restored)
+        descriptor = next(t for t in tasks if t.vertex_id == number and t.subtask == subtask and not t.is_relay)
+        task = make_task(descriptor, SteppedServices(lambda: self._time))
+        assert isinstance(task, Subtask)
+        self._subtask = task
+        self._checkpoint_id = restored[number].checkpoint_id if restored else 0
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -165,7 +156,7 @@ class _Harness:
     def end_input(self) -> None:
         """The input ends: event-time timers fire, sinks finish."""
         for entry in self._inputs.values():
-            self._feed(entry.event(Kind.END_OF_DATA, flags=DRAIN))
+            self._feed(entry.event(FrameKind.END_OF_DATA, flags=DRAIN))
 
     def close(self) -> None:
         """Close the function; the end of `with` does it too."""
@@ -181,7 +172,7 @@ class _Harness:
     @property
     def function(self) -> Any:
         """The function that runs: a copy of yours, made the way workers get it."""
-        return self._vertex.vertex.head.spec.function
+        return self._subtask.operators[0].function
 
     # --- input ------------------------------------------------------------------------------------------------------
 
@@ -214,18 +205,17 @@ class _Harness:
     @property
     def processing_time(self) -> int:
         """The clock that the function sees, in milliseconds."""
-        return self._services.time
+        return self._time
 
     def set_processing_time(self, timestamp: int) -> None:
         """Move the clock; timers up to and including `timestamp` fire in order, each at its own time."""
-        services = self._services
-        if timestamp < services.time:
-            raise InvalidArgument(f"time does not run backwards: it is {services.time}, got {timestamp}")
+        if timestamp < self._time:
+            raise InvalidArgument(f"time does not run backwards: it is {self._time}, got {timestamp}")
         while (due := self._subtask.next_deadline()) is not None and due <= timestamp:
-            services.time = max(services.time, due)
+            self._time = max(self._time, due)
             with _reported():
-                self._subtask.on_time(services.time)
-        services.time = timestamp
+                self._subtask.on_time(self._time)
+        self._time = timestamp
         self._drain()
 
     # --- output -----------------------------------------------------------------------------------------------------
@@ -246,7 +236,7 @@ class _Harness:
         found = self._by_tag.get(tag)
         if found is None and tag is not None:
             raise InvalidArgument(f"unknown side output '{tag}': give the harness side_outputs=[OutputTag('{tag}')]")
-        return found or _Output(self._vertex.vertex.head.type)
+        return found or _Output(self._type)
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
@@ -258,11 +248,11 @@ class _Harness:
     def snapshot(self) -> bytes:
         """Take a snapshot as a job does, by a barrier on every input; give it to another harness as `restore`."""
         self._checkpoint_id += 1
-        barrier = Barrier(self._checkpoint_id, self._services.time)
+        barrier = Barrier(self._checkpoint_id, self._time)
         for entry in self._inputs.values():
-            self._feed(entry.event(Kind.BARRIER, barrier.encode()))
+            self._feed(entry.event(FrameKind.BARRIER, barrier.encode()))
         (progress,) = self._subtask.take_snapshots()
-        return msgspec.msgpack.encode(progress.finish())
+        return msgspec.msgpack.encode(_HarnessSnapshot(barrier.id, snapshot_inline(progress)))
 
     def notify_checkpoint_complete(self, checkpoint_id: int | None = None) -> None:
         """Tell the function that a snapshot (the last one) is complete: sinks commit."""
@@ -429,18 +419,12 @@ def _input(plan: JobPlan, edge: Edge, place: int) -> _Input:
     return _Input(next(out for out in writer.outputs if out.edge.id == edge.id), place)
 
 
-def _share(restore: bytes | Sequence[bytes], plan: VertexPlan, subtask: int) -> SubtaskRestore:
-    snapshots = [restore] if isinstance(restore, bytes) else list(restore)
-    states = [msgspec.msgpack.decode(snapshot, type=SubtaskState) for snapshot in snapshots]
-    vertex = plan.vertex
-    mine: list[str] = [operator.id for operator in vertex.operators]
-    old = {
-        operator_id: [next((s for s in state.operators if s.operator_id == operator_id), None) for state in states]
-        for operator_id in mine
-    }
-    limits = dict.fromkeys(mine, vertex.max_parallelism)
-    newest = max(state.checkpoint_id for state in states)
-    return assign_state(old, limits, vertex.parallelism, newest)[subtask]
+def _vertex_restore(restore: bytes | Sequence[bytes], vertex: Vertex) -> VertexRestore:
+    snapshots = [restore] if isinstance(restore, bytes) else restore
+    left = [msgspec.msgpack.decode(snapshot, type=_HarnessSnapshot) for snapshot in snapshots]
+    operators = {str(op.id): [one.operators.get(op.id) for one in left] for op in vertex.operators}
+    newest = max(one.checkpoint_id for one in left)
+    return VertexRestore(newest, vertex.parallelism, vertex.max_parallelism, operators, claim=False)
 
 
 @contextmanager

@@ -5,25 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
 from headgate.checkpoint.commits import Commits
 from headgate.graph.job_graph import Vertex
-from headgate.graph.plan import Settings
-from headgate.graph.task_info import TaskInfo
+from headgate.graph.plan import Settings, TaskInfo
 from headgate.records.batch import Batch
-from headgate.records.key_groups import key_group_range
-from headgate.records.types import TypeInformation
-from headgate.state.backend import BackendSetup, KeyedStateBackend, SnapshotKind
+from headgate.state.backend import SnapshotKind
 from headgate.state.operator import OperatorStateBackend
-from headgate.state.parquet.keyed import CANONICAL, as_native
 from headgate.worker.failures import OperatorFailure
-from headgate.worker.local_state import local_directory, open_backend
-from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
+from headgate.worker.local_state import open_backend
+from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver, SubtaskServices
 from headgate.worker.operators.ends import SourceOperator
 from headgate.worker.operators.registry import make_operator
-from headgate.worker.services import SubtaskServices
-from headgate.worker.snapshot import SubtaskRestore
+from headgate.worker.restore import SubtaskRestore
 
 __all__ = ["OperatorChain"]
 
@@ -74,41 +68,13 @@ class OperatorChain:
             operator_state=OperatorStateBackend(chained.name, restored.operator if restored else None),
             restored_id=self._restore.checkpoint_id if self._restore else None,
             restored_commits=self._restore.commits if self._restore else Commits(),
-            keyed_backend=partial(self._keyed_backend, own),
+            keyed_backend=partial(open_backend, own, self._settings, services.now, self._restore),
             lockstep=services.lockstep,
             final_checkpoint=self._settings.final_checkpoint,
             committer_retries=self._settings.committer_retries,
             staging=self._settings.staging,
         )
         return make_operator(chained, context)
-
-    def _keyed_backend(
-        self, info: TaskInfo, key_type: TypeInformation, group_of: Callable[[Any], int]
-    ) -> KeyedStateBackend:
-        setup = BackendSetup(
-            operator=info.task_name,
-            key_groups=key_group_range(info.subtask, info.max_parallelism, info.parallelism),
-            max_parallelism=info.max_parallelism,
-            clock=self._services.now,
-            key_type=key_type,
-            object_reuse=self._settings.object_reuse,
-            incremental=self._settings.incremental,
-            migrate_ttl=self._settings.migrate_ttl,
-            instance=f"{info.job_id[:8]}-{info.attempt}-{info.operator_id[:8]}-{info.subtask}",
-            group_of=group_of,
-            directory=local_directory(self._settings.tmp_dir, info),
-            ttl_query_entries=self._settings.ttl_query_entries,
-            ttl_compaction_ms=self._settings.ttl_compaction_ms,
-        )
-        backend = open_backend(self._settings, setup)
-        restored = self._restore.operators.get(info.operator_id) if self._restore else None
-        if restored is not None and restored.keyed:
-            assert self._restore is not None
-            handles, read, done = as_native(type(backend), setup, restored.keyed, self._restore.read)
-            native = all(handle.backend != CANONICAL for handle in restored.keyed)
-            backend.restore(handles, read, claim=self._restore.claim and native)
-            done()
-        return backend
 
     def _wire(self, edges: Mapping[int, Receiver]) -> None:
         """Connect the operators, last first."""

@@ -17,14 +17,14 @@ import pyarrow as pa
 from headgate.checkpoint.types import Barrier
 from headgate.errors import IllegalState
 from headgate.records.batch import Batch
-from headgate.records.frames import STAMPED, Frame, Kind, read_frames
+from headgate.records.frames import STAMPED, Frame, FrameKind, read_frames
 from headgate.records.types import TypeInformation
 from headgate.worker.backlog import Backlog, Budget, CapturedFrame, Waiting
 
 __all__ = ["Channel", "ChannelId", "Ends", "Inputs", "decode"]
 
 ChannelId = tuple[int, int]  # edge, writer subtask
-DATA = (Kind.ARROW, Kind.PICKLE)
+DATA = (FrameKind.ARROW, FrameKind.PICKLE)
 
 
 class Ends:
@@ -68,14 +68,14 @@ class Channel:
         """Records before END_OF_DATA, other events before END_OF_PARTITION, nothing behind it."""
         if self.ended:
             raise IllegalState(f"a frame behind the end of channel {self.edge}/{self.writer}")
-        if frame.kind == Kind.END_OF_PARTITION:
+        if frame.kind == FrameKind.END_OF_PARTITION:
             if not self.data_ended:
                 raise IllegalState(f"channel {self.edge}/{self.writer} ended without END_OF_DATA")
             self.ended = True
-        elif frame.kind in (*DATA, Kind.END_OF_DATA):
+        elif frame.kind in (*DATA, FrameKind.END_OF_DATA):
             if self.data_ended:
                 raise IllegalState(f"a frame behind the end of data of channel {self.edge}/{self.writer}")
-            self.data_ended = frame.kind == Kind.END_OF_DATA
+            self.data_ended = frame.kind == FrameKind.END_OF_DATA
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class Inputs:
     def read(self, row: bytes | memoryview) -> Iterator[tuple[Channel, Frame]]:
         """Put the frames of a row into their queues; gives each event, once it is in its queue."""
         for frame in read_frames(row):
-            if frame.kind == Kind.END:
+            if frame.kind == FrameKind.END:
                 self.ends.add(frame.writer)
                 continue
             channel = self.channels.get((frame.edge, frame.writer))
@@ -147,7 +147,7 @@ class Inputs:
             self.queued_bytes += len(frame.body)
         for channel in channels.values():
             self._queue.append(
-                (channel, Frame(Kind.END_OF_PARTITION, 0, channel.edge, channel.writer, memoryview(b"")))
+                (channel, Frame(FrameKind.END_OF_PARTITION, 0, channel.edge, channel.writer, memoryview(b"")))
             )
         self.channels |= channels
         return list(channels.values())
@@ -237,7 +237,7 @@ class Inputs:
                 continue
             if frame.kind in DATA:
                 frames.append(_captured(frame, skipped(frame)))
-            elif frame.kind == Kind.BARRIER and Barrier.decode(frame.body).id >= checkpoint_id:
+            elif frame.kind == FrameKind.BARRIER and Barrier.decode(frame.body).id >= checkpoint_id:
                 passed.add(channel)
         self._capture = _Capture(checkpoint_id, wanted - passed, frames)
 
@@ -277,7 +277,7 @@ def decode(frame: Waiting, type: TypeInformation) -> Batch:
         count = int.from_bytes(body[:8], "little")
         stamps = np.frombuffer(body[8 : 8 + 8 * count], np.int64)
         body = body[8 + 8 * count :]
-    if frame.kind == Kind.ARROW:
+    if frame.kind == FrameKind.ARROW:
         batch = Batch.of_arrow(pa.ipc.read_record_batch(pa.py_buffer(body), type.schema), type)
     else:
         batch = Batch.of_rows(pickle.loads(body), type)

@@ -1,21 +1,59 @@
-"""The state of a subtask on its host: which backend, and where its working files are."""
+"""The keyed state of an operator on its host: which backend holds it, and where its working files are."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from headgate.graph.plan import Settings
-from headgate.graph.task_info import TaskInfo
+from headgate.graph.plan import Settings, TaskInfo
+from headgate.records.key_groups import key_group_range
+from headgate.records.types import TypeInformation
 from headgate.state.backend import BackendSetup, KeyedStateBackend
 from headgate.state.hashmap.backend import HashMapBackend
+from headgate.state.parquet.keyed import CANONICAL, as_native
+from headgate.worker.restore import SubtaskRestore
 
 __all__ = ["local_directory", "open_backend", "remove_dead_attempts"]
 
 
-def open_backend(settings: Settings, setup: BackendSetup) -> KeyedStateBackend:
-    """The backend that the job asks for."""
+def open_backend(
+    info: TaskInfo,
+    settings: Settings,
+    clock: Callable[[], int],
+    restore: SubtaskRestore | None,
+    key_type: TypeInformation,
+    group_of: Callable[[Any], int],
+) -> KeyedStateBackend:
+    """The keyed state of one operator in one subtask, restored."""
+    setup = BackendSetup(
+        operator=info.task_name,
+        key_groups=key_group_range(info.subtask, info.max_parallelism, info.parallelism),
+        max_parallelism=info.max_parallelism,
+        clock=clock,
+        key_type=key_type,
+        object_reuse=settings.object_reuse,
+        incremental=settings.incremental,
+        migrate_ttl=settings.migrate_ttl,
+        instance=f"{info.job_id[:8]}-{info.attempt}-{info.operator_id[:8]}-{info.subtask}",
+        group_of=group_of,
+        directory=local_directory(settings.tmp_dir, info),
+        ttl_query_entries=settings.ttl_query_entries,
+        ttl_compaction_ms=settings.ttl_compaction_ms,
+    )
+    backend = _make_backend(settings, setup)
+    restored = None if restore is None else restore.operators.get(info.operator_id)
+    if restore is not None and restored is not None and restored.keyed:
+        handles, read, done = as_native(type(backend), setup, restored.keyed, restore.read)
+        native = all(handle.backend != CANONICAL for handle in restored.keyed)
+        backend.restore(handles, read, claim=restore.claim and native)
+        done()
+    return backend
+
+
+def _make_backend(settings: Settings, setup: BackendSetup) -> KeyedStateBackend:
     if settings.state_backend != "rocksdb":
         return HashMapBackend(setup)
     from headgate.state.rocksdb import MemoryBudget, RocksDBBackend  # 20 MB that other jobs need not load

@@ -14,19 +14,19 @@ from headgate.api.functions import callable_of
 from headgate.errors import UserCodeError
 from headgate.graph.plan import OutputEdge
 from headgate.records.batch import Batch
-from headgate.records.frames import STAMPED, Kind, pack
+from headgate.records.frames import STAMPED, FrameKind, pack
 from headgate.records.key_groups import owners_of
 from headgate.worker.failures import OperatorFailure
 from headgate.worker.keys import KeyReader
 
-__all__ = ["EdgeWriter", "Outbox"]
+__all__ = ["EdgeWriter", "RowBuffers"]
 
 Piece = bytes | memoryview
 Stamps = np.ndarray[Any, np.dtype[np.int64]]
 _MAX_ROW = 4 << 20  # Spark never splits a row: keep them well below what its buffers are made for
 
 
-class Outbox:
+class RowBuffers:
     """Rows that are ready to leave, and the open row of every target."""
 
     def __init__(self, buffer_size: int) -> None:
@@ -80,13 +80,13 @@ class EdgeWriter:
         out: OutputEdge,
         writer: int,
         writers: int,
-        outbox: Outbox,
+        buffers: RowBuffers,
         random: Random,
     ) -> None:
         self.edge = edge = out.edge
         self.records_out = 0
         self._writer = writer
-        self._outbox = outbox
+        self._buffers = buffers
         self._channels = list(edge.partitioning.targets(writer, writers, out.readers))
         self._destination = {target: out.first_destination + target for target in self._channels}
         self._builders = {target: _Builder() for target in self._channels}
@@ -181,7 +181,7 @@ class EdgeWriter:
         builder.parts.append(batch)
         builder.count += count
         builder.bytes += count * per_record
-        if builder.bytes >= self._outbox.buffer_size:
+        if builder.bytes >= self._buffers.buffer_size:
             self._build(target)
 
     def _build(self, target: int) -> None:
@@ -195,7 +195,7 @@ class EdgeWriter:
         stamps = np.concatenate(stamped) if stamped else None
         if self.edge.type.is_typed:
             batch = parts[0].arrow() if len(parts) == 1 else pa.concat_batches([part.arrow() for part in parts])
-            self._send(target, Kind.ARROW, memoryview(batch.serialize()), stamps)
+            self._send(target, FrameKind.ARROW, memoryview(batch.serialize()), stamps)
         else:
             rows = parts[0].rows() if len(parts) == 1 else [row for part in parts for row in part.rows()]
             origin = next((part.origin for part in parts if part.origin is not None), None)
@@ -205,7 +205,7 @@ class EdgeWriter:
         body = self._pickle(rows, origin)
         self._bytes_per_record = max(1.0, len(body) / len(rows))
         if len(body) <= _MAX_ROW or len(rows) == 1:
-            self._send(target, Kind.PICKLE, body, stamps)
+            self._send(target, FrameKind.PICKLE, body, stamps)
             return
         # The records were larger than those before them: too late for one row, but now their size is known.
         step = self._step(self._bytes_per_record)
@@ -215,14 +215,14 @@ class EdgeWriter:
 
     def _step(self, per_record: float) -> int:
         """How many records of this size fit into one buffer."""
-        return max(1, int(min(self._outbox.buffer_size, _MAX_ROW) / per_record))
+        return max(1, int(min(self._buffers.buffer_size, _MAX_ROW) / per_record))
 
-    def _send(self, target: int, kind: Kind, body: Piece, stamps: Stamps | None) -> None:
+    def _send(self, target: int, kind: FrameKind, body: Piece, stamps: Stamps | None) -> None:
         pieces: list[Piece] = [body]
         if stamps is not None:
             pieces = [len(stamps).to_bytes(8, "little"), stamps.tobytes(), body]
         frame = pack(kind, self.edge.id, self._writer, *pieces, flags=0 if stamps is None else STAMPED)
-        self._outbox.add(self._destination[target], frame)
+        self._buffers.add(self._destination[target], frame)
 
     def _pickle(self, rows: list[Any], origin: Any) -> bytes:
         try:
@@ -239,18 +239,18 @@ class EdgeWriter:
             raise OperatorFailure(operator, call_site, reason) from error
 
     def flush(self) -> None:
-        """Turn all waiting records into frames; the outbox decides when rows leave."""
+        """Turn all waiting records into frames; the buffers decides when rows leave."""
         if self._dirty:
             for target in self._channels:
                 self._build(target)
             self._dirty = False
 
-    def event(self, kind: Kind, body: bytes = b"", flags: int = 0, close: bool = False) -> None:
+    def event(self, kind: FrameKind, body: bytes = b"", flags: int = 0, close: bool = False) -> None:
         """Send an event on every channel, behind all records before it."""
         self.flush()
         for target in self._channels:
             frame = pack(kind, self.edge.id, self._writer, body, flags=flags)
-            self._outbox.add(self._destination[target], frame, close)
+            self._buffers.add(self._destination[target], frame, close)
 
 
 def _unpicklable(rows: list[Any]) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from headgate.job.status import Status
-from headgate.records.frames import Kind, pack, read_frames
+from headgate.records.frames import FrameKind, pack, read_frames
 from headgate.worker.inputs import Ends
-from headgate.worker.output import Outbox, Piece
+from headgate.worker.output import Piece, RowBuffers
 
 __all__ = ["Relay", "end_task"]
 
@@ -19,11 +19,11 @@ class Relay:
         self._destination = destination
         self._number, previous, self._next_width = task
         self._ends = Ends(previous)
-        self._outbox = Outbox(buffer_size)
+        self._buffers = RowBuffers(buffer_size)
 
     @property
     def bytes_out(self) -> int:
-        return self._outbox.bytes_out
+        return self._buffers.bytes_out
 
     def open(self) -> None:
         self.status = Status.RUNNING
@@ -31,16 +31,16 @@ class Relay:
 
     def receive(self, row: bytes | memoryview) -> None:
         first = next(read_frames(row))
-        if first.kind == Kind.END:  # ends come in rows of their own
+        if first.kind == FrameKind.END:  # ends come in rows of their own
             self._ends.add(first.writer)
             self._finish_if_ended()
         else:
             self.bytes_in += len(row)
-            self._outbox.add(self._destination, [row], close=True)
+            self._buffers.add(self._destination, [row], close=True)
 
     def _finish_if_ended(self) -> None:
         if self._ends.all and self.status is Status.RUNNING:
-            end_task(self._outbox, self._number, self._next_width)
+            end_task(self._buffers, self._number, self._next_width)
             self.status = Status.FINISHED
 
     def all_input_ended(self) -> bool:
@@ -56,10 +56,10 @@ class Relay:
         return 0
 
     def flush(self) -> None:
-        self._outbox.flush()
+        self._buffers.flush()
 
     def take(self) -> list[tuple[int, list[Piece]]]:
-        return self._outbox.take()
+        return self._buffers.take()
 
     def next_deadline(self) -> int | None:
         return None
@@ -71,8 +71,8 @@ class Relay:
         """A relay holds nothing."""
 
 
-def end_task(outbox: Outbox, number: int, next_width: int) -> None:
+def end_task(buffers: RowBuffers, number: int, next_width: int) -> None:
     """The physical end of a task: one row to every task of the next level, behind everything else."""
-    outbox.flush()
+    buffers.flush()
     for target in range(next_width):
-        outbox.add(target, pack(Kind.END, 0, number), close=True)
+        buffers.add(target, pack(FrameKind.END, 0, number), close=True)

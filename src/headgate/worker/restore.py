@@ -1,18 +1,30 @@
-"""What a new subtask starts from, read from storage: the way back of `snapshot_files`."""
+"""What a new subtask starts from, read from a snapshot: state of its key groups, its operator state, in-flight data.
+
+Runs in the worker, before the operators are opened; keyed state is read later, when a backend asks for it. The bytes
+are files on storage, or inside the handles (storage `jobmanager`, and snapshots of the local runtime and the harness).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 
+from headgate.api.functions import callable_of
+from headgate.checkpoint.assignment import assign_inflight, assign_keyed, check_inflight_chain, edge_mapping
 from headgate.checkpoint.commits import NO_COMMITS, Commits
-from headgate.checkpoint.handles import Payload, decode_handle
-from headgate.graph.plan import VertexPlan
+from headgate.checkpoint.handles import KeyedStateHandle, Payload, ReadPayload, decode_handle, read_inline
+from headgate.errors import IllegalState
+from headgate.graph.plan import InputEdge, VertexPlan
+from headgate.records.batch import Batch
+from headgate.records.frames import STAMPED, FrameKind
 from headgate.records.key_groups import key_group_range
-from headgate.state.operator import OperatorStateSnapshot, rescale
+from headgate.state.operator import OperatorStateSnapshot, RestoredOperatorState, rescale
 from headgate.state.parquet.operator import StoredOperatorTables, read_operator_tables
 from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
 from headgate.storage.manifest import Part, PieceKind, StatePiece
@@ -20,11 +32,23 @@ from headgate.storage.objects import ObjectStore
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
 from headgate.worker.backlog import CapturedFrame
-from headgate.worker.inflight import share_of
+from headgate.worker.inputs import decode
+from headgate.worker.keys import KeyReader
 from headgate.worker.local_copies import LocalCopies
-from headgate.worker.snapshot import OperatorRestore, SubtaskRestore
 
-__all__ = ["Payloads", "RestoreProgress", "VertexRestore", "operator_state_of", "read_restore"]
+__all__ = [
+    "OperatorRestore",
+    "Payloads",
+    "RestoreProgress",
+    "SubtaskRestore",
+    "VertexRestore",
+    "inflight_share",
+    "operator_state_of",
+    "read_restore",
+]
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Keep = Callable[[Batch], Mask]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +61,27 @@ class VertexRestore:
     operators: Mapping[str, Sequence[tuple[StatePiece, ...] | None]]
     claim: bool  # later increments may build on the restored files
     finished: bool = False  # the vertex had finished: its subtasks only send their ends
+    commits: Commits = NO_COMMITS  # up to the checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRestore:
+    """What one operator of one new subtask starts from."""
+
+    operator: RestoredOperatorState
+    keyed: tuple[KeyedStateHandle, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskRestore:
+    """What one new subtask starts from."""
+
+    checkpoint_id: int
+    operators: Mapping[str, OperatorRestore] = field(default_factory=dict)
+    read: ReadPayload = read_inline
+    claim: bool = False  # later increments may build on the restored files
+    frames: tuple[CapturedFrame, ...] = ()  # in-flight data, to be processed before any new row
+    finished: bool = False  # the subtask had finished: it only sends its ends
     commits: Commits = NO_COMMITS  # up to the checkpoint
 
 
@@ -119,38 +164,57 @@ def read_restore(
     reader = SnapshotReader(store)
     payloads = Payloads(store, restore.checkpoint_id, copies, progress)
     operators: dict[str, OperatorRestore] = {}
-    own = key_group_range(subtask, restore.max_parallelism, restore.parallelism)
     unchanged = all(len(old) == restore.parallelism for old in restore.operators.values())
     inflight: dict[str, list[list[CapturedFrame]]] = {}
     for operator_id, old in restore.operators.items():
+        keyed = _keyed_share(restore, subtask, operator_id, payloads, progress)
         left = [operator_state_of(reader, pieces) for pieces in old]
-        keyed = []
+        operators[operator_id] = OperatorRestore(rescale(left, restore.parallelism)[subtask], keyed)
         for index, pieces in enumerate(old):
-            for piece in pieces or ():
-                if piece.kind is PieceKind.KEYED and piece.key_groups is not None:
-                    shared = len(piece.key_groups.intersect(own))
-                    if shared:
-                        for part in piece.parts:
-                            payloads.add(part, operator_id, index, len(old))
-                        progress.total += piece.size * shared // len(piece.key_groups)
-                        keyed.append(decode_handle(piece.description))
-                elif piece.kind is PieceKind.CHANNEL and (not unchanged or index == subtask):
+            if not unchanged or index == subtask:
+                for piece in _of_kind(pieces, PieceKind.CHANNEL):
                     inflight.setdefault(operator_id, [[] for _ in old])[index] += _frames(reader, piece)
-        operators[operator_id] = OperatorRestore(rescale(left, restore.parallelism)[subtask], tuple(keyed))
-    claim = restore.claim and unchanged
-    frames = share_of(plan, subtask, inflight)
     return SubtaskRestore(
-        restore.checkpoint_id, operators, payloads.read, claim, frames, restore.finished, restore.commits
+        restore.checkpoint_id,
+        operators,
+        payloads.read,
+        restore.claim and unchanged,
+        inflight_share(plan, subtask, inflight),
+        restore.finished,
+        restore.commits,
     )
+
+
+def _keyed_share(
+    restore: VertexRestore, subtask: int, operator_id: str, payloads: Payloads, progress: RestoreProgress
+) -> tuple[KeyedStateHandle, ...]:
+    """The handles that hold key groups of one new subtask (SPEC R3.4); their payloads can be read from now on."""
+    old = [
+        [(piece, piece.key_groups) for piece in _of_kind(pieces, PieceKind.KEYED) if piece.key_groups is not None]
+        for pieces in restore.operators[operator_id]
+    ]
+    ranges = [[groups for _, groups in pieces] for pieces in old]
+    handles = []
+    for part in assign_keyed(ranges, restore.max_parallelism, restore.parallelism)[subtask]:
+        piece, groups = old[part.subtask][part.handle]
+        for stored in piece.parts:
+            payloads.add(stored, operator_id, part.subtask, len(old))
+        progress.total += piece.size * len(part.key_groups) // len(groups)
+        handles.append(decode_handle(piece.description))
+    return tuple(handles)
+
+
+def _of_kind(pieces: tuple[StatePiece, ...] | None, kind: PieceKind) -> list[StatePiece]:
+    return [piece for piece in pieces or () if piece.kind is kind]
 
 
 def operator_state_of(reader: SnapshotReader, pieces: tuple[StatePiece, ...] | None) -> OperatorStateSnapshot | None:
     """The operator state that a subtask left, if any."""
-    for piece in pieces or ():
-        if piece.kind is PieceKind.OPERATOR and piece.description:
-            described = msgspec.msgpack.decode(piece.description, type=StoredOperatorTables)
-            return read_operator_tables(described, {part.id: reader.read(part.handle) for part in piece.parts})
-        if piece.kind is PieceKind.OPERATOR and piece.parts:
+    for piece in _of_kind(pieces, PieceKind.OPERATOR):
+        if piece.description:
+            tables = msgspec.msgpack.decode(piece.description, type=StoredOperatorTables)
+            return read_operator_tables(tables, {part.id: reader.read(part.handle) for part in piece.parts})
+        if piece.parts:
             return msgspec.msgpack.decode(reader.read(piece.parts[0].handle), type=OperatorStateSnapshot)
     return None
 
@@ -159,3 +223,74 @@ def _frames(reader: SnapshotReader, piece: StatePiece) -> list[CapturedFrame]:
     if not piece.parts:
         return []
     return msgspec.msgpack.decode(reader.read(piece.parts[0].handle), type=list[CapturedFrame])
+
+
+# ---- in-flight data -----------------------------------------------------------------------------------------------
+
+
+def inflight_share(
+    plan: VertexPlan, subtask: int, stored: Mapping[str, Sequence[Sequence[CapturedFrame]]]
+) -> tuple[CapturedFrame, ...]:
+    """The frames that one new subtask processes first (SPEC R6.7); `stored` has those of every old subtask, by operator.
+
+    A frame that several new subtasks read is cut down to the records that are theirs: it must stay cut when another
+    checkpoint stores it again.
+    """
+    vertex = plan.vertex
+    check_inflight_chain(vertex.name, vertex.head.id, [op for op, old in stored.items() if any(old)])
+    frames: list[CapturedFrame] = []
+    for old in stored.values():
+        by_edge = sorted({frame.edge for one in old for frame in one})
+        for edge_id in by_edge:
+            edge = _edge(plan, edge_id)
+            shares = assign_inflight(edge_mapping(edge.ship), len(old), vertex.parallelism, vertex.max_parallelism)
+            for part in shares[subtask]:
+                own = [frame for frame in old[part.subtask] if frame.edge == edge_id]
+                frames += _filtered(own, edge, _keep(plan, edge, subtask)) if part.filtered else own
+    return tuple(frames)
+
+
+def _edge(plan: VertexPlan, edge_id: int) -> InputEdge:
+    for edge in plan.inputs:
+        if edge.id == edge_id:
+            return edge
+    raise IllegalState(
+        f"the checkpoint has in-flight data of edge {edge_id} in front of '{plan.vertex.name}', which the program does not have "
+        "any more: the shape of the job has changed; restore from a savepoint, which has no in-flight data"
+    )
+
+
+def _keep(plan: VertexPlan, edge: InputEdge, subtask: int) -> Keep:
+    """Which records of an edge belong to a subtask."""
+    vertex, key = plan.vertex, edge.partitioning.key
+    assert key is not None, "only edges with a key are filtered"
+    keys = KeyReader(key, vertex.max_parallelism)
+    if edge.ship == "hash":
+        own = key_group_range(subtask, vertex.max_parallelism, vertex.parallelism)
+
+        def in_range(batch: Batch) -> Mask:
+            groups = keys.groups(batch)
+            return (groups >= own.start) & (groups <= own.end)
+
+        return in_range
+    choose = callable_of(edge.partitioning.partitioner, "partition", "partition_custom()")
+    return lambda batch: np.array([choose(key, vertex.parallelism) == subtask for key in keys.keys(batch)], bool)
+
+
+def _filtered(frames: Iterable[CapturedFrame], edge: InputEdge, keep: Keep) -> list[CapturedFrame]:
+    kept = []
+    for frame in frames:
+        batch = decode(frame, edge.type)
+        batch = batch.slice(frame.skip, len(batch) - frame.skip)
+        chosen = np.flatnonzero(keep(batch)) if len(batch) else np.array([], np.int64)
+        if len(chosen):
+            kept.append(_encoded(frame, batch.select(chosen)))
+    return kept
+
+
+def _encoded(frame: CapturedFrame, batch: Batch) -> CapturedFrame:
+    body = batch.arrow().serialize().to_pybytes() if frame.kind == FrameKind.ARROW else pickle.dumps(batch.rows(), 5)
+    if frame.flags & STAMPED:
+        assert batch.timestamps is not None
+        body = len(batch).to_bytes(8, "little") + batch.timestamps.tobytes() + body
+    return CapturedFrame(frame.edge, frame.writer, frame.kind, frame.flags, 0, body)

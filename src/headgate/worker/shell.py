@@ -7,9 +7,9 @@ reads, and Spark holds the writers.
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
-import resource
 import socket
 import sys
 import threading
@@ -17,11 +17,11 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 
 from headgate.control.channel import ControlAddress, ControlClient
@@ -37,20 +37,21 @@ from headgate.control.messages import (
     Running,
 )
 from headgate.errors import JobCancelled, WorkerLost
-from headgate.graph.plan import Settings, VertexPlan
-from headgate.storage.layout import subtask_owner
-from headgate.worker.coordinator_link import CheckpointLink, CheckpointMessage
+from headgate.graph.plan import Settings
+from headgate.job.status import Status
+from headgate.worker.checkpoints import CheckpointLink, CheckpointMessage
 from headgate.worker.failures import describe
-from headgate.worker.local_copies import LocalCopies
 from headgate.worker.local_state import remove_dead_attempts
 from headgate.worker.output import Piece
-from headgate.worker.restore import RestoreProgress, VertexRestore, read_restore
-from headgate.worker.snapshot_writer import SnapshotWriter, WorkerStorage
-from headgate.worker.subtask import Relay, Status, Subtask
+from headgate.worker.relay import Relay
+from headgate.worker.restore import RestoreProgress
+from headgate.worker.subtask import Subtask
+from headgate.worker.task import TaskDescriptor, make_snapshot_writer, make_task
 
 __all__ = ["ROW_SCHEMA", "LevelTask", "process_mark"]
 
 ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("payload", pa.binary())])
+_log = logging.getLogger("headgate.worker")
 _MAX_YIELD = 8 << 20
 _SLICE_BYTES = 2 << 20
 _LONGEST_WAIT = 1.0
@@ -156,6 +157,7 @@ class Shell:
         self._times = _Times()
         self.restore = RestoreProgress()
         self._said_finished = False
+        self._process = psutil.Process()
         self._limit = 256  # records in a slice, adapted to the time it takes
 
     # --- services of the subtask ------------------------------------------------------------------------------------
@@ -365,7 +367,9 @@ class Shell:
         times, task = self._times, self._task
         if task is None:
             restore = self.restore
-            return Metrics(0, 0, 0, 0, 0, 0, 0, 0, _resident_bytes(), restore.done, restore.total, restore.local)
+            return Metrics(
+                0, 0, 0, 0, 0, 0, 0, 0, self._process.memory_info().rss, restore.done, restore.total, restore.local
+            )
         return Metrics(
             records_in=task.records_in,
             records_out=task.records_out,
@@ -375,7 +379,7 @@ class Shell:
             back_pressured_ms=int(times.back_pressured * 1000),
             idle_ms=int(times.idle * 1000),
             queued_bytes=self.inflow.queued_bytes + task.queued_bytes,
-            resident_bytes=_resident_bytes(),
+            resident_bytes=self._process.memory_info().rss,
             restored_bytes=self.restore.done,
             restore_bytes=self.restore.total,
             restored_locally=self.restore.local,
@@ -407,22 +411,12 @@ def _as_batch(rows: list[tuple[int, list[Piece]]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([dst for dst, _ in rows], pa.int32()), payload], schema=ROW_SCHEMA)
 
 
-def _resident_bytes() -> int:
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    except OSError:  # not Linux: the peak is the best there is
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 @dataclass(frozen=True, slots=True)
 class LevelTask:
-    """The function of one level's Spark stage; a task finds its subtask by its partition."""
+    """The function of one level's Spark stage; a task is found by its partition."""
 
-    level: int
-    part: bytes  # pickled `plan.task_part`
+    tasks: bytes  # pickled list[TaskDescriptor]
     address: ControlAddress
-    job_id: str
-    attempt: int
     control_timeout: float
     path: tuple[str, ...] = ()  # where the driver finds modules, if workers see the same files
     archive: str | None = None  # else: the name of the archive with the program's own modules
@@ -438,17 +432,19 @@ class LevelTask:
         """The whole life of one task."""
         sys.setswitchinterval(0.0005)  # three threads share the GIL; the default hands over only every 5 ms
         self._extend_path()
-        part: dict[str, Any] = pickle.loads(self.part)
-        settings: Settings = part["settings"]
-        shell = Shell(settings, part["next_width"])
-        register = Register(self.level, index, self.attempt, socket.gethostname(), os.getpid())
+        descriptor: TaskDescriptor = pickle.loads(self.tasks)[index]
+        job_id, attempt, level = descriptor.job_id, descriptor.attempt, descriptor.level
+        shell = Shell(descriptor.settings, descriptor.next_width)
+        register = Register(level, index, attempt, socket.gethostname(), os.getpid())
         shell.connect(self.address, register, self.control_timeout)
         task: Subtask | Relay | None = None
-        with _marked(process_mark(self.job_id, self.attempt)):
+        with _marked(process_mark(job_id, attempt)):
             try:
-                reading = shell.read if self.level else shell.skip
+                reading = shell.read if level else shell.skip
                 threading.Thread(target=reading, args=(batches,), name="headgate-reader", daemon=True).start()
-                task = self._task(part, index, shell, settings)
+                remove_dead_attempts(descriptor.settings.tmp_dir, job_id, attempt)
+                shell.checkpoints.writer = make_snapshot_writer(descriptor, shell.client.send)
+                task = make_task(descriptor, shell, progress=shell.restore)
                 yield from shell.run(task)
             except (GeneratorExit, JobCancelled):  # Spark or the driver stops this task
                 shell.end_process_in(_CANCEL_GRACE)
@@ -456,7 +452,7 @@ class LevelTask:
                 shell.client.close()
                 raise
             except BaseException as error:
-                failure = describe(error, part["names"][index])
+                failure = describe(error, descriptor.name)
                 shell.client.send(failure)  # before close(), which may hang
                 shell.end_process_in(_FAILURE_GRACE)
                 _close_quietly(task)
@@ -473,32 +469,6 @@ class LevelTask:
             path.append(SparkFiles.get(self.archive))
         if path:
             sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
-
-    def _task(self, part: dict[str, Any], index: int, shell: Shell, settings: Settings) -> Subtask | Relay:
-        remove_dead_attempts(settings.tmp_dir, self.job_id, self.attempt)
-        slot = part["slots"][index]
-        numbers = (index, part["previous_width"], part["next_width"])
-        if slot.relay:
-            return Relay(part["relays"][slot.vertex] + slot.subtask, numbers, settings.buffer_size)
-        plan: VertexPlan = pickle.loads(part["vertices"][slot.vertex])
-        vertex = plan.vertex
-        info = plan.task_info(slot.subtask, self.attempt, self.job_id)
-        storage: WorkerStorage | None = part["storage"]
-        copies = LocalCopies(settings.copies_dirs, self.job_id, slot.subtask, vertex.parallelism)
-        if storage is not None:
-            shell.checkpoints.writer = SnapshotWriter(
-                storage,
-                subtask_owner(vertex.id, slot.subtask),
-                shell.client.send,
-                copies=copies if settings.write_copies else None,
-            )
-        given: VertexRestore | None = part["restore"].get(slot.vertex)
-        restore = None
-        if given is not None:
-            usable = copies if settings.restore_from_copies else None
-            restore = read_restore(given, slot.subtask, plan, copies=usable, progress=shell.restore)
-        staging = None if storage is None else storage.staging
-        return Subtask(plan, slot.subtask, replace(settings, staging=staging), shell, info, numbers, restore)
 
 
 def process_mark(job_id: str, attempt: int) -> str:
@@ -530,4 +500,4 @@ def _close_quietly(task: Subtask | Relay | None) -> None:
         try:
             task.close()
         except Exception as error:
-            os.write(2, f"headgate worker {os.getpid()}: close() failed as well: {error}\n".encode())
+            _log.warning("worker %d: close() failed as well: %s", os.getpid(), error)

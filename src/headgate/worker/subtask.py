@@ -9,10 +9,14 @@ steps; `take_snapshots` and `take_declines` give what is to be written and repor
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import msgspec
+
 from headgate.checkpoint.barriers import (
+    AlignmentMetrics,
     BarrierHandler,
     BarrierTracker,
     Block,
@@ -30,24 +34,54 @@ from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.checkpoint.types import Barrier, SavepointFormat, SnapshotType
 from headgate.control.messages import HoldWriter
 from headgate.errors import IllegalState
-from headgate.graph.plan import InputEdge, Settings, VertexPlan
-from headgate.graph.task_info import TaskInfo
+from headgate.graph.plan import InputEdge, Settings, TaskInfo, VertexPlan
+from headgate.ids import OperatorId
 from headgate.job.status import Status
 from headgate.records.batch import Batch
-from headgate.records.frames import DRAIN, Kind
+from headgate.records.frames import DRAIN, FrameKind
 from headgate.state.backend import SnapshotKind
-from headgate.worker.backlog import Waiting
+from headgate.worker.backlog import CapturedFrame, Waiting
 from headgate.worker.chain import OperatorChain
 from headgate.worker.inputs import DATA, Channel, ChannelId, Inputs, decode, skipped
-from headgate.worker.operators.base import Operator, Receiver
-from headgate.worker.output import EdgeWriter, Outbox, Piece
-from headgate.worker.relay import Relay, end_task
-from headgate.worker.services import SubtaskServices
-from headgate.worker.snapshot import SnapshotInProgress, SubtaskRestore
+from headgate.worker.operators.base import Operator, OperatorSnapshot, Receiver, SubtaskServices
+from headgate.worker.output import EdgeWriter, Piece, RowBuffers
+from headgate.worker.relay import end_task
+from headgate.worker.restore import SubtaskRestore
 
-__all__ = ["Relay", "Status", "Subtask", "SubtaskServices"]
+__all__ = ["SnapshotInProgress", "Subtask"]
 
 _FORCED_ALIGNED = ("forward", "rescale", "broadcast")
+
+
+@dataclass(slots=True)
+class SnapshotInProgress:
+    """A snapshot whose synchronous part is done; of an unaligned one, in-flight data is still being captured.
+
+    The rest, serialising and writing, is done outside the subtask, while records go on.
+    """
+
+    barrier: Barrier
+    operators: list[OperatorSnapshot]
+    metrics: AlignmentMetrics
+    finished: bool = False  # the subtask had seen its last record
+    finished_on_restore: bool = False  # it was restored as finished: it has no state and never ran
+    sync_ms: int = 0
+    capturing: bool = False
+    captured: list[CapturedFrame] = field(default_factory=list)
+    cancelled: bool = False
+
+    def capture_complete(self, frames: list[CapturedFrame], metrics: AlignmentMetrics) -> None:
+        """All in-flight data has been captured."""
+        self.captured, self.capturing = frames, False
+        stored = sum(len(frame.body) for frame in frames)
+        self.metrics = msgspec.structs.replace(metrics, persisted_bytes=stored)
+
+    def cancel(self) -> None:
+        """Release what the snapshot holds."""
+        self.cancelled = True
+        for operator in self.operators:
+            if operator.keyed is not None:
+                operator.keyed.cancel()
 
 
 class Subtask:
@@ -56,19 +90,19 @@ class Subtask:
     def __init__(
         self,
         plan: VertexPlan,
-        index: int,
+        info: TaskInfo,
         settings: Settings,
         services: SubtaskServices,
-        info: TaskInfo,
-        task: tuple[int, int, int],
+        place: tuple[int, int, int],
         restore: SubtaskRestore | None = None,
     ) -> None:
-        """`task` = (own number in the level, tasks in the level before, tasks in the level after)."""
+        """`place` = (own number in the level, tasks in the level before, tasks in the level after)."""
         self.status = Status.CREATED
         self.records_in = 0
         self.data_finished = False  # the last record is through, and the operators have been finished
         self._settings, self._services = settings, services
-        self._number, previous, self._next_width = task
+        self._number, previous, self._next_width = place
+        index = info.subtask
         channels = [channel for edge in plan.inputs for channel in _channels(edge, index)]
         self._inputs = Inputs(channels, previous, settings.alignment_memory, settings.tmp_dir)
         restored = self._inputs.restore(restore.frames) if restore else []
@@ -77,9 +111,9 @@ class Subtask:
         self._open_channels = self._open_data = len(channels)
         self._batch: tuple[Channel, Waiting, Batch] | None = None  # what is being worked off, in slices
         self._at = 0
-        self._outbox = Outbox(settings.buffer_size)
+        self._buffers = RowBuffers(settings.buffer_size)
         random = Random(f"{info.job_id}/{plan.vertex.id}/{index}")
-        self._writers = [EdgeWriter(out, index, plan.vertex.parallelism, self._outbox, random) for out in plan.outputs]
+        self._writers = [EdgeWriter(out, index, plan.vertex.parallelism, self._buffers, random) for out in plan.outputs]
         edges: dict[int, Receiver] = {writer.edge.id: writer.emit for writer in self._writers}
         self._chain = OperatorChain(plan.vertex, info, settings, services, edges, restore)
         self._receivers: dict[int, Receiver] = {i: self._chain.receiver(i) for i in sorted({c.input for c in channels})}
@@ -117,8 +151,8 @@ class Subtask:
 
     def _tell_end_of_data(self, drain: bool = True) -> None:
         for writer in self._writers:
-            writer.event(Kind.END_OF_DATA, flags=DRAIN if drain else 0)
-        self._outbox.flush()
+            writer.event(FrameKind.END_OF_DATA, flags=DRAIN if drain else 0)
+        self._buffers.flush()
         self.data_finished = True
         self._end_if_done()
 
@@ -127,8 +161,8 @@ class Subtask:
         if self.status is not Status.RUNNING or not self.data_finished or self._open_channels or not self._committed:
             return
         for writer in self._writers:
-            writer.event(Kind.END_OF_PARTITION)
-        end_task(self._outbox, self._number, self._next_width)
+            writer.event(FrameKind.END_OF_PARTITION)
+        end_task(self._buffers, self._number, self._next_width)
         self.status = Status.FINISHED
 
     @property
@@ -162,7 +196,7 @@ class Subtask:
         return self._chain.operators
 
     @property
-    def operator_ids(self) -> list[str]:
+    def operator_ids(self) -> list[OperatorId]:
         """The ids of its operators, in the order of the chain."""
         return [operator.operator.id for operator in self._chain.operators]
 
@@ -189,11 +223,11 @@ class Subtask:
         """Take a row; its frames wait for their turn."""
         now = self._services.now()
         for channel, frame in self._inputs.read(row):
-            if frame.kind == Kind.BARRIER:
+            if frame.kind == FrameKind.BARRIER:
                 self._obey(self._gate.on_barrier_read(channel.id, Barrier.decode(frame.body), now))
-            elif frame.kind == Kind.CANCEL_MARKER:
+            elif frame.kind == FrameKind.CANCEL_MARKER:
                 self._obey(self._gate.on_cancel_marker_read(channel.id, _checkpoint_id(frame), now))
-            elif frame.kind == Kind.END_OF_PARTITION:
+            elif frame.kind == FrameKind.END_OF_PARTITION:
                 self._obey(self._gate.on_end_of_partition_read(channel.id, now))
         if self._inputs.has_backlog and self._inputs.blocked_bytes > self._settings.alignment_limit:
             self._obey(self._gate.on_limit_exceeded())
@@ -257,15 +291,15 @@ class Subtask:
 
     def _event(self, channel: Channel, frame: Waiting) -> None:
         now = self._services.now()
-        if frame.kind == Kind.BARRIER:
+        if frame.kind == FrameKind.BARRIER:
             self._obey(self._gate.on_barrier(channel.id, Barrier.decode(frame.body), now))
-        elif frame.kind == Kind.CANCEL_MARKER:
+        elif frame.kind == FrameKind.CANCEL_MARKER:
             self._obey(self._gate.on_cancel_marker(channel.id, _checkpoint_id(frame), now))
-        elif frame.kind == Kind.END_OF_DATA:
+        elif frame.kind == FrameKind.END_OF_DATA:
             self._open_data -= 1
             if self._open_data == 0 and not self.data_finished and frame.flags & DRAIN:
                 self._finish_data()
-        elif frame.kind == Kind.END_OF_PARTITION:
+        elif frame.kind == FrameKind.END_OF_PARTITION:
             self._obey(self._gate.on_end_of_partition(channel.id, now))
             if not channel.restored:
                 self._open_channels -= 1
@@ -357,7 +391,7 @@ class Subtask:
                     self._declines.append(instruction)
                 case SendCancelMarker(checkpoint_id):
                     for writer in self._writers:
-                        writer.event(Kind.CANCEL_MARKER, checkpoint_id.to_bytes(8, "little"), close=True)
+                        writer.event(FrameKind.CANCEL_MARKER, checkpoint_id.to_bytes(8, "little"), close=True)
 
     def _snapshot(self, instruction: TakeSnapshot) -> None:
         barrier = instruction.barrier
@@ -379,7 +413,7 @@ class Subtask:
 
     def _send_barrier(self, barrier: Barrier) -> None:
         for writer in self._writers:
-            writer.event(Kind.BARRIER, barrier.encode(), close=True)
+            writer.event(FrameKind.BARRIER, barrier.encode(), close=True)
         self._flush_at = None
 
     def _capture_complete(self, instruction: CaptureComplete) -> None:
@@ -404,17 +438,17 @@ class Subtask:
 
     @property
     def bytes_out(self) -> int:
-        return self._outbox.bytes_out
+        return self._buffers.bytes_out
 
     def take(self) -> list[tuple[int, list[Piece]]]:
         """Rows that are ready to leave: (task of the next level, pieces)."""
-        return self._outbox.take()
+        return self._buffers.take()
 
     def flush(self) -> None:
         """Let everything that waits for its buffer to fill leave now."""
         for writer in self._writers:
             writer.flush()
-        self._outbox.flush()
+        self._buffers.flush()
         self._flush_at = None
 
     def _flush_if_due(self) -> None:

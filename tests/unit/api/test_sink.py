@@ -1,14 +1,12 @@
 """Sinks with writer and committer: SPEC R9.3, as SinkV2CommitterOperatorTest has it."""
 
 import pytest
-from rig import plan_of, subtask
 
 from headgate.api.sink import Committer, Sink, SinkWriter
 from headgate.checkpoint.commits import Commits
-from headgate.checkpoint.types import Barrier
 from headgate.errors import HeadgateError, InvalidArgument
 from headgate.worker.failures import OperatorFailure, describe
-from headgate.worker.snapshot import assign_state
+from rig import plan_of, restore_of, snapshot_of, subtask
 
 LOG = []
 
@@ -83,8 +81,7 @@ def task_of(sink, last=6, **conf):
 
 
 def barrier(task, checkpoint_id):
-    task.trigger(Barrier(checkpoint_id, 0))
-    return task.take_snapshots()[0].finish()
+    snapshot_of(task, checkpoint_id)
 
 
 def test_committed_when_the_checkpoint_is_complete():
@@ -121,14 +118,6 @@ def test_a_notification_that_was_missed_does_not_change_the_number():
     assert committed() == [((1, 2), 7, 0), ((3, 4), 9, 0)]
 
 
-def restored(task_state, plan, commits):
-    from dataclasses import replace
-
-    states = {state.operator_id: [state] for state in task_state.operators}
-    (share,) = assign_state(states, dict.fromkeys(states, 128), 1, task_state.checkpoint_id)
-    return replace(share, commits=commits)
-
-
 def test_a_restore_commits_again_under_the_same_numbers_before_it_writes():
     plan = plan_of(lambda env: env.from_sequence(1, 6).sink_to(Notes()))
     task = subtask(plan, "Sequence")
@@ -136,15 +125,9 @@ def test_a_restore_commits_again_under_the_same_numbers_before_it_writes():
     task.step(2)
     barrier(task, 1)
     task.step(2)
-    state = barrier(task, 2)
+    restore = restore_of(2, [snapshot_of(task, 2)], commits=Commits().add(1, 7).add(2, 9))
     LOG.clear()
-    from rig import Services, vertex_plan
-
-    from headgate.worker.subtask import Subtask
-
-    part = vertex_plan(plan, "Sequence")
-    share = restored(state, plan, Commits().add(1, 7).add(2, 9))
-    again = Subtask(part, 0, plan.settings, Services(), part.task_info(0, 1, "0" * 32), (0, 0, 0), share)
+    again = subtask(plan, "Sequence", attempt=1, restore=restore)
     again.open()
     assert LOG == [("commit", (1, 2), 7, 0), ("commit", (3, 4), 9, 0), ("writer", 0, ["kept"])]
 
@@ -188,14 +171,8 @@ def test_the_last_records_are_committed_at_once_without_checkpoints():  # SPEC R
 def test_and_with_the_final_checkpoint_otherwise():  # SPEC R9.3 testHandleEndInputInStreamingMode
     from dataclasses import replace
 
-    from rig import Services, vertex_plan
-
-    from headgate.worker.subtask import Subtask
-
     plan = plan_of(lambda env: env.from_sequence(1, 6).sink_to(Notes()))
-    part = vertex_plan(plan, "Sequence")
-    settings = replace(plan.settings, final_checkpoint=True)
-    task = Subtask(part, 0, settings, Services(), part.task_info(0, 0, "0" * 32), (0, 0, 0))
+    task = subtask(plan, "Sequence", settings=replace(plan.settings, final_checkpoint=True))
     task.open()
     while not task.data_finished:
         task.step(10)
@@ -232,38 +209,27 @@ def test_only_a_sink():
 
 def prepared_by(subtasks, plan):
     """What subtasks keep that have prepared for checkpoints 1 and 2, which are not complete."""
-    from headgate.worker.snapshot import assign_state as assign
-
-    states = {}
+    states = []
     for index in range(subtasks):
         task = subtask(plan, "Sequence", index)
         task.open()
         task.step(2)
         barrier(task, 1)
         task.step(2)
-        for state in barrier(task, 2).operators:
-            states.setdefault(state.operator_id, []).append(state)
+        states.append(snapshot_of(task, 2))
     LOG.clear()
-    return lambda parallelism: assign(states, dict.fromkeys(states, 128), parallelism, 2)
+    return states
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (3, 2), (2, 3)])
 def test_a_rescale_keeps_together_and_in_order_what_a_subtask_prepared(before, after):  # SPEC R9.3
-    from dataclasses import replace
-
-    from rig import Services, vertex_plan
-
-    from headgate.worker.subtask import Subtask
-
     def program(parallelism):
         return plan_of(lambda env: env.set_parallelism(parallelism).from_sequence(1, 60).sink_to(Notes()))
 
-    shares = prepared_by(before, program(before))(after)
+    restore = restore_of(2, prepared_by(before, program(before)), after, Commits().add(1, 7).add(2, 9))
     plan, seen = program(after), []
-    for index, share in enumerate(shares):
-        part = vertex_plan(plan, "Sequence")
-        share = replace(share, commits=Commits().add(1, 7).add(2, 9))
-        task = Subtask(part, index, plan.settings, Services(), part.task_info(index, 1, "0" * 32), (0, 0, 0), share)
+    for index in range(after):
+        task = subtask(plan, "Sequence", index, attempt=1, restore=restore)
         task.open()
         numbers = {}
         for records, number, _ in committed():

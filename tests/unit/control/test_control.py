@@ -136,7 +136,8 @@ def test_the_first_message_must_be_register(driver):
 def test_a_failure_arrives_before_the_connection_ends(driver):
     client = connect(driver.server.address)
     driver.hear()
-    client.fail(Failed("broken", "trace"))
+    client.send(Failed("broken", "trace"))
+    client.close()
     assert driver.hear()[1] == Failed("broken", "trace")
     assert driver.lost.get(timeout=10) == WorkerKey(3, 0, 1)
 

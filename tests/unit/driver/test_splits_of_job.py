@@ -2,7 +2,9 @@
 
 import pickle
 import queue
+from collections import deque
 from contextlib import closing
+from random import Random
 
 import pytest
 
@@ -13,11 +15,18 @@ from headgate.checkpoint.splits import Assignment, SplitAssigner
 from headgate.config import Configuration
 from headgate.control.channel import ControlClient, ControlServer, WorkerKey
 from headgate.control.messages import AskForSplit, AssignSplits, Register, Running
-from headgate.driver.job_checkpoints import JobCheckpoints
+from headgate.driver.cluster import WorkerMessage
+from headgate.driver.job_master import JobMaster
 from headgate.driver.services import DriverIo
 from headgate.driver.splits import Splits
 from headgate.ids import new_job_id
+from headgate.job.events import StartRequested
+from headgate.job.machine import Phase
+from headgate.job.restart import NoRestart
+from headgate.job.status import JobStatus
 from headgate.records.batch import Batch
+from headgate.testing.simulation.cluster import SimulatedIo
+from headgate.testing.storage_faults import MemoryStore
 
 
 class Bounded(DynamicSource):
@@ -156,33 +165,47 @@ def test_restored_splits_that_have_an_owner_now_are_not_lost(early):
         assert driver.assignments(0) == [([10], False), ([], True)]
 
 
-def test_a_message_for_a_worker_that_has_not_connected_fails_the_attempt():  # DESIGN 12
-    plan = plan_of(owned=False)
-    failures = []
-    sent = []
+class Wire:
+    """A cluster that remembers what was sent."""
 
-    class Server:
-        def send(self, worker, message):
-            sent.append((worker.index, message))
+    def __init__(self):
+        self.sent = []
 
-    checkpoints = JobCheckpoints(
-        plan,
-        new_job_id(),
-        Configuration(),
-        Server(),
-        lambda call: call(),
-        lambda: None,
-        failures.append,
-        failures.append,
-    )
-    task, message = [TaskId(plan.graph.vertices[0].id, subtask) for subtask in (0, 1)], AssignSplits(b"", no_more=True)
-    checkpoints._send(task[0], message)  # no attempt runs: nobody could have been meant
-    checkpoints.start_attempt(0)
-    checkpoints.on_message(WorkerKey(0, 0, 1), Register(0, 1, 0, "here", 1))
-    checkpoints._send(task[1], message)
-    assert (sent, failures) == ([(1, message)], [])
-    checkpoints._send(task[0], message)
-    assert sent == [(1, message)]
-    assert failures == [
+    def open(self):
+        pass
+
+    def wait_for_slots(self, plan, given_up):
+        pass
+
+    def submit(self, submission):
+        pass
+
+    def send(self, attempt, worker, message):
+        self.sent.append((worker, message))
+
+    def stop(self, attempt, reason):
+        pass
+
+
+def test_a_message_for_a_worker_that_has_not_connected_fails_the_attempt():
+    plan, wire, events = plan_of(owned=False), Wire(), deque([StartRequested()])
+    io = SimulatedIo(lambda: 1000, MemoryStore(), Random(1), lambda: None)
+    master = JobMaster(plan, new_job_id(), Configuration(), NoRestart(), wire, events.append, io=io)
+    tasks = [TaskId(plan.graph.vertices[0].id, subtask) for subtask in (0, 1)]
+    message = AssignSplits(b"", no_more=True)
+    master._send(tasks[0], message)  # no attempt runs: no subtask could have been meant
+    while master.machine.phase is not Phase.RUNNING:
+        while events:
+            master.handle(events.popleft())
+        while io.starts.waiting:
+            io.starts.run()
+    master.handle(WorkerMessage(0, (0, 1), Register(0, 1, 0, "here", 1)))
+    master._send(tasks[1], message)
+    assert (wire.sent, master._failures) == ([((0, 1), message)], [])
+    master._send(tasks[0], message)
+    assert wire.sent == [((0, 1), message)]
+    (failure,) = master._failures
+    assert failure.message == (
         "AssignSplits was sent to Source -> Print (1/2), which has not connected yet; report this as a bug"
-    ]
+    )
+    assert master.machine.status is JobStatus.FAILING

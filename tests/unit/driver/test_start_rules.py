@@ -58,7 +58,6 @@ def service(env, store, **options):
         settings,
         send=unused,
         call=unused,
-        pump=unused,
         fail=unused,
         stand_down=unused,
         io=io,
@@ -104,7 +103,7 @@ def test_a_resumed_job_adopts_the_stored_max_parallelism():  # SPEC R3.3
     assert key_groups(program(100).job_plan()) == 256
     resumed = service(program(100), store, headgate__resume="true")
     assert key_groups(resumed.plan) == 128
-    restore = resumed.start_attempt(0)
+    restore = resumed.start_attempt(0, resumed.choose())
     assert {one.max_parallelism for one in restore.values()} >= {128}
 
 
@@ -120,7 +119,7 @@ def test_a_max_parallelism_that_the_program_sets_is_not_replaced():  # SPEC R3.3
     completed(program(2), store)
     resumed = service(program(2, max_parallelism=64), store, headgate__resume="true")
     with pytest.raises(IllegalState, match=r"'keyed' was stored with 128, the program sets 64"):
-        resumed.start_attempt(0)
+        resumed.start_attempt(0, resumed.choose())
 
 
 @pytest.mark.parametrize(("max_parallelism", "code"), [(None, 0), (64, 1)])
@@ -144,7 +143,7 @@ def test_a_graph_whose_finished_vertices_come_first_is_restored():  # SPEC R4.5
     store = MemoryStore()
     snapshot_of(program(), store, "/data/other", finished={"source"})
     started = service(program(), store, execution__state_recovery__path="/data/other")
-    restore = started.start_attempt(0)
+    restore = started.start_attempt(0, started.choose())
     assert [one.finished for _, one in sorted(restore.items())] == [True, False, False]
 
 
@@ -157,10 +156,10 @@ def test_a_finished_vertex_behind_a_new_source_is_refused():  # SPEC R4.5
         match=r"vertex 'keyed' was fully finished in the checkpoint, but its predecessor 'Sequence Source' over an all-to-all "
         r"edge is running: .* give 'keyed' a new uid",
     ):
-        started.start_attempt(0)
+        started.start_attempt(0, started.choose())
 
 
-# --- DESIGN 6: storage that cannot keep an old driver out -------------------------------------------------------------
+# --- storage that cannot keep an old driver out -----------------------------------------------------------------------
 
 
 def test_a_sink_that_commits_needs_storage_that_can_fence(tmp_path):
@@ -216,4 +215,4 @@ def test_a_resumed_job_can_prefer_its_checkpoint_to_a_newer_savepoint(options, r
     log.complete(snapshot_of(env, store))
     log.complete(snapshot_of(env, store, "/data/savepoint", type=SnapshotType.SYNC_SAVEPOINT, number=2))
     resumed = service(env, store, headgate__resume="true", **options)
-    assert {one.checkpoint_id for one in resumed.start_attempt(0).values()} == {restored}
+    assert {one.checkpoint_id for one in resumed.start_attempt(0, resumed.choose()).values()} == {restored}

@@ -1,9 +1,9 @@
 """Expired state that nobody reads goes away while the job runs (SPEC R2.5, and beyond it)."""
 
 import pytest
-from rig import Services, data, plan_of, subtask, work_off
 
 from headgate import KeyedProcessFunction, StateTtlConfig, Time, ValueStateDescriptor
+from rig import Services, data, plan_of, subtask, work_off
 
 
 class WriteOnce(KeyedProcessFunction):

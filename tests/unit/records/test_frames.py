@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.records.frames import DRAIN, HEADER, Kind, pack, read_frames
+from headgate.records.frames import DRAIN, HEADER, FrameKind, pack, read_frames
 
 _frames = st.lists(
     st.tuples(
-        st.sampled_from(list(Kind)),
+        st.sampled_from(list(FrameKind)),
         st.integers(0, 65535),
         st.integers(0, (1 << 32) - 1),
         st.lists(st.binary(max_size=40), max_size=3),
@@ -56,7 +56,7 @@ def test_a_cut_row_is_noticed(frames, data):
 
 
 def test_a_body_is_a_view_and_not_a_copy():
-    row = bytearray(row_of([(Kind.PICKLE, 1, 2, [b"abcdefgh"], 0)]))
+    row = bytearray(row_of([(FrameKind.PICKLE, 1, 2, [b"abcdefgh"], 0)]))
     (frame,) = read_frames(row)
     row[HEADER.size] = ord("X")
     assert bytes(frame.body) == b"Xbcdefgh"
@@ -68,7 +68,7 @@ def test_an_empty_row_has_no_frames():
 
 def test_kinds_and_flags_are_what_they_were():
     """These numbers travel between processes and lie in unaligned checkpoints."""
-    assert {kind.name: kind.value for kind in Kind} == {
+    assert {kind.name: kind.value for kind in FrameKind} == {
         "ARROW": 1,
         "PICKLE": 2,
         "WATERMARK": 3,

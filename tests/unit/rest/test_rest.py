@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 from fastapi.testclient import TestClient
-from rig import plan_of
 
 from headgate.checkpoint.events import RequestDone
 from headgate.checkpoint.stats import CheckpointStats, StatsTracker, SubtaskMetrics, SubtaskStats, VertexStats
@@ -16,6 +15,7 @@ from headgate.job.status import JobStatus
 from headgate.rest.app import Jobs, make_app
 from headgate.rest.operations import Operations, UnknownOperation
 from headgate.rest.server import _start
+from rig import plan_of
 
 ID = "a" * 32
 
@@ -50,16 +50,16 @@ class FakeCheckpoints:
         return self._answer("stop", target, drain, format.value)
 
 
-class FakeJob:
+class FakeJob(FakeCheckpoints):
     """What REST asks of a job."""
 
     def __init__(self):
+        super().__init__({0: VertexStats(0, 1)})
         self.job_id = ID
         self.plan = plan_of(lambda env: env.from_sequence(1, 9).key_by(lambda x: x).map(lambda x: x).print())
         self.status = JobStatus.RUNNING
         self.begun_ms, self.ended_ms, self.restarts, self.failure_log = 1000, None, 0, []
         self.configuration = Configuration({"execution.checkpointing.interval": "5 s"})
-        self.checkpoints = FakeCheckpoints({0: VertexStats(0, 1)})
         self.rescaled, self.cancelled = [], False
 
     def metrics(self):
@@ -146,22 +146,22 @@ def test_a_checkpoint_is_triggered(http, job, kind):
     assert answer.status_code == 202
     operation = wait_for(http, f"/jobs/{ID}/checkpoints/{answer.json()['request-id']}")
     assert operation == {"checkpointId": 7}
-    assert job.checkpoints.asked == [("checkpoint", kind == "FULL")]
+    assert job.asked == [("checkpoint", kind == "FULL")]
 
 
 def test_a_savepoint_is_triggered_once_for_one_id(http, job):
-    job.checkpoints.gate.clear()
+    job.gate.clear()
     body = {"target-directory": "/s", "triggerId": "mine"}
     first, second = (http.post(f"/jobs/{ID}/savepoints", json=body).json() for _ in range(2))
     assert first == second == {"request-id": "mine"}
     assert http.get(f"/jobs/{ID}/savepoints/mine").json()["status"] == {"id": "IN_PROGRESS"}
-    job.checkpoints.gate.set()
+    job.gate.set()
     assert wait_for(http, f"/jobs/{ID}/savepoints/mine") == {"location": "/savepoints/s-1"}
-    assert job.checkpoints.asked == [("savepoint", "/s", "CANONICAL")]
+    assert job.asked == [("savepoint", "/s", "CANONICAL")]
 
 
 def test_a_failure_is_told(http, job):
-    job.checkpoints.error = IllegalState("no directory for the savepoint")
+    job.error = IllegalState("no directory for the savepoint")
     request = http.post(f"/jobs/{ID}/savepoints").json()["request-id"]
     cause = wait_for(http, f"/jobs/{ID}/savepoints/{request}")["failure-cause"]
     assert cause == {"class": "IllegalState", "stack-trace": "no directory for the savepoint"}
@@ -171,7 +171,7 @@ def test_stop_cancel_rescale(http, job):
     body = {"targetDirectory": "/s", "drain": True, "formatType": "NATIVE"}
     request = http.post(f"/jobs/{ID}/stop", json=body).json()["request-id"]
     assert wait_for(http, f"/jobs/{ID}/savepoints/{request}") == {"location": "/savepoints/s-1"}
-    assert job.checkpoints.asked == [("stop", "/s", True, "NATIVE")]
+    assert job.asked == [("stop", "/s", True, "NATIVE")]
     request = http.patch(f"/jobs/{ID}/rescaling?parallelism=4").json()["request-id"]
     assert wait_for(http, f"/jobs/{ID}/rescaling/{request}") == {}
     assert job.rescaled == [4]

@@ -5,18 +5,18 @@ import errno
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rig import data, event, plan_of, subtask, work_off
 
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.types import Barrier
 from headgate.control.messages import HoldWriter
 from headgate.errors import StorageError
-from headgate.records.frames import Frame, Kind
+from headgate.records.frames import Frame, FrameKind
 from headgate.worker import backlog
 from headgate.worker.backlog import Backlog, Budget
+from rig import data, event, plan_of, subtask, work_off
 
 
-def frame(body, kind=Kind.PICKLE):
+def frame(body, kind=FrameKind.PICKLE):
     return Frame(kind, 0, 3, 1, memoryview(body))
 
 
@@ -73,7 +73,7 @@ def aligning(**conf):
     """A subtask with two writers, of which the first is blocked at its barrier."""
     task = subtask(plan_of(two_writers, **conf), "one")
     task.open()
-    task.receive(event(Kind.BARRIER, writer=0, body=Barrier(1, 0).encode()))
+    task.receive(event(FrameKind.BARRIER, writer=0, body=Barrier(1, 0).encode()))
     work_off(task)
     return task
 
@@ -83,7 +83,7 @@ def test_a_blocked_channel_that_spilled_much_gets_its_writer_held_until_it_goes_
     task.receive(data(1, 2, 3))
     assert task.take_holds() == [HoldWriter(0, 0, True)]
     assert task.take_holds() == []
-    task.receive(event(Kind.BARRIER, writer=1, body=Barrier(1, 0).encode()))
+    task.receive(event(FrameKind.BARRIER, writer=1, body=Barrier(1, 0).encode()))
     assert work_off(task) == 3
     assert task.take_holds() == [HoldWriter(0, 0, False)]
 

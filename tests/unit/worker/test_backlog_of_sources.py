@@ -1,12 +1,11 @@
 """A source that works off a backlog says so, and checkpoints come at the interval for that. SPEC R9.4"""
 
-from rig import Services, plan_of, subtask
-
 from headgate.api.sources import Source, SourceReader
 from headgate.control.messages import SourceBacklog
 from headgate.testing.simulation.run import Run
 from headgate.testing.simulation.world import one_input
-from headgate.worker.coordinator_link import CheckpointLink
+from headgate.worker.checkpoints import CheckpointLink
+from rig import Services, plan_of, subtask
 
 
 class Behind(Source):

@@ -4,16 +4,16 @@ import pickle
 from collections import Counter
 
 import pytest
-from rig import plan_of, vertex_plan
 
 from headgate.errors import IllegalState
 from headgate.records.batch import Batch
-from headgate.records.frames import Kind
+from headgate.records.frames import FrameKind
 from headgate.records.key_groups import owners_of
 from headgate.worker.backlog import CapturedFrame
-from headgate.worker.inflight import share_of
 from headgate.worker.inputs import decode
 from headgate.worker.keys import KeyReader
+from headgate.worker.restore import inflight_share
+from rig import plan_of, vertex_plan
 
 
 def keyed(env):
@@ -45,9 +45,9 @@ def reader(program, parallelism):
 def frame(plan, rows, skip, writer=0):
     (edge,) = plan.inputs
     if edge.type.is_typed:
-        body, kind = edge.type.to_batch(rows).serialize().to_pybytes(), Kind.ARROW
+        body, kind = edge.type.to_batch(rows).serialize().to_pybytes(), FrameKind.ARROW
     else:
-        body, kind = pickle.dumps(rows), Kind.PICKLE
+        body, kind = pickle.dumps(rows), FrameKind.PICKLE
     return CapturedFrame(edge.id, writer, kind, 0, skip, body)
 
 
@@ -65,7 +65,7 @@ def test_every_record_has_one_new_owner(program, old, new):
     stored = [[frame(plan, [-1, -2, *rows], 2), frame(plan, rows[:1], 0, 5)] for rows in owned(plan, old)]
     found = Counter()
     for subtask in range(new):
-        found += Counter(str(row) for row in records(plan, share_of(plan, subtask, {head: stored})))
+        found += Counter(str(row) for row in records(plan, inflight_share(plan, subtask, {head: stored})))
     assert found == Counter(str(row) for one in stored for row in records(plan, one))
 
 
@@ -81,13 +81,13 @@ def owned(plan, old):
 
 def test_an_edge_that_is_gone_is_named():
     plan = reader(keyed, 2)
-    lost = CapturedFrame(7, 0, Kind.PICKLE, 0, 0, pickle.dumps([1]))
+    lost = CapturedFrame(7, 0, FrameKind.PICKLE, 0, 0, pickle.dumps([1]))
     with pytest.raises(IllegalState, match=r"in-flight data of edge 7 in front of .* the shape of the job has changed"):
-        share_of(plan, 0, {plan.vertex.head.id: [[lost], []]})
+        inflight_share(plan, 0, {plan.vertex.head.id: [[lost], []]})
 
 
 def test_an_exchange_that_is_chained_now_is_refused():
     plan = reader(keyed, 2)
-    lost = CapturedFrame(0, 0, Kind.PICKLE, 0, 0, pickle.dumps([1]))
+    lost = CapturedFrame(0, 0, FrameKind.PICKLE, 0, 0, pickle.dumps([1]))
     with pytest.raises(IllegalState, match="now chained behind"):
-        share_of(plan, 0, {"0" * 32: [[lost], []]})
+        inflight_share(plan, 0, {"0" * 32: [[lost], []]})

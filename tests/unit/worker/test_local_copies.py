@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from rig import plan_of, vertex_plan
 
 from headgate import KeyedProcessFunction, Types, ValueStateDescriptor
 from headgate.checkpoint.barriers import AlignmentMetrics
@@ -22,11 +21,12 @@ from headgate.state.rocksdb import RocksDBBackend
 from headgate.storage.handles import Placeholder
 from headgate.storage.layout import Attempt
 from headgate.storage.shared import SharedStateRegistry
+from headgate.worker.checkpoints import SnapshotWriter, WorkerStorage
 from headgate.worker.local_copies import LocalCopies
 from headgate.worker.operators.base import OperatorSnapshot
 from headgate.worker.restore import RestoreProgress, VertexRestore, read_restore
-from headgate.worker.snapshot import SnapshotInProgress
-from headgate.worker.snapshot_writer import AckState, SnapshotWriter, WorkerStorage
+from headgate.worker.subtask import SnapshotInProgress
+from rig import plan_of, vertex_plan
 
 KEYS = 2000
 TOTAL = ValueStateDescriptor("total", Types.LONG())
@@ -62,7 +62,7 @@ class Rig:
         self.registry = SharedStateRegistry()
         for name in ("chk", "shared"):
             (tmp_path / name).mkdir()
-        storage = WorkerStorage(Attempt(1), True, str(tmp_path / "shared"), 0)
+        storage = WorkerStorage(Attempt(1), str(tmp_path / "shared"), 0)
         self.writer = SnapshotWriter(storage, "v1-s0", self.sent.append, executor=AtOnce(), copies=self.copies)
         self.backend = self.make("first")
 
@@ -92,7 +92,7 @@ class Rig:
         self.writer.start(SnapshotInProgress(Barrier(checkpoint_id, 0, options), [snapshot], AlignmentMetrics()))
         ack = self.sent.pop()
         assert isinstance(ack, AcknowledgeCheckpoint), ack
-        pieces = AckState.decode(ack.state).operators[self.operator]
+        pieces = ack.state[self.operator]
         pieces = self.registry.register_pieces(self.operator, pieces, checkpoint_id)
         assert not any(isinstance(part.handle, Placeholder) for piece in pieces for part in piece.parts)
         self.backend.notify_complete(checkpoint_id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -22,6 +24,8 @@ from headgate import (
     StreamExecutionEnvironment,
 )
 from headgate.errors import UserCodeError
+from headgate.graph.job_graph import OperatorKind
+from headgate.worker.operators import registry
 
 
 def run(build):
@@ -437,3 +441,8 @@ def test_the_users_own_type_errors_are_left_alone():
         yield from value
 
     assert "TypeError: 'int' object is not iterable" in failure(lambda env: env.from_collection([5]).flat_map(inside))
+
+
+def test_every_kind_of_operator_has_a_class():
+    assert set(registry._KINDS) == set(get_args(OperatorKind))
+    assert set(registry._KEYED) <= set(registry._KINDS)

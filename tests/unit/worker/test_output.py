@@ -16,24 +16,24 @@ from headgate.errors import UserCodeError
 from headgate.graph.job_graph import Edge, Partitioning
 from headgate.graph.plan import OutputEdge
 from headgate.records.batch import Batch
-from headgate.records.frames import DRAIN, STAMPED, Kind, read_frames
+from headgate.records.frames import DRAIN, STAMPED, FrameKind, read_frames
 from headgate.records.key_groups import key_group, owner
 from headgate.records.types import PICKLED, TypeMismatch, as_type
 from headgate.worker.failures import OperatorFailure
-from headgate.worker.output import EdgeWriter, Outbox
+from headgate.worker.output import EdgeWriter, RowBuffers
 
 NUMBER = as_type("bigint")
 MAX_ROW = 4 << 20
 
 
 class Writer:
-    """An edge writer, its outbox, and the records that came out of it."""
+    """An edge writer, its buffers, and the records that came out of it."""
 
-    def __init__(self, partitioning, readers=1, type=PICKLED, buffer_size=1 << 18, writers=1, writer=0, outbox=None):
+    def __init__(self, partitioning, readers=1, type=PICKLED, buffer_size=1 << 18, writers=1, writer=0, buffers=None):
         self.type = type
-        self.outbox = outbox or Outbox(buffer_size)
+        self.buffers = buffers or RowBuffers(buffer_size)
         out = OutputEdge(Edge(7, 0, 1, 0, partitioning, type, None), readers, 128, 100)
-        self.writer = EdgeWriter(out, writer, writers, self.outbox, Random(1))
+        self.writer = EdgeWriter(out, writer, writers, self.buffers, Random(1))
 
     def emit(self, *values, stamps=None):
         batch = Batch.of_rows(list(values), self.type)
@@ -43,11 +43,11 @@ class Writer:
 
     def finish(self):
         self.writer.flush()
-        self.outbox.flush()
+        self.buffers.flush()
         return self
 
     def rows(self):
-        return [(target - 100, b"".join(pieces)) for target, pieces in self.outbox.take()]
+        return [(target - 100, b"".join(pieces)) for target, pieces in self.buffers.take()]
 
     def frames(self):
         return [(target, frame) for target, row in self.rows() for frame in read_frames(row)]
@@ -65,7 +65,7 @@ def values_of(frame, type=PICKLED):
     body = frame.body
     if frame.flags & STAMPED:
         body = body[8 + 8 * int.from_bytes(body[:8], "little") :]
-    if frame.kind == Kind.ARROW:
+    if frame.kind == FrameKind.ARROW:
         return type.to_rows(pa.ipc.read_record_batch(pa.py_buffer(body), type.schema))
     return pickle.loads(body)
 
@@ -77,33 +77,33 @@ def stamps_of(frame):
     return np.frombuffer(frame.body[8 : 8 + 8 * count], np.int64).tolist()
 
 
-# --- the outbox -----------------------------------------------------------------------------------------------------
+# --- the buffers -----------------------------------------------------------------------------------------------------
 
 
 def test_a_row_leaves_when_it_is_full():
-    outbox = Outbox(buffer_size=10)
-    outbox.add(1, [b"12345"])
-    assert outbox.take() == []
-    outbox.add(2, [b"12345"])
-    outbox.add(1, [b"67890"])
-    assert outbox.take() == [(1, [b"12345", b"67890"])]
-    outbox.flush()
-    assert outbox.take() == [(2, [b"12345"])]
-    assert outbox.bytes_out == 15
+    buffers = RowBuffers(buffer_size=10)
+    buffers.add(1, [b"12345"])
+    assert buffers.take() == []
+    buffers.add(2, [b"12345"])
+    buffers.add(1, [b"67890"])
+    assert buffers.take() == [(1, [b"12345", b"67890"])]
+    buffers.flush()
+    assert buffers.take() == [(2, [b"12345"])]
+    assert buffers.bytes_out == 15
 
 
 def test_a_frame_may_close_its_row():
-    outbox = Outbox(buffer_size=1000)
-    outbox.add(1, [b"a"])
-    outbox.add(1, [b"barrier"], close=True)
-    outbox.add(1, [b"c"])
-    assert outbox.take() == [(1, [b"a", b"barrier"])]
+    buffers = RowBuffers(buffer_size=1000)
+    buffers.add(1, [b"a"])
+    buffers.add(1, [b"barrier"], close=True)
+    buffers.add(1, [b"c"])
+    assert buffers.take() == [(1, [b"a", b"barrier"])]
 
 
 def test_an_empty_outbox_has_nothing_to_flush():
-    outbox = Outbox(10)
-    outbox.flush()
-    assert outbox.take() == []
+    buffers = RowBuffers(10)
+    buffers.flush()
+    assert buffers.take() == []
 
 
 # --- spreading ------------------------------------------------------------------------------------------------------
@@ -162,13 +162,13 @@ def test_writers_of_few_records_start_at_different_targets():
     """One record from each of 40 writers must not all end at the first reader."""
     targets = set()
     for n in range(40):
-        outbox = Outbox(1000)
+        buffers = RowBuffers(1000)
         out = OutputEdge(Edge(7, 0, 1, 0, Partitioning("rebalance"), PICKLED, None), 4, 128, 0)
-        writer = EdgeWriter(out, n, 40, outbox, Random(n))
+        writer = EdgeWriter(out, n, 40, buffers, Random(n))
         writer.emit(Batch.of_rows([1]))
         writer.flush()
-        outbox.flush()
-        targets |= {target for target, _ in outbox.take()}
+        buffers.flush()
+        targets |= {target for target, _ in buffers.take()}
     assert targets == {0, 1, 2, 3}
 
 
@@ -211,39 +211,41 @@ def test_a_flush_lets_them_go():
 def test_small_frames_share_a_row():
     """A row costs a third of a millisecond per hop: frames of two edges to one target travel together."""
     first = Writer(Partitioning("forward"), buffer_size=1000)
-    second = Writer(Partitioning("forward"), outbox=first.outbox)
+    second = Writer(Partitioning("forward"), buffers=first.buffers)
     first.emit("a")
     second.emit("b")
     first.writer.flush()
     second.writer.flush()
-    first.writer.event(Kind.WATERMARK, b"12345678")
-    first.outbox.flush()
+    first.writer.event(FrameKind.WATERMARK, b"12345678")
+    first.buffers.flush()
     ((_, row),) = first.rows()
-    assert [Kind(f.kind) for f in read_frames(row)] == [Kind.PICKLE, Kind.PICKLE, Kind.WATERMARK]
+    assert [FrameKind(f.kind) for f in read_frames(row)] == [FrameKind.PICKLE, FrameKind.PICKLE, FrameKind.WATERMARK]
 
 
 def test_an_event_comes_behind_the_records_before_it():
     writer = Writer(Partitioning("broadcast"), readers=2).emit(1)
-    writer.writer.event(Kind.END_OF_DATA, flags=DRAIN)
+    writer.writer.event(FrameKind.END_OF_DATA, flags=DRAIN)
     writer.emit(2)
     writer.finish()
     for reader in range(2):
-        frames = [f for target, row in writer.outbox.rows if target == 100 + reader for f in read_frames(b"".join(row))]
-        assert [f.kind for f in frames] == [Kind.PICKLE, Kind.END_OF_DATA, Kind.PICKLE]
+        frames = [
+            f for target, row in writer.buffers.rows if target == 100 + reader for f in read_frames(b"".join(row))
+        ]
+        assert [f.kind for f in frames] == [FrameKind.PICKLE, FrameKind.END_OF_DATA, FrameKind.PICKLE]
         assert frames[1].flags == DRAIN
 
 
 def test_an_event_reaches_every_channel():
     writer = Writer(Partitioning("hash", key_spec(PICKLED, lambda n: n, None)), readers=3)
-    writer.writer.event(Kind.BARRIER, b"12345678", close=True)
-    assert [(target, f.kind) for target, f in writer.frames()] == [(r, Kind.BARRIER) for r in range(3)]
+    writer.writer.event(FrameKind.BARRIER, b"12345678", close=True)
+    assert [(target, f.kind) for target, f in writer.frames()] == [(r, FrameKind.BARRIER) for r in range(3)]
 
 
 def test_a_closing_event_ends_its_row():
     writer = Writer(Partitioning("forward")).emit(1)
-    writer.writer.event(Kind.BARRIER, b"12345678", close=True)
+    writer.writer.event(FrameKind.BARRIER, b"12345678", close=True)
     ((_, row),) = writer.rows()
-    assert [f.kind for f in read_frames(row)] == [Kind.PICKLE, Kind.BARRIER]
+    assert [f.kind for f in read_frames(row)] == [FrameKind.PICKLE, FrameKind.BARRIER]
 
 
 @pytest.mark.parametrize("buffer_size", [1 << 10, 1 << 18, 16 << 20])

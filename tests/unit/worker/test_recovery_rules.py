@@ -1,7 +1,6 @@
 """Rules of recovery: what a subtask that had finished says, and when a damaged checkpoint may be passed over."""
 
 import pytest
-from rig import Services, event, plan_of, vertex_plan, work_off
 
 from headgate import KeyedProcessFunction
 from headgate.api.two_phase import FileSink
@@ -9,11 +8,9 @@ from headgate.checkpoint.types import Barrier
 from headgate.config import Configuration
 from headgate.driver.step_back import StepBack
 from headgate.errors import StorageError
-from headgate.graph.task_info import TaskInfo
-from headgate.records.frames import Kind
+from headgate.records.frames import FrameKind
 from headgate.worker.restore import VertexRestore, read_restore
-from headgate.worker.snapshot import SubtaskRestore
-from headgate.worker.subtask import Subtask
+from rig import event, plan_of, subtask, vertex_plan, work_off
 
 
 def program(env):
@@ -41,13 +38,10 @@ def test_a_vertex_that_had_finished_is_restored_as_finished():  # SPEC R4.5
 
 def test_a_subtask_that_had_finished_says_so_and_opens_nothing():  # SPEC R4.5
     plan = plan_of(keyed)
-    part = vertex_plan(plan, "keyed")
-    info = TaskInfo("keyed", part.vertex.head.id, 0, 1, 128, 0, "0" * 32)
-    restore = SubtaskRestore(7, finished=True)
-    task = Subtask(part, 0, plan.settings, Services(), info, (0, 1, plan.width(2)), restore)
+    task = subtask(plan, "keyed", restore=VertexRestore(7, 1, 128, {}, claim=False, finished=True))
     task.open()
     assert task.next_deadline() is None  # timers of an operator that is not open are not asked for
-    task.receive(event(Kind.BARRIER, body=Barrier(8, 0).encode()))
+    task.receive(event(FrameKind.BARRIER, body=Barrier(8, 0).encode()))
     work_off(task)
     (snapshot,) = task.take_snapshots()
     assert snapshot.finished_on_restore

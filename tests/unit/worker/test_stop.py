@@ -1,12 +1,12 @@
 """Stop with a savepoint, seen from one subtask: suspend and drain. SPEC R8.3"""
 
 import pytest
-from rig import Services, event, frames_to, plan_of, subtask, taken, work_off
 
 from headgate import KeyedProcessFunction
 from headgate.checkpoint.types import AlignmentKind, Barrier, CheckpointOptions, SavepointFormat, SnapshotType
 from headgate.job.status import Status
-from headgate.records.frames import DRAIN, Kind
+from headgate.records.frames import DRAIN, FrameKind
+from rig import Services, event, frames_to, plan_of, subtask, taken, work_off
 
 ENDED = []
 
@@ -52,7 +52,7 @@ def kinds(task):
 
 def test_a_suspended_source_reads_no_more_and_ends_when_the_savepoint_is_complete(source):
     source.trigger(sync(5))
-    assert Kind.BARRIER in kinds(source)
+    assert FrameKind.BARRIER in kinds(source)
     assert not source.has_work()
     assert source.next_deadline() is None
     (snapshot,) = source.take_snapshots()
@@ -60,10 +60,10 @@ def test_a_suspended_source_reads_no_more_and_ends_when_the_savepoint_is_complet
     source.notify_complete(5)
     assert source.status is Status.FINISHED
     rows = taken(source)
-    ends = [frame for _, frames in rows for frame in frames if frame.kind == Kind.END_OF_DATA]
+    ends = [frame for _, frames in rows for frame in frames if frame.kind == FrameKind.END_OF_DATA]
     assert ends
     assert not any(frame.flags & DRAIN for frame in ends)
-    assert Kind.END_OF_PARTITION in [frame.kind for _, frames in rows for frame in frames]
+    assert FrameKind.END_OF_PARTITION in [frame.kind for _, frames in rows for frame in frames]
 
 
 def test_if_the_savepoint_fails_the_source_goes_on(source):
@@ -84,7 +84,7 @@ def test_another_completion_does_not_end_it(source):
 def test_a_drained_source_ends_its_data_before_the_barrier(source):
     source.trigger(sync(5, drain=True))
     order = kinds(source)
-    assert order.index(Kind.END_OF_DATA) < order.index(Kind.BARRIER)
+    assert order.index(FrameKind.END_OF_DATA) < order.index(FrameKind.BARRIER)
     (snapshot,) = source.take_snapshots()
     assert snapshot.finished
     source.notify_complete(5)
@@ -105,14 +105,14 @@ def test_a_suspended_operator_has_no_last_words_and_fires_no_timer(keyed):
 
     task, services = keyed
     task.receive(data(1))
-    task.receive(event(Kind.BARRIER, body=sync(5).encode()))
+    task.receive(event(FrameKind.BARRIER, body=sync(5).encode()))
     work_off(task)
     assert len(task.take_snapshots()) == 1
     services.time = 1000
     assert task.next_deadline() is None
     task.on_time(1000)
-    task.receive(event(Kind.END_OF_DATA, flags=0))
-    task.receive(event(Kind.END_OF_PARTITION))
+    task.receive(event(FrameKind.END_OF_DATA, flags=0))
+    task.receive(event(FrameKind.END_OF_PARTITION))
     work_off(task)
     assert task.status is Status.RUNNING  # the end of its input came before the word that the savepoint is complete
     task.notify_complete(5)
@@ -125,14 +125,11 @@ def test_no_timer_fires_behind_the_last_record(keyed):
     """The readers have been told that no record follows."""
     from dataclasses import replace
 
-    from rig import data, vertex_plan
-
-    from headgate.worker.subtask import Subtask
+    from rig import data
 
     services, plan = Services(), plan_of(program)
-    part = vertex_plan(plan, "keyed")
     settings = replace(plan.settings, final_checkpoint=True)  # so that it lives on behind its last record
-    task = Subtask(part, 0, settings, services, part.task_info(0, 0, "0" * 32), (0, 1, 0))
+    task = subtask(plan, "keyed", services=services, settings=settings)
     task.open()
     task.receive(data(1))
     work_off(task)
@@ -151,4 +148,4 @@ def test_no_timer_fires_behind_the_last_record(keyed):
 def _drained():
     from headgate.records.frames import pack
 
-    return b"".join(pack(Kind.END_OF_DATA, 0, 0, flags=DRAIN))
+    return b"".join(pack(FrameKind.END_OF_DATA, 0, 0, flags=DRAIN))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from rig import Services, data, event, frames_to, plan_of, relay, subtask, taken, work_off
 
 from headgate.api.functions import MapFunction, SinkFunction
 from headgate.errors import IllegalState
-from headgate.records.frames import DRAIN, Kind
+from headgate.job.status import Status
+from headgate.records.frames import DRAIN, FrameKind
 from headgate.worker.failures import OperatorFailure
-from headgate.worker.subtask import Status
+from rig import Services, data, event, frames_to, plan_of, relay, subtask, taken, work_off
 
-END_OF_DATA, END_OF_PARTITION, END = Kind.END_OF_DATA, Kind.END_OF_PARTITION, Kind.END
+END_OF_DATA, END_OF_PARTITION, END = FrameKind.END_OF_DATA, FrameKind.END_OF_PARTITION, FrameKind.END
 
 
 def three_levels(env):
@@ -48,7 +48,7 @@ def test_the_ends_go_out_in_order():
     assert task.status is Status.FINISHED
     rows = taken(task)
     assert frames_to(rows, 0) == [
-        (Kind.PICKLE, [2, 4]),
+        (FrameKind.PICKLE, [2, 4]),
         (END_OF_DATA, None),
         (END_OF_PARTITION, None),
         (END, None),
@@ -68,7 +68,7 @@ def test_a_source_ends_when_it_has_no_more():
     kinds = [[kind for kind, _ in frames_to(rows, target)] for target in (0, 1)]
     for found in kinds:
         assert found[-3:] == [END_OF_DATA, END_OF_PARTITION, END]
-    assert sum(found.count(Kind.PICKLE) for found in kinds) == 2
+    assert sum(found.count(FrameKind.PICKLE) for found in kinds) == 2
 
 
 def test_the_physical_end_goes_to_every_task_of_the_next_level():
@@ -123,7 +123,7 @@ def test_a_physical_end_twice_or_from_nobody(writer):
 @pytest.mark.parametrize("stepped", [True, False])
 @pytest.mark.parametrize(
     "late",
-    [data(1), event(END_OF_DATA), event(END_OF_PARTITION), event(Kind.WATERMARK)],
+    [data(1), event(END_OF_DATA), event(END_OF_PARTITION), event(FrameKind.WATERMARK)],
     ids=["data", "end of data", "end", "watermark"],
 )
 def test_a_frame_behind_the_end_of_its_channel(stepped, late):
@@ -148,7 +148,7 @@ def test_events_may_follow_the_end_of_data():
     """Barriers flow between END_OF_DATA and END_OF_PARTITION (FLIP-147)."""
     task = middle()
     task.receive(event(END_OF_DATA))
-    task.receive(event(Kind.CANCEL_MARKER, body=bytes(8)))
+    task.receive(event(FrameKind.CANCEL_MARKER, body=bytes(8)))
     work_off(task)
     assert task.status is Status.RUNNING
 
@@ -261,16 +261,16 @@ def test_records_wait_for_their_buffer():
     work_off(task)
     assert task.take() == []
     task.flush()
-    assert frames_to(taken(task), 0) == [(Kind.PICKLE, [2])]
+    assert frames_to(taken(task), 0) == [(FrameKind.PICKLE, [2])]
 
 
 def test_buffer_timeout_0_lets_every_slice_go():
     task = middle(execution_buffer__timeout=0)
     task.receive(data(1, 2))
     task.step(1)
-    assert frames_to(taken(task), 0) == [(Kind.PICKLE, [2])]
+    assert frames_to(taken(task), 0) == [(FrameKind.PICKLE, [2])]
     task.step(1)
-    assert frames_to(taken(task), 0) == [(Kind.PICKLE, [4])]
+    assert frames_to(taken(task), 0) == [(FrameKind.PICKLE, [4])]
     assert task.next_deadline() is None
 
 
@@ -289,7 +289,7 @@ def test_a_positive_buffer_timeout_is_a_deadline():
     task.on_time(1049)
     assert task.take() == []
     task.on_time(1050)
-    assert frames_to(taken(task), 0) == [(Kind.PICKLE, [2, 4])]
+    assert frames_to(taken(task), 0) == [(FrameKind.PICKLE, [2, 4])]
     assert task.next_deadline() is None
 
 
@@ -301,7 +301,7 @@ def test_a_busy_subtask_keeps_its_buffer_timeout():
     task.step(1)
     services.time = 60
     task.step(1)
-    assert frames_to(taken(task), 0) == [(Kind.PICKLE, [2, 4])]
+    assert frames_to(taken(task), 0) == [(FrameKind.PICKLE, [2, 4])]
 
 
 def test_no_buffer_timeout_waits_until_the_buffer_is_full():
@@ -323,7 +323,7 @@ def test_an_operators_own_buffer_timeout_wins():
     task.open()
     task.step(1)
     rows = taken(task)
-    assert [kind for kind, _ in frames_to(rows, 0) + frames_to(rows, 1)] == [Kind.PICKLE]
+    assert [kind for kind, _ in frames_to(rows, 0) + frames_to(rows, 1)] == [FrameKind.PICKLE]
     assert task.next_deadline() is None
 
 
@@ -382,7 +382,7 @@ def test_a_relay_passes_rows_on_unchanged_and_in_order():
     rows = [
         data(1, 2, edge=1),
         event(END_OF_DATA, 1),
-        event(Kind.BARRIER, 1, body=b"x" * 100),
+        event(FrameKind.BARRIER, 1, body=b"x" * 100),
         event(END_OF_PARTITION, 1),
     ]
     for row in rows:

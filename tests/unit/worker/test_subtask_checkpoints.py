@@ -6,15 +6,17 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rig import Services, data, event, frames_to, plan_of, subtask, taken, work_off
 
 from headgate import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, local
 from headgate.checkpoint.types import Barrier
-from headgate.records.frames import Kind
+from headgate.job.status import Status
+from headgate.records.frames import FrameKind
+from headgate.worker.checkpoints import snapshot_inline
 from headgate.worker.operators.ends import decode_collected
-from headgate.worker.subtask import Status, Subtask
+from headgate.worker.subtask import Subtask
+from rig import Services, data, event, frames_to, plan_of, subtask, taken, work_off
 
-BARRIER, END_OF_DATA, END_OF_PARTITION = Kind.BARRIER, Kind.END_OF_DATA, Kind.END_OF_PARTITION
+BARRIER, END_OF_DATA, END_OF_PARTITION = FrameKind.BARRIER, FrameKind.END_OF_DATA, FrameKind.END_OF_PARTITION
 
 
 def two_writers(env):
@@ -42,7 +44,7 @@ def test_a_source_sends_the_barrier_behind_what_it_has_read():
     rows = taken(task)
     for target in (0, 1):
         assert [kind for kind, _ in frames_to(rows, target)][-1] is BARRIER
-    assert sum(len(values) for t in (0, 1) for kind, values in frames_to(rows, t) if kind is Kind.PICKLE) == 1
+    assert sum(len(values) for t in (0, 1) for kind, values in frames_to(rows, t) if kind is FrameKind.PICKLE) == 1
     (progress,) = task.take_snapshots()
     assert progress.barrier.id == 1
     assert task.take_snapshots() == []
@@ -95,7 +97,7 @@ def test_a_cancel_marker_lets_blocked_channels_go():
     task, services = last()
     task.receive(barrier(1, 0) + data("a", edge=1, writer=0))
     work_off(task)
-    task.receive(event(Kind.CANCEL_MARKER, 1, 1, (1).to_bytes(8, "little")))
+    task.receive(event(FrameKind.CANCEL_MARKER, 1, 1, (1).to_bytes(8, "little")))
     work_off(task)
     assert services.collected() == ["a"]
     assert task.take_snapshots() == []
@@ -174,7 +176,7 @@ class MidFlight(local.LocalRun):
             for key, task in list(waiting.items()):
                 snapshots = task.take_snapshots()
                 if snapshots or task.status is Status.FINISHED:
-                    states[key] = {s.operator_id: s for p in snapshots for s in p.finish().operators}
+                    states[key] = {op: s for p in snapshots for op, s in snapshot_inline(p).items()}
                     del waiting[key]
             return rounds >= at_round and not waiting
 
@@ -187,7 +189,7 @@ class MidFlight(local.LocalRun):
             for task in (t for level in self._tasks for t in level if isinstance(t, Subtask)):
                 for operator_id in task.operator_ids:
                     left.setdefault(operator_id, []).append(states[id(task)].get(operator_id))
-            self.state = msgspec.msgpack.encode(local._Snapshot(1, left))
+            self.state = msgspec.msgpack.encode(local._LocalSnapshot(1, left))
 
 
 def environment(parallelism):

@@ -5,9 +5,8 @@ Nothing here has a thread or a clock. Rows, control messages and I/O wait in que
 
 from __future__ import annotations
 
-import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from random import Random
 from typing import Any
@@ -15,21 +14,27 @@ from typing import Any
 from headgate.checkpoint.plan import TaskId
 from headgate.checkpoint.settings import EndStatus
 from headgate.config import Configuration
-from headgate.control.messages import Finished, FromDriver, FromWorker, Register, Running
+from headgate.control.messages import Failed, Finished, FromDriver, FromWorker, Output, Register, Running
 from headgate.driver.checkpoints import CheckpointService
+from headgate.driver.cluster import AttemptOver, Submission, WorkerMessage
+from headgate.driver.job_master import JobMaster, MasterEvent
 from headgate.driver.services import DriverIo
-from headgate.graph.plan import JobPlan, VertexPlan
+from headgate.errors import HeadgateError, JobFailed, StorageError, WorkerLost
+from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, VertexId
-from headgate.storage.layout import subtask_owner
+from headgate.job.events import CancelRequested, CauseFound, StartRequested
+from headgate.job.machine import Timing
+from headgate.job.restart import FixedDelay
+from headgate.job.status import JobStatus, Status
 from headgate.storage.objects import ObjectStore
 from headgate.testing.simulation.world import Violation
-from headgate.worker.coordinator_link import CheckpointLink
-from headgate.worker.restore import VertexRestore, read_restore
-from headgate.worker.snapshot import SnapshotInProgress
-from headgate.worker.snapshot_writer import SnapshotWriter, WorkerStorage
-from headgate.worker.subtask import Relay, Status, Subtask
+from headgate.worker.checkpoints import CheckpointLink, WorkerStorage
+from headgate.worker.relay import Relay
+from headgate.worker.restore import VertexRestore
+from headgate.worker.subtask import SnapshotInProgress, Subtask
+from headgate.worker.task import SteppedServices, TaskDescriptor, describe_tasks, make_snapshot_writer, make_task
 
-__all__ = ["Attempt", "Driver", "Jobs", "SimulatedIo", "Worker"]
+__all__ = ["Attempt", "Driver", "Jobs", "SimulatedCluster", "SimulatedIo", "Worker"]
 
 
 class Jobs(Executor):
@@ -87,10 +92,14 @@ class SimulatedIo(DriverIo):
 
     def __init__(self, clock: Callable[[], int], store: ObjectStore, random: Random, pause: Callable[[], None]) -> None:
         self.random = random
-        self.jobs = (Jobs(), Jobs(), Jobs())
-        self.pool, self.log, self.epochs = self.jobs
+        self.jobs = (Jobs(), Jobs(), Jobs(), Jobs())
+        self.pool, self.log, self.epochs, self.starts = self.jobs
+        self.discoveries = self.pool
         self.warnings: list[str] = []
         self._clock, self._store, self._pause = clock, store, pause
+
+    def close(self) -> None:
+        """What waits is never done: the driver's process has ended."""
 
     def now(self) -> int:
         """Virtual milliseconds."""
@@ -107,21 +116,6 @@ class SimulatedIo(DriverIo):
     def warn(self, text: str) -> None:
         """Keep it for who looks at the run."""
         self.warnings.append(text)
-
-
-class _Services:
-    """Clock and way out of a simulated subtask."""
-
-    lockstep = True
-
-    def __init__(self, clock: Callable[[], int]) -> None:
-        self.now = clock
-
-    def to_driver(self, channel: str, payload: bytes, records: int) -> None:
-        raise AssertionError("simulated programs print and collect nothing")
-
-    def wake(self) -> None:
-        """Nobody sleeps here."""
 
 
 class Worker:
@@ -165,36 +159,27 @@ class Attempt:
         plan: JobPlan,
         job_id: JobId,
         number: int,
-        restore: dict[VertexId, VertexRestore],
+        restore: Mapping[VertexId, VertexRestore],
         storage: WorkerStorage | None,
         store: ObjectStore,
         clock: Callable[[], int],
+        output: Callable[[tuple[int, int], Output], None] = lambda key, message: None,  # noqa: ARG005 - dropped
     ) -> None:
+        """`output` gets what a task prints or collects, with its level and index."""
         self.plan, self.number = plan, number
-        self._job_id, self._restore, self._storage, self._store, self._clock = job_id, restore, storage, store, clock
-        widths = range(len(plan.layout.levels))
-        self.levels = [[self._worker(level, i) for i in range(plan.width(level))] for level in widths]
+        self._store, self._clock, self._output = store, clock, output
+        self.levels = [
+            [self._worker(task) for task in describe_tasks(plan, level, job_id, number, restore, storage)]
+            for level in range(len(plan.layout.levels))
+        ]
         self.workers = [worker for level in self.levels for worker in level]
 
-    def _worker(self, level: int, index: int) -> Worker:
-        plan = self.plan
-        slot = plan.layout.levels[level][index]
-        numbers = (index, plan.width(level - 1), plan.width(level + 1))
-        if slot.relay:
-            relay = Relay(plan.relays[level, slot.vertex] + slot.subtask, numbers, plan.settings.buffer_size)
-            return Worker(relay, (level, index), None)
-        vertex_plan: VertexPlan = pickle.loads(plan.vertices[slot.vertex])
-        vertex = vertex_plan.vertex
-        info = vertex_plan.task_info(slot.subtask, self.number, self._job_id)
-        given = self._restore.get(vertex.id)
-        restore = None if given is None else read_restore(given, slot.subtask, vertex_plan, self._store)
-        task = Subtask(vertex_plan, slot.subtask, plan.settings, _Services(self._clock), info, numbers, restore)
-        worker = Worker(task, (level, index), TaskId(vertex.id, slot.subtask))
-        if self._storage is not None:
-            owner = subtask_owner(vertex.id, slot.subtask)
-            worker.link.writer = SnapshotWriter(
-                self._storage, owner, worker.messages.append, self._store, worker.writes
-            )
+    def _worker(self, task: TaskDescriptor) -> Worker:
+        key = (task.level, task.index)
+        services = SteppedServices(self._clock, lambda *printed: self._output(key, Output(*printed)))
+        made = make_task(task, services, self._store)
+        worker = Worker(made, key, None if task.is_relay else TaskId(task.vertex_id, task.subtask))
+        worker.link.writer = make_snapshot_writer(task, worker.messages.append, self._store, worker.writes)
         return worker
 
     def open(self) -> None:
@@ -246,91 +231,175 @@ class Attempt:
         return all(worker.task.status is Status.FINISHED for worker in self.workers)
 
 
+class SimulatedCluster:
+    """Runs the tasks of one driver; nothing here waits, and the scheduler knows at once what became of them."""
+
+    def __init__(self, store: ObjectStore, clock: Callable[[], int], report: Callable[[Any], None]) -> None:
+        self._store, self._clock, self._report = store, clock, report
+        self.attempt: Attempt | None = None
+        self.abandoned: list[Attempt] = []  # their tasks may not know yet that they are dead
+
+    def open(self) -> None:
+        pass
+
+    def wait_for_slots(self, plan: JobPlan, given_up: Callable[[], bool]) -> None:
+        pass
+
+    def submit(self, submission: Submission) -> None:
+        number = submission.attempt
+        try:
+            attempt = Attempt(
+                submission.plan,
+                submission.job_id,
+                number,
+                submission.restore,
+                submission.storage,
+                self._store,
+                self._clock,
+            )
+            attempt.open()
+        except StorageError as error:  # a worker cannot read its state
+            self._report(AttemptOver(number, error))
+            return
+        self.attempt = attempt
+
+    def send(self, attempt: int, worker: tuple[int, int], message: FromDriver) -> None:
+        if self.attempt is not None and self.attempt.number == attempt:
+            self.attempt.levels[worker[0]][worker[1]].inbox.append(message)
+
+    def stop(self, attempt: int, reason: str) -> None:
+        self.end(WorkerLost(reason))
+
+    def end(self, error: HeadgateError | None) -> None:
+        """The scheduler has ended the attempt, if one runs."""
+        if self.attempt is not None:
+            attempt, self.attempt = self.attempt, None
+            if error is not None:
+                self.abandoned.append(attempt)
+            self._report(AttemptOver(attempt.number, error))
+
+    def end_if_finished(self) -> None:
+        """All tasks have finished, and the driver has heard everything from them."""
+        workers = [] if self.attempt is None else self.attempt.workers
+        if workers and all(worker.said_finished and not worker.messages for worker in workers):
+            self.end(None)
+
+    def cancel_tasks(self, attempt: int) -> None:
+        pass
+
+    def tasks_left(self, attempt: int) -> tuple[tuple[tuple[int, int], ...], int]:
+        return (), 0
+
+    def kill(self, attempt: int, register: Register) -> None:
+        raise AssertionError("no task is left, so none has to be killed")
+
+    def cause(self, attempt: int, failures: Sequence[Failed], error: BaseException | None, stopped: bool) -> CauseFound:
+        return CauseFound(attempt, JobFailed(failures[0].message if failures else str(error)))
+
+    def close(self) -> None:
+        self.end(WorkerLost("the job has ended"))
+
+
+class _Master(JobMaster):
+    """A bug of the driver is a finding, not an end of the job or of an attempt."""
+
+    def _as_driver_error(self, error: BaseException) -> HeadgateError:
+        raise error
+
+    def _fail_attempt(self, message: str) -> None:
+        if "report this as a bug" in message:
+            raise Violation(message)
+        super()._fail_attempt(message)
+
+
+_NEVER = 1 << 40
+
+
 class Driver:
-    """One incarnation of the driver: the production checkpoint service and the attempt it runs."""
+    """One incarnation of the driver: the production job master, on a simulated cluster."""
 
     def __init__(
         self, plan: JobPlan, job_id: JobId, configuration: Configuration, io: SimulatedIo, store: ObjectStore
     ) -> None:
         self.io = io
-        self._store = store
-        self.calls: deque[Callable[[], None]] = deque()
-        self.attempt: Attempt | None = None
-        self.failed: str | None = None
-        self.superseded = False
-        self.number = -1
-        self._running = 0
-        self.service = CheckpointService(
-            plan,
-            job_id,
-            configuration,
-            send=self._send,
-            call=self.calls.append,
-            pump=self.pump,
-            fail=self._fail,
-            stand_down=self._stand_down,
-            io=io,
+        self.events: deque[MasterEvent] = deque([StartRequested()])
+        self.cluster = SimulatedCluster(store, io.now, self.events.append)
+        restart = FixedDelay(_NEVER, io.random.choice([0, 5, 50]))
+        timing = Timing(silence=_NEVER)
+        self.master = _Master(
+            plan, job_id, configuration, restart, self.cluster, self.events.append, io=io, timing=timing
         )
-        self.plan = self.service.plan
 
-    def _send(self, task: TaskId, message: FromDriver) -> None:
-        if self.attempt is not None:
-            worker = next(worker for worker in self.attempt.workers if worker.id == task)
-            if not worker.connected:
-                raise Violation(f"{type(message).__name__} was sent to {task}, which has not connected yet")
-            worker.inbox.append(message)
+    @property
+    def plan(self) -> JobPlan:
+        return self.master.plan
 
-    def _fail(self, message: str) -> None:
-        self.failed = message
+    @property
+    def service(self) -> CheckpointService:
+        assert self.master.service is not None, "the driver has not started yet"
+        return self.master.service
 
-    def _stand_down(self, message: str) -> None:
-        self.failed, self.superseded = message, True
+    @property
+    def started(self) -> bool:
+        return self.master.service is not None
 
-    def pump(self) -> None:
-        """Wait for the next call: do I/O until there is one."""
-        while not self.calls:
-            next(jobs for jobs in self.io.jobs if jobs.waiting).run()
-        self.take_call()
+    @property
+    def attempt(self) -> Attempt | None:
+        return self.cluster.attempt
 
-    def take_call(self) -> None:
-        """Do the next thing in the job's thread."""
-        self.calls.popleft()()
+    @property
+    def ended(self) -> bool:
+        return self.master.ended
 
-    def start_attempt(self) -> Attempt:
-        """Begin the next attempt, from the newest completed checkpoint."""
-        self.service.job_running(False)
-        self.number += 1
-        self.failed = None
-        self.attempt = None
-        restore = self.service.start_attempt(self.number)
-        storage = self.service.worker_storage()
-        self.attempt = Attempt(self.plan, self.service.job_id, self.number, restore, storage, self._store, self.io.now)
-        self._running = 0
-        self.attempt.open()
-        return self.attempt
+    @property
+    def status(self) -> JobStatus:
+        return self.master.machine.status
+
+    @property
+    def error(self) -> HeadgateError | None:
+        return self.master.machine.error
+
+    def take_event(self) -> None:
+        """Handle the next event in the job's thread."""
+        self.master.handle(self.events.popleft())
 
     def hear(self, worker: Worker) -> None:
         """Take the next message of a worker."""
-        message, task = worker.messages.popleft(), worker.id
+        assert self.attempt is not None
+        message = worker.messages.popleft()
         worker.connected |= isinstance(message, Register)
-        if isinstance(message, Running):
-            self._running += 1
-            if self.attempt is not None and self._running == len(self.attempt.workers):
-                self.service.job_running(True)
-        if task is not None:
-            self.service.on_message(task, message)
+        self.master.handle(WorkerMessage(self.attempt.number, worker.key, message))
 
     @property
     def alarm(self) -> int | None:
-        """When `service.tick` has work."""
-        seconds = self.service.seconds_to_alarm()
-        return None if seconds is None else self.io.now() + round(seconds * 1000)
+        """When `master.on_idle` has work."""
+        return self.master.next_alarm()
 
     @property
     def completed(self) -> tuple[int, ...]:
         """The checkpoints that are complete and kept, oldest first."""
+        if not self.started:
+            return ()
         return tuple(checkpoint.id for checkpoint in self.service.coordinator.store.checkpoints)
 
+    def advance(self) -> bool:
+        """Do the next thing that waits on the driver; whether there was one."""
+        if self.events:
+            self.take_event()
+            return True
+        for jobs in self.io.jobs:
+            if jobs.waiting:
+                jobs.run()
+                return True
+        return False
+
     def end(self, status: EndStatus) -> None:
-        """The job is over."""
-        self.service.job_ended(status)
+        """Let the job end this way, whatever its tasks are doing."""
+        self.master.machine.give_up()
+        if status is EndStatus.CANCELED:
+            self.events.append(CancelRequested())
+        else:
+            self.cluster.end(None if status is EndStatus.FINISHED else WorkerLost("the tasks died"))
+        while not self.ended:
+            if not self.advance():
+                raise Violation(f"the driver does not end as {status.name}")

@@ -13,9 +13,10 @@ from headgate.checkpoint.settings import EndStatus
 from headgate.config import Configuration, Option
 from headgate.control.messages import AcknowledgeCheckpoint, AssignSplits, DeclineCheckpoint, Hold
 from headgate.environment import StreamExecutionEnvironment
-from headgate.errors import StorageError
+from headgate.errors import StorageError, WorkerLost
 from headgate.graph.plan import JobPlan
 from headgate.ids import JobId
+from headgate.job.status import JobStatus
 from headgate.testing.simulation.cluster import Attempt, Driver, SimulatedIo, Worker
 from headgate.testing.simulation.oracle import Oracle
 from headgate.testing.simulation.world import PROGRAMS, Program, Violation, World, worlds
@@ -61,6 +62,7 @@ class _Rates:
 
     kill: float
     driver: float
+    rescale: float
     drop: float
     storage: float
     flip: float
@@ -71,7 +73,12 @@ def _draw_rates(random: Random) -> _Rates:
         return random.choice(values)
 
     return _Rates(
-        some(0, 0.001, 0.004), some(0, 0.0005, 0.002), some(0, 0.02, 0.1), some(0, 0.003, 0.02), some(0, 0, 0, 0.001)
+        some(0, 0.001, 0.004),
+        some(0, 0.0005, 0.002),
+        some(0, 0, 0.001),
+        some(0, 0.02, 0.1),
+        some(0, 0.003, 0.02),
+        some(0, 0, 0, 0.001),
     )
 
 
@@ -109,7 +116,7 @@ class Run:
         self.oracle = Oracle(self.name, configuration, self.store, records)
         self.rates = _draw_rates(random)
         if calm:
-            self.rates = _Rates(0, 0, 0, 0, 0)
+            self.rates = _Rates(0, 0, 0, 0, 0, 0)
         self.flipped = False
         self.zombies: list[tuple[Driver | None, Attempt | None, int]] = []
         self._checked: set[tuple[int, int]] = set()
@@ -159,33 +166,32 @@ class Run:
                     self.store.heal()
                 self.act()
                 self._check()
-            self._end_zombies(everybody=True)
-            self.driver.end(EndStatus.FINISHED)
-            self.oracle.check_end()
-        except StorageError as error:
-            if not self._found_damage(error):
-                raise
-            self.outcome.refused = str(error)
+            self._end_zombies(all_of_them=True)
+            self._check_outcome()
         finally:
             del worlds[self.name]
         return self.outcome
 
     def _ended(self) -> bool:
-        attempt = self.driver.attempt
-        return (
-            attempt is not None
-            and self.driver.failed is None
-            and attempt.finished
-            and self.driver.service.epochs_settled
-            and all(worker.said_finished and not worker.messages for worker in attempt.workers)
-        )
+        return self.driver.ended
+
+    def _check_outcome(self) -> None:
+        """The job has finished, or it was refused because a byte was flipped and output would be repeated."""
+        error = str(self.driver.error)
+        self.outcome.restarts += self.driver.master.machine.restarts
+        if self.driver.status is JobStatus.FINISHED or "is FINISHED and has retained no checkpoint" in error:
+            self.oracle.check_end()  # a driver that was replaced may have finished the job just before
+        elif self.flipped and "damaged" in error.lower():
+            self.outcome.refused = error
+        else:
+            raise Violation(f"the job is {self.driver.status.name}: {error}")
 
     def _check(self) -> None:
         world = worlds[self.name]
         if world.violations:
             raise Violation(world.violations[0])
         driver = self.driver
-        if driver.superseded or self.flipped:
+        if self.flipped:
             return
         if driver.completed and (self.outcome.drivers, driver.completed[-1]) not in self._checked:
             newest, snapshot = self.oracle.check_kept(driver)[-1]
@@ -203,48 +209,53 @@ class Run:
 
     def act(self) -> None:
         """Let one thing happen."""
-        if self.driver.failed is not None:
-            self.restart(f"the attempt failed: {self.driver.failed}")
-            return
         self._end_zombies()
-        actions = self._driver_actions(self.driver)
-        assert self.driver.attempt is not None
-        actions += self._attempt_actions(self.driver.attempt, self.driver)
+        actions = self._driver_actions(self.driver) + self._attempt_actions(self.driver.attempt, self.driver)
         for driver, attempt, _ in self.zombies:
             if driver is not None:
                 actions += self._driver_actions(driver)
-            if attempt is not None:
-                actions += self._attempt_actions(attempt, driver)
-        self.time += self.random.random() < min(0.5, 3 / len(self.driver.attempt.workers))
+            actions += self._attempt_actions(attempt, driver)
+        workers = 1 if self.driver.attempt is None else len(self.driver.attempt.workers)
+        self.time += self.random.random() < min(0.5, 3 / workers)
         if actions and self.random.random() > 0.03:
-            self._guarded(self.random.choice(actions))
+            self.random.choice(actions)()
         else:
             self._pass_time(jump=not actions)
-
-    def _guarded(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except StorageError as error:  # a worker met a fault of the storage: its attempt fails
-            self.note(f"an action failed: {error}")
-            self.driver.failed = str(error)
+        for attempt in self.driver.cluster.abandoned:
+            if self.random.random() < 0.6:
+                self.zombies.append((None, attempt, _ZOMBIE_ACTIONS))
+        self.driver.cluster.abandoned.clear()
 
     def _driver_actions(self, driver: Driver) -> list[Callable[[], None]]:
         actions: list[Callable[[], None]] = []
-        if driver.calls:
-            actions.append(driver.take_call)
+        if driver.ended:
+            return actions
+        if driver.events:
+            actions.append(driver.take_event)
         pool, *in_order = driver.io.jobs
         if pool.waiting:
             actions.append(lambda: pool.run(self.random.randrange(len(pool.waiting))))
         actions += [jobs.run for jobs in in_order if jobs.waiting]
-        if driver.alarm is not None and driver.alarm <= self.time:
-            actions.append(driver.service.tick)
+        if not driver.events and driver.alarm is not None and driver.alarm <= self.time:
+            actions.append(driver.master.on_idle)
         return actions
 
-    def _attempt_actions(self, attempt: Attempt, driver: Driver | None) -> list[Callable[[], None]]:
-        actions: list[Callable[[], None]] = []
-        for worker in attempt.workers:
-            actions += self._worker_actions(attempt, worker, driver)
-        return actions
+    def _attempt_actions(self, attempt: Attempt | None, driver: Driver | None) -> list[Callable[[], None]]:
+        """What tasks can do; one that meets a fault of the storage dies, and its attempt with it."""
+        if attempt is None:
+            return []
+        actions = [action for worker in attempt.workers for action in self._worker_actions(attempt, worker, driver)]
+        return [lambda action=action: self._guarded(action, attempt, driver) for action in actions]  # type: ignore[misc]
+
+    def _guarded(self, action: Callable[[], None], attempt: Attempt, driver: Driver | None) -> None:
+        try:
+            action()
+        except StorageError as error:
+            self.note(f"a task died: {error}")
+            if driver is not None and driver.attempt is attempt:
+                driver.cluster.end(WorkerLost(str(error)))
+        if driver is not None:
+            driver.cluster.end_if_finished()
 
     def _worker_actions(self, attempt: Attempt, worker: Worker, driver: Driver | None) -> list[Callable[[], None]]:
         actions: list[Callable[[], None]] = []
@@ -287,16 +298,17 @@ class Run:
         """Let time pass, to the next deadline if nothing else can happen."""
         drivers = [self.driver, *(d for d, _, _ in self.zombies if d is not None)]
         attempts = [self.driver.attempt, *(a for _, a, _ in self.zombies)]
-        times = [driver.alarm for driver in drivers]
+        times = [driver.alarm for driver in drivers if not driver.ended]
         times += [worker.task.next_deadline() for a in attempts if a is not None for worker in a.workers]
         known = [time for time in times if time is not None]
         if jump:
             if not known:
                 raise Violation("deadlock: nothing can happen, and nothing waits for a time")
             self.time = max(self.time, min(known))
-        for attempt in attempts:
+        owners = [self.driver, *(d for d, _, _ in self.zombies)]
+        for attempt, owner in zip(attempts, owners, strict=True):
             if attempt is not None:
-                self._guarded(lambda attempt=attempt: attempt.pass_time(self.time))  # type: ignore[misc]
+                self._guarded(lambda attempt=attempt: attempt.pass_time(self.time), attempt, owner)  # type: ignore[misc]
 
     def _slow(self, milliseconds: int) -> None:
         self.time += milliseconds
@@ -315,7 +327,10 @@ class Run:
             self.note("a byte of the next file will be flipped")
             self.store.inject(Fault(FaultKind.FLIP, random.randrange(1, 4), amount=random.randrange(1000)))
         if random.random() < rates.kill:
-            self.restart("a worker was killed")
+            self.note("a worker is killed")
+            self.driver.cluster.end(WorkerLost("a worker was killed"))
+        if random.random() < rates.rescale:
+            self.rescale()
         if random.random() < rates.driver:
             self.replace_driver()
 
@@ -331,78 +346,64 @@ class Run:
         self.store.inject(fault)
 
     def restart(self, why: str) -> None:
-        """The attempt is over; some of its tasks may not know it for a while."""
+        """A worker dies, and the job restarts before anything else happens."""
         self.note(f"restart: {why}")
-        self.outcome.restarts += 1
-        self._abandon(None, self.driver.attempt)
-        if self.driver.superseded:
-            if self.flipped and "damaged" in why:
-                raise StorageError(why)
-            raise Violation(f"the newest driver was told to stand down: {why}")
-        self._until_it_works(self._start_attempt)
+        self.driver.cluster.end(WorkerLost(why))
+        self._start(self.driver)
 
-    def _start_attempt(self) -> None:
-        self.driver.start_attempt()
+    def rescale(self) -> None:
+        """The user asks for another parallelism; what runs already, or has not started, is refused."""
+        if self.driver.started and not self.driver.ended:
+            plan = self._draw_plan()
+            self.note(f"rescale to {plan.layout.slots} tasks")
+            self.driver.master.rescale(plan)
+
+    def _start(self, driver: Driver) -> None:
+        """Let nothing but this driver act, until it runs tasks or has ended."""
+        while driver.attempt is None and not driver.ended:
+            if not driver.advance():
+                if driver.alarm is None:
+                    raise Violation("deadlock: the driver waits for nothing")
+                self.time = max(self.time, driver.alarm)
+                driver.master.on_idle()
+            if self.random.random() < 0.01:
+                self.store.heal()
 
     def replace_driver(self) -> None:
         """The driver is killed, or only believed to be: then it goes on beside its successor until it notices."""
+        if not self.driver.started or self.driver.ended:
+            return
         self.note("the driver is replaced")
         zombie = self.random.random() < 0.5
-        self._abandon(self.driver if zombie else None, self.driver.attempt)
+        if zombie or self.random.random() < 0.6:
+            self.zombies.append((self.driver if zombie else None, self.driver.attempt, _ZOMBIE_ACTIONS))
         self.outcome.drivers += 1
-        self.driver = self._start_driver(resume=True)
+        self.outcome.restarts += self.driver.master.machine.restarts
+        self.driver = self._start_driver(resume=True, at_once=self.random.random() < 0.5)
 
-    def _end_zombies(self, everybody: bool = False) -> None:
-        """Replaced drivers end, in a way that is drawn: they must leave alone what their successor needs."""
+    def _end_zombies(self, all_of_them: bool = False) -> None:
+        """Replaced drivers end, in a way that is drawn: they must not touch what their successor needs."""
         zombies, self.zombies = self.zombies, []
         for driver, attempt, left in zombies:
-            if left > 0 and not everybody and not (driver is not None and driver.superseded):
-                self.zombies.append((driver, attempt, left - 1))
-            elif driver is not None:
+            if left > 0 and not all_of_them and not (driver is not None and driver.ended):
+                self.zombies.append((driver, driver.attempt if driver is not None else attempt, left - 1))
+            elif driver is not None and not driver.ended:
                 status = self.random.choice([EndStatus.FINISHED, EndStatus.CANCELED, EndStatus.FAILED])
                 self.note(f"a driver that was replaced ends: {status.name}")
-                driver.end(EndStatus.FAILED if driver.superseded else status)
-                if not self.flipped:
+                driver.end(status)
+                if not self.flipped and self.driver.started and not self.driver.ended:
                     self.oracle.check_kept(self.driver)
 
-    def _abandon(self, driver: Driver | None, attempt: Attempt | None) -> None:
-        if attempt is None:
-            return
-        if self.random.random() < 0.6 or driver is not None:
-            self.zombies.append((driver, attempt, _ZOMBIE_ACTIONS))
-
-    def _start_driver(self, resume: bool) -> Driver:
+    def _start_driver(self, resume: bool, at_once: bool = True) -> Driver:
+        """A new process; it runs tasks when this returns, unless it is not started `at_once`."""
         configuration = Configuration(self._options | ({config.RESUME: "true"} if resume else {}))
         plan = self._draw_plan()
-        started: list[Driver] = []
-
-        def start() -> None:
-            io = SimulatedIo(lambda: self.time, self.store, Random(self.random.random()), self._retry_later)
-            job_id = JobId(f"{self.random.getrandbits(128):032x}")
-            started.append(Driver(plan, job_id, configuration, io, self.store))
-
-        self._until_it_works(start)
-        self.driver = started[-1]
-        self._until_it_works(self._start_attempt)
-        return self.driver
-
-    def _until_it_works(self, action: Callable[[], None]) -> None:
-        """Start something though storage fails now and then, as who runs the job would."""
-        for _ in range(_START_TRIES):
-            try:
-                action()
-            except StorageError as error:
-                if self._found_damage(error):
-                    raise
-                self.note(f"cannot start yet: {error}")
-                self._retry_later()
-                continue
-            return
-        raise Violation("it does not start, however often it is tried")
-
-    def _found_damage(self, error: StorageError) -> bool:
-        """Whether a flipped byte was found: then the job must refuse to go on, since its sink may have committed."""
-        return self.flipped and "damaged" in str(error).lower()
+        io = SimulatedIo(lambda: self.time, self.store, Random(self.random.random()), self._retry_later)
+        job_id = JobId(f"{self.random.getrandbits(128):032x}")
+        driver = Driver(plan, job_id, configuration, io, self.store)
+        if at_once:
+            self._start(driver)
+        return driver
 
     def _retry_later(self) -> None:
         self.time += 500

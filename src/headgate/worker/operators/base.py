@@ -1,11 +1,11 @@
-"""What every operator is: takes batches, gives batches, and knows whom to blame."""
+"""The base of all operators: batches in, batches out, snapshots, timers, and errors that name the operator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from headgate.api.functions import (
     Function,
@@ -19,16 +19,33 @@ from headgate.api.functions import (
 from headgate.checkpoint.commits import Commits
 from headgate.errors import UserCodeError
 from headgate.graph.job_graph import ChainedOperator
-from headgate.graph.task_info import TaskInfo
+from headgate.graph.plan import TaskInfo
+from headgate.ids import OperatorId
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation
 from headgate.state.backend import KeyedStateBackend, SnapshotKind, SnapshotRun
 from headgate.state.operator import OperatorStateBackend, OperatorStateSnapshot
 from headgate.worker.failures import NO_KEY, OperatorFailure
 
-__all__ = ["Operator", "OperatorContext", "OperatorSnapshot", "Receiver", "explain"]
+__all__ = ["Operator", "OperatorContext", "OperatorSnapshot", "Receiver", "SubtaskServices", "explain"]
 
 Receiver = Callable[[Batch], None]
+
+
+class SubtaskServices(Protocol):
+    """What a subtask needs of its runtime; the Spark shell, the local runtime and the tests each have their own."""
+
+    lockstep: bool
+    """Whether sources with a thread of their own hand over record by record, so that a run can be repeated."""
+
+    def now(self) -> int:
+        """Milliseconds since the epoch; virtual in the local runtime and the simulator."""
+
+    def to_driver(self, channel: str, payload: bytes, records: int) -> None:
+        """Send printed lines or collected records."""
+
+    def wake(self) -> None:
+        """There is something to do; called from any thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +76,7 @@ class OperatorSnapshot:
     keyed: SnapshotRun | None
 
     @property
-    def operator_id(self) -> str:
+    def operator_id(self) -> OperatorId:
         """The operator's id."""
         return self.operator.id
 

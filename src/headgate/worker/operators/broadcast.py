@@ -14,7 +14,7 @@ from headgate.state.backend import KeyedStateBackend
 from headgate.state.broadcast import BroadcastStates
 from headgate.worker.failures import NO_KEY as UNKNOWN
 from headgate.worker.operators.base import Operator, OperatorContext, Receiver, explain
-from headgate.worker.operators.keyed import KeyedElementContext, KeyedProcess
+from headgate.worker.operators.keyed import KeyedElementContext, KeyedProcessOperator
 from headgate.worker.operators.stateless import ElementContext, Process
 
 __all__ = ["BroadcastProcess", "KeyedBroadcastProcess"]
@@ -128,7 +128,7 @@ class BroadcastProcess(Process):
         return self._process_with(self.function.process_element)
 
 
-class KeyedBroadcastProcess(KeyedProcess):
+class KeyedBroadcastProcess(KeyedProcessOperator):
     """A keyed stream and a broadcast stream."""
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:

@@ -8,18 +8,26 @@ from typing import Any
 from headgate.api.functions import StateAccess, callable_of
 from headgate.checkpoint.commits import Commits
 from headgate.graph.job_graph import ChainedOperator
-from headgate.graph.table_paths import table_file
 from headgate.records.batch import Batch
 from headgate.state.addresses import NO_KEY
 from headgate.state.backend import KeyedStateBackend, SnapshotKind, SnapshotRun
 from headgate.state.parquet.keyed import CanonicalRun
 from headgate.state.timers import TimeDomain
+from headgate.storage.layout import table_directory, table_file
 from headgate.worker.failures import NO_KEY as UNKNOWN
 from headgate.worker.failures import OperatorFailure
 from headgate.worker.keys import KeyReader
 from headgate.worker.operators.base import Operator, OperatorContext, Receiver, explain
 
-__all__ = ["KeyedCoFlatMap", "KeyedCoMap", "KeyedCoProcess", "KeyedFilter", "KeyedFlatMap", "KeyedMap", "KeyedProcess"]
+__all__ = [
+    "KeyedCoFlatMapOperator",
+    "KeyedCoMapOperator",
+    "KeyedCoProcessOperator",
+    "KeyedFilterOperator",
+    "KeyedFlatMapOperator",
+    "KeyedMapOperator",
+    "KeyedProcessOperator",
+]
 
 _CLEANUP_ENTRIES = 10_000  # in one go: a few milliseconds
 
@@ -64,8 +72,8 @@ class KeyedOperator(Operator):
 
     def keyed_run(self, checkpoint_id: int, kind: SnapshotKind) -> SnapshotRun | None:
         if kind is SnapshotKind.CANONICAL:
-            operator, subtask = self.operator, self.context.info.subtask
-            return CanonicalRun(self.backend, checkpoint_id, lambda state: table_file(operator, state, subtask))
+            directory, subtask = table_directory(self.operator.label, self.operator.id), self.context.info.subtask
+            return CanonicalRun(self.backend, checkpoint_id, lambda state: table_file(directory, state, subtask))
         return self.backend.snapshot(checkpoint_id, kind)
 
     def close(self) -> None:
@@ -108,7 +116,7 @@ class KeyedOperator(Operator):
         return self.failure(explain(error, method) if method else error, record, key)
 
 
-class KeyedMap(KeyedOperator):
+class KeyedMapOperator(KeyedOperator):
     """A map that may use state."""
 
     def receiver(self, input: int) -> Receiver:
@@ -134,7 +142,7 @@ class KeyedMap(KeyedOperator):
         return receive
 
 
-class KeyedFlatMap(KeyedOperator):
+class KeyedFlatMapOperator(KeyedOperator):
     """A flat map that may use state."""
 
     def receiver(self, input: int) -> Receiver:
@@ -161,7 +169,7 @@ class KeyedFlatMap(KeyedOperator):
         return receive
 
 
-class KeyedFilter(KeyedOperator):
+class KeyedFilterOperator(KeyedOperator):
     """A filter that may use state."""
 
     def receiver(self, input: int) -> Receiver:
@@ -188,7 +196,7 @@ class KeyedFilter(KeyedOperator):
 class KeyedElementContext:
     """The context of a keyed process function: key, timestamp, time and timers."""
 
-    def __init__(self, operator: KeyedProcess) -> None:
+    def __init__(self, operator: KeyedProcessOperator) -> None:
         self._operator = operator
         self.stamp: int | None = None
         self.domain: TimeDomain | None = None
@@ -244,7 +252,7 @@ MIN_WATERMARK = -(1 << 63)
 MAX_WATERMARK = (1 << 63) - 1
 
 
-class KeyedProcess(KeyedOperator):
+class KeyedProcessOperator(KeyedOperator):
     """The general keyed function, with timers."""
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
@@ -331,21 +339,21 @@ class KeyedProcess(KeyedOperator):
         self.emit_tagged(out)
 
 
-class KeyedCoMap(KeyedMap):
+class KeyedCoMapOperator(KeyedMapOperator):
     """A map of two keyed inputs that share state."""
 
     def receiver(self, input: int) -> Receiver:
         return self._map_with(self.function.map1 if input == 0 else self.function.map2, input)
 
 
-class KeyedCoFlatMap(KeyedFlatMap):
+class KeyedCoFlatMapOperator(KeyedFlatMapOperator):
     """A flat map of two keyed inputs that share state."""
 
     def receiver(self, input: int) -> Receiver:
         return self._flat_map_with(self.function.flat_map1 if input == 0 else self.function.flat_map2, input)
 
 
-class KeyedCoProcess(KeyedProcess):
+class KeyedCoProcessOperator(KeyedProcessOperator):
     """The general function of two keyed inputs that share state and timers."""
 
     def receiver(self, input: int) -> Receiver:

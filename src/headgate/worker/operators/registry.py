@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from headgate.errors import GraphError
-from headgate.graph.job_graph import ChainedOperator
+from headgate.graph.job_graph import ChainedOperator, OperatorKind
 from headgate.worker.operators.aggregate import Aggregate, Reduce
 from headgate.worker.operators.base import Operator, OperatorContext
 from headgate.worker.operators.broadcast import BroadcastProcess, KeyedBroadcastProcess
 from headgate.worker.operators.ends import Collect, Print, Sink, SourceOperator
 from headgate.worker.operators.keyed import (
-    KeyedCoFlatMap,
-    KeyedCoMap,
-    KeyedCoProcess,
-    KeyedFilter,
-    KeyedFlatMap,
-    KeyedMap,
-    KeyedProcess,
+    KeyedCoFlatMapOperator,
+    KeyedCoMapOperator,
+    KeyedCoProcessOperator,
+    KeyedFilterOperator,
+    KeyedFlatMapOperator,
+    KeyedMapOperator,
+    KeyedProcessOperator,
 )
 from headgate.worker.operators.sinks import TwoPhaseSink
 from headgate.worker.operators.stateless import CoFlatMap, CoMap, CoProcess, Filter, FlatMap, Map, MapBatches, Process
 
 __all__ = ["make_operator"]
 
-_KINDS: dict[str, type[Operator]] = {
+_KINDS: dict[OperatorKind, type[Operator]] = {
     "source": SourceOperator,
     "map": Map,
     "flat_map": FlatMap,
@@ -38,16 +37,16 @@ _KINDS: dict[str, type[Operator]] = {
     "collect": Collect,
     "reduce": Reduce,
     "aggregate": Aggregate,
-    "keyed_process": KeyedProcess,
-    "keyed_co_process": KeyedCoProcess,
+    "keyed_process": KeyedProcessOperator,
+    "keyed_co_process": KeyedCoProcessOperator,
     "broadcast_process": BroadcastProcess,
 }
-_KEYED: dict[str, type[Operator]] = {
-    "map": KeyedMap,
-    "flat_map": KeyedFlatMap,
-    "filter": KeyedFilter,
-    "co_map": KeyedCoMap,
-    "co_flat_map": KeyedCoFlatMap,
+_KEYED: dict[OperatorKind, type[Operator]] = {
+    "map": KeyedMapOperator,
+    "flat_map": KeyedFlatMapOperator,
+    "filter": KeyedFilterOperator,
+    "co_map": KeyedCoMapOperator,
+    "co_flat_map": KeyedCoFlatMapOperator,
     "broadcast_process": KeyedBroadcastProcess,
 }
 
@@ -56,7 +55,5 @@ def make_operator(operator: ChainedOperator, context: OperatorContext) -> Operat
     """The operator object for one subtask."""
     kind = operator.spec.kind
     keyed = any(key is not None for key in operator.spec.keys)
-    found = (_KEYED.get(kind) if keyed else None) or _KINDS.get(kind)
-    if found is None:
-        raise GraphError(f"no operator of kind '{kind}'")
-    return found(operator, context)
+    made = _KEYED.get(kind, _KINDS[kind]) if keyed else _KINDS[kind]
+    return made(operator, context)

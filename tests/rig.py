@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from headgate.checkpoint.commits import NO_COMMITS, Commits
+from headgate.checkpoint.types import Barrier
+from headgate.control.messages import TaskState
 from headgate.environment import StreamExecutionEnvironment
 from headgate.graph.plan import JobPlan, VertexPlan
-from headgate.graph.task_info import TaskInfo
 from headgate.records.batch import Batch
-from headgate.records.frames import DRAIN, Frame, Kind, pack, read_frames
+from headgate.records.frames import DRAIN, Frame, FrameKind, pack, read_frames
+from headgate.worker.checkpoints import snapshot_inline
 from headgate.worker.operators.ends import decode_collected
-from headgate.worker.subtask import Relay, Subtask
+from headgate.worker.relay import Relay
+from headgate.worker.restore import VertexRestore
+from headgate.worker.subtask import Subtask
+from headgate.worker.task import TaskDescriptor, describe_tasks, make_task
 
 
 class Services:
@@ -54,31 +61,49 @@ def vertex_plan(plan: JobPlan, name: str) -> VertexPlan:
     return pickle.loads(plan.vertices[vertex.id])
 
 
-def subtask(plan: JobPlan, name: str, index: int = 0, services: Services | None = None) -> Subtask:
+def descriptor(plan: JobPlan, name: str, index: int = 0, **changes: Any) -> TaskDescriptor:
+    """What a worker gets for one subtask of the one vertex whose name contains this."""
+    (vertex,) = [v for v in plan.graph.vertices if name in v.name]
+    tasks = describe_tasks(plan, plan.layout.level_of[vertex.id], "0" * 32, 0)
+    (found,) = [t for t in tasks if t.vertex_id == vertex.id and t.subtask == index and not t.is_relay]
+    return replace(found, **changes)
+
+
+def subtask(plan: JobPlan, name: str, index: int = 0, services: Services | None = None, **changes: Any) -> Subtask:
     """The subtask of a vertex, not yet opened."""
-    part = vertex_plan(plan, name)
-    vertex = part.vertex
-    level = plan.layout.level_of[vertex.id]
-    info = TaskInfo(vertex.name, vertex.head.id, index, vertex.parallelism, vertex.max_parallelism, 0, "0" * 32)
-    numbers = (plan.layout.index(level, vertex.id, index), plan.width(level - 1), plan.width(level + 1))
-    return Subtask(part, index, plan.settings, services or Services(), info, numbers)
+    task = make_task(descriptor(plan, name, index, **changes), services or Services())
+    assert isinstance(task, Subtask)
+    return task
 
 
 def relay(plan: JobPlan, level: int, index: int) -> Relay:
-    slot = plan.layout.levels[level][index]
-    assert slot.relay
-    numbers = (index, plan.width(level - 1), plan.width(level + 1))
-    return Relay(plan.relays[level, slot.vertex] + slot.subtask, numbers, plan.settings.buffer_size)
+    task = make_task(describe_tasks(plan, level, "0" * 32, 0)[index], Services())
+    assert isinstance(task, Relay)
+    return task
+
+
+def snapshot_of(task: Subtask, number: int) -> TaskState:
+    """Trigger a checkpoint at a source: what it writes, by operator."""
+    task.trigger(Barrier(number, 0))
+    return snapshot_inline(task.take_snapshots()[0])
+
+
+def restore_of(
+    number: int, states: list[TaskState], parallelism: int = 1, commits: Commits = NO_COMMITS
+) -> VertexRestore:
+    """What a vertex starts from, given what each of its old subtasks has written."""
+    operators = {operator: [state[operator] for state in states] for operator in states[0]}
+    return VertexRestore(number, parallelism, 128, operators, claim=False, commits=commits)
 
 
 def data(*values: Any, edge: int = 0, writer: int = 0) -> bytes:
     """A row with one frame of untyped records."""
-    return b"".join(pack(Kind.PICKLE, edge, writer, pickle.dumps(list(values))))
+    return b"".join(pack(FrameKind.PICKLE, edge, writer, pickle.dumps(list(values))))
 
 
-def event(kind: Kind, edge: int = 0, writer: int = 0, body: bytes = b"", flags: int | None = None) -> bytes:
+def event(kind: FrameKind, edge: int = 0, writer: int = 0, body: bytes = b"", flags: int | None = None) -> bytes:
     """A row with one event; the end of data is that of a source that has come to its end."""
-    drain = DRAIN if kind == Kind.END_OF_DATA else 0
+    drain = DRAIN if kind == FrameKind.END_OF_DATA else 0
     return b"".join(pack(kind, edge, writer, body, flags=drain if flags is None else flags))
 
 
@@ -87,10 +112,10 @@ def taken(task: Subtask | Relay) -> list[tuple[int, list[Frame]]]:
     return [(target, list(read_frames(b"".join(pieces)))) for target, pieces in task.take()]
 
 
-def frames_to(rows: list[tuple[int, list[Frame]]], target: int) -> list[tuple[Kind, Any]]:
+def frames_to(rows: list[tuple[int, list[Frame]]], target: int) -> list[tuple[FrameKind, Any]]:
     """What one target gets: kind, and the records of batches."""
     return [
-        (Kind(f.kind), pickle.loads(f.body) if f.kind == Kind.PICKLE else None)
+        (FrameKind(f.kind), pickle.loads(f.body) if f.kind == FrameKind.PICKLE else None)
         for to, frames in rows
         for f in frames
         if to == target
@@ -109,10 +134,13 @@ __all__ = [
     "Batch",
     "Services",
     "data",
+    "descriptor",
     "event",
     "frames_to",
     "plan_of",
     "relay",
+    "restore_of",
+    "snapshot_of",
     "subtask",
     "taken",
     "vertex_plan",

@@ -1,0 +1,412 @@
+"""The shell around the job machine: carries out its instructions and reports what came of them.
+
+It runs in the driver's process. `handle` and `on_idle` are called by one thread, the job's; it never waits there: what
+takes time runs in the pools of `DriverIo`, and its result is an event. The simulator calls the same methods.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.checkpoint import events as checkpoint_events
+from headgate.checkpoint.handles import CorruptState
+from headgate.checkpoint.plan import TaskId
+from headgate.checkpoint.settings import EndStatus
+from headgate.config import Configuration
+from headgate.control.messages import Confirm, Failed, Finished, FromDriver, Metrics, Output, Register, Running
+from headgate.driver.checkpoints import CheckpointService, Choice
+from headgate.driver.cluster import AttemptOver, Cluster, Submission, WorkerMessage
+from headgate.driver.services import DriverIo
+from headgate.errors import HeadgateError, IllegalState, JobFailed, NotEnoughSlots, StorageError
+from headgate.graph.plan import JobPlan
+from headgate.ids import JobId
+from headgate.job import events as ev
+from headgate.job.machine import JobMachine, Phase, Timing
+from headgate.job.restart import RestartStrategy
+
+__all__ = ["Call", "JobMaster", "MasterEvent"]
+
+OnOutput = Callable[[str, bytes, Callable[[], None]], None]
+RequestDone = checkpoint_events.RequestDone
+UserRequest = (
+    checkpoint_events.CheckpointRequested | checkpoint_events.SavepointRequested | checkpoint_events.StopRequested
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function to be called in the job's thread."""
+
+    function: Callable[[], None]
+
+
+MasterEvent = ev.JobEvent | WorkerMessage | AttemptOver | Call
+
+
+class JobMaster:
+    """Runs one job on a cluster, from its start to its end, over any number of attempts.
+
+    `post` hands an event to the job's thread, from any thread. `on_output(channel, payload, confirm)` gets printed lines
+    and collected records. `on_change` is called when the status or the set of running subtasks has changed.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        job_id: JobId,
+        configuration: Configuration,
+        restart: RestartStrategy,
+        cluster: Cluster,
+        post: Callable[[MasterEvent], None],
+        *,
+        io: DriverIo,
+        timing: Timing | None = None,
+        on_output: OnOutput | None = None,
+        on_change: Callable[[], None] = lambda: None,
+        spark: Any = None,
+    ) -> None:
+        self.plan, self.job_id, self.configuration = plan, job_id, configuration
+        self.machine = JobMachine(plan.name, plan.layout.slots, restart, timing)
+        self.service: CheckpointService | None = None
+        self.workers: dict[ev.Worker, Register] = {}
+        self.metrics: dict[ev.Worker, Metrics] = {}
+        self.failure_log: list[str] = []
+        self.when_finished: list[
+            Callable[[], None]
+        ] = []  # called when all data is processed: nothing continues the job
+        self.closed = False
+        self.stopped = False  # with a savepoint, from which the job may be continued
+        self._cluster, self._post, self._io, self._spark = cluster, post, io, spark
+        self._on_output, self._on_change = on_output, on_change
+        self._failures: list[Failed] = []
+        self._cluster_error: BaseException | None = None
+        self._pending: deque[ev.JobEvent] = deque()
+        self._handling = False
+        self._opened = False
+        self._awaiting_settled = self._closing = self._end_recorded = False
+        self._cleaning = 0
+        self._rescales: dict[int, tuple[JobPlan, Future[None]]] = {}
+        self._lock = threading.Lock()
+        self._requests: set[Future[RequestDone]] = set()
+        self._actions = self._make_actions()
+
+    def _make_actions(self) -> dict[type[Any], Callable[[Any], None]]:
+        """Which method carries out which instruction."""
+        return {
+            ev.SetStatus: lambda _: self._on_change(),
+            ev.AwaitSettled: self._await_settled,
+            ev.StartAttempt: self._start_attempt,
+            ev.SetCheckpointing: self._set_checkpointing,
+            ev.StopAttempt: lambda do: self._cluster.stop(do.attempt, do.reason),
+            ev.CheckTasks: lambda do: self._tell(ev.TasksLeft(do.attempt, *self._cluster.tasks_left(do.attempt))),
+            ev.CancelTasks: lambda do: self._cluster.cancel_tasks(do.attempt),
+            ev.KillWorker: self._kill,
+            ev.RecordLostWorker: self._record_lost_worker,
+            ev.FindCause: self._find_cause,
+            ev.RecordFailure: lambda do: self.failure_log.append(str(do.error)),
+            ev.ApplyRescale: self._apply_rescale,
+            ev.AnswerRescale: self._answer_rescale,
+            ev.WarnUser: lambda do: self._io.warn(f"job '{self.plan.name}': {do.message}"),
+            ev.CloseCheckpoints: self._close_checkpoints,
+            ev.EndJob: self._end,
+        }
+
+    # --- the job's thread -------------------------------------------------------------------------------------------
+
+    def handle(self, event: MasterEvent) -> None:
+        """Handle one event, and everything that follows from it at once."""
+        try:
+            self._dispatch(event)
+            if self.service is not None:
+                self.service.tick()
+            self._check_answers()
+        except Exception as error:  # the job cannot continue in this driver, and must not harm what is stored
+            self._handling = False
+            self._pending.clear()
+            self._tell(ev.DriverFailed(self._as_driver_error(error)))
+            self._check_answers()
+
+    def on_idle(self) -> None:
+        """Time has passed, and no event waits."""
+        self.handle(ev.TimeElapsed())
+
+    def next_alarm(self) -> int | None:
+        """When `on_idle` has an effect, if nothing happens before."""
+        alarms = [self.machine.next_alarm(), None if self.service is None else self.service.next_alarm()]
+        return min((at for at in alarms if at is not None), default=None)
+
+    @property
+    def ended(self) -> bool:
+        return self.machine.phase is Phase.ENDED
+
+    def _dispatch(self, event: MasterEvent) -> None:
+        if isinstance(event, Call):
+            event.function()
+        elif isinstance(event, WorkerMessage):
+            if event.attempt == self.machine.attempt:
+                self._on_message(event)
+        elif isinstance(event, AttemptOver):
+            if event.attempt == self.machine.attempt:
+                self._cluster_error = event.error
+                self._tell(ev.AttemptEnded(event.attempt, event.error is not None))
+        else:
+            self._tell(event)
+
+    def _tell(self, event: ev.JobEvent) -> None:
+        """Hand an event to the machine, behind those that it is being told."""
+        self._pending.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        while self._pending:
+            for instruction in self.machine.handle(self._pending.popleft(), self._io.now()):
+                self._actions[type(instruction)](instruction)
+        self._handling = False
+
+    def _check_answers(self) -> None:
+        """Events that are conditions rather than messages."""
+        if self._awaiting_settled and (self.service is None or self.service.settled):
+            self._awaiting_settled = False
+            self._tell(ev.Settled())
+        if self._closing and self.service is not None and self.service.end_recorded and not self._end_recorded:
+            self._end_recorded = True
+            self._tell(ev.EndRecorded())
+        if self._closing and not self._cleaning and (self.service is None or self.service.ended):
+            self._closing = False
+            self._tell(ev.CheckpointsClosed())
+
+    def _on_message(self, event: WorkerMessage) -> None:
+        worker, message, attempt = event.worker, event.message, event.attempt
+        slot = self.plan.layout.levels[worker[0]][worker[1]]
+        if isinstance(message, Register):
+            self.workers[worker] = message
+        if self.service is not None and not slot.relay:
+            self.service.on_message(TaskId(slot.vertex, slot.subtask), message)
+        match message:
+            case Output():
+                self._tell(ev.WorkerHeard(attempt, worker))
+                confirm = lambda: self._cluster.send(attempt, worker, Confirm(1))  # noqa: E731 - one use
+                if self._on_output is not None:
+                    self._on_output(message.channel, message.payload, confirm)
+            case Metrics():
+                self.metrics[worker] = message
+                self._tell(ev.WorkerHeard(attempt, worker))
+            case Register():
+                self._tell(ev.WorkerRegistered(attempt, worker))
+            case Running():
+                self._tell(ev.WorkerRunning(attempt, worker))
+                self._on_change()
+            case Finished():
+                self._tell(ev.WorkerFinished(attempt, worker))
+            case Failed():
+                self._failures.append(message)
+                self._tell(ev.TaskFailed(attempt, certain=message.kind == "user"))
+            case _:
+                self._tell(ev.WorkerHeard(attempt, worker))
+
+    def _as_driver_error(self, error: BaseException) -> HeadgateError:
+        if isinstance(error, HeadgateError):
+            return error
+        failed = JobFailed(f"job '{self.plan.name}' failed in the driver: {type(error).__name__}: {error}")
+        failed.__cause__ = error
+        return failed
+
+    # --- attempts ---------------------------------------------------------------------------------------------------
+
+    def _await_settled(self, _: ev.AwaitSettled) -> None:
+        self._awaiting_settled = True
+
+    def _start_attempt(self, do: ev.StartAttempt) -> None:
+        self._failures, self._cluster_error = [], None
+        self.workers, self.metrics = {}, {}
+        self._io.starts.submit(self._prepare_attempt, do.attempt)
+
+    def _prepare_attempt(self, number: int) -> None:
+        """In a thread that may wait: open what is not open yet, wait for slots, choose what to restore."""
+        try:
+            if not self._opened:
+                self._cluster.open()
+                self._opened = True
+            service = self.service
+            if service is None:
+                service = self._make_service()
+                self._post(Call(lambda: self._adopt(service)))
+            self._cluster.wait_for_slots(service.plan, lambda: not self.machine.is_starting(number))
+            choice = service.choose()
+            self._post(Call(lambda: self._submit(number, service, choice)))
+        except HeadgateError as error:
+            self._post(ev.AttemptRefused(number, error, _may_work_later(error, number)))
+        except Exception as error:
+            self._post(ev.DriverFailed(self._as_driver_error(error)))
+
+    def _make_service(self) -> CheckpointService:
+        return CheckpointService(
+            self.plan,
+            self.job_id,
+            self.configuration,
+            send=self._send,
+            call=lambda function: self._post(Call(function)),
+            fail=self._fail_attempt,
+            stand_down=lambda message: self._tell(ev.DriverSuperseded(message)),
+            io=self._io,
+            spark=self._spark,
+        )
+
+    def _adopt(self, service: CheckpointService) -> None:
+        """A resumed job has the id, and the number of key groups, of the job that it continues."""
+        self.service, self.job_id, self.plan = service, service.job_id, service.plan
+
+    def _submit(self, number: int, service: CheckpointService, choice: Choice) -> None:
+        if not self.machine.is_starting(number):
+            return
+        try:
+            restore = service.start_attempt(number, choice)
+            submission = Submission(self.plan, self.job_id, number, restore, service.worker_storage())
+            self._cluster.submit(submission)
+        except HeadgateError as error:
+            self._tell(ev.AttemptRefused(number, error, _may_work_later(error, number)))
+            return
+        self._tell(ev.AttemptSubmitted(number))
+
+    def _send(self, task: TaskId, message: FromDriver) -> None:
+        """Send to a subtask. Between two attempts nothing is sent: the next one is told when it runs."""
+        if self.machine.phase not in (Phase.RUNNING, Phase.STOPPING):
+            return
+        worker = self.plan.worker_of(task.vertex, task.subtask)
+        if worker not in self.workers:
+            self._fail_attempt(
+                f"{type(message).__name__} was sent to {self.plan.task_name(*worker)}, which has not connected yet; "
+                "report this as a bug"
+            )
+            return
+        self._cluster.send(self.machine.attempt, worker, message)
+
+    def _fail_attempt(self, message: str) -> None:
+        self._failures.append(Failed(message, "", kind="runtime"))
+        self._tell(ev.TaskFailed(self.machine.attempt))
+
+    def _set_checkpointing(self, do: ev.SetCheckpointing) -> None:
+        if self.service is not None:
+            self.service.job_running(do.running)
+
+    def _kill(self, do: ev.KillWorker) -> None:
+        register = self.workers.get(do.worker)
+        if register is not None:
+            self._cluster.kill(do.attempt, register)
+
+    def _record_lost_worker(self, do: ev.RecordLostWorker) -> None:
+        register, name = self.workers[do.worker], self.plan.task_name(*do.worker)
+        process = f"(process {register.pid} on {register.host})"
+        seconds = f"{self.machine.timing.silence / 1000:.0f} s"
+        what = f"was not heard for {seconds} {process}" if do.silent else f"died {process}"
+        self._failures.append(Failed(f"the worker of {name} {what}", "", operator=name, kind="lost"))
+
+    def _find_cause(self, do: ev.FindCause) -> None:
+        found = self._cluster.cause(do.attempt, self._failures, self._cluster_error, do.stopped)
+        self._tell(found)
+
+    # --- requests, from any thread ----------------------------------------------------------------------------------
+
+    def request(self, make: Callable[[str], UserRequest]) -> Future[RequestDone]:
+        """Ask for a checkpoint, a savepoint or a stop: `make` gets the id of the request and gives the event."""
+        answer: Future[RequestDone] = Future()
+        with self._lock:  # either the request is among those that are answered when the job ends, or it is refused
+            if self.ended:
+                raise self._over()
+            self._requests.add(answer)
+        answer.add_done_callback(self._requests.discard)
+        self._post(Call(lambda: self._forward(make(secrets.token_hex(8)), answer)))
+        return answer
+
+    def _forward(self, event: UserRequest, answer: Future[RequestDone]) -> None:
+        if self.service is None:
+            answer.set_exception(IllegalState(f"job '{self.plan.name}' has not started yet"))
+        elif not answer.done():
+            if isinstance(event, checkpoint_events.StopRequested):
+                answer.add_done_callback(self._on_stop_answered)
+            self.service.request(event, answer)
+
+    def _on_stop_answered(self, answer: Future[RequestDone]) -> None:
+        self.stopped = answer.exception() is None
+
+    def rescale(self, plan: JobPlan) -> Future[None]:
+        """Continue with another plan, from the newest checkpoint; answered when all its subtasks run."""
+        answer: Future[None] = Future()
+
+        def ask() -> None:
+            request = max(self._rescales, default=0) + 1
+            self._rescales[request] = (plan, answer)
+            self._tell(ev.RescaleRequested(request, plan.layout.slots))
+
+        with self._lock:
+            if self.ended:
+                raise self._over()
+            self._post(Call(ask))
+        return answer
+
+    def _apply_rescale(self, do: ev.ApplyRescale) -> None:
+        self.plan, _ = self._rescales[do.request]
+        if self.service is not None:
+            self.service.replan(self.plan)
+
+    def _answer_rescale(self, do: ev.AnswerRescale) -> None:
+        _, answer = self._rescales[do.request]
+        if do.error is None:
+            answer.set_result(None)
+        else:
+            answer.set_exception(do.error)
+
+    def _over(self) -> IllegalState:
+        return IllegalState(f"job '{self.plan.name}' has ended")
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _close_checkpoints(self, do: ev.CloseCheckpoints) -> None:
+        if do.status.name == EndStatus.FINISHED.name and not self.stopped:
+            for clean_up in self.when_finished:
+                self._cleaning += 1
+                self._io.pool.submit(self._clean_up, clean_up)
+        if self.service is not None:
+            self.service.end(EndStatus.SUSPENDED if do.keep_all else EndStatus[do.status.name])
+        self._closing = True
+
+    def _clean_up(self, function: Callable[[], None]) -> None:
+        with contextlib.suppress(StorageError):
+            function()
+        self._post(Call(self._cleaned_up))
+
+    def _cleaned_up(self) -> None:
+        self._cleaning -= 1
+
+    def _end(self, _: ev.EndJob) -> None:
+        with self._lock:
+            unanswered = list(self._requests)
+        if self.service is not None:
+            self.service.close()
+        self._cluster.close()
+        self._io.close()
+        self.closed = True
+        for answer in unanswered:
+            if not answer.done():
+                answer.set_exception(self._over())
+        for _plan, rescaled in self._rescales.values():
+            if not rescaled.done():
+                rescaled.set_exception(self._over())
+        self._on_change()
+
+
+def _may_work_later(error: HeadgateError, attempt: int) -> bool:
+    """Whether starting again may help: storage that does not answer, slots that other jobs hold at a restart.
+
+    Damaged state, and a program or configuration that does not fit, stay as they are.
+    """
+    if isinstance(error, NotEnoughSlots):
+        return attempt > 0
+    return isinstance(error, StorageError) and not isinstance(error, CorruptState)

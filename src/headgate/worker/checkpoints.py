@@ -1,0 +1,391 @@
+"""The worker's side of checkpoints: messages of the coordinator reach the subtask, snapshots are written and acknowledged.
+
+`CheckpointLink` runs in the thread of the subtask, between two steps. `SnapshotWriter` has a thread of its own, so that
+records go on while a snapshot is written; the driver gets the acknowledgement when everything is durable.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from headgate.checkpoint.assignment import StateShape
+from headgate.checkpoint.commits import Commits
+from headgate.checkpoint.handles import KeyedStateHandle, Payload, encode_handle
+from headgate.checkpoint.plan import TaskReport
+from headgate.checkpoint.reasons import FailureReason
+from headgate.checkpoint.stats import SubtaskMetrics
+from headgate.checkpoint.types import Barrier, SavepointFormat
+from headgate.control.messages import (
+    AcknowledgeCheckpoint,
+    AnnounceCheckpoint,
+    AskForSplit,
+    AssignSplits,
+    CheckpointAborted,
+    CheckpointComplete,
+    DataFinished,
+    DeclineCheckpoint,
+    EpochCommitted,
+    FromWorker,
+    Hold,
+    SourceBacklog,
+    TaskState,
+    TriggerCheckpoint,
+)
+from headgate.errors import HeadgateError
+from headgate.ids import OperatorId
+from headgate.records.key_groups import KeyGroupRange
+from headgate.state.backend import SnapshotRun
+from headgate.state.operator import OperatorStateSnapshot
+from headgate.state.parquet.operator import StoredOperatorTable, StoredOperatorTables, write_operator_tables
+from headgate.storage.layout import Attempt, table_directory, table_file
+from headgate.storage.manifest import Part, PieceKind, StatePiece
+from headgate.storage.objects import ObjectStore
+from headgate.storage.remote import open_store
+from headgate.storage.writer import PartStream, Scope, SnapshotTarget, StateWriter, open_writer
+from headgate.worker.local_copies import CopyWriter, LocalCopies
+from headgate.worker.operators.base import OperatorSnapshot
+from headgate.worker.subtask import SnapshotInProgress, Subtask
+
+__all__ = ["CheckpointLink", "CheckpointMessage", "SnapshotWriter", "WorkerStorage", "snapshot_inline"]
+
+
+CheckpointMessage = (
+    TriggerCheckpoint
+    | AnnounceCheckpoint
+    | CheckpointComplete
+    | CheckpointAborted
+    | Hold
+    | AssignSplits
+    | EpochCommitted
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStorage:
+    """Where a worker writes: plain data that travels with the task."""
+
+    attempt: Attempt
+    shared_directory: str | None
+    inline_threshold: int
+    asynchronous: bool = True  # else records wait until a snapshot is written
+    staging: str | None = None  # for files of sinks that are not visible yet
+
+    def target(self, progress: SnapshotInProgress) -> SnapshotTarget:
+        """Where one checkpoint goes."""
+        options = progress.barrier.options
+        directory = options.location or None
+        shared = None if options.type.is_savepoint else self.shared_directory
+        return SnapshotTarget(progress.barrier.id, self.attempt, directory, shared, self.inline_threshold)
+
+
+class SnapshotWriter:
+    """Writes snapshots in the background, one at a time."""
+
+    def __init__(
+        self,
+        storage: WorkerStorage,
+        owner: str,
+        send: Callable[[AcknowledgeCheckpoint | DeclineCheckpoint], None],
+        store: ObjectStore | None = None,
+        executor: Executor | None = None,
+        copies: LocalCopies | None = None,
+    ) -> None:
+        """`copies` are second copies on this host, if those are wanted."""
+        self._storage, self._owner, self._send, self.copies = storage, owner, send, copies
+        self._store = store or open_store()
+        self._pool = executor or ThreadPoolExecutor(1, thread_name_prefix="headgate-snapshot")
+        self._captured = threading.Condition()
+
+    def start(self, progress: SnapshotInProgress) -> None:
+        """Write a snapshot whose synchronous part is done."""
+        if self._storage.asynchronous or progress.capturing:  # what is in flight comes only while the loop goes on
+            self._pool.submit(self._write, progress)
+        else:
+            self._write(progress)
+
+    def wake(self) -> None:
+        """The in-flight data of a snapshot may be whole now, or the snapshot is given up."""
+        with self._captured:
+            self._captured.notify_all()
+
+    def confirmed(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete: copies of older ones can go."""
+        if self.copies is not None:
+            self._pool.submit(self.copies.confirmed, checkpoint_id)
+
+    def aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint was given up: its copy can go."""
+        if self.copies is not None:
+            self._pool.submit(self.copies.aborted, checkpoint_id)
+
+    def close(self, finished: bool = False) -> None:
+        """Wait for what is being written; a subtask that has `finished` needs its copies no more."""
+        self._pool.shutdown(wait=True)
+        if finished and self.copies is not None:
+            self.copies.remove()
+
+    def _write(self, progress: SnapshotInProgress) -> None:
+        started = time.monotonic()
+        writer: StateWriter | None = None
+        copied: list[CopyWriter] = []
+        try:
+            target = self._storage.target(progress)
+            writer = open_writer(self._store, target, self._owner)
+            shared = target.shared_directory is not None
+            state, shapes = _write_operators(progress, writer, shared, self.copies, copied)
+            self._wait_for_capture(progress)
+            _write_captured(progress, writer, state)
+            if progress.cancelled:
+                writer.abort()
+                _abort_all(copied)
+                return
+            written = writer.close()
+            for copy in copied:
+                copy.commit()
+            aligned = progress.metrics
+            metrics = SubtaskMetrics(
+                checkpointed_size=written.total_bytes,
+                state_size=sum(piece.size for pieces in state.values() for piece in pieces),
+                sync_ms=progress.sync_ms,
+                async_ms=int((time.monotonic() - started) * 1000),
+                alignment_ms=aligned.alignment,
+                start_delay_ms=aligned.start_delay,
+                processed_bytes=aligned.processed_bytes,
+                persisted_bytes=aligned.persisted_bytes,
+                unaligned=progress.barrier.options.unaligned or bool(progress.captured),
+                objects_written=written.objects,
+            )
+            report = TaskReport(shapes, progress.finished, progress.finished_on_restore)
+            self._send(AcknowledgeCheckpoint(progress.barrier.id, state, report, metrics))
+        except Exception as error:
+            given_up = progress.cancelled  # then reading on fails, and nobody waits for an answer
+            progress.cancel()
+            _abort_all(copied)
+            if writer is not None:
+                _abort_quietly(writer)
+            if given_up:
+                return
+            reason = FailureReason.CHECKPOINT_ASYNC_EXCEPTION.name
+            self._send(DeclineCheckpoint(progress.barrier.id, reason, f"{type(error).__name__}: {error}"))
+
+    def _wait_for_capture(self, progress: SnapshotInProgress) -> None:
+        with self._captured:
+            while progress.capturing and not progress.cancelled:
+                self._captured.wait(0.2)
+
+
+class CheckpointLink:
+    """The checkpoint part of a worker's loop; only `post` may be called from another thread."""
+
+    def __init__(self, send: Callable[[FromWorker], None]) -> None:
+        self._send = send
+        self._mailbox: deque[CheckpointMessage] = deque()  # safe to use from two threads
+        self._told_end_of_data = self._told_backlog = self._asked = False
+        self.writer: SnapshotWriter | None = None
+        self._holders: set[str] = set()
+
+    @property
+    def held(self) -> bool:
+        """Whether a reader wants this subtask to make no more records: its disk fills up behind a barrier."""
+        return bool(self._holders)
+
+    def post(self, message: CheckpointMessage) -> None:
+        """The coordinator said something; it is heard at the next `serve`."""
+        self._mailbox.append(message)
+
+    def serve(self, task: Subtask) -> None:
+        """Hand over what the coordinator said, and start writing what the subtask has snapshotted."""
+        while self._mailbox:
+            self._hear(task, self._mailbox.popleft())
+        for snapshot in task.take_snapshots():
+            assert self.writer is not None
+            self.writer.start(snapshot)
+        for hold in task.take_holds():
+            self._send(hold)
+        for decline in task.take_declines():
+            self._send(DeclineCheckpoint(decline.checkpoint_id, decline.reason.name, str(decline.reason)))
+        if task.backlog != self._told_backlog:
+            self._told_backlog = task.backlog
+            self._send(SourceBacklog(task.backlog))
+        if task.wants_split and not self._asked:
+            self._asked = True
+            self._send(AskForSplit())
+        if task.data_finished and not self._told_end_of_data:
+            self._told_end_of_data = True
+            self._send(DataFinished())
+        if self.writer is not None:
+            self.writer.wake()
+
+    def _hear(self, task: Subtask, message: CheckpointMessage) -> None:
+        if isinstance(message, TriggerCheckpoint):
+            task.trigger(Barrier.decode(message.barrier))
+        elif isinstance(message, AnnounceCheckpoint):
+            task.announce(Barrier.decode(message.barrier))
+        elif isinstance(message, CheckpointComplete):
+            self._complete(task, message.checkpoint_id, message.commits)
+        elif isinstance(message, AssignSplits):
+            self._asked = False
+            task.add_splits(pickle.loads(message.splits), message.no_more)
+        elif isinstance(message, EpochCommitted):
+            task.epoch_committed(message.operator_id, message.checkpoint_id)
+        elif isinstance(message, Hold):
+            (self._holders.add if message.hold else self._holders.discard)(message.reader)
+        else:
+            if message.latest_completed is not None:
+                self._complete(task, message.latest_completed, message.commits)
+            task.notify_aborted(message.checkpoint_id)
+            if self.writer is not None:
+                self.writer.aborted(message.checkpoint_id)
+
+    def _complete(self, task: Subtask, checkpoint_id: int, commits: Commits) -> None:
+        task.notify_complete(checkpoint_id, commits)
+        if self.writer is not None:
+            self.writer.confirmed(checkpoint_id)
+
+    def close(self, finished: bool = False) -> None:
+        """Wait for what is being written; a subtask that has `finished` needs its copies no more."""
+        if self.writer is not None:
+            self.writer.close(finished)
+
+
+def snapshot_inline(progress: SnapshotInProgress) -> TaskState:
+    """Write a snapshot at once and keep its bytes inside the handles: for the local runtime and the harness."""
+    target = SnapshotTarget(progress.barrier.id, Attempt(1), max_inline_state=sys.maxsize)
+    writer = open_writer(open_store(), target, "local")
+    state, _ = _write_operators(progress, writer, False, None, [])
+    _write_captured(progress, writer, state)
+    writer.close()
+    return state
+
+
+def _write_operators(
+    progress: SnapshotInProgress,
+    writer: StateWriter,
+    shared: bool,
+    copies: LocalCopies | None,
+    copied: list[CopyWriter],
+) -> tuple[TaskState, dict[OperatorId, dict[str, StateShape]]]:
+    """Write the state of all operators; the second copies that were begun are added to `copied`."""
+    options = progress.barrier.options
+    canonical = options.format is SavepointFormat.CANONICAL
+    scope = Scope.TABLE if canonical else Scope.SHARED if shared else Scope.EXCLUSIVE
+    written: TaskState = {}
+    shapes: dict[OperatorId, dict[str, StateShape]] = {}
+    for operator in progress.operators:
+        pieces: list[StatePiece] = []
+        state = operator.operator_state()
+        if not state.is_empty and canonical:
+            pieces.append(_write_operator_tables(operator, state, writer))
+        elif not state.is_empty:
+            part = writer.write(f"{operator.operator_id}-operator", msgspec.msgpack.encode(state))
+            pieces.append(StatePiece(PieceKind.OPERATOR, () if part is None else (part,)))
+        if operator.keyed is not None:
+            copy = None
+            if copies is not None and not options.type.is_savepoint:
+                copied.append(copy := copies.begin(progress.barrier.id, operator.operator_id))
+            piece = _write_keyed(operator.keyed, writer, scope, copy)
+            if piece is not None:
+                pieces.append(piece)
+        written[operator.operator_id] = tuple(pieces)
+        shapes[operator.operator_id] = state.shapes()
+    return written, shapes
+
+
+def _write_captured(progress: SnapshotInProgress, writer: StateWriter, state: TaskState) -> None:
+    """Write captured in-flight data with the head of the chain."""
+    if progress.captured and not progress.cancelled:
+        head = progress.operators[0].operator_id
+        part = writer.write(f"{head}-channels", msgspec.msgpack.encode(progress.captured))
+        state[head] += (StatePiece(PieceKind.CHANNEL, () if part is None else (part,)),)
+
+
+def _write_operator_tables(operator: OperatorSnapshot, state: OperatorStateSnapshot, writer: StateWriter) -> StatePiece:
+    """Operator state of a canonical savepoint."""
+    directory = table_directory(operator.operator.label, operator.operator_id)
+    parts, tables = [], []
+    for one, data, rows in write_operator_tables(state, operator.subtask):
+        name = table_file(directory, one.name, operator.subtask, keyed=False)
+        part = writer.write(name, data, Scope.TABLE)
+        assert part is not None
+        parts.append(part)
+        tables.append(StoredOperatorTable(one.name, one.mode, one.types, name, rows))
+    raw = None
+    if state.raw is not None:
+        raw = f"{operator.operator_id}-raw"
+        kept = writer.write(raw, msgspec.msgpack.encode(state.raw))
+        assert kept is not None
+        parts.append(kept)
+    description = msgspec.msgpack.encode(StoredOperatorTables(tuple(tables), raw))
+    return StatePiece(PieceKind.OPERATOR, tuple(parts), description)
+
+
+def _write_keyed(run: SnapshotRun, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> StatePiece | None:
+    """Write the payloads in the order in which they come; refer to those that an earlier checkpoint has written."""
+    parts: dict[str, Part] = {}
+    stream: PartStream | None = None
+    current = ""
+    for name, data in run:
+        if stream is None or name != current:
+            _finish(stream, parts, current)
+            stream, current = writer.open(name, scope), name
+        stream.write(data)
+        if copy is not None:
+            copy.write(name, data)
+    _finish(stream, parts, current)
+    handle = run.handle
+    if handle is None:
+        return None
+    for payload in handle.payloads():
+        if payload.id not in parts and payload.size:
+            parts[payload.id] = _stored(payload, writer, scope, copy)
+    bare = encode_handle(_without_bytes(handle))
+    groups = KeyGroupRange(handle.first_group, handle.last_group)
+    return StatePiece(PieceKind.KEYED, tuple(parts.values()), bare, groups)
+
+
+def _finish(stream: PartStream | None, parts: dict[str, Part], name: str) -> None:
+    part = stream.finish() if stream is not None else None
+    if part is not None:
+        parts[name] = part
+
+
+def _stored(payload: Payload, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> Part:
+    """A payload that did not come as a stream: a local file to be copied, or what an earlier checkpoint wrote."""
+    if payload.path is not None:
+        if copy is not None:
+            copy.add(payload.id, Path(payload.path))
+        part = writer.write_file(payload.id, Path(payload.path), scope)
+        assert part is not None
+        return part
+    if copy is not None:
+        copy.reuse(payload.id)
+    return writer.reuse(payload.id, payload.size)
+
+
+def _without_bytes(handle: KeyedStateHandle) -> KeyedStateHandle:
+    replace = msgspec.structs.replace
+    segments = [replace(s, payload=replace(s.payload, data=None, path=None)) for s in handle.segments]
+    files = [replace(f, payload=replace(f.payload, data=None, path=None)) for f in handle.files]
+    return replace(handle, segments=segments, files=files)
+
+
+def _abort_quietly(writer: StateWriter) -> None:
+    try:
+        writer.abort()
+    except HeadgateError:
+        return  # the first error is on its way; what is left behind, gc finds
+
+
+def _abort_all(copied: list[CopyWriter]) -> None:
+    for copy in copied:
+        copy.abort()

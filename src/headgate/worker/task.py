@@ -1,0 +1,137 @@
+"""A task from its description: what the driver sends for each task of a level, and the subtask or relay made of it.
+
+Spark's workers, the local runtime, the simulator and the harness all make their tasks here.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+
+from headgate.control.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from headgate.graph.plan import JobPlan, Settings, VertexPlan
+from headgate.ids import VertexId
+from headgate.storage.layout import subtask_owner
+from headgate.storage.objects import ObjectStore
+from headgate.worker.checkpoints import SnapshotWriter, WorkerStorage
+from headgate.worker.local_copies import LocalCopies
+from headgate.worker.operators.base import SubtaskServices
+from headgate.worker.relay import Relay
+from headgate.worker.restore import RestoreProgress, VertexRestore, read_restore
+from headgate.worker.subtask import Subtask
+
+__all__ = ["SteppedServices", "TaskDescriptor", "describe_tasks", "make_snapshot_writer", "make_task"]
+
+
+class SteppedServices:
+    """The services of a runtime that steps its subtasks in one thread, with a virtual clock.
+
+    Without `to_driver`, what the program prints or collects is dropped.
+    """
+
+    lockstep = True
+
+    def __init__(
+        self, clock: Callable[[], int], to_driver: Callable[[str, bytes, int], None] = lambda *_: None
+    ) -> None:
+        self.now, self.to_driver = clock, to_driver
+
+    def wake(self) -> None:
+        """Nothing sleeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDescriptor:
+    """Everything that one task needs to run: a subtask of a vertex, or a relay towards one."""
+
+    job_id: str
+    attempt: int
+    level: int
+    index: int  # in the level
+    previous_width: int  # tasks in the level before
+    next_width: int
+    name: str
+    settings: Settings
+    vertex_id: VertexId
+    subtask: int
+    parallelism: int
+    vertex: bytes | None = None  # pickled VertexPlan; None for a relay
+    relay_to: int = 0  # the task of the next level that a relay passes rows to
+    restore: VertexRestore | None = None
+    storage: WorkerStorage | None = None
+
+    @property
+    def is_relay(self) -> bool:
+        return self.vertex is None
+
+
+def describe_tasks(
+    plan: JobPlan,
+    level: int,
+    job_id: str,
+    attempt: int,
+    restore: Mapping[VertexId, VertexRestore] | None = None,
+    storage: WorkerStorage | None = None,
+) -> list[TaskDescriptor]:
+    """The tasks of one level; `restore` is what each vertex starts from."""
+    return [
+        TaskDescriptor(
+            job_id,
+            attempt,
+            level,
+            index,
+            plan.width(level - 1),
+            plan.width(level + 1),
+            plan.task_name(level, index),
+            plan.settings,
+            slot.vertex,
+            slot.subtask,
+            plan.graph.vertices[slot.vertex].parallelism,
+            None if slot.relay else plan.vertices[slot.vertex],
+            plan.relays[level, slot.vertex] + slot.subtask if slot.relay else 0,
+            None if slot.relay or restore is None else restore.get(slot.vertex),
+            storage,
+        )
+        for index, slot in enumerate(plan.layout.levels[level])
+    ]
+
+
+def make_task(
+    task: TaskDescriptor,
+    services: SubtaskServices,
+    store: ObjectStore | None = None,
+    progress: RestoreProgress | None = None,
+) -> Subtask | Relay:
+    """The task, not yet opened; operator state and in-flight data are read from `store` here."""
+    place = (task.index, task.previous_width, task.next_width)
+    if task.vertex is None:
+        return Relay(task.relay_to, place, task.settings.buffer_size)
+    # Every subtask has its own copy of the user's objects.
+    plan: VertexPlan = pickle.loads(task.vertex)
+    restore = None
+    if task.restore is not None:
+        copies = _copies(task) if task.settings.restore_from_copies else None
+        restore = read_restore(task.restore, task.subtask, plan, store, copies, progress)
+    settings = task.settings if task.storage is None else replace(task.settings, staging=task.storage.staging)
+    info = plan.task_info(task.subtask, task.attempt, task.job_id)
+    return Subtask(plan, info, settings, services, place, restore)
+
+
+def make_snapshot_writer(
+    task: TaskDescriptor,
+    send: Callable[[AcknowledgeCheckpoint | DeclineCheckpoint], None],
+    store: ObjectStore | None = None,
+    executor: Executor | None = None,
+) -> SnapshotWriter | None:
+    """What writes the snapshots of a subtask; None for a relay, or a job without storage for checkpoints."""
+    if task.is_relay or task.storage is None:
+        return None
+    copies = _copies(task) if task.settings.write_copies else None
+    owner = subtask_owner(task.vertex_id, task.subtask)
+    return SnapshotWriter(task.storage, owner, send, store, executor, copies)
+
+
+def _copies(task: TaskDescriptor) -> LocalCopies:
+    return LocalCopies(task.settings.copies_dirs, task.job_id, task.subtask, task.parallelism)

@@ -1,0 +1,365 @@
+"""The life of a job: what the machine asks for, event by event."""
+
+import pytest
+
+from headgate.errors import IllegalState, JobCancelled, JobFailed, StateMigrationError, StorageError
+from headgate.job import events as ev
+from headgate.job.machine import JobMachine, Phase, Timing
+from headgate.job.restart import FixedDelay, NoRestart
+from headgate.job.status import LEGAL_MOVES, JobStatus
+
+FIRST, SECOND = (0, 0), (0, 1)
+
+
+class Life:
+    """A machine of two tasks and what it has asked for; `step` gives the instructions of one event."""
+
+    def __init__(self, restart=None):
+        self.machine = JobMachine("job", 2, restart or FixedDelay(1000, 500))
+        self.now, self.log = 0, []
+
+    def step(self, event):
+        done = self.machine.handle(event, self.now)
+        self.log += done
+        return done
+
+    def wait(self, ms=None):
+        """Until the next alarm, or for so long."""
+        self.now = self.machine.next_alarm() if ms is None else self.now + ms
+        return self.step(ev.TimeElapsed())
+
+    def start(self, *, run=True):
+        self.step(ev.StartRequested())
+        self.settle_and_submit()
+        if run:
+            self.run()
+        return self
+
+    def settle_and_submit(self):
+        self.step(ev.Settled())
+        self.step(ev.AttemptSubmitted(self.machine.attempt))
+
+    def run(self):
+        for worker in (FIRST, SECOND):
+            self.step(ev.WorkerRegistered(self.machine.attempt, worker))
+        done = []
+        for worker in (FIRST, SECOND):
+            done += self.step(ev.WorkerRunning(self.machine.attempt, worker))
+        return done
+
+    def end_attempt(self, failed=True, error=None, **more):
+        """The cluster ends the attempt, no task is left, and the cause is known."""
+        number = self.machine.attempt
+        self.step(ev.AttemptEnded(number, failed))
+        self.step(ev.TasksLeft(number, (), 0))
+        self.step(ev.CauseFound(number, error or JobFailed("it broke"), **more))
+        return self.step(ev.TasksLeft(number, (), 0))
+
+    def asked(self, kind):
+        return [one for one in self.log if isinstance(one, kind)]
+
+
+def status_of(done):
+    return [one.status.name for one in done if isinstance(one, ev.SetStatus)]
+
+
+@pytest.fixture
+def life():
+    return Life().start()
+
+
+def test_a_job_settles_starts_and_runs_when_all_tasks_run():
+    life = Life()
+    assert life.step(ev.StartRequested()) == [ev.AwaitSettled()]
+    assert life.step(ev.Settled()) == [ev.StartAttempt(0)]
+    assert life.step(ev.AttemptSubmitted(0)) == []
+    life.step(ev.WorkerRegistered(0, FIRST))
+    life.step(ev.WorkerRegistered(0, SECOND))
+    assert life.step(ev.WorkerRunning(0, FIRST)) == []
+    assert life.step(ev.WorkerRunning(0, SECOND)) == [ev.SetStatus(JobStatus.RUNNING), ev.SetCheckpointing(True)]
+    assert life.machine.all_running
+
+
+def test_a_job_finishes_when_its_last_output_is_committed(life):
+    for worker in (FIRST, SECOND):
+        life.step(ev.WorkerFinished(0, worker))
+    assert life.step(ev.AttemptEnded(0, failed=False)) == [ev.AwaitSettled()]
+    assert life.step(ev.Settled()) == [ev.CloseCheckpoints(JobStatus.FINISHED, keep_all=False)]
+    assert life.machine.status is JobStatus.RUNNING
+    done = life.step(ev.CheckpointsClosed())
+    assert done == [ev.SetStatus(JobStatus.FINISHED), ev.EndJob(JobStatus.FINISHED, None)]
+    assert life.step(ev.CancelRequested()) == []
+
+
+def test_a_late_task_does_not_revive_a_failing_attempt():
+    life = Life().start(run=False)
+    life.step(ev.WorkerRegistered(0, FIRST))
+    life.step(ev.WorkerRegistered(0, SECOND))
+    life.step(ev.WorkerRunning(0, FIRST))
+    life.step(ev.WorkerDisconnected(0, FIRST))
+    assert life.step(ev.WorkerRunning(0, SECOND)) == []
+    assert not life.machine.all_running
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_worker_gives_others_a_moment_to_name_a_better_cause(life):
+    assert life.step(ev.WorkerDisconnected(0, FIRST)) == [
+        ev.RecordLostWorker(0, FIRST, silent=False),
+        ev.SetStatus(JobStatus.FAILING),
+        ev.SetCheckpointing(False),
+    ]
+    assert life.wait(999) == []
+    assert life.wait(1) == [ev.StopAttempt(0, "another subtask failed")]
+
+
+def test_a_failure_of_the_users_code_stops_the_attempt_at_once(life):
+    assert life.step(ev.TaskFailed(0, certain=True))[-1] == ev.StopAttempt(0, "another subtask failed")
+
+
+def test_a_stop_is_repeated_until_the_cluster_has_ended_the_attempt(life):
+    life.step(ev.TaskFailed(0, certain=True))
+    assert life.wait(200) == life.wait(200) == [ev.StopAttempt(0, "another subtask failed")]
+    life.step(ev.AttemptEnded(0, failed=True))
+    assert life.machine.phase is Phase.LEAVING
+
+
+def test_a_worker_that_finished_may_disconnect(life):
+    life.step(ev.WorkerFinished(0, FIRST))
+    assert life.step(ev.WorkerDisconnected(0, FIRST)) == []
+
+
+def test_a_silent_worker_is_lost(life):
+    life.now = 20_000
+    life.step(ev.WorkerHeard(0, SECOND))
+    assert life.wait(1)[0] == ev.RecordLostWorker(0, FIRST, silent=True)
+
+
+def test_silence_is_judged_only_when_no_event_waits(life):
+    life.now = 60_000
+    assert life.step(ev.WorkerHeard(0, SECOND)) == []
+    life.step(ev.WorkerHeard(0, FIRST))
+    assert life.step(ev.TimeElapsed()) == []
+
+
+def test_a_failed_attempt_is_followed_by_the_next_one(life):
+    done = life.end_attempt()
+    assert life.machine.phase is Phase.WAITING
+    assert life.machine.status is JobStatus.RESTARTING
+    assert done == []
+    assert ev.RecordFailure in map(type, life.log)
+    life.now = life.machine.next_alarm()
+    assert life.step(ev.TimeElapsed()) == [ev.AwaitSettled()]
+    assert (life.machine.attempt, life.machine.restarts) == (1, 1)
+    assert life.step(ev.Settled()) == [ev.StartAttempt(1)]
+    life.step(ev.AttemptSubmitted(1))
+    assert status_of(life.run()) == ["RUNNING"]
+
+
+def test_events_of_an_older_attempt_are_ignored(life):
+    life.end_attempt()
+    life.wait()
+    life.settle_and_submit()
+    for event in (ev.AttemptEnded(0, failed=True), ev.TaskFailed(0, certain=True), ev.WorkerRunning(0, FIRST)):
+        assert life.step(event) == []
+
+
+def test_tasks_that_do_not_leave_are_told_again_then_killed_then_ignored(life):
+    life.step(ev.AttemptEnded(0, failed=True))
+    assert life.step(ev.TasksLeft(0, (FIRST,), 1)) == [ev.CancelTasks(0)]
+    life.now = 1000
+    assert life.step(ev.TasksLeft(0, (FIRST,), 1))[0] == ev.FindCause(0, stopped=False)
+    life.step(ev.CauseFound(0, JobFailed("it broke")))
+    life.now = 6001
+    assert life.step(ev.TasksLeft(0, (FIRST,), 1)) == [ev.CancelTasks(0), ev.KillWorker(0, FIRST)]
+    life.now = 30_001
+    done = life.step(ev.TasksLeft(0, (FIRST,), 1))
+    assert "some of its tasks still run" in next(one.message for one in done if isinstance(one, ev.WarnUser))
+    assert life.machine.attempt == 1
+
+
+def test_without_restarts_the_job_fails_and_its_retention_decides(life):
+    life = Life(NoRestart()).start()
+    assert life.end_attempt()[-1] == ev.CloseCheckpoints(JobStatus.FAILED, keep_all=False)
+    assert str(life.machine.error) == "job 'job' failed: it broke"
+    assert status_of(life.step(ev.CheckpointsClosed())) == ["FAILED"]
+
+
+def test_a_last_commit_that_fails_restarts_the_job(life):
+    life.step(ev.AttemptEnded(0, failed=False))
+    assert ev.CheckTasks(0) in life.step(ev.TaskFailed(0))
+    life.step(ev.TasksLeft(0, (), 0))
+    life.step(ev.CauseFound(0, JobFailed("the commit failed")))
+    life.step(ev.TasksLeft(0, (), 0))
+    assert life.machine.phase is Phase.WAITING
+
+
+# --- starting ---------------------------------------------------------------------------------------------------------
+
+
+def refused(error, *, retry, restart=None):
+    life = Life(restart)
+    life.step(ev.StartRequested())
+    life.step(ev.Settled())
+    return life, life.step(ev.AttemptRefused(0, error, retry))
+
+
+def test_a_start_that_storage_does_not_answer_is_retried():
+    life, _ = refused(StorageError("no answer"), retry=True)
+    assert life.machine.status is JobStatus.RESTARTING
+    life.wait()
+    assert life.machine.attempt == 1
+
+
+def test_a_program_that_does_not_fit_fails_at_once_and_nothing_is_deleted():
+    error = StateMigrationError("an operator is gone")
+    life, done = refused(error, retry=False)
+    assert done[-1] == ev.CloseCheckpoints(JobStatus.FAILED, keep_all=True)
+    assert life.machine.error is error
+
+
+def test_nothing_is_deleted_when_the_restarts_of_a_job_that_never_ran_are_used_up():
+    _, done = refused(StorageError("no answer"), retry=True, restart=NoRestart())
+    assert done[-1] == ev.CloseCheckpoints(JobStatus.FAILED, keep_all=True)
+
+
+def test_a_job_that_cannot_be_started_again_keeps_everything(life):
+    life.end_attempt()
+    life.wait()
+    life.step(ev.Settled())
+    done = life.step(ev.AttemptRefused(1, StorageError("every checkpoint is damaged"), retry=False))
+    assert done[-1] == ev.CloseCheckpoints(JobStatus.FAILED, keep_all=True)
+
+
+# --- cancel -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_running_job_is_stopped_and_cancelled(life):
+    done = life.step(ev.CancelRequested())
+    assert status_of(done) == ["CANCELLING"]
+    assert done[-1] == ev.StopAttempt(0, "the job was cancelled")
+    assert life.end_attempt()[-1] == ev.CloseCheckpoints(JobStatus.CANCELED, keep_all=False)
+    life.step(ev.CheckpointsClosed())
+    assert life.machine.status is JobStatus.CANCELED
+    assert isinstance(life.machine.error, JobCancelled)
+
+
+@pytest.mark.parametrize("events", [[], [ev.StartRequested()], [ev.StartRequested(), ev.Settled()]])
+def test_a_job_that_has_not_run_is_cancelled_at_once_and_keeps_everything(events):
+    life = Life()
+    for event in events:
+        life.step(event)
+    assert life.step(ev.CancelRequested())[-1] == ev.CloseCheckpoints(JobStatus.CANCELED, keep_all=True)
+    assert life.step(ev.AttemptSubmitted(0)) == []
+
+
+def test_a_job_that_waits_for_its_restart_is_cancelled_at_once(life):
+    life.end_attempt()
+    assert life.step(ev.CancelRequested())[-1] == ev.CloseCheckpoints(JobStatus.CANCELED, keep_all=False)
+
+
+def test_a_commit_that_hangs_does_not_hold_up_a_cancel(life):
+    life.step(ev.AttemptEnded(0, failed=False))
+    life.step(ev.CancelRequested())
+    assert life.wait()[-1] == ev.CloseCheckpoints(JobStatus.CANCELED, keep_all=False)
+
+
+def test_a_commit_that_returns_in_time_lets_a_cancelled_job_finish(life):
+    life.step(ev.AttemptEnded(0, failed=False))
+    life.step(ev.CancelRequested())
+    assert life.step(ev.Settled()) == [ev.CloseCheckpoints(JobStatus.FINISHED, keep_all=False)]
+
+
+def test_a_job_log_that_does_not_answer_does_not_hold_up_a_cancel(life):
+    life.step(ev.CancelRequested())
+    life.end_attempt()
+    done = life.wait(Timing().record_cancelled_end)
+    assert [type(one) for one in done] == [ev.WarnUser, ev.SetStatus, ev.EndJob]
+
+
+def test_deletions_are_waited_for_once_the_end_is_recorded(life):
+    life.step(ev.CancelRequested())
+    life.end_attempt()
+    life.step(ev.EndRecorded())
+    assert life.wait(60_000) == []
+    assert life.step(ev.CheckpointsClosed())[-1] == ev.EndJob(JobStatus.CANCELED, life.machine.error)
+
+
+def test_a_job_that_is_cancelled_in_the_cluster_says_so(life):
+    error = JobCancelled("cancelled in Spark")
+    life.end_attempt(error=error, cancelled=True)
+    assert life.machine.error is error
+
+
+# --- rescaling --------------------------------------------------------------------------------------------------------
+
+
+def rescaled(life):
+    done = life.step(ev.RescaleRequested(1, 3))
+    assert status_of(done) == ["RESTARTING"]
+    return life.end_attempt()
+
+
+def test_a_rescale_stops_the_attempt_and_starts_one_with_the_new_plan(life):
+    assert rescaled(life) == [ev.ApplyRescale(1), ev.AwaitSettled()]
+    assert life.machine.restarts == 0
+    life.settle_and_submit()
+    workers = [(0, index) for index in range(3)]
+    for worker in workers:
+        life.step(ev.WorkerRegistered(1, worker))
+    assert [life.step(ev.WorkerRunning(1, worker)) for worker in workers][-1] == [
+        ev.SetStatus(JobStatus.RUNNING),
+        ev.SetCheckpointing(True),
+        ev.AnswerRescale(1),
+    ]
+
+
+def test_a_rescale_is_answered_also_when_its_first_attempt_fails(life):
+    rescaled(life)
+    life.settle_and_submit()
+    life.end_attempt()
+    life.wait()
+    life.settle_and_submit()
+    for index in range(3):
+        life.step(ev.WorkerRunning(2, (0, index)))
+    assert life.asked(ev.AnswerRescale) == [ev.AnswerRescale(1)]
+
+
+def test_a_rescale_is_refused_while_another_one_is_under_way(life):
+    life.step(ev.RescaleRequested(1, 3))
+    (answer,) = life.step(ev.RescaleRequested(2, 4))
+    assert isinstance(answer.error, IllegalState)
+    assert answer.request == 2
+
+
+def test_a_rescale_of_a_job_that_ends_is_refused(life):
+    life.step(ev.RescaleRequested(1, 3))
+    life.step(ev.CancelRequested())
+    life.end_attempt()
+    (answer,) = life.asked(ev.AnswerRescale)
+    assert str(answer.error) == "job 'job' has ended"
+
+
+# --- drivers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_superseded_driver_stops_its_tasks_and_deletes_nothing(life):
+    assert life.step(ev.DriverSuperseded("another driver leads"))[-1] == ev.StopAttempt(0, "the driver stopped")
+    assert life.end_attempt()[-1] == ev.CloseCheckpoints(JobStatus.FAILED, keep_all=True)
+    assert "another driver leads" in str(life.machine.error)
+    assert life.machine.restarts == 0
+
+
+def test_an_error_inside_the_driver_deletes_nothing(life):
+    life.end_attempt()
+    done = life.step(ev.DriverFailed(JobFailed("standard output is closed")))
+    assert done[-1] == ev.CloseCheckpoints(JobStatus.FAILED, keep_all=True)
+
+
+def test_a_terminal_status_has_no_moves():
+    assert {status for status in JobStatus if not LEGAL_MOVES[status]} == {
+        JobStatus.FINISHED,
+        JobStatus.CANCELED,
+        JobStatus.FAILED,
+    }
