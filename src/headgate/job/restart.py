@@ -18,6 +18,17 @@ from headgate import config
 from headgate.config import Configuration, format_value
 from headgate.errors import InvalidArgument
 
+__all__ = [
+    "ExponentialDelay",
+    "FailureRate",
+    "FixedDelay",
+    "NoRestart",
+    "RestartStrategies",
+    "RestartStrategy",
+    "RestartStrategyConfiguration",
+    "from_configuration",
+]
+
 
 class RestartStrategy(Protocol):
     """Decides after each failure of one job."""
