@@ -18,8 +18,8 @@ from headgate import (
     ValueStateDescriptor,
 )
 from headgate.connectors.files import FileSink
-from headgate.driver.job import JobStatus
 from headgate.errors import IllegalState, StorageError
+from headgate.job.status import JobStatus
 from headgate.pyflink.datastream.checkpoint_config import CheckpointConfig, ExternalizedCheckpointCleanup
 from headgate.pyflink.datastream.state_backend import FsStateBackend
 

@@ -21,31 +21,6 @@ import msgspec
 from headgate.errors import IllegalState, InvalidArgument
 from headgate.records.key_groups import KeyGroupRange, default_max_parallelism, key_group_range, owner
 
-__all__ = [
-    "EdgeMapping",
-    "ElementRange",
-    "FinishedState",
-    "InflightPart",
-    "KeyedPart",
-    "Mode",
-    "Predecessor",
-    "SavedOperator",
-    "Shapes",
-    "StateShape",
-    "assign_inflight",
-    "assign_keyed",
-    "check_finished_graph",
-    "check_inflight_chain",
-    "edge_mapping",
-    "finished_state",
-    "old_subtasks",
-    "redistribute",
-    "require_same_max_parallelism",
-    "restored_max_parallelism",
-    "union_states_of_partly_finished",
-]
-
-
 # ---- operator state ------------------------------------------------------------------------------------------------
 
 

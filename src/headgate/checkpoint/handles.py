@@ -22,23 +22,6 @@ import pyarrow as pa
 from headgate.errors import StorageError
 from headgate.records.types import TypeInformation
 
-__all__ = [
-    "CorruptState",
-    "FileRef",
-    "GroupTable",
-    "KeyedStateHandle",
-    "Payload",
-    "ReadPayload",
-    "Segment",
-    "StateMeta",
-    "StateSlice",
-    "TypeMeta",
-    "attach",
-    "checked_read",
-    "decode_handle",
-    "encode_handle",
-]
-
 
 class CorruptState(StorageError):
     """Bytes of a snapshot do not match their checksum."""

@@ -20,21 +20,6 @@ import msgspec
 from headgate.checkpoint.assignment import FinishedState, Shapes, union_states_of_partly_finished
 from headgate.ids import OperatorId, VertexId
 
-__all__ = [
-    "CheckpointPlan",
-    "NotAllRunning",
-    "PlanInput",
-    "PlanVertex",
-    "TaskId",
-    "TaskReport",
-    "TaskStatus",
-    "Topology",
-    "UnionStateRefused",
-    "VertexOutcome",
-    "plan_checkpoint",
-    "settle_finished",
-]
-
 
 class TaskId(NamedTuple):
     """A subtask of a vertex; as text `v1/0`."""

@@ -17,20 +17,6 @@ import msgspec
 from headgate.checkpoint.plan import TaskId
 from headgate.ids import VertexId
 
-__all__ = [
-    "CheckpointStats",
-    "CheckpointStatus",
-    "Counts",
-    "RestoredStats",
-    "StatsSnapshot",
-    "StatsTracker",
-    "SubtaskMetrics",
-    "SubtaskStats",
-    "Summary",
-    "SummaryStatistics",
-    "VertexStats",
-]
-
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 _WINDOW = 10_000  # values that percentiles are taken of
 

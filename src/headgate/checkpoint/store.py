@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from headgate.checkpoint.settings import CheckpointProperties, EndStatus
 from headgate.errors import IllegalState, InvalidArgument
 
-__all__ = ["CheckpointStore", "CompletedCheckpoint", "EndDecision"]
-
 
 @dataclass(frozen=True, slots=True)
 class CompletedCheckpoint:

@@ -38,7 +38,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-__all__ = ["app", "main"]
 
 cli_jobs.add_commands(app)
 cli_state.add_commands(app)

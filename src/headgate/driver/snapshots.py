@@ -62,8 +62,6 @@ from headgate.worker.checkpoints import WorkerStorage
 from headgate.worker.operators.sinks import prepared_in
 from headgate.worker.restore import VertexRestore, operator_state_of
 
-__all__ = ["JobSnapshots", "named_manifest", "prepared_of", "restore_plan", "saved_operators"]
-
 _FIRST_ENTRY = 1
 _SETTLE_SECONDS = 0.5
 _READ_TRIES = 5

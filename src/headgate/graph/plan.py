@@ -16,8 +16,6 @@ from headgate.graph.levels import Layout
 from headgate.ids import VertexId
 from headgate.records.types import TypeInformation
 
-__all__ = ["InputEdge", "JobPlan", "OutputEdge", "Settings", "TaskInfo", "VertexPlan", "make_plan"]
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -21,8 +21,6 @@ import pyarrow as pa
 from headgate.errors import InvalidArgument
 from headgate.records import ddl
 
-__all__ = ["PICKLED", "Row", "TypeInformation", "TypeMismatch", "Types", "as_type", "row_class"]
-
 
 class TypeMismatch(InvalidArgument):
     """A record does not fit the declared type; `index` is its place in the batch."""

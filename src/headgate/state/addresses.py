@@ -22,22 +22,6 @@ import numpy as np
 
 from headgate.errors import IllegalState, InvalidArgument
 
-__all__ = [
-    "FOREIGN_GROUP",
-    "FOREIGN_TABLE",
-    "NO_KEY",
-    "VOID",
-    "KeyContext",
-    "NoKeySet",
-    "address_of",
-    "check_namespace",
-    "in_namespace",
-    "key_of",
-    "keys_of",
-    "prepare_keys",
-    "split_address",
-]
-
 _PLAIN: Final = frozenset([str, int, bytes])
 _TUPLE: Final = frozenset([tuple])
 _NAN: Final = float("nan")

@@ -23,26 +23,7 @@ from headgate.records.types import TypeInformation, as_type
 from headgate.state.addresses import address_of, key_of
 from headgate.state.cells import MISSING, ListCell, MapCell, ValueCell
 from headgate.state.copying import copied
-from headgate.state.ttl_config import CleanupStrategies, StateTtlConfig, Time
-
-__all__ = [
-    "AggregatingState",
-    "AggregatingStateDescriptor",
-    "CleanupStrategies",
-    "ListState",
-    "ListStateDescriptor",
-    "MapEntries",
-    "MapState",
-    "MapStateDescriptor",
-    "ReducingState",
-    "ReducingStateDescriptor",
-    "State",
-    "StateDescriptor",
-    "StateTtlConfig",
-    "Time",
-    "ValueState",
-    "ValueStateDescriptor",
-]
+from headgate.state.ttl_config import StateTtlConfig, Time
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -58,7 +58,6 @@ from headgate.state.api import (
     ReducingStateDescriptor,
     State,
     StateDescriptor,
-    StateTtlConfig,
     ValueStateDescriptor,
     checked_result,
 )
@@ -67,18 +66,7 @@ from headgate.state.copying import copier
 from headgate.state.schema import check_key_type
 from headgate.state.timers import TIMERS, Timers
 from headgate.state.ttl import Expiry, TtlValueTable, expiring
-
-__all__ = [
-    "INTERNAL_KINDS",
-    "RAW_STREAMS",
-    "TIMER_TABLE",
-    "BackendSetup",
-    "KeyedStateBackend",
-    "NumberColumns",
-    "SnapshotKind",
-    "SnapshotRun",
-    "StateSpec",
-]
+from headgate.state.ttl_config import StateTtlConfig
 
 
 class SnapshotKind(enum.Enum):

@@ -13,8 +13,6 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from headgate.errors import IllegalState, InvalidArgument
 
-__all__ = ["BroadcastState", "BroadcastStates", "ReadOnlyBroadcastState"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -17,8 +17,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-__all__ = ["MISSING", "Cell", "InternalTable", "ListCell", "MapCell", "ValueCell", "ValueTable"]
-
 
 class _Missing:
     def __repr__(self) -> str:

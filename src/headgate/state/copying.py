@@ -17,8 +17,6 @@ import pyarrow as pa
 
 from headgate.records.types import TypeInformation
 
-__all__ = ["ATOMS", "copied", "copier", "is_immutable"]
-
 ATOMS: Final = frozenset(
     [
         int,

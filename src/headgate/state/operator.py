@@ -30,18 +30,6 @@ from headgate.state.broadcast import BroadcastState
 from headgate.state.cells import ListCell
 from headgate.state.copying import ATOMS, is_immutable
 
-__all__ = [
-    "OperatorListState",
-    "OperatorStateBackend",
-    "OperatorStateSnapshot",
-    "RestoredOperatorState",
-    "RestoredState",
-    "StateSnapshot",
-    "decode_elements",
-    "encode_elements",
-    "rescale",
-]
-
 _RAW = "raw"
 _PICKLE_PROTOCOL = 5  # fixed: a snapshot may be read by another Python version
 

@@ -17,8 +17,6 @@ from cloudpickle import cloudpickle as internals
 
 from headgate.errors import InvalidArgument, StateMigrationError
 
-__all__ = ["dump_values", "load_values"]
-
 
 def dump_values(values: list[Any], where: str) -> bytes:
     """Values as one pickle; InvalidArgument names the type of the first that cannot be stored."""

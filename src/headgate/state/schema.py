@@ -21,8 +21,6 @@ from headgate.checkpoint.handles import StateMeta
 from headgate.errors import IllegalState, StateMigrationError
 from headgate.records.types import TypeInformation
 
-__all__ = ["Compatibility", "TypeChange", "check_key_type", "check_state", "compare_types", "migrate_batch"]
-
 
 class TypeChange(enum.Enum):
     """How a stored type relates to the declared one: Flink's TypeSerializerSchemaCompatibility."""

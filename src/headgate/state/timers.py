@@ -17,8 +17,6 @@ from headgate.errors import InvalidArgument
 from headgate.state.addresses import NO_KEY, VOID, check_namespace, in_namespace, split_address
 from headgate.state.cells import InternalTable
 
-__all__ = ["TIMERS", "TimeDomain", "Timer", "Timers"]
-
 TIMERS = "_timers"
 """The name of the internal table of timers."""
 

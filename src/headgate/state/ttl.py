@@ -15,8 +15,6 @@ from typing import Any
 from headgate.state.cells import MISSING, Cell, ListCell, MapCell, ValueCell, ValueTable
 from headgate.state.ttl_config import MAX_TIMESTAMP, StateTtlConfig
 
-__all__ = ["Expiry", "Pruning", "TtlValueTable", "expiring"]
-
 
 class Expiry:
     """The clock and the settings of one state, and the number of accesses since the last incremental cleanup."""

@@ -8,8 +8,6 @@ from datetime import timedelta
 
 from headgate.errors import InvalidArgument
 
-__all__ = ["MAX_TIMESTAMP", "CleanupStrategies", "StateTtlConfig", "Time", "milliseconds_of"]
-
 MAX_TIMESTAMP = 2**63 - 1
 _DEFAULT_INCREMENTAL = (5, False)
 

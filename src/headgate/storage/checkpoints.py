@@ -32,20 +32,6 @@ from headgate.storage.objects import MissingObject, ObjectStore, create
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.sealed import sealed_crc32
 
-__all__ = [
-    "Disposal",
-    "Problem",
-    "Snapshot",
-    "discard_checkpoint",
-    "discard_pending",
-    "discard_pending_savepoint",
-    "dispose_savepoint",
-    "load_snapshot",
-    "publish",
-    "require_intact",
-    "verify",
-]
-
 T = TypeVar("T")
 R = TypeVar("R")
 RunAll = Callable[[Callable[[T], R], Iterable[T]], Iterable[R]]

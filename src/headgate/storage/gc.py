@@ -18,8 +18,6 @@ from headgate.storage.layout import AttemptId, JobLayout, ParsedPath, PathKind
 from headgate.storage.log import CompletedRef, LogEntry, read_log
 from headgate.storage.objects import MissingObject, ObjectInfo, ObjectStore
 
-__all__ = ["Collected", "Facts", "Finding", "GcPlan", "GcVerdict", "classify", "collect", "plan_gc"]
-
 
 class GcVerdict(enum.Enum):
     """Why an object is kept or deleted."""

@@ -14,8 +14,6 @@ from typing import TypeAlias
 
 import msgspec
 
-__all__ = ["FileSegment", "Handle", "InlineBytes", "Placeholder", "size_of"]
-
 
 class InlineBytes(msgspec.Struct, frozen=True, tag="inline", forbid_unknown_fields=True):
     """Small state, inside the metadata itself."""

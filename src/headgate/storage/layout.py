@@ -28,29 +28,6 @@ from headgate.errors import IllegalState, InvalidArgument, StorageError
 from headgate.ids import JobId
 from headgate.storage.objects import MissingObject, ObjectStore, normalise
 
-__all__ = [
-    "METADATA",
-    "AttemptId",
-    "JobLayout",
-    "ParsedPath",
-    "PathKind",
-    "attempt_of",
-    "creator_of",
-    "is_inside",
-    "is_job_id",
-    "make_ref",
-    "make_savepoint_directory",
-    "metadata_path",
-    "private_file",
-    "resolve_pointer",
-    "resolve_ref",
-    "savepoint_target",
-    "shared_file",
-    "subtask_owner",
-    "table_directory",
-    "table_file",
-]
-
 METADATA: Final = "_metadata"
 _SHARED: Final = "shared"
 _TASK_OWNED: Final = "taskowned"

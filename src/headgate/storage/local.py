@@ -16,8 +16,6 @@ from typing import BinaryIO, Final
 from headgate.errors import StorageError
 from headgate.storage.objects import ObjectInfo, ObjectStore, ObjectWriter, OutcomeUnknown, reported, temporary_name
 
-__all__ = ["LocalStore", "flush_directory"]
-
 _OPEN_ATTEMPTS: Final = 3  # another thread may remove an empty directory between our mkdir and our open
 _NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _DEFAULT_BUFFER: Final = 4096

@@ -38,22 +38,6 @@ from headgate.storage.objects import (
 )
 from headgate.storage.sealed import HEADER_SIZE, actual_crc32, seal, sealed_crc32, unseal
 
-__all__ = [
-    "CheckpointCompleted",
-    "CommitNumber",
-    "CompletedRef",
-    "EpochStarted",
-    "JobEndClaimed",
-    "JobLog",
-    "LogEntry",
-    "LogStatus",
-    "SupersededError",
-    "load_completed",
-    "newest_entries",
-    "newest_job",
-    "read_log",
-]
-
 CommitNumber = NewType("CommitNumber", int)
 """The number of the log entry that completed a checkpoint: never repeated in a job, used as transaction id by sinks."""
 

@@ -27,21 +27,6 @@ from headgate.storage.handles import FileSegment, Handle, Placeholder, size_of
 from headgate.storage.layout import AttemptId
 from headgate.storage.sealed import seal, unseal
 
-__all__ = [
-    "FORMAT_VERSION",
-    "MAGIC",
-    "Manifest",
-    "OperatorManifest",
-    "PieceKind",
-    "SnapshotPart",
-    "StatePiece",
-    "SubtaskManifest",
-    "decode_manifest",
-    "encode_manifest",
-    "handles_of",
-    "map_handles",
-]
-
 MAGIC: Final = b"\x89HGM"  # the first byte is not text, so that no tool mistakes the file for text
 FORMAT_VERSION: Final = 1
 

@@ -25,23 +25,6 @@ import msgspec
 
 from headgate.errors import HeadgateError, IllegalState, InvalidArgument, StorageError
 
-__all__ = [
-    "MissingObject",
-    "ObjectInfo",
-    "ObjectStore",
-    "ObjectWriter",
-    "OutcomeUnknown",
-    "Written",
-    "check_create_if_absent",
-    "create",
-    "normalise",
-    "reported",
-    "require_create_if_absent",
-    "scheme_of",
-    "storage_error",
-    "temporary_name",
-]
-
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _SAME_SCHEME: Final = {"s3a": "s3", "s3n": "s3"}  # as Hadoop and Spark users spell it
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}

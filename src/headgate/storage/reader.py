@@ -11,8 +11,6 @@ from headgate.errors import IllegalState
 from headgate.storage.handles import FileSegment, Handle, InlineBytes, Placeholder
 from headgate.storage.objects import MissingObject, ObjectStore
 
-__all__ = ["SnapshotReader", "damaged"]
-
 _CHUNK: Final = 8 << 20
 
 

@@ -31,8 +31,6 @@ from headgate.storage.objects import (
     storage_error,
 )
 
-__all__ = ["FsspecStore", "MemoryFsspecStore", "RoutingStore", "S3Store", "open_store"]
-
 _FLAT: Final = {"s3", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss"}  # no directories: nothing to make or remove
 _SPOOL_BUFFER: Final = 8 << 20
 _CONFLICT_ATTEMPTS: Final = 8

@@ -20,8 +20,6 @@ from typing import Final
 from headgate.checkpoint.handles import CorruptState
 from headgate.errors import StorageError
 
-__all__ = ["HEADER_SIZE", "actual_crc32", "seal", "sealed_crc32", "unseal"]
-
 _HEADER: Final = struct.Struct(">4sHHQI")
 HEADER_SIZE: Final = _HEADER.size
 _CHECKED: Final = slice(4, 16)

@@ -14,8 +14,6 @@ from headgate.ids import JobId
 from headgate.storage.layout import JobLayout
 from headgate.storage.objects import normalise
 
-__all__ = ["MAX_INLINE_THRESHOLD", "MAX_JOBMANAGER_STATE", "StorageKind", "StorageSettings"]
-
 MAX_INLINE_THRESHOLD: Final = 1 << 20
 MAX_JOBMANAGER_STATE: Final = 5 * 1024 * 1024
 

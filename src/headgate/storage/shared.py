@@ -21,8 +21,6 @@ from headgate.ids import OperatorId
 from headgate.storage.handles import FileSegment, Handle, InlineBytes, Placeholder
 from headgate.storage.manifest import Manifest, PieceKind, SnapshotPart, StatePiece
 
-__all__ = ["SharedEntry", "SharedStateRegistry", "Unregistered", "shared_key"]
-
 
 @dataclass(slots=True)
 class SharedEntry:

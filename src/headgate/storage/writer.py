@@ -32,8 +32,6 @@ from headgate.storage.manifest import SnapshotPart
 from headgate.storage.objects import ObjectStore, ObjectWriter, reported
 from headgate.storage.settings import MAX_JOBMANAGER_STATE
 
-__all__ = ["PartStream", "Scope", "SnapshotTarget", "StateWriter", "WriteStats"]
-
 _FILE_CHUNK: Final = 1 << 20
 _DIGEST: Final = 32  # hex digits
 

@@ -19,8 +19,6 @@ from headgate.worker.operators.registry import make_operator
 from headgate.worker.operators.sources import SourceOperator
 from headgate.worker.restore import SubtaskRestore
 
-__all__ = ["OperatorChain"]
-
 
 class OperatorChain:
     """The operators of a vertex in one subtask, in the order in which records pass them."""

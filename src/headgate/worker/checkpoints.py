@@ -56,8 +56,6 @@ from headgate.worker.local_copies import CopyWriter, LocalCopies
 from headgate.worker.operators.base import OperatorSnapshot
 from headgate.worker.subtask import SnapshotInProgress, Subtask
 
-__all__ = ["CheckpointLink", "SnapshotWriter", "WorkerStorage", "snapshot_inline"]
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerStorage:

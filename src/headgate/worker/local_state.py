@@ -16,8 +16,6 @@ from headgate.state.hashmap.backend import HashMapBackend
 from headgate.state.parquet.keyed import CANONICAL, as_native
 from headgate.worker.restore import SubtaskRestore
 
-__all__ = ["local_directory", "open_backend", "remove_dead_attempts"]
-
 
 def open_backend(
     info: TaskInfo,

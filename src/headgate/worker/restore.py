@@ -36,17 +36,6 @@ from headgate.worker.inputs import decode
 from headgate.worker.keys import KeyReader
 from headgate.worker.local_copies import LocalCopies
 
-__all__ = [
-    "OperatorRestore",
-    "Payloads",
-    "RestoreProgress",
-    "SubtaskRestore",
-    "VertexRestore",
-    "inflight_share",
-    "operator_state_of",
-    "read_restore",
-]
-
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Keep = Callable[[Batch], Mask]
 

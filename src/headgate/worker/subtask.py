@@ -48,8 +48,6 @@ from headgate.worker.output import EdgeWriter, Piece, RowBuffers
 from headgate.worker.relay import end_task
 from headgate.worker.restore import SubtaskRestore
 
-__all__ = ["SnapshotInProgress", "Subtask"]
-
 _FORCED_ALIGNED = ("forward", "rescale", "broadcast")
 
 

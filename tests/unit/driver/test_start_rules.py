@@ -162,7 +162,7 @@ def test_a_finished_vertex_behind_a_new_source_is_refused():  # SPEC R4.5
         started.start_attempt(0, started.choose())
 
 
-# --- DESIGN 6: storage that cannot keep an old driver out -------------------------------------------------------------
+# --- storage that cannot keep an old driver out -----------------------------------------------------------------------
 
 
 def test_a_sink_that_commits_needs_storage_that_can_fence(tmp_path):

@@ -49,8 +49,6 @@ from headgate.state.hashmap.snapshots import FrozenState, HashMapSnapshot
 from headgate.state.hashmap.tables import HashMapTable, StateTable
 from headgate.state.schema import TypeChange, check_state
 
-__all__ = ["HashMapBackend"]
-
 _MERGE_ENTRIES = 8_000  # folded after each batch, plus one per record, up to the limit
 _MERGE_LIMIT = 24_000  # with ten million keys about 25 ms, most of it cache misses
 _IDLE_MERGE_ENTRIES = 2_000

@@ -15,8 +15,6 @@ from headgate.state.cells import MISSING, ListCell, MapCell, ValueCell
 from headgate.state.copying import ATOMS, copied
 from headgate.state.hashmap.tables import StateTable
 
-__all__ = ["TableListCell", "TableMapCell", "TableValue", "TableValueCell", "TableValueTable", "TypedTableValue"]
-
 _VALUES = ATOMS - {type(None)}
 
 

@@ -12,8 +12,6 @@ from headgate.records.key_groups import KeyGroupRange
 from headgate.state.hashmap.tables import StateTable
 from headgate.state.ttl import Expiry, Pruning
 
-__all__ = ["Cleaner"]
-
 _CLEANUP_ENTRIES = 10_000  # checked for expiry after each batch: about 3 ms
 
 

@@ -26,8 +26,6 @@ from headgate.state.addresses import VOID, address_of, in_namespace, keys_of, pr
 from headgate.state.pickling import dump_values, load_values
 from headgate.state.schema import migrate_batch
 
-__all__ = ["ChunkCodec", "SectionReader"]
-
 _LENGTH = struct.Struct("<I")
 _PLAIN, _MASKED = b"\0", b"\1"
 

@@ -23,8 +23,6 @@ from headgate.state.copying import copied
 from headgate.state.hashmap.columns import ColumnTable, Ints
 from headgate.state.hashmap.tables import StateTable
 
-__all__ = ["ColumnValue", "ColumnValueTable", "Packer"]
-
 _MANY = 10_000  # values outside of batches that wait to be written back
 
 

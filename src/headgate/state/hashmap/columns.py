@@ -30,8 +30,6 @@ from headgate.records.key_groups import KeyGroupRange
 from headgate.state.addresses import FOREIGN_GROUP
 from headgate.state.hashmap.tables import Cursor, StateTable, Table
 
-__all__ = ["Chunk", "ColumnChanges", "ColumnTable", "FrozenColumns"]
-
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[Any]
 

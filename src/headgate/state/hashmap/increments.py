@@ -19,8 +19,6 @@ from headgate.checkpoint.handles import KeyedStateHandle, Segment
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.hashmap.tables import Table, TableChanges
 
-__all__ = ["Generation", "History", "SegmentCheckpoint"]
-
 
 @dataclass(slots=True)
 class SegmentCheckpoint:

@@ -14,8 +14,6 @@ from headgate.state.hashmap.codec import SectionReader
 from headgate.state.hashmap.columns import ColumnTable
 from headgate.state.hashmap.tables import HashMapTable
 
-__all__ = ["RestoredSection", "RestoredSlice", "load_slice", "read_slices"]
-
 
 @dataclass(frozen=True, slots=True)
 class RestoredSection:

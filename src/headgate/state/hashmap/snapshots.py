@@ -25,8 +25,6 @@ from headgate.state.hashmap.increments import SegmentCheckpoint, changed_entries
 from headgate.state.hashmap.restoring import RestoredSlice
 from headgate.state.hashmap.tables import Cursor, FrozenTable, HashMapTable, Table, TableChanges, view
 
-__all__ = ["FrozenState", "HashMapSnapshot"]
-
 _Entries: TypeAlias = tuple[list[Any], list[Any], list[Any]]  # addresses, their stored values, removed addresses
 
 _MAX_ROWS = 4096

@@ -24,19 +24,6 @@ from typing import Any, Protocol, TypeAlias
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.addresses import FOREIGN_TABLE
 
-__all__ = [
-    "Cursor",
-    "FrozenLayers",
-    "FrozenTable",
-    "HashMapTable",
-    "Layer",
-    "LayerChanges",
-    "StateTable",
-    "Table",
-    "TableChanges",
-    "view",
-]
-
 Table: TypeAlias = dict[Any, Any]
 
 

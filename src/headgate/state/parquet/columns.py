@@ -9,8 +9,6 @@ import pyarrow as pa
 from headgate.records.types import TypeInformation
 from headgate.state.pickling import dump_values, load_values
 
-__all__ = ["column_fields", "columns_of", "values_of"]
-
 _TEXT = 500  # the most characters of the text of an untyped value
 
 

@@ -53,18 +53,6 @@ from headgate.state.pickling import dump_values, load_values
 from headgate.state.timers import TimeDomain, Timer
 from headgate.state.ttl_config import StateTtlConfig, Time
 
-__all__ = [
-    "CANONICAL",
-    "CanonicalRun",
-    "StoredTable",
-    "as_native",
-    "describe_tables",
-    "read_tables",
-    "stored_tables",
-    "table_schema",
-    "write_table",
-]
-
 CANONICAL = "canonical"
 _CHUNK = 1 << 20
 _ROWS = 1 << 16  # in a row group at most

@@ -19,15 +19,6 @@ from headgate.records.types import TypeInformation
 from headgate.state.operator import OperatorStateSnapshot, StateSnapshot, decode_elements, encode_elements
 from headgate.state.parquet.columns import column_fields, columns_of, values_of
 
-__all__ = [
-    "StoredOperatorTable",
-    "StoredOperatorTables",
-    "operator_schema",
-    "operator_table",
-    "read_operator_tables",
-    "write_operator_tables",
-]
-
 
 class StoredOperatorTable(msgspec.Struct, frozen=True):
     """One table: its state and its file."""

@@ -48,8 +48,6 @@ from headgate.state.schema import TypeChange, check_state
 from headgate.state.timers import TimeDomain
 from headgate.state.ttl_config import CompactFilter
 
-__all__ = ["RocksDBBackend"]
-
 _UPKEEP_SELECTIONS = 1024  # keys selected one by one, as timers do, between checks of the memory
 _WIDE_RANGE = 1024  # with more key groups, counting changes takes too long for each batch
 _WIDE_BATCHES = 16

@@ -17,8 +17,6 @@ from headgate.state.rocksdb.codec import Packed
 from headgate.state.rocksdb.lists_maps import ListRows, MapRows
 from headgate.state.rocksdb.tables import ValueRows
 
-__all__ = ["ReusedValue", "RowListCell", "RowMapCell", "RowValue", "RowValueCell", "RowValueTable"]
-
 
 class RowValue(ValueState[Any]):
     """A value state without time to live; on a cache hit there is no call between the user and the dict."""

@@ -17,8 +17,6 @@ from headgate.state.rocksdb.store import Store
 from headgate.state.rocksdb.tables import StateRows
 from headgate.state.ttl import Expiry
 
-__all__ = ["Sweeper"]
-
 _PASSES_PER_TTL: Final = 8
 _BATCH_ROWS: Final = 4096
 _FLUSH_ROWS: Final = 10_000

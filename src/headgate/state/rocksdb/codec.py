@@ -27,8 +27,6 @@ from headgate.records.types import TypeInformation, TypeMismatch
 from headgate.state.copying import ATOMS, is_immutable
 from headgate.state.pickling import dump_values, load_values
 
-__all__ = ["STAMP_BYTES", "Packed", "StoredCodec", "ValueCodec", "codec_for", "pack_stamp", "unpack_stamp"]
-
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
 _decode_tuple: Final = msgspec.msgpack.Decoder(tuple).decode

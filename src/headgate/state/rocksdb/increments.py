@@ -11,8 +11,6 @@ from typing import Final
 
 from headgate.checkpoint.handles import FileRef
 
-__all__ = ["FIRST_STAMP", "FileCheckpoint", "Files", "Span", "Uploads"]
-
 Files = dict[str, FileRef]
 Span = tuple[int, int]
 """Stamps that count as expired: after the first, up to the second."""

@@ -24,8 +24,6 @@ from cloudpickle import cloudpickle as cloud
 from headgate.errors import InvalidArgument, StateMigrationError
 from headgate.state.addresses import VOID, address_of, in_namespace, split_address
 
-__all__ = ["RowKeys", "decode_address", "encode_address"]
-
 _VOID, _INT, _BIG_INT, _STR, _LONG_STR, _BYTES, _LONG_BYTES, _FLOAT = range(8)
 _FALSE, _TRUE, _TUPLE, _LONG_TUPLE, _NONE, _DECIMAL, _SET, _OTHER = range(8, 16)
 

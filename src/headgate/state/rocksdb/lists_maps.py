@@ -20,8 +20,6 @@ from headgate.state.rocksdb.keys import decode_address, encode_address
 from headgate.state.rocksdb.store import Column
 from headgate.state.rocksdb.tables import UPPER, Change, Layer, RowSpace, StateRows, WritePortion
 
-__all__ = ["GONE", "ListEdit", "ListRows", "MapEdit", "MapRows", "Sequencer"]
-
 _number: Final = struct.Struct(">Q").pack
 _NOTHING: Final = nullcontext()
 BULK_ROWS: Final = 10_000

@@ -26,8 +26,6 @@ from headgate.state.rocksdb.keys import RowKeys
 from headgate.state.rocksdb.store import Column, MemoryBudget, Store
 from headgate.state.schema import migrate_batch
 
-__all__ = ["RestoredStore", "StoredColumn", "column_name", "pack_columns", "restore_store", "rewrite"]
-
 _READ_BYTES: Final = 4 << 20
 _REWRITE_ROWS: Final = 2048
 _SEQUENCE_BYTES: Final = 8

@@ -24,8 +24,6 @@ from headgate.state.rocksdb.increments import Files
 from headgate.state.rocksdb.store import Store
 from headgate.state.rocksdb.writeback import BATCH_ROWS, Cut, WriteBack
 
-__all__ = ["RocksDBSnapshot"]
-
 _CHUNK: Final = 1 << 20  # the most bytes of a step
 _FLUSH_POLLS: Final = 20  # before the flush is waited for, without the GIL
 

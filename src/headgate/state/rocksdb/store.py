@@ -29,14 +29,14 @@ from rocksdict import (
     Rdict,
     ReadOptions,
     SstFileWriter,
-    WriteBatch,
     WriteBufferManager,
     WriteOptions,
 )
+from rocksdict import (
+    WriteBatch as WriteBatch,
+)
 
 from headgate.errors import IllegalState, InvalidArgument, StorageError
-
-__all__ = ["Column", "LocalDirectory", "MemoryBudget", "Store", "WriteBatch"]
 
 T = TypeVar("T")
 

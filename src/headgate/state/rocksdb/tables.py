@@ -36,8 +36,6 @@ from headgate.state.rocksdb.codec import Packed, StoredCodec
 from headgate.state.rocksdb.keys import RowKeys
 from headgate.state.rocksdb.store import Column, WriteBatch
 
-__all__ = ["UPPER", "Change", "Layer", "RowSpace", "StateRows", "ValueRows", "WritePortion"]
-
 Layer: TypeAlias = dict[int, dict[Any, Any]]
 """By key group: address -> change."""
 Change: TypeAlias = tuple[bytes, bytes | None]

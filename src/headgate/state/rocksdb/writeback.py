@@ -15,8 +15,6 @@ from typing import Final
 from headgate.state.rocksdb.store import MemoryBudget, Store, WriteBatch
 from headgate.state.rocksdb.tables import Layer, StateRows, WritePortion
 
-__all__ = ["Cut", "WriteBack"]
-
 BATCH_ROWS: Final = 4096  # written at once, with the GIL held: about 5 ms
 _BATCH_BYTES: Final = 4 << 20
 _MIN_ENTRIES: Final = 1024

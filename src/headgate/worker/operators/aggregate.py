@@ -27,8 +27,6 @@ from headgate.worker.failures import NO_KEY as UNKNOWN
 from headgate.worker.operators.base import OperatorContext, Receiver
 from headgate.worker.operators.keyed import KeyedOperator
 
-__all__ = ["Aggregate", "Reduce"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Combine = Callable[[Any, Any], Any]
 

@@ -28,8 +28,6 @@ from headgate.state.backend import KeyedStateBackend, SnapshotKind, SnapshotRun
 from headgate.state.operator import OperatorStateBackend, OperatorStateSnapshot
 from headgate.worker.failures import NO_KEY, OperatorFailure
 
-__all__ = ["Operator", "OperatorContext", "OperatorSnapshot", "Receiver", "SubtaskServices", "explain"]
-
 Receiver = Callable[[Batch], None]
 
 

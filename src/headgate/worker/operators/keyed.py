@@ -20,16 +20,6 @@ from headgate.worker.failures import OperatorFailure
 from headgate.worker.keys import KeyReader
 from headgate.worker.operators.base import Operator, OperatorContext, Receiver, explain
 
-__all__ = [
-    "KeyedCoFlatMapOperator",
-    "KeyedCoMapOperator",
-    "KeyedCoProcessOperator",
-    "KeyedFilterOperator",
-    "KeyedFlatMapOperator",
-    "KeyedMapOperator",
-    "KeyedProcessOperator",
-]
-
 _CLEANUP_ENTRIES = 10_000  # in one go: a few milliseconds
 
 Keys = tuple[list[Any], list[int]]  # addresses and key groups of a batch
