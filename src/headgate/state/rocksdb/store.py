@@ -29,11 +29,9 @@ from rocksdict import (
     Rdict,
     ReadOptions,
     SstFileWriter,
+    WriteBatch,
     WriteBufferManager,
     WriteOptions,
-)
-from rocksdict import (
-    WriteBatch as WriteBatch,
 )
 
 from headgate.errors import IllegalState, InvalidArgument, StorageError

@@ -27,6 +27,8 @@ from itertools import islice, takewhile
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
+from rocksdict import WriteBatch
+
 from headgate.checkpoint.handles import StateMeta
 from headgate.records.key_groups import KeyGroupRange
 from headgate.records.types import TypeMismatch
@@ -34,7 +36,7 @@ from headgate.state.addresses import FOREIGN_TABLE, VOID, key_of, split_address
 from headgate.state.cells import MISSING
 from headgate.state.rocksdb.codec import Packed, StoredCodec
 from headgate.state.rocksdb.keys import RowKeys
-from headgate.state.rocksdb.store import Column, WriteBatch
+from headgate.state.rocksdb.store import Column
 
 Layer: TypeAlias = dict[int, dict[Any, Any]]
 """By key group: address -> change."""

@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from headgate.state.rocksdb.store import MemoryBudget, Store, WriteBatch
+from rocksdict import WriteBatch
+
+from headgate.state.rocksdb.store import MemoryBudget, Store
 from headgate.state.rocksdb.tables import Layer, StateRows, WritePortion
 
 BATCH_ROWS: Final = 4096  # written at once, with the GIL held: about 5 ms
