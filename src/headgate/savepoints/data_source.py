@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from headgate.errors import InvalidArgument
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
-from headgate.savepoints.reader import StateInfo, StatePart, StateSnapshotReader
+from headgate.savepoints.reader import StateInfo, TablePart, StateSnapshotReader
 
 __all__ = ["StateDataSource"]
 
@@ -125,7 +125,7 @@ class _StateReader(DataSourceReader):
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        part: StatePart = partition.value
+        part: TablePart = partition.value
         yield from StateSnapshotReader.open(self._path).read_part(part)
 
 
