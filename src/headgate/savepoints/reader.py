@@ -37,7 +37,7 @@ from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
 from headgate.worker.restore import Payloads, operator_state_of
 
-__all__ = ["StateInfo", "TablePart", "StateSnapshotReader"]
+__all__ = ["StateInfo", "StateSnapshotReader", "TablePart"]
 
 
 @dataclass(frozen=True, slots=True)
