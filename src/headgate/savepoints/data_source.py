@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from headgate.errors import InvalidArgument
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
-from headgate.savepoints.reader import StateInfo, StatePart, StateSnapshotReader
+from headgate.savepoints.reader import StateInfo, StateSnapshotReader
 
 __all__ = ["StateDataSource"]
 
@@ -121,12 +121,10 @@ class _StateReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One partition for each old subtask with any of the rows."""
         assert self._snapshot is not None
-        parts = self._snapshot.parts(self._info.operator_id, self._info.name, self._groups)
-        return [InputPartition(part) for part in parts]
+        return list(map(InputPartition, self._snapshot.parts(self._info.operator_id, self._info.name, self._groups)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        part: StatePart = partition.value
-        yield from StateSnapshotReader.open(self._path).read_part(part)
+        yield from StateSnapshotReader.open(self._path).read_part(partition.value)
 
 
 class _FilteringReader(_StateReader):

@@ -37,7 +37,7 @@ from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
 from headgate.worker.restore import Payloads, operator_state_of
 
-__all__ = ["StateInfo", "StatePart", "StateSnapshotReader"]
+__all__ = ["StateInfo", "StateSnapshotReader", "TablePart"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class StateInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class StatePart:
+class TablePart:
     """The part of a state in one old subtask: the unit that is read at once. It is plain data that can be pickled."""
 
     path: str
@@ -149,19 +149,19 @@ class StateSnapshotReader:
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
-    def parts(self, operator: str, name: str, groups: KeyGroupRange | None = None) -> list[StatePart]:
+    def parts(self, operator: str, name: str, groups: KeyGroupRange | None = None) -> list[TablePart]:
         """The parts with any of the key groups."""
         info = self.state(operator, name)
         found = []
         for subtask in self.operator(info.operator_id).subtasks:
             place = self.snapshot.directory, info.operator_id, name, subtask.index
             if not info.keyed:
-                found.append(StatePart(*place))
+                found.append(TablePart(*place))
             for piece in subtask.pieces if info.keyed else ():
                 if piece.kind is mf.PieceKind.KEYED and piece.key_groups is not None:
                     common = piece.key_groups if groups is None else piece.key_groups.intersect(groups)
                     if len(common):
-                        found.append(StatePart(*place, (common.start, common.end)))
+                        found.append(TablePart(*place, (common.start, common.end)))
         return found
 
     def read(self, operator: str, name: str, groups: KeyGroupRange | None = None) -> Iterator[pa.RecordBatch]:
@@ -169,7 +169,7 @@ class StateSnapshotReader:
         for part in self.parts(operator, name, groups):
             yield from self.read_part(part)
 
-    def read_part(self, part: StatePart) -> Iterator[pa.RecordBatch]:
+    def read_part(self, part: TablePart) -> Iterator[pa.RecordBatch]:
         """The rows of one part."""
         operator = next(op for op in self.manifest.operators if op.id == part.operator_id)
         subtask = next(one for one in operator.subtasks if one.index == part.subtask)

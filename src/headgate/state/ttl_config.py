@@ -12,6 +12,7 @@ MAX_TIMESTAMP = 2**63 - 1
 _DEFAULT_INCREMENTAL = (5, False)
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class Time:
     """A duration, as PyFlink's `Time`.
 
@@ -19,10 +20,7 @@ class Time:
     (3600000, True)
     """
 
-    __slots__ = ("_milliseconds",)
-
-    def __init__(self, milliseconds: int) -> None:
-        self._milliseconds = milliseconds
+    _milliseconds: int
 
     @classmethod
     def milliseconds(cls, milliseconds: int) -> Time:
@@ -52,12 +50,6 @@ class Time:
     def to_milliseconds(self) -> int:
         """The duration in milliseconds."""
         return self._milliseconds
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Time) and other._milliseconds == self._milliseconds
-
-    def __hash__(self) -> int:
-        return hash(self._milliseconds)
 
     def __repr__(self) -> str:
         return f"Time.milliseconds({self._milliseconds})"

@@ -81,7 +81,7 @@ class _StoredTables(msgspec.Struct, frozen=True):
 def table_schema(meta: StateMeta, key_type: TypeInformation) -> pa.Schema:
     """The columns of a state's table.
 
-    >>> from headgate.checkpoint.handles import TypeMeta
+    >>> from headgate.records.types import as_type
     >>> table_schema(StateMeta("total", "value", TypeMeta.of(as_type("bigint"))), as_type("string")).names
     ['key_group', 'key', 'namespace', 'value']
     """
