@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from headgate import StreamExecutionEnvironment
-from headgate.api.durable import from_text, to_text
+from headgate.api.durable import to_text, unpack
 from headgate.api.sources import DynamicSource, SourceReader, SplitEnumerator
 from headgate.checkpoint.plan import TaskId
 from headgate.checkpoint.splits import Assignment, SplitAssigner
@@ -85,7 +85,9 @@ class Driver:
         self.server = ControlServer("127.0.0.1", "127.0.0.1", 0, lambda w, m: self.heard.put((w, m)), lambda w: None)
         self.server.begin_attempt(1)
         self.splits = Splits(plan.graph, DriverIo(), self.send, lambda call: call(), lambda why: None)
-        self.splits.start_attempt({vertex.head.id: to_text(SplitsFound(to_text(None), list(map(to_text, unassigned)), True)).encode()})
+        self.splits.start_attempt(
+            {vertex.head.id: to_text(SplitsFound(to_text(None), list(map(to_text, unassigned)), True)).encode()}
+        )
         self.running = set()
         self.told = {0: queue.Queue(), 1: queue.Queue()}
         self.clients = {}
@@ -121,7 +123,7 @@ class Driver:
             except queue.Empty:
                 return found
             if isinstance(message, AssignSplits):
-                found.append((list(map(from_text, message.splits)), message.no_more))
+                found.append((list(map(unpack, message.splits)), message.no_more))
 
     def close(self):
         for client in self.clients.values():

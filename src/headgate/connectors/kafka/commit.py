@@ -24,7 +24,7 @@ _POLL_EVERY = 1000
 _OLD_SECONDS = 6 * 24 * 3600  # brokers forget offsets after offsets.retention.minutes, 7 days if nobody changed it
 
 
-@durable("kafka-records-1")
+@durable("kafka-records-1", binary=True)
 class Portion(msgspec.Struct, frozen=True):
     """The records of one writer between two barriers, encoded; `sequence` counts the portions of an `origin` from 1 on.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.api.durable import from_text, to_text
+from headgate.api.durable import to_text, unpack
 from headgate.api.sources import UNCUT, ReaderContext, Source, SourceReader
 from headgate.checkpoint.commits import Commits
 from headgate.errors import UserCodeError
@@ -42,7 +42,7 @@ class SourceOperator(Operator):
             if self.context.restored_id is None:
                 splits = self.guard(self.function.first_splits, where)
             else:
-                splits = list(map(from_text, self.context.operator_state.get_list_state(_SPLITS).get()))
+                splits = list(map(unpack, self.context.operator_state.get_list_state(_SPLITS).get()))
             self._reader = self.guard(self.function.reader, where, splits)
         else:
             super().open()
