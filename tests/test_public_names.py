@@ -19,8 +19,7 @@ _TEXT = """
     NotEnoughSlots OutputTag Partitioner ProcessFunction ReduceFunction ReducingState ReducingStateDescriptor
     RestartStrategies Row RuntimeContext SinkFunction SourceFunction StateMigrationError StateTtlConfig StorageError
     StreamExecutionEnvironment Time TimeDomain TypeInformation Types UserCodeError ValueState ValueStateDescriptor
-    WorkerLost spark_conf EmbeddedRocksDBStateBackend FsStateBackend HashMapStateBackend MemoryStateBackend
-    RocksDBStateBackend StateBackend
+    WorkerLost spark_conf EmbeddedRocksDBStateBackend HashMapStateBackend StateBackend
     Source SourceReader ReaderContext DynamicSource SplitEnumerator Batch durable
     Sink SinkWriter WriterContext Committer CommitRequest Epoch EpochCommitter EpochContext TwoPhaseCommitSinkFunction
     SavepointWriter StateSnapshotReader

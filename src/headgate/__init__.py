@@ -44,10 +44,7 @@ from headgate.api.sink import (
 from headgate.api.sources import DynamicSource, ReaderContext, Source, SourceReader, SplitEnumerator
 from headgate.api.state_backends import (
     EmbeddedRocksDBStateBackend,
-    FsStateBackend,
     HashMapStateBackend,
-    MemoryStateBackend,
-    RocksDBStateBackend,
     StateBackend,
 )
 from headgate.api.stream import ConnectedStreams, DataStream, KeyedStream
@@ -119,7 +116,6 @@ __all__ = [
     "ExternalizedCheckpointRetention",
     "FilterFunction",
     "FlatMapFunction",
-    "FsStateBackend",
     "Function",
     "GraphError",
     "HashMapStateBackend",
@@ -141,7 +137,6 @@ __all__ = [
     "MapFunction",
     "MapState",
     "MapStateDescriptor",
-    "MemoryStateBackend",
     "NotEnoughSlots",
     "OutputTag",
     "Partitioner",
@@ -151,7 +146,6 @@ __all__ = [
     "ReducingState",
     "ReducingStateDescriptor",
     "RestartStrategies",
-    "RocksDBStateBackend",
     "Row",
     "RuntimeContext",
     "SavepointWriter",

@@ -13,17 +13,16 @@ from spark_kit import wait_until
 
 from headgate import (
     CheckpointingMode,
-    FsStateBackend,
     KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
     MapStateDescriptor,
     RestartStrategies,
     ValueStateDescriptor,
 )
-from headgate.api.checkpoint_config import ExternalizedCheckpointCleanup
 from headgate.connectors.files import FileSink
 from headgate.driver.job import JobStatus
 from headgate.errors import IllegalState, StorageError
+from headgate.pyflink.datastream import ExternalizedCheckpointCleanup, FsStateBackend
 
 COUNT, KEYS = 12_000, 10
 INPUT = "k bigint, v bigint"

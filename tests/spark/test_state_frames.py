@@ -8,7 +8,7 @@ from test_checkpoints import KEYS, Number, checkpointed, completed, written
 from typer.testing import CliRunner
 
 from headgate import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from headgate.api.checkpoint_config import ExternalizedCheckpointCleanup
+from headgate.api.checkpoint_config import ExternalizedCheckpointRetention
 from headgate.cli.main import app
 from headgate.connectors.files import FileSink
 from headgate.errors import InvalidArgument
@@ -38,7 +38,7 @@ def snapshots(spark, tmp_path_factory):
         options = {"state.backend.type": backend, "execution.checkpointing.incremental": "true"}
         env = StreamExecutionEnvironment.get_execution_environment(Configuration(options), spark).set_parallelism(2)
         checkpointed(env, directory)
-        cleanup = ExternalizedCheckpointCleanup.RETAIN_ON_CANCELLATION
+        cleanup = ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
         env.get_checkpoint_config().enable_externalized_checkpoints(cleanup)
         build(env, directory, 100_000, rate=3000)
         client = env.execute_async(f"snapshots {backend}")

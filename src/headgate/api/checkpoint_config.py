@@ -1,4 +1,4 @@
-"""The checkpoint settings of a program, in PyFlink's spelling: a face of the configuration's options."""
+"""The checkpoint settings of a program, in PyFlink's spelling: each method reads or sets an option."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from headgate.config import Configuration
 __all__ = [
     "CheckpointConfig",
     "CheckpointingMode",
-    "ExternalizedCheckpointCleanup",
     "ExternalizedCheckpointRetention",
 ]
 
@@ -25,15 +24,11 @@ class CheckpointingMode(Enum):
 
 
 class ExternalizedCheckpointRetention(Enum):
-    """What becomes of the retained checkpoints when the job ends (SPEC R5.2)."""
+    """Whether retained checkpoints are deleted when the job ends (SPEC R5.2)."""
 
     NO_EXTERNALIZED_CHECKPOINTS = "NO_EXTERNALIZED_CHECKPOINTS"
     DELETE_ON_CANCELLATION = "DELETE_ON_CANCELLATION"
     RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
-
-
-ExternalizedCheckpointCleanup = ExternalizedCheckpointRetention
-"""The name it had in older Flink programs."""
 
 
 class CheckpointConfig:
@@ -43,10 +38,6 @@ class CheckpointConfig:
     >>> settings.get_checkpoint_interval(), settings.is_checkpointing_enabled()
     (1000, True)
     """
-
-    DEFAULT_TIMEOUT = 600_000
-    DEFAULT_MIN_PAUSE_BETWEEN_CHECKPOINTS = 0
-    DEFAULT_MAX_CONCURRENT_CHECKPOINTS = 1
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
@@ -120,20 +111,11 @@ class CheckpointConfig:
         return self
 
     def is_prefer_checkpoint_for_recovery(self) -> bool:
-        """Whether `--resume` passes over a newer savepoint."""
+        """Whether `--resume` skips a newer savepoint."""
         return self._configuration.get(options.RESUME_PREFERS_CHECKPOINT)
 
-    def set_force_checkpointing(self, force: bool) -> Self:
-        """For jobs with iterations, which Headgate does not have: kept for programs that call it, without effect."""
-        self._configuration.set(options.FORCE_CHECKPOINTING, force)
-        return self
-
-    def is_force_checkpointing(self) -> bool:
-        """What was set."""
-        return self._configuration.get(options.FORCE_CHECKPOINTING)
-
     def enable_externalized_checkpoints(self, retention: ExternalizedCheckpointRetention) -> Self:
-        """What becomes of the retained checkpoints when the job ends."""
+        """Whether retained checkpoints are deleted when the job ends."""
         self._configuration.set(options.CHECKPOINT_RETENTION, retention.value)
         return self
 

@@ -2,14 +2,8 @@
 
 import pytest
 
-from headgate import (
-    EmbeddedRocksDBStateBackend,
-    FsStateBackend,
-    HashMapStateBackend,
-    MemoryStateBackend,
-    RocksDBStateBackend,
-    StreamExecutionEnvironment,
-)
+from headgate import EmbeddedRocksDBStateBackend, HashMapStateBackend, StreamExecutionEnvironment
+from headgate.pyflink.datastream import FsStateBackend, MemoryStateBackend, RocksDBStateBackend
 from headgate.storage.log import CommitNumber, CompletedRef, EpochStarted, LogEntry
 
 KEYS = (
@@ -39,12 +33,12 @@ def test_a_shorthand_sets_its_options(backend, options):
 
 def test_the_options_of_the_seeds_that_flink_has_dropped_are_kept():
     config = StreamExecutionEnvironment.local().get_checkpoint_config()
-    config.set_prefer_checkpoint_for_recovery(True).set_force_checkpointing(True)
+    config.set_prefer_checkpoint_for_recovery(True).set_fail_on_checkpointing_errors(False)
     assert config.is_prefer_checkpoint_for_recovery()
-    assert config.is_force_checkpointing()
+    assert config.get_tolerable_checkpoint_failure_number() == 2**31 - 1
 
 
-def test_a_newer_savepoint_is_passed_over_if_checkpoints_are_preferred():
+def test_a_newer_savepoint_is_skipped_if_checkpoints_are_preferred():
     checkpoint = CompletedRef(7, CommitNumber(9), "chk-7", 0)
     savepoint = CompletedRef(8, CommitNumber(10), "file:///s/savepoint-1", 0)
     fields = {"seq": 10, "previous": 0, "time_ms": 0, "event": EpochStarted(None), "retained": (checkpoint, savepoint)}

@@ -1,6 +1,6 @@
 """`pyflink.datastream`."""
 
-from headgate.pyflink.datastream.checkpoint_config import CheckpointConfig
+from headgate.pyflink.datastream.checkpoint_config import CheckpointConfig, ExternalizedCheckpointCleanup
 from headgate.pyflink.datastream.checkpointing_mode import CheckpointingMode
 from headgate.pyflink.datastream.data_stream import (
     BroadcastConnectedStream,
@@ -33,7 +33,14 @@ from headgate.pyflink.datastream.functions import (
     SourceFunction,
 )
 from headgate.pyflink.datastream.output_tag import OutputTag
-from headgate.pyflink.datastream.state_backend import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
+from headgate.pyflink.datastream.state_backend import (
+    EmbeddedRocksDBStateBackend,
+    FsStateBackend,
+    HashMapStateBackend,
+    MemoryStateBackend,
+    RocksDBStateBackend,
+    StateBackend,
+)
 from headgate.pyflink.datastream.stream_execution_environment import StreamExecutionEnvironment
 from headgate.pyflink.datastream.time_domain import TimeDomain
 from headgate.pyflink.datastream.timerservice import TimerService
@@ -52,9 +59,11 @@ __all__ = [
     "DataStream",
     "DataStreamSink",
     "EmbeddedRocksDBStateBackend",
+    "ExternalizedCheckpointCleanup",
     "ExternalizedCheckpointRetention",
     "FilterFunction",
     "FlatMapFunction",
+    "FsStateBackend",
     "HashMapStateBackend",
     "KeySelector",
     "KeyedBroadcastProcessFunction",
@@ -62,10 +71,12 @@ __all__ = [
     "KeyedProcessFunction",
     "KeyedStream",
     "MapFunction",
+    "MemoryStateBackend",
     "OutputTag",
     "Partitioner",
     "ProcessFunction",
     "ReduceFunction",
+    "RocksDBStateBackend",
     "RuntimeContext",
     "RuntimeExecutionMode",
     "SinkFunction",
