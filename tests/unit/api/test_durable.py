@@ -17,7 +17,6 @@ from headgate.connectors.kafka.commit import Portion
 from headgate.connectors.kafka.source import KafkaSplit, PartitionsFound
 from headgate.connectors.spark.readers import OffsetSplit, PartitionSplit
 from headgate.connectors.spark.source import RoundsPlanned
-from headgate.connectors.spark.staged import StagedFile
 from headgate.driver.splits import SplitsFound
 from headgate.errors import StateMigrationError
 
@@ -33,7 +32,7 @@ OURS = [
     RoundsPlanned('{"n":1}', False),
     SplitsFound('["plain",null]', ["x"], True),
     PreparedFile("/out/part-0", "upload", ("etag-1", "etag-2")),
-    StagedFile("/t/p", "p", 10, 900, 17, {"day": None}),
+    PreparedFile("/t/p", "/t/p", (), 10, 900, {"day": None}),
     Portion("id", "topic", "ab12", 3, 0, [b"k", None], [b"\xff" * 300, None]),
 ]
 PLAIN = [None, True, False, 0, -(1 << 63) + 1, 1 << 70, 1.5, "text", b"bytes", (1, "a"), [1], {"a": (1, 2)}, {1, 2}]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument, StorageError
@@ -94,20 +94,10 @@ class Client:
         return self._options.get(key, default)
 
     def make(self, kind: str, conf: Mapping[str, Any]) -> Any:
-        """A Consumer or Producer; an option that librdkafka refuses is named."""
+        """A Consumer, Producer or AdminClient; an option that librdkafka refuses is named."""
         kafka = load()
         try:
-            return getattr(kafka, kind)(dict(conf))
-        except (kafka.KafkaException, TypeError, ValueError) as error:
-            raise InvalidArgument(
-                f"Kafka: librdkafka refuses the options: {self.say(error)}; see options=..."
-            ) from None
-
-    def admin(self, trouble: Callable[[Any], None]) -> Any:
-        """A client for questions about topics and offsets; it tells of errors when it is polled."""
-        kafka = load()
-        try:
-            return load_admin().AdminClient(self.conf({"client.id": "headgate"}, {"error_cb": trouble}))
+            return getattr(load_admin() if kind == "AdminClient" else kafka, kind)(dict(conf))
         except (kafka.KafkaException, TypeError, ValueError) as error:
             raise InvalidArgument(
                 f"Kafka: librdkafka refuses the options: {self.say(error)}; see options=..."

@@ -117,7 +117,7 @@ class KafkaSink(Sink[Portion]):
         given = self.value_format
         if callable(given):
             return lambda batch: [_checked(given(row), row) for row in batch.rows()]
-        return encoder(given, self.type).encode
+        return encoder(given, self.type)
 
     def transactional_id(self, context: WriterContext) -> str:
         """The same for every attempt of a subtask, so that a new one fences an old one."""

@@ -259,7 +259,9 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
     def discover(self) -> Sequence[KafkaSplit]:
         """The partitions that are new; brokers that do not answer are asked again later, but not at the start."""
         # A new one each time: between two discoveries there is nothing to close.
-        self._admin = self._source.client.admin(self._trouble)
+        self._admin = self._source.client.make(
+            "AdminClient", self._source.client.conf({"client.id": "headgate"}, {"error_cb": self._trouble})
+        )
         try:
             found = sorted(self._partitions() - self._known)
             splits = self._splits(found) if found else []
