@@ -13,7 +13,7 @@ from headgate.api.sources import NumberRange, Stride
 from headgate.connectors.files.formats import FilePart, FileSplit
 from headgate.connectors.files.source import FilesFound
 from headgate.connectors.files.targets import PreparedFile
-from headgate.connectors.kafka.commit import Portion
+from headgate.connectors.kafka.commit import KafkaCommittable
 from headgate.connectors.kafka.source import KafkaSplit, PartitionsFound
 from headgate.connectors.spark.readers import OffsetSplit, PartitionSplit
 from headgate.connectors.spark.source import RoundsPlanned
@@ -33,7 +33,7 @@ OURS = [
     SplitsFound('["plain",null]', ["x"], True),
     PreparedFile("/out/part-0", "upload", ("etag-1", "etag-2")),
     PreparedFile("/t/p", "/t/p", (), 10, 900, {"day": None}),
-    Portion("id", "topic", "ab12", 3, 0, [b"k", None], [b"\xff" * 300, None]),
+    KafkaCommittable("id", "topic", "ab12", 3, 0, [b"k", None], [b"\xff" * 300, None]),
 ]
 PLAIN = [None, True, False, 0, -(1 << 63) + 1, 1 << 70, 1.5, "text", b"bytes", (1, "a"), [1], {"a": (1, 2)}, {1, 2}]
 

@@ -100,9 +100,7 @@ def test_refusals():
 
 def test_what_is_done_with_corrupt_records():
     one = Corrupt(0, b"x" * 300, "no number")
-    with pytest.raises(
-        HeadgateError, match=r"S: line 3 cannot be read: no number; it is b'x+'\.\.\.\. Fix it, or set"
-    ):
+    with pytest.raises(HeadgateError, match=r"S: line 3 cannot be read: no number; it is b'x+'\.\.\.\. Fix it, or set"):
         CorruptRecords("fail", "S").add("line 3", one)
     skipped = CorruptRecords("skip", "S")
     skipped.add("line 3", one)

@@ -203,11 +203,11 @@ def _is_place(key: Any) -> bool:
 
 def _decoder(format: str | Callable[[bytes], Any], type_info: object) -> Decoder:
     if callable(format):
-        return _Function(format, as_type(type_info))
+        return _FunctionDecoder(format, as_type(type_info))
     return decoder(format, type_info)
 
 
-class _Function(Decoder):
+class _FunctionDecoder(Decoder):
     """Records by a function of the user's, one at a time."""
 
     def __init__(self, function: Callable[[bytes], Any], type: TypeInformation) -> None:
