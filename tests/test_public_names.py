@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import subprocess
+import sys
 
 import pytest
 
@@ -79,6 +81,13 @@ def test_the_version():
 
 def test_importing_starts_no_jvm():
     """A unit test of a user's function must not pay for one."""
-    from pyspark import SparkContext
-
-    assert SparkContext._gateway is None or SparkContext._active_spark_context is not None
+    program = """
+import importlib, pkgutil, headgate
+for module in pkgutil.walk_packages(headgate.__path__, "headgate."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+from pyspark import SparkContext
+print(SparkContext._gateway, SparkContext._active_spark_context)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "None None\n"

@@ -264,9 +264,9 @@ def duration_under_pressure(options: dict[str, str]) -> tuple[float, bool]:
         client.job.wait_running(120)
         time.sleep(8)  # until every queue is full
         started = time.monotonic()
-        client.job.checkpoints.trigger_checkpoint(timeout=500)
+        client.job.trigger_checkpoint(timeout=500)
         seconds = time.monotonic() - started
-        newest = client.job.checkpoints.stats.snapshot().history[0]
+        newest = client.job.stats.snapshot().history[0]
         client.cancel()
         return seconds, newest.unaligned
 
@@ -352,7 +352,7 @@ def bounded_files() -> Outcome:
         counts, completed = [], 0
         while completed < 200:
             time.sleep(0.5)
-            completed = client.job.checkpoints.stats.snapshot().counts.completed
+            completed = client.job.stats.snapshot().counts.completed
             counts.append((completed, len(files_below(directory))))
         early = max(n for at, n in counts if at < 60)
         late = max(n for at, n in counts if at >= 60)

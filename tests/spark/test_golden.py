@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from headgate import RestartStrategies
+
 COMPAT = Path(__file__).parents[1] / "compat"
 sys.path.insert(0, str(COMPAT))
 
@@ -35,6 +37,7 @@ def test_it_is_restored(make_env, workers, tmp_path, golden):  # SPEC R8
     env = make_env(3, {"state.backend.type": backend, "execution.state-recovery.path": str(golden)})
     env.enable_checkpointing(1000)
     env.get_checkpoint_config().set_checkpoint_storage_dir(f"file://{tmp_path}/checkpoints")
+    env.set_restart_strategy(RestartStrategies.no_restart())
     build(env, tmp_path)
     before = sorted(golden.rglob("*"))
     env.execute_async("golden").wait(60)

@@ -20,6 +20,8 @@ from headgate.records.types import as_type
 from kafka_broker import read_all
 from rig import restore_of, snapshot_of, subtask
 
+pytestmark = pytest.mark.xdist_group("kafka")  # one broker
+
 _names = count()
 
 

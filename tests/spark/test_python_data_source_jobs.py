@@ -135,8 +135,8 @@ def meter(directory, kind):
 
 
 def end_soon(options):
-    """Let the numbers end two seconds from now; how many there are then."""
-    total, directory = int((time.time() + 2 - options["since"]) * RATE), options["directory"]
+    """Let the numbers end a second from now; how many there are then."""
+    total, directory = int((time.time() + 1 - options["since"]) * RATE), options["directory"]
     (directory / "next").write_text(str(total))
     (directory / "next").rename(directory / "total")
     return total
@@ -158,8 +158,8 @@ def committed(directory):
 
 def kill_after_a_checkpoint(job, victim):
     assert job.wait_running(60)
-    before = job.checkpoints.stats.snapshot().counts.completed
-    wait_until(lambda: job.checkpoints.stats.snapshot().counts.completed > before + 1, 30, "a checkpoint")
+    before = job.stats.snapshot().counts.completed
+    wait_until(lambda: job.stats.snapshot().counts.completed > before + 1, 30, "a checkpoint")
     os.kill(job.workers()[victim].pid, signal.SIGKILL)
     wait_until(lambda: job.restarts > 0, 30, "the restart")
 

@@ -16,6 +16,8 @@ from headgate.job_client import SavepointFormat
 from headgate.savepoints.reader import StateSnapshotReader
 from headgate.savepoints.writer import SavepointWriter
 
+pytestmark = pytest.mark.xdist_group("state frames")  # one job of each backend
+
 COUNT = 6000
 
 
@@ -38,8 +40,8 @@ def snapshots(spark, tmp_path_factory):
         options = {"state.backend.type": backend, "execution.checkpointing.incremental": "true"}
         env = StreamExecutionEnvironment.get_execution_environment(Configuration(options), spark).set_parallelism(2)
         checkpointed(env, directory)
-        cleanup = ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
-        env.get_checkpoint_config().enable_externalized_checkpoints(cleanup)
+        retention = ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
+        env.get_checkpoint_config().set_externalized_checkpoint_retention(retention)
         build(env, directory, 100_000, rate=3000)
         client = env.execute_async(f"snapshots {backend}")
         assert client.job.wait_running(60)

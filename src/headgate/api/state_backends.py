@@ -1,17 +1,13 @@
-"""Shorthands for `env.set_state_backend(...)`: each sets some options of the job."""
+"""Shorthands for `env.set_state_backend(...)`: where keyed state lives, and where its checkpoints go, in one word."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from headgate import options
+from headgate import config
 from headgate.config import Configuration
 
-__all__ = [
-    "EmbeddedRocksDBStateBackend",
-    "HashMapStateBackend",
-    "StateBackend",
-]
+__all__ = ["EmbeddedRocksDBStateBackend", "HashMapStateBackend", "StateBackend"]
 
 
 class StateBackend(ABC):
@@ -32,7 +28,7 @@ class HashMapStateBackend(StateBackend):
 
     def apply_to(self, configuration: Configuration) -> None:
         """State in memory."""
-        configuration.set(options.STATE_BACKEND, "hashmap")
+        configuration.set(config.STATE_BACKEND, "hashmap")
 
 
 class EmbeddedRocksDBStateBackend(StateBackend):
@@ -48,6 +44,6 @@ class EmbeddedRocksDBStateBackend(StateBackend):
 
     def apply_to(self, configuration: Configuration) -> None:
         """State in RocksDB."""
-        configuration.set(options.STATE_BACKEND, "rocksdb")
+        configuration.set(config.STATE_BACKEND, "rocksdb")
         if self._incremental is not None:
-            configuration.set(options.CHECKPOINT_INCREMENTAL, self._incremental)
+            configuration.set(config.CHECKPOINT_INCREMENTAL, self._incremental)

@@ -35,7 +35,7 @@ class SplitsFound(msgspec.Struct, frozen=True):
 
 
 class SourceSplits:
-    """The enumerator of one source, and what it has found that nobody reads yet."""
+    """The enumerator of one source, and the splits that it has found and no reader has."""
 
     def __init__(self, operator: ChainedOperator, parallelism: int, restored: bytes | None) -> None:
         """`restored` is a `snapshot` from a checkpoint, whose file was checksummed by us."""
@@ -70,15 +70,15 @@ class SourceSplits:
     def found(self, splits: list[Any]) -> list[Assignment[Any]]:
         """A discovery is over."""
         self._state = self.enumerator.snapshot()
-        return self._assigner.found(splits, self.enumerator.complete)
+        return self._assigner.add_splits(splits, self.enumerator.complete)
 
     def resumed(self) -> list[Assignment[Any]]:
         """What can be assigned at the start: splits that were found before the checkpoint."""
-        return self._assigner.found([], complete=False)
+        return self._assigner.add_splits([], complete=False)
 
     def asked(self, subtask: int) -> list[Assignment[Any]]:
         """A reader has nothing left."""
-        return self._assigner.asked(subtask)
+        return self._assigner.request_split(subtask)
 
     def snapshot(self, checkpoint_id: int) -> bytes:
         """What a checkpoint keeps."""
@@ -111,7 +111,9 @@ class Splits:
         self._operators = dynamic_sources(graph)
         self._sources: dict[int, SourceSplits] = {}
         self._due: dict[int, int] = {}  # when to look for splits again
-        self._early: list[TaskId] | None = []  # who asked before all readers were connected; None from then on
+        self._early: (
+            list[TaskId] | None
+        ) = []  # subtasks that asked before all readers were connected; None from then on
         self._attempt = 0
 
     def replan(self, graph: JobGraph) -> None:
@@ -162,7 +164,7 @@ class Splits:
         return {source.operator.id: source.snapshot(checkpoint_id) for source in self._sources.values()}
 
     def notify_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete: enumerators may tell the outside."""
+        """A checkpoint is complete: enumerators may confirm to the system they read from."""
         for source in self._sources.values():
             source.notify_complete(checkpoint_id)
 

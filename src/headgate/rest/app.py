@@ -1,4 +1,7 @@
-"""The routes: Flink's paths (SPEC R10.1), with and without `/v1`. What is wrong is a 4xx with the reason in `errors`."""
+"""The routes: Flink's paths (SPEC R10.1), with and without `/v1`; a refused request is a 4xx with the reason in `errors`.
+
+Routes run in the threads of the REST server, in the driver.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +38,11 @@ class Jobs:
         self._jobs: list[SparkJob] = []
 
     def add(self, job: SparkJob) -> None:
-        """A job has started; of those that have ended the newest hundred are remembered."""
+        """Add a job that starts; of jobs that have ended the newest hundred are kept."""
         ended = [one for one in self._jobs if one.status.is_terminal][:-100]
         self._jobs = [one for one in self._jobs if one not in ended] + [job]
 
     def all(self) -> list[SparkJob]:
-        """All that are known."""
         return list(self._jobs)
 
     def find(self, job_id: str) -> SparkJob:
@@ -48,7 +50,7 @@ class Jobs:
         for job in reversed(self._jobs):
             if job.job_id == job_id:
                 return job
-        raise HTTPException(404, f"job {job_id} is not known here; GET /jobs lists the jobs of this driver")
+        raise HTTPException(404, f"job {job_id} is not known; GET /jobs lists the jobs of this driver")
 
 
 class _Body(BaseModel):
@@ -87,8 +89,6 @@ class DisposalBody(_Body):
 
 
 class _Api:
-    """What the routes do."""
-
     def __init__(self, jobs: Jobs, operations: Operations) -> None:
         self._jobs, self._operations = jobs, operations
 
@@ -105,7 +105,7 @@ class _Api:
 
     def cancel(self, job_id: str, mode: str = "cancel") -> Document:
         if mode != "cancel":
-            raise HTTPException(400, f"mode is '{mode}', only 'cancel' is known; POST /jobs/:jobid/stop stops")
+            raise HTTPException(400, f"mode is '{mode}', only 'cancel' is supported; POST /jobs/:jobid/stop stops")
         self._running(job_id).cancel()
         return {}
 
@@ -134,7 +134,7 @@ class _Api:
         if found is None:
             raise HTTPException(
                 404,
-                f"checkpoint {checkpoint_id} of job {job_id} is not known, or not remembered (web.checkpoints.history)",
+                f"checkpoint {checkpoint_id} of job {job_id} is not known, or not kept any more (web.checkpoints.history)",
             )
         return found
 
@@ -237,7 +237,7 @@ def _router(api: _Api) -> APIRouter:
 
 
 def make_app(jobs: Jobs, hosts: Sequence[str], token: str | None = None, store_seconds: float = 300.0) -> FastAPI:
-    """The application. `hosts` are the names it answers to, so that no web page can reach it under another one.
+    """The application. It answers only to the host names in `hosts`, so that no web page can reach it under another one.
 
     With a `token` every request must carry `Authorization: Bearer <token>`.
     """

@@ -30,7 +30,7 @@ from headgate.state.operator import decode_elements
 from headgate.state.parquet.keyed import CANONICAL, read_tables, stored_tables, table_schema
 from headgate.state.parquet.operator import operator_schema, operator_table
 from headgate.storage import manifest as mf
-from headgate.storage.checkpoints import Snapshot, load, require_intact
+from headgate.storage.checkpoints import Snapshot, load_snapshot, require_intact
 from headgate.storage.objects import ObjectStore
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
@@ -78,7 +78,7 @@ class StateSnapshotReader:
     def open(cls, path: str) -> StateSnapshotReader:
         """By its directory or its `_metadata`; StorageError says what is wrong with it."""
         store = open_store()
-        return cls(load(store, path), store)
+        return cls(load_snapshot(store, path), store)
 
     @property
     def manifest(self) -> mf.Manifest:
@@ -91,7 +91,7 @@ class StateSnapshotReader:
 
     # --- what there is ----------------------------------------------------------------------------------------------
 
-    def operator(self, wanted: str) -> mf.OperatorState:
+    def operator(self, wanted: str) -> mf.OperatorManifest:
         """By uid, name or the beginning of the id; InvalidArgument lists those that there are."""
         operators = self.manifest.operators
         found = (
@@ -106,7 +106,7 @@ class StateSnapshotReader:
         raise InvalidArgument(f"'{self.snapshot.directory}' {problem} '{wanted}'; it has state of {known or 'none'}")
 
     @staticmethod
-    def _has_state(operator: mf.OperatorState) -> bool:
+    def _has_state(operator: mf.OperatorManifest) -> bool:
         return any(subtask.pieces for subtask in operator.subtasks)
 
     def states(self) -> list[StateInfo]:
@@ -118,7 +118,7 @@ class StateSnapshotReader:
                     found.setdefault((info.operator_id, info.name), info)
         return list(found.values())
 
-    def _states_of(self, operator: mf.OperatorState, subtask: mf.SubtaskState) -> Iterator[StateInfo]:
+    def _states_of(self, operator: mf.OperatorManifest, subtask: mf.SubtaskManifest) -> Iterator[StateInfo]:
         def info(name: str, kind: str, schema: pa.Schema, backend: str) -> StateInfo:
             return StateInfo(operator.id, operator.name, operator.uid, name, kind, schema, backend)
 

@@ -24,6 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from headgate.checkpoint.handles import FileRef, Payload, StateMeta, decode_handle, encode_handle
+from headgate.checkpoint.types import SnapshotType
 from headgate.errors import IllegalState, InvalidArgument
 from headgate.graph.job_graph import operator_id_of
 from headgate.ids import OperatorId, new_job_id
@@ -40,9 +41,9 @@ from headgate.state.api import StateDescriptor
 from headgate.state.backend import StateSpec
 from headgate.state.parquet.keyed import CANONICAL, StoredTable, describe_tables, stored_tables, table_schema
 from headgate.storage import manifest as mf
-from headgate.storage.checkpoints import Snapshot, load, publish
+from headgate.storage.checkpoints import Snapshot, load_snapshot, publish
 from headgate.storage.handles import FileSegment
-from headgate.storage.layout import Attempt, make_savepoint_directory, savepoint_target, table_directory
+from headgate.storage.layout import AttemptId, make_savepoint_directory, savepoint_target, table_directory
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 
@@ -72,7 +73,7 @@ class _Part:
 
     files: list[FileRef] = field(default_factory=list)
     tables: list[StoredTable] = field(default_factory=list)
-    parts: list[mf.Part] = field(default_factory=list)
+    parts: list[mf.StatePart] = field(default_factory=list)
 
 
 class SavepointWriter:
@@ -93,7 +94,7 @@ class SavepointWriter:
     @classmethod
     def from_existing(cls, path: str) -> SavepointWriter:
         """A savepoint that is to be changed: a canonical one."""
-        snapshot = load(open_store(), path)
+        snapshot = load_snapshot(open_store(), path)
         if snapshot.manifest.format != CANONICAL:
             raise IllegalState(
                 f"'{path}' is no canonical savepoint, so no other tool can change it: take one with --format CANONICAL"
@@ -178,10 +179,10 @@ class SavepointWriter:
         made = [self._operator(id, names[id], key_types[id], parts) for id, parts in operators.items()]
         manifest = mf.Manifest(
             1 if self._existing is None else self._existing.manifest.checkpoint_id,
-            mf.SnapshotType.SAVEPOINT,
+            SnapshotType.SAVEPOINT,
             job_id,
             "savepoint writer" if self._existing is None else self._existing.manifest.job_name,
-            Attempt(1),
+            AttemptId(1),
             time.time_ns() // 1_000_000,
             (*kept, *made),
             CANONICAL,
@@ -202,18 +203,18 @@ class SavepointWriter:
             part = parts[row["part"]]
             part.files.append(FileRef(name, payload, shared=False, created_by=1))
             part.tables.append(StoredTable(state.meta, name, list(row["groups"]), row["rows"]))
-            part.parts.append(mf.Part(name, FileSegment(f"{directory}/{name}", 0, row["size"], row["crc"])))
+            part.parts.append(mf.StatePart(name, FileSegment(f"{directory}/{name}", 0, row["size"], row["crc"])))
 
     def _operator(
         self, operator_id: str, uid: str, key_type: TypeInformation, parts: dict[int, _Part]
-    ) -> mf.OperatorState:
+    ) -> mf.OperatorManifest:
         subtasks = []
         for index, part in sorted(parts.items()):
             groups = key_group_range(index, self._max, self._parts)
             handle = describe_tables(1, self._max, groups, key_type, part.files, part.tables)
             piece = mf.StatePiece(mf.PieceKind.KEYED, tuple(part.parts), encode_handle(handle), groups)
-            subtasks.append(mf.SubtaskState(index, (piece,) if part.files else ()))
-        return mf.OperatorState(OperatorId(operator_id), uid, self._parts, self._max, tuple(subtasks), uid)
+            subtasks.append(mf.SubtaskManifest(index, (piece,) if part.files else ()))
+        return mf.OperatorManifest(OperatorId(operator_id), uid, self._parts, self._max, tuple(subtasks), uid)
 
     def _existing_operators(
         self,
@@ -221,7 +222,7 @@ class SavepointWriter:
         directory: str,
         changed: dict[str, dict[int, _Part]],
         key_types: dict[str, TypeInformation],
-    ) -> list[mf.OperatorState]:
+    ) -> list[mf.OperatorManifest]:
         """Operators of the existing savepoint; of those that are changed, the states that were not given."""
         if self._existing is None:
             return []
@@ -259,7 +260,7 @@ class _Copy:
     def __init__(self, store: ObjectStore, source: str, target: str) -> None:
         self._store, self._source, self._target = store, source, target
 
-    def part(self, part: mf.Part) -> mf.Part:
+    def part(self, part: mf.StatePart) -> mf.StatePart:
         handle = part.handle
         if not isinstance(handle, FileSegment):
             return part
@@ -272,7 +273,7 @@ class _Copy:
             writer.finish(name)
         return msgspec.structs.replace(part, handle=msgspec.structs.replace(handle, path=f"{folder}/{name}"))
 
-    def operator(self, operator: mf.OperatorState) -> mf.OperatorState:
+    def operator(self, operator: mf.OperatorManifest) -> mf.OperatorManifest:
         subtasks = []
         for subtask in operator.subtasks:
             pieces = tuple(

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from headgate.checkpoint.assignment import check_max_parallelism
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta, TypeMeta, attach, read_inline
 from headgate.errors import IllegalState, InvalidArgument
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
@@ -88,6 +89,8 @@ class BackendSetup:
     instance: str = "0"
     group_of: Callable[[Any], int] | None = None
     directory: Path | None = None
+    ttl_query_entries: int = 1000
+    ttl_compaction_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,8 +438,4 @@ def check_restorable(setup: BackendSetup, backend: str, handle: KeyedStateHandle
             f"operator '{setup.operator}': checkpoint {handle.checkpoint_id} holds {handle.backend} state, the job runs "
             f"{backend}; native snapshots cannot change backends: start from a canonical savepoint"
         )
-    if handle.max_parallelism != setup.max_parallelism:
-        raise IllegalState(
-            f"operator '{setup.operator}': max parallelism mismatch, state was stored with {handle.max_parallelism} and "
-            f"the job has {setup.max_parallelism}; it is fixed for the life of the state: set it back"
-        )
+    check_max_parallelism(f"operator '{setup.operator}'", handle.max_parallelism, setup.max_parallelism)

@@ -26,7 +26,7 @@ import cloudpickle
 import msgspec
 import pyarrow as pa
 
-from headgate.checkpoint.assignment import Mode, Part, StateShape, redistribute
+from headgate.checkpoint.assignment import ElementRange, Mode, StateShape, redistribute
 from headgate.errors import IllegalState, InvalidArgument, StateMigrationError, StorageError
 from headgate.records.types import TypeInformation, TypeMismatch
 from headgate.state.api import ListState, ListStateDescriptor, MapStateDescriptor, StateDescriptor
@@ -182,7 +182,10 @@ class RestoredOperatorState(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, old: Sequence[OperatorStateSnapshot | None], parts: Iterable[Part], raw_parts: Iterable[Part]
+        cls,
+        old: Sequence[OperatorStateSnapshot | None],
+        parts: Iterable[ElementRange],
+        raw_parts: Iterable[ElementRange],
     ) -> RestoredOperatorState:
         """Cut the assigned parts out of the snapshots of all old subtasks."""
         managed = {(subtask, state.name): state for subtask, left in enumerate(old) if left for state in left.states}

@@ -90,12 +90,20 @@ def _positive(ttl: Time | timedelta | int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactFilter:
+    """Arguments of `cleanup_in_rocksdb_compact_filter`; None: what the options of the job say."""
+
+    query_entries: int | None = None
+    compaction_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CleanupStrategies:
     """What frees expired state besides reading it (SPEC R2.5)."""
 
     full_snapshot: bool = False
     incremental: tuple[int, bool] | None = None
-    compact_filter: int | None = None
+    compact_filter: CompactFilter | None = None
     background: bool = True
 
     def incremental_size(self) -> tuple[int, bool] | None:
@@ -202,7 +210,7 @@ class StateTtlConfig:
             self._visibility = StateTtlConfig.StateVisibility.NeverReturnExpired
             self._full_snapshot = False
             self._incremental: tuple[int, bool] | None = None
-            self._compact_filter: int | None = None
+            self._compact_filter: CompactFilter | None = None
             self._background = True
 
         def set_update_type(self, update_type: StateTtlConfig.UpdateType) -> StateTtlConfig.Builder:
@@ -255,14 +263,26 @@ class StateTtlConfig:
             self._incremental = (cleanup_size, run_cleanup_for_every_record)
             return self
 
-        def cleanup_in_rocksdb_compact_filter(self, query_time_after_num_entries: int = 1000) -> StateTtlConfig.Builder:
-            """Drop expired entries on disk, looking at the clock every so many entries (rocksdb backend)."""
-            if query_time_after_num_entries <= 0:
+        def cleanup_in_rocksdb_compact_filter(
+            self,
+            query_time_after_num_entries: int | None = None,
+            periodic_compaction_time: Time | timedelta | int | None = None,
+        ) -> StateTtlConfig.Builder:
+            """Remove expired entries from the disk (rocksdb backend), without any access.
+
+            The clock is read after every `query_time_after_num_entries` entries. RocksDB rewrites a file that is older
+            than `periodic_compaction_time`, so that it gives back the space of removed entries; 0: never. Unset values
+            are those of state.backend.rocksdb.compaction.filter.*.
+            """
+            if query_time_after_num_entries is not None and query_time_after_num_entries <= 0:
                 raise InvalidArgument(
                     f"cleanup_in_rocksdb_compact_filter needs at least 1 entry per look at the clock, "
                     f"got {query_time_after_num_entries}"
                 )
-            self._compact_filter = query_time_after_num_entries
+            compaction = None if periodic_compaction_time is None else milliseconds_of(periodic_compaction_time)
+            if compaction is not None and compaction < 0:
+                raise InvalidArgument(f"periodic_compaction_time must not be negative, got {compaction} ms")
+            self._compact_filter = CompactFilter(query_time_after_num_entries, compaction)
             return self
 
         def disable_cleanup_in_background(self) -> StateTtlConfig.Builder:

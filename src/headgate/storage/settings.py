@@ -7,17 +7,17 @@ from typing import Final
 
 import msgspec
 
-from headgate.config import Configuration
-from headgate.errors import ConfigError
-from headgate.ids import JobId
-from headgate.options import (
+from headgate.config import (
     CHECKPOINT_CREATE_SUBDIR,
     CHECKPOINT_DIR,
     CHECKPOINT_INLINE_THRESHOLD,
     CHECKPOINT_STORAGE,
     CHECKPOINT_WRITE_BUFFER,
     SAVEPOINT_DIR,
+    Configuration,
 )
+from headgate.errors import ConfigError
+from headgate.ids import JobId
 from headgate.storage.layout import JobLayout
 from headgate.storage.objects import normalise
 

@@ -40,6 +40,8 @@ def open_backend(
         instance=f"{info.job_id[:8]}-{info.attempt}-{info.operator_id[:8]}-{info.subtask}",
         group_of=group_of,
         directory=local_directory(settings.tmp_dir, info),
+        ttl_query_entries=settings.ttl_query_entries,
+        ttl_compaction_ms=settings.ttl_compaction_ms,
     )
     backend = _make_backend(settings, setup)
     restored = None if restore is None else restore.operators.get(info.operator_id)

@@ -1,4 +1,4 @@
-"""A job that numbers records and writes them to files; the directory is its argument."""
+"""resumable.py DIRECTORY [RATE]: a job that numbers records and writes them to files."""
 
 import sys
 
@@ -22,7 +22,8 @@ def main():
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(2)
     env.enable_checkpointing(200)
-    source = env.from_datagen(lambda n: (n % KEYS, n), count=COUNT, rate=1000, type_info="k bigint, v bigint")
+    rate = float(sys.argv[2]) if len(sys.argv) > 2 else None
+    source = env.from_datagen(lambda n: (n % KEYS, n), count=COUNT, rate=rate, type_info="k bigint, v bigint")
     numbered = source.key_by("k").process(Number(), output_type="k bigint, v bigint, n bigint")
     numbered.sink_to(FileSink(f"{sys.argv[1]}/out", "json"))
     env.execute("resumable")

@@ -151,13 +151,13 @@ def test_but_not_for_ever():  # SPEC R9.3 testNumberOfRetries
     assert "sink.committer.retries" in message
 
 
-def test_what_can_never_be_committed_is_dropped_loudly(capsys):
+def test_what_can_never_be_committed_is_dropped_loudly(caplog):
     task = task_of(Notes(drops=((1, 2),)))
     task.step(2)
     barrier(task, 1)
     task.notify_complete(1, Commits().add(1, 7))
     assert committed() == []
-    assert "sink 'Sink': (1, 2) was DROPPED: no such table" in capsys.readouterr().err
+    assert "sink 'Sink': (1, 2) was DROPPED: no such table" in caplog.text
 
 
 def test_the_last_records_are_committed_at_once_without_checkpoints():  # SPEC R9.3 testHandleEndInput

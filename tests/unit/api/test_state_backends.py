@@ -3,7 +3,8 @@
 import pytest
 
 from headgate import EmbeddedRocksDBStateBackend, HashMapStateBackend, StreamExecutionEnvironment
-from headgate.pyflink.datastream import FsStateBackend, MemoryStateBackend, RocksDBStateBackend
+from headgate.config import Configuration
+from headgate.pyflink.datastream import CheckpointConfig, FsStateBackend, MemoryStateBackend, RocksDBStateBackend
 from headgate.storage.log import CommitNumber, CompletedRef, EpochStarted, LogEntry
 
 KEYS = (
@@ -32,13 +33,20 @@ def test_a_shorthand_sets_its_options(backend, options):
 
 
 def test_the_options_of_the_seeds_that_flink_has_dropped_are_kept():
-    config = StreamExecutionEnvironment.local().get_checkpoint_config()
-    config.set_prefer_checkpoint_for_recovery(True).set_fail_on_checkpointing_errors(False)
-    assert config.is_prefer_checkpoint_for_recovery()
-    assert config.get_tolerable_checkpoint_failure_number() == 2**31 - 1
+    settings = StreamExecutionEnvironment.local().get_checkpoint_config()
+    settings.set_prefer_checkpoint_for_recovery(True)
+    assert settings.is_prefer_checkpoint_for_recovery()
 
 
-def test_a_newer_savepoint_is_skipped_if_checkpoints_are_preferred():
+def test_the_settings_of_flink_1(caplog):
+    settings = CheckpointConfig(conf := Configuration()).set_fail_on_checkpointing_errors(False)
+    assert settings.get_tolerable_checkpoint_failure_number() == 2**31 - 1
+    assert settings.set_force_checkpointing(True) is settings
+    assert "set_force_checkpointing(True) has no effect" in caplog.text
+    assert conf.key_set() == {"execution.checkpointing.tolerable-failed-checkpoints"}
+
+
+def test_a_newer_savepoint_is_passed_over_if_checkpoints_are_preferred():
     checkpoint = CompletedRef(7, CommitNumber(9), "chk-7", 0)
     savepoint = CompletedRef(8, CommitNumber(10), "file:///s/savepoint-1", 0)
     fields = {"seq": 10, "previous": 0, "time_ms": 0, "event": EpochStarted(None), "retained": (checkpoint, savepoint)}

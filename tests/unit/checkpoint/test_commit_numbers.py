@@ -1,4 +1,4 @@
-"""Commit numbers without a log, with storage 'jobmanager': as with one, they never come again. DESIGN 6"""
+"""Commit numbers without a log, with storage 'jobmanager': as with one, they never come again."""
 
 import pytest
 

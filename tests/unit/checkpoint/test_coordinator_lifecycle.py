@@ -385,7 +385,7 @@ def test_storing_fails(unknown, discarded):
 
 
 def test_the_claim_says_what_is_not_retained_any_more():
-    """DESIGN 6: an entry of the log names the checkpoints to restore from, so it must agree with the store."""
+    """SPEC R5.8: an entry of the log names the checkpoints to restore from, so it must agree with the store."""
     job = Job(num_retained=2)
     for _ in range(4):
         job.complete()
@@ -466,7 +466,7 @@ def test_a_directory_that_comes_too_late_is_deleted():
 
 
 def test_claims_are_made_one_at_a_time_in_the_order_of_ids():
-    """DESIGN 6: commit numbers grow with the ids."""
+    """SPEC R5.1: commit numbers grow with the ids."""
     job = Job(hold={ev.WriteMetadata, ev.ClaimLogEntry}, max_concurrent=2, num_retained=2)
     for _ in range(2):
         job.trigger()
@@ -658,7 +658,7 @@ def test_suspended_job_keeps_its_shared_files():
 
 
 def test_a_superseded_driver_stops_silently():
-    """DESIGN 6: no notification, no commit, no deletion; only those who wait here get an answer."""
+    """No notification, no commit, no deletion; only those who wait here get an answer."""
     job = Job(hold={ev.ClaimLogEntry}, max_concurrent=2)
     requests = [job.trigger() for _ in range(3)]
     job.ack(1)
@@ -697,7 +697,7 @@ def test_alignment(settings, kind):
 
 
 def test_unaligned_checkpoints_are_announced():
-    """DESIGN 3: a barrier cannot overtake inside Spark, so all but the sources are told at once."""
+    """SPEC R6.5: a barrier cannot overtake inside Spark, so all but the sources are told at once."""
     job = Job(chain(1, 2, 1), unaligned=True)
     job.trigger()
     (announced,) = job.all(ev.Announce)

@@ -368,7 +368,7 @@ def test_legacy_is_subsumed_but_not_told():
 
 
 def test_step_back_forgets_newer_checkpoints_and_leaves_their_files():
-    """DESIGN 6: the newest is damaged; ids still grow."""
+    """SPEC S7: the newest is damaged; ids still grow."""
     job = Job(num_retained=3)
     for _ in range(3):
         job.complete()
@@ -389,5 +389,5 @@ def test_only_a_kept_checkpoint_can_be_restored():
 
 
 def test_a_snapshot_is_imported_before_anything_else():
-    with pytest.raises(IllegalState, match="before anything else"):
+    with pytest.raises(IllegalState, match="before the job has started"):
         Job().send(ev.SnapshotImported(7, "x", "x/_metadata", ClaimMode.CLAIM))

@@ -308,3 +308,30 @@ def test_little_to_read_is_shared_too(tmp_path):
     ]
     assert len(sizes) >= 32
     assert max(sizes) <= 58_000_000 // 32
+
+
+# --- backlog ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_listing_is_a_backlog_until_nothing_is_left_to_read(tmp_path):  # SPEC R5.4
+    write(tmp_path / "a.txt", "one\ntwo\n")
+    source = FileSource(str(tmp_path), "text", watch_ms=100)
+    enumerator, now = source.enumerator(None), [0]
+    reader = source.reader(ReaderContext(0, 1, lambda: now[0]), [])
+    assert not reader.backlog  # it has nothing to read yet
+    reader.add_splits(splits_of(source, enumerator))
+    assert reader.backlog
+    assert reader.poll(1).rows() == ["one"]
+    assert reader.poll(9).rows() == ["two"]
+    assert reader.poll(9) is None
+    now[0] = 500
+    reader.poll(9)
+    assert reader.backlog  # the driver may still give out a split of the first listing
+    now[0] = 1001
+    reader.poll(9)
+    assert not reader.backlog
+    write(tmp_path / "b.txt", "three\n")
+    reader.add_splits(splits_of(source, enumerator))
+    assert not reader.backlog
+    assert reader.poll(9).rows() == ["three"]
+    reader.close()

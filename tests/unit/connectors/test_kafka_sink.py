@@ -52,9 +52,7 @@ def test_records_are_visible_when_they_are_committed(cluster, topic):
     assert writer.batches
     writer.write_batch(TYPE.to_batch([(1, "a"), (2, "b")]))
     committables = pickle.loads(pickle.dumps(list(writer.prepare(False))))
-    assert [(committable.transactional_id, committable.sequence) for committable in committables] == [
-        (f"{topic}-cbc357cc-0", 1)
-    ]
+    assert [(committable.transactional_id, committable.sequence) for committable in committables] == [(f"{topic}-cbc357cc-0", 1)]
     assert list(writer.prepare(True)) == []  # a committable without records is none
     assert cluster.read(topic) == []
     assert committed(sink, committables) == [False]
@@ -137,7 +135,7 @@ def test_what_at_least_once_cannot_deliver_fails_the_checkpoint(topic):
     writer.close()
 
 
-def test_brokers_that_are_away_are_tried_again(topic, capsys):
+def test_brokers_that_are_away_are_tried_again(topic, caplog):
     sink = KafkaSink(
         "127.0.0.1:9", topic, transactional_id_prefix="t", transaction_timeout_ms=1000, options={"log_level": 0}
     )
@@ -147,7 +145,7 @@ def test_brokers_that_are_away_are_tried_again(topic, capsys):
     committer.commit(requests)
     committer.close()
     assert [request.retry for request in requests] == [True, True]
-    said = capsys.readouterr().err
+    said = caplog.text
     assert "KafkaCommittable(t-Sink-0, ab:1, 1 records) is tried again: _TIMED_OUT" in said
     assert "secret" not in said + repr(requests)
 
@@ -164,7 +162,7 @@ def committer_of(cluster, topic, **how):
     return TransactionCommitter(sink_of(cluster, topic).client, 10_000, f"{topic}-Sink-0", **how)
 
 
-def test_a_marker_that_is_lost(cluster, topic, capsys):
+def test_a_marker_that_is_lost(cluster, topic, caplog):
     now = int(time.time())
     follower = KafkaCommittable(f"{topic}-Sink-0", topic, "ab", 2, now, None, [b"follower"])
     old = KafkaCommittable(f"{topic}-Sink-0", topic, "cd", 1, now - 8 * 24 * 3600, None, [b"old"])
@@ -175,7 +173,7 @@ def test_a_marker_that_is_lost(cluster, topic, capsys):
     assert cluster.read(topic) == []
     committer_of(cluster, topic, on_lost_marker="write").commit([CommitRequest(follower, 1), CommitRequest(old, 1)])
     assert [row[2] for row in cluster.read(topic)] in ([b"follower", b"old"], [b"old", b"follower"])
-    assert "on_lost_marker=write" in capsys.readouterr().err
+    assert "on_lost_marker=write" in caplog.text
 
 
 def test_a_marker_fits_into_the_metadata_of_an_offset():

@@ -146,8 +146,8 @@ def start(driver, early):
 def test_the_assigner_tells_everybody_once():
     """So nobody may be missing when it does."""
     assigner = SplitAssigner(2, lambda split, parallelism: None, [], complete=True)
-    assert assigner.asked(1) == [Assignment(0, [], True), Assignment(1, [], True)]
-    assert assigner.found([], complete=False) == assigner.asked(0) == []
+    assert assigner.request_split(1) == [Assignment(0, [], True), Assignment(1, [], True)]
+    assert assigner.add_splits([], complete=False) == assigner.request_split(0) == []
 
 
 @pytest.mark.parametrize("early", [False, True])

@@ -88,7 +88,7 @@ def test_a_blocked_channel_that_spilled_much_gets_its_writer_held_until_it_goes_
     assert task.take_holds() == [HoldWriter(0, 0, False)]
 
 
-def test_more_than_the_limit_behind_barriers_declines_the_checkpoint():  # DESIGN 3
+def test_more_than_the_limit_behind_barriers_declines_the_checkpoint():  # SPEC R6.2
     task = aligning(headgate_alignment_spill_max="10 b")
     task.receive(data(1, 2, 3))
     (decline,) = task.take_declines()

@@ -40,6 +40,7 @@ _FORMATS = ("text", "json", "csv", "parquet")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _PARTS_OF_A_SPLIT = 256
 _SPLITS, _LEAST_SPLIT = 32, 1 << 20
+_CAUGHT_UP_MS = 1000  # longer than the driver takes to give out the next split
 _WATCH_FOR_EVER = 10_000
 _BROKEN = (pa.ArrowException, ValueError, EOFError, zlib.error)
 
@@ -120,7 +121,7 @@ class FileSource(DynamicSource[FileSplit]):
 
     def reader(self, context: ReaderContext, splits: list[FileSplit]) -> SourceReader[FileSplit]:
         """Reads files, in a worker."""
-        return _FileReader(self, splits)
+        return _FileReader(self, context, splits)
 
 
 def _listed(fs: Any, root: str) -> Iterator[FilePart]:
@@ -251,14 +252,17 @@ def changed(source: FileSource, path: str, before: int, now: int) -> StorageErro
 
 
 class _FileReader(SourceReader[FileSplit]):
-    def __init__(self, source: FileSource, splits: list[FileSplit]) -> None:
-        self._source = source
+    def __init__(self, source: FileSource, context: ReaderContext, splits: list[FileSplit]) -> None:
+        self._source, self._clock = source, context.clock
         self._fs, _ = fsspec.core.url_to_fs(source.path)
         self._decoder = source.decoder()
         self._splits: deque[deque[FilePart]] = deque(deque(split.parts) for split in splits)
         self._open: PartReader | None = None
         self._corrupt = CorruptRecords(source.on_corrupt, source.name)
         self._no_more = False
+        self._idle_since: int | None = None
+        self._caught_up = False
+        self.backlog = bool(self._splits)
 
     @property
     def wants_split(self) -> bool:
@@ -266,6 +270,7 @@ class _FileReader(SourceReader[FileSplit]):
 
     def add_splits(self, splits: list[FileSplit]) -> None:
         self._splits.extend(deque(split.parts) for split in splits)
+        self.backlog = not self._caught_up
 
     def no_more_splits(self) -> None:
         self._no_more = True
@@ -273,6 +278,8 @@ class _FileReader(SourceReader[FileSplit]):
 
     def poll(self, max_records: int) -> Batch | None:
         """Small files are read together, so that they make batches of a useful size."""
+        if self.backlog:
+            self._catch_up()
         batches: list[Batch] = []
         left, parts = max_records, _PARTS_OF_A_SPLIT
         while self._splits and left > 0 and parts > 0:
@@ -284,6 +291,15 @@ class _FileReader(SourceReader[FileSplit]):
         self.corrupt = self._corrupt.count
         self.finished = self._no_more and not self._splits
         return joined(batches) if len(batches) > 1 else batches[0] if batches else None
+
+    def _catch_up(self) -> None:
+        """The files of the first listing are a backlog; it has ended when there was nothing to read for a while."""
+        if self._splits:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = self._clock()
+        elif self._clock() - self._idle_since >= _CAUGHT_UP_MS:
+            self._caught_up, self.backlog = True, False
 
     def _read(self, max_records: int) -> Batch | None:
         """Some records of the file that is being read; None if it turns out to be damaged or gone."""

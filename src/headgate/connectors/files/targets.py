@@ -23,6 +23,7 @@ import msgspec
 from headgate.api.durable import durable
 from headgate.api.sink import CommitRequest, Committer
 from headgate.errors import InvalidArgument, StorageError
+from headgate.storage.local import flush_directory
 from headgate.storage.objects import scheme_of
 
 __all__ = ["PendingFile", "PreparedFile", "Target", "open_target"]
@@ -119,7 +120,7 @@ class _LocalFile(PendingFile):
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        _sync_directory(self._hidden.parent)
+        flush_directory(self._hidden.parent)
         return PreparedFile(str(self._path), str(self._hidden))
 
     def abort(self) -> None:
@@ -148,7 +149,7 @@ class LocalTarget(Target):
             if path.parent != Path(self.root):
                 path.parent.mkdir(parents=True, exist_ok=True)
             Path(request.committable.hidden).rename(path)
-            _sync_directory(path.parent)
+            flush_directory(path.parent)
 
     def remove_abandoned(self, pattern: re.Pattern[str]) -> int:
         removed = 0
@@ -158,14 +159,6 @@ class LocalTarget(Target):
                     file.unlink(missing_ok=True)
                     removed += 1
         return removed
-
-
-def _sync_directory(directory: Path) -> None:
-    number = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 # --- S3 ---------------------------------------------------------------------------------------------------------------

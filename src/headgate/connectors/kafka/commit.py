@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +17,8 @@ from headgate.connectors.kafka.client import Client, RecordProducer, is_one_of, 
 from headgate.errors import ConfigError, HeadgateError, StorageError
 
 __all__ = ["KafkaCommittable", "Marker", "TransactionCommitter"]
+
+_LOG = logging.getLogger(__name__)
 
 _ORIGINS = 64  # writers remembered in a marker: at most 36 bytes each, and a broker takes 4096
 _TRY_SECONDS = 30.0
@@ -188,7 +190,7 @@ class TransactionCommitter(Committer[KafkaCommittable]):
             del self._open[key]
             transactions.abandon()
             self._raise_if_final(committable, transactions, reason)
-            sys.stderr.write(f"headgate: Kafka: {committable!r} is tried again: {self._client.say(reason)}\n")
+            _LOG.warning("Kafka: %r is tried again: %s", committable, self._client.say(reason))
             time.sleep(min(0.1 * 2**tries, 5.0))
             return False
 
@@ -206,7 +208,7 @@ class TransactionCommitter(Committer[KafkaCommittable]):
             raise StorageError(
                 f"{message}. See whether the topic has records of that time, and set on_lost_marker='write' or 'skip' for one start"
             )
-        sys.stderr.write(f"headgate: {message}; on_lost_marker={self._on_lost_marker}\n")
+        _LOG.warning("%s; on_lost_marker=%s", message, self._on_lost_marker)
         return True
 
     def _raise_if_final(self, committable: KafkaCommittable, transactions: _TransactionalProducer, error: Any) -> None:

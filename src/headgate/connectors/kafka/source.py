@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -25,6 +25,8 @@ from headgate.records.types import TypeInformation, as_type
 
 __all__ = ["KafkaSource", "KafkaSplit"]
 
+_LOG = logging.getLogger(__name__)
+
 BEGINNING = -2
 """The position of a partition that is read from its first record, whatever its offset is by then."""
 
@@ -36,6 +38,7 @@ _METADATA = (
     ("key", pa.binary()),
 )
 _ANSWER_SECONDS = 30.0
+_UNKNOWN = -1  # the end of a partition that was not fetched from yet
 _MOST = 10_000  # records of one poll
 _IDLE_MS = 5  # how long a reader without records is left alone
 
@@ -268,7 +271,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
         except StorageError as error:
             if not self._begun:
                 raise
-            sys.stderr.write(f"headgate: {error}; the source goes on, and looks for new partitions later\n")
+            _LOG.warning("%s; the source goes on, and looks for new partitions later", error)
             return []
         finally:
             self._admin = None
@@ -391,6 +394,9 @@ class KafkaReader(SourceReader[KafkaSplit]):
         self._source, self._clock = source, context.clock
         self._splits: dict[Place, KafkaSplit] = {}
         self._next: dict[Place, int] = {}  # positions: beside the splits, since they change with every record
+        self._ends: dict[
+            Place, int
+        ] = {}  # of partitions with a backlog: where it ends, or _UNKNOWN before the first fetch
         self._no_more = False
         self._idle_since: int | None = None
         self._error: HeadgateError | None = None
@@ -424,8 +430,10 @@ class KafkaReader(SourceReader[KafkaSplit]):
         for split in fresh:
             self._splits[split.place] = split
             self._next[split.place] = split.position
+            self._ends[split.place] = _UNKNOWN
         if fresh:
             partition = load().TopicPartition
+            self.backlog = True
             self._consumer.incremental_assign([partition(s.topic, s.partition, s.position) for s in fresh])
 
     def no_more_splits(self) -> None:
@@ -443,10 +451,22 @@ class KafkaReader(SourceReader[KafkaSplit]):
         if self._error is not None:
             raise self._error
         kept = self._accepted(messages)
+        if self._ends:
+            self._catch_up()
         self.finished = self._no_more and not self._splits
         batch = self._decoded(kept) if kept else None
         self._idle_since = None if kept else self._clock()
         return batch
+
+    def _catch_up(self) -> None:
+        """A partition has a backlog until the records that it had when its reader first fetched from it are read."""
+        for place, end in list(self._ends.items()):
+            if end == _UNKNOWN:
+                _, high = self._consumer.get_watermark_offsets(load().TopicPartition(*place), cached=True)
+                self._ends[place] = end = max(_UNKNOWN, high)
+            if place not in self._next or 0 <= end <= self._next[place]:
+                del self._ends[place]
+        self.backlog = bool(self._ends)
 
     def _accepted(self, messages: list[Any]) -> list[Any]:
         """The records in front of the stops; positions move on."""
@@ -474,9 +494,11 @@ class KafkaReader(SourceReader[KafkaSplit]):
         elif not is_one_of(error, "_PARTITION_EOF"):
             if not is_one_of(error, *_PASSING):
                 raise self._failure(place, error)
-        elif split.stop is not None and message.offset() >= split.stop:
+        else:
+            self._ends.pop(place, None)
             # The offset is behind the last record and whatever else is there: marks of transactions, aborted records.
-            self._stop(place)
+            if split.stop is not None and message.offset() >= split.stop:
+                self._stop(place)
 
     def _failure(self, place: Place, error: Any) -> HeadgateError:
         client, (topic, partition) = self._source.client, place

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
+import logging
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -44,6 +44,8 @@ from headgate.records import ddl
 from headgate.records.types import as_type
 
 __all__ = ["PythonDataSource"]
+
+_LOG = logging.getLogger(__name__)
 
 _NEXT_ROUND_MS = 10  # from a round that had something to the next; as long as Spark waits between two looks
 
@@ -304,7 +306,7 @@ class _RoundPlanner(SplitEnumerator[PartitionSplit]):
             if self._reader is not None:
                 self._source.call(self._reader.stop)
         except UserCodeError as error:  # the attempt is over anyway: it must not keep the next one from starting
-            sys.stderr.write(f"headgate: {error}\n")
+            _LOG.warning("%s", error)
         finally:
             self._reader = None
             self._busy.release()

@@ -1,6 +1,8 @@
-"""`pyflink.datastream.state_backend`, with the names from before Flink 1.13 that put state and checkpoints into one."""
+"""`pyflink.datastream.state_backend`, with the classes that programs for Flink 1.x use."""
 
-from headgate import options
+from __future__ import annotations
+
+from headgate import config
 from headgate.api.state_backends import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
 from headgate.config import Configuration
 
@@ -15,11 +17,11 @@ __all__ = [
 
 
 class MemoryStateBackend(HashMapStateBackend):
-    """State in memory, checkpoints in the driver's memory: for trying things out, lost with the driver."""
+    """State in memory, checkpoints in the driver's memory: for experiments, since they are lost with the driver."""
 
     def apply_to(self, configuration: Configuration) -> None:
         super().apply_to(configuration)
-        configuration.set(options.CHECKPOINT_STORAGE, "jobmanager")
+        configuration.set(config.CHECKPOINT_STORAGE, "jobmanager")
 
 
 class FsStateBackend(HashMapStateBackend):
@@ -34,7 +36,7 @@ class FsStateBackend(HashMapStateBackend):
 
 
 class RocksDBStateBackend(EmbeddedRocksDBStateBackend):
-    """State in RocksDB, checkpoints in files, optionally incremental."""
+    """State in RocksDB, checkpoints in files, incremental if enabled."""
 
     def __init__(self, checkpoint_data_uri: str, enable_incremental_checkpointing: bool | None = None) -> None:
         super().__init__(enable_incremental_checkpointing)
@@ -46,5 +48,5 @@ class RocksDBStateBackend(EmbeddedRocksDBStateBackend):
 
 
 def _in_files(configuration: Configuration, directory: str) -> None:
-    configuration.set(options.CHECKPOINT_STORAGE, "filesystem")
-    configuration.set(options.CHECKPOINT_DIR, directory)
+    configuration.set(config.CHECKPOINT_STORAGE, "filesystem")
+    configuration.set(config.CHECKPOINT_DIR, directory)

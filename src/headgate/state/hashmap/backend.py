@@ -1,4 +1,4 @@
-"""The hashmap backend: keyed state as Python objects in dicts (SPEC R7.1, DESIGN 5).
+"""The hashmap backend: keyed state as Python objects in dicts (SPEC R7.1).
 
 Reading and writing is a dict access. A snapshot freezes the tables without copying (`tables.py`), the rest of it writes
 them out in small steps (`hashmap_snapshot.py`), and with `incremental` it writes only what changed since the last

@@ -1,4 +1,4 @@
-"""Keyed state as Parquet tables: what a canonical savepoint holds (SPEC R8.2, DESIGN 6).
+"""Keyed state as Parquet tables: what a canonical savepoint holds (SPEC R8.2).
 
 One table for each state, one file for each subtask, sorted by key group and key, row groups cut at key groups:
 
@@ -31,6 +31,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headgate.checkpoint.assignment import check_max_parallelism
 from headgate.checkpoint.handles import FileRef, KeyedStateHandle, Payload, ReadPayload, StateMeta, TypeMeta
 from headgate.errors import IllegalState
 from headgate.records.key_groups import KeyGroupRange
@@ -376,11 +377,7 @@ def as_native(
     if not tables:
         return list(handles), read, _nothing
     for handle in tables:
-        if handle.max_parallelism != setup.max_parallelism:
-            raise IllegalState(
-                f"operator '{setup.operator}': max parallelism mismatch, state was stored with {handle.max_parallelism} and "
-                f"the job has {setup.max_parallelism}; it is fixed for the life of the state: set it back"
-            )
+        check_max_parallelism(f"operator '{setup.operator}'", handle.max_parallelism, setup.max_parallelism)
     directory = Path(tempfile.mkdtemp(prefix="headgate-restore-"))
 
     def remove() -> None:

@@ -1,4 +1,4 @@
-"""Operator state as Parquet tables: what a canonical savepoint holds (DESIGN 6).
+"""Operator state as Parquet tables: what a canonical savepoint holds (SPEC R8.2).
 
 subtask  pos  value             list state, one row for each element; the mode is in the metadata
 subtask  pos  map_key  value    broadcast state, the copy of each subtask

@@ -1,4 +1,4 @@
-"""The rocksdb backend: keyed state in a local RocksDB, larger than memory (SPEC R7.2 - R7.4, DESIGN 5).
+"""The rocksdb backend: keyed state in a local RocksDB, larger than memory (SPEC R7.2 - R7.4).
 
 keys.py, values.py           bytes of rows
 store.py                     the database; one memory budget for all of a process
@@ -52,6 +52,7 @@ from headgate.state.rocksdb.values import StoredCodec, codec_for
 from headgate.state.rocksdb.writeback import BATCH_ROWS, WriteBack
 from headgate.state.schema import Verdict, check_key_type, check_state
 from headgate.state.timers import TIMERS, TimeDomain, Timers
+from headgate.state.ttl_config import CompactFilter
 
 __all__ = ["RocksDBBackend"]
 
@@ -135,7 +136,11 @@ class RocksDBBackend(KeyedStateBackend):
             rows = self._open_rows(spec)
             expiry = self.expiry_of(spec)
             if expiry is not None:
-                self._sweepers.append(Sweeper(rows, expiry))
+                asked = expiry.config.cleanup.compact_filter or CompactFilter()
+                self._sweepers.append(Sweeper(rows, expiry, asked.query_entries or self.setup.ttl_query_entries))
+                period = self.setup.ttl_compaction_ms if asked.compaction_ms is None else asked.compaction_ms
+                if period:
+                    rows.column.compact_periodically(period)
         if isinstance(rows, ListRows):
             return RowListCell(spec.name, self.context, rows)
         if isinstance(rows, MapRows):
@@ -290,7 +295,7 @@ class RocksDBBackend(KeyedStateBackend):
             return 0  # what is removed now must not be missing in a snapshot of before
         changed = 0
         for sweeper in active:
-            checked, found = sweeper.step(self._store, budget_entries, now, written=written)
+            checked, found = sweeper.step(self._store, budget_entries, self.setup.clock, written=written)
             budget_entries -= checked
             changed += found
             if budget_entries <= 0:

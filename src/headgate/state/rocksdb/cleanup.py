@@ -7,6 +7,7 @@ threads (`store.py`), and that frees the disk. Why a sweep, and what it costs: d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
@@ -31,8 +32,10 @@ class Sweeper:
     than a few passes are made in the time that an entry lives.
     """
 
-    def __init__(self, rows: StateRows, expiry: Expiry) -> None:
+    def __init__(self, rows: StateRows, expiry: Expiry, query_entries: int) -> None:
+        """`query_entries`: how many rows are checked between two looks at the clock."""
         self._rows = rows
+        self._step_rows = min(query_entries, _BATCH_ROWS)
         self._expiry = expiry
         self._position: bytes | None = None  # where the pass goes on; None: there is none
         self._started = 0
@@ -51,14 +54,14 @@ class Sweeper:
         """Whether the next step is the first of a pass."""
         return self._position is None and (self._due is None or now >= self._due)
 
-    def step(self, store: Store, budget: int, now: int, *, written: bool) -> tuple[int, int]:
+    def step(self, store: Store, budget: int, clock: Callable[[], int], *, written: bool) -> tuple[int, int]:
         """Look at up to `budget` rows; how many were looked at, and how many entries were removed or shrank.
 
         `written` says that all changes made so far are in the database, so that a pass that begins now sees all rows.
         """
         checked = changed = 0
         while checked < budget:
-            asked = min(budget - checked, _BATCH_ROWS)
+            asked, now = min(budget - checked, self._step_rows), clock()
             seen, found = self._walk(store, asked, now, written)
             checked, changed = checked + seen, changed + found
             # When an old pass has ended, rows that it saw alive may be dead by now, and the next one follows at once.

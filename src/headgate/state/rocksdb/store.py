@@ -194,6 +194,11 @@ class Column:
         with _storage(self._path, "writing a file"):
             self._family.flush(wait)
 
+    def compact_periodically(self, period_ms: int) -> None:
+        """Have RocksDB's threads rewrite files that are older than the period."""
+        with _storage(self._path, "setting the period of compactions"):
+            self._family.set_options({"periodic_compaction_seconds": str(max(1, period_ms // 1000))})
+
     def in_memory(self) -> bool:
         """Whether rows are not yet in a file."""
         return bool(self._number("num-entries-active-mem-table") or self._number("num-immutable-mem-table"))

@@ -6,12 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from headgate import config
 from headgate.api.durable import unpack
 from headgate.config import Configuration
 from headgate.driver.epochs import epoch_sinks
 from headgate.driver.snapshots import prepared_of, restore_plan
 from headgate.state.api import ValueStateDescriptor
-from headgate.storage.checkpoints import Snapshot, load, require_intact
+from headgate.storage.checkpoints import Snapshot, load_snapshot, require_intact
 from headgate.storage.reader import SnapshotReader
 from headgate.testing.simulation.cluster import Attempt, Driver
 from headgate.testing.simulation.world import COUNT, Violation, key_of, worlds
@@ -29,7 +30,7 @@ class Oracle:
 
     def __init__(self, run: str, configuration: Configuration, store: MemoryStore, records: int) -> None:
         self._run, self._records = run, records
-        self._exactly_once = configuration.get("execution.checkpointing.mode") == "EXACTLY_ONCE"
+        self._exactly_once = configuration.get(config.CHECKPOINT_MODE) == "EXACTLY_ONCE"
         self._ended = False  # some subtask has finished: from then on its keys have no state (SPEC R4.5)
         self._store = MemoryStore()
         self._store.objects = store.objects  # the same files, without faults
@@ -38,7 +39,7 @@ class Oracle:
         """Every file that a retained checkpoint needs is there and whole."""
         kept = []
         for checkpoint in driver.service.coordinator.store.checkpoints:
-            snapshot = load(self._store, checkpoint.pointer)
+            snapshot = load_snapshot(self._store, checkpoint.pointer)
             require_intact(self._store, snapshot)
             kept.append((checkpoint.id, snapshot))
         return kept

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
-import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -24,6 +24,8 @@ from headgate.state.operator import OperatorStateBackend
 from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
 
 __all__ = ["CollectSink", "FunctionSink", "PrintSink", "SinkOperator", "decode_collected", "prepared_in"]
+
+_LOG = logging.getLogger(__name__)
 
 _WRITER = ListStateDescriptor("writer")
 _COMMITTABLES = ListStateDescriptor("committables")
@@ -151,9 +153,7 @@ class SinkOperator(Operator):
         return CommitRequest(request.committable, request.commit_number, request.tries + 1, request.recovered)
 
     def _report(self, request: CommitRequest[Any]) -> None:
-        sys.stderr.write(
-            f"headgate: sink '{self.operator.name}': {request.committable!r} was DROPPED: {request.dropped}\n"
-        )
+        _LOG.error("sink '%s': %r was DROPPED: %s", self.operator.name, request.committable, request.dropped)
 
     def close(self) -> None:
         for part in (self._writer, self._committer):
