@@ -23,8 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headgate import config
 from headgate.api.checkpoint_config import CheckpointConfig, CheckpointingMode
 from headgate.api.functions import callable_of
-from headgate.api.rate_limit import limited, unlimited
-from headgate.api.sources import CollectionSource, DataGenSource, SequenceSource, Source
+from headgate.api.sources import CollectionSource, DataGenSource, SequenceSource, Source, check_rate
 from headgate.api.state_backends import StateBackend
 from headgate.api.stream import DataStream, DataStreamSink, Records, call_site, check_parallelism
 from headgate.config import Configuration, process_defaults
@@ -226,9 +225,9 @@ class StreamExecutionEnvironment:
 
     def from_source(self, source: Source[Any], source_name: str = "Source", *, rate: float | None = None) -> DataStream:
         """A stream from a source object; `rate` limits the records per second, over all subtasks."""
-        if rate is not None:
-            source = limited(source, rate)
-        node = self._pipeline.add(source_name, OperatorSpec("source", source), [], source.type, call_site())
+        check_rate(rate)
+        operator = OperatorSpec("source", source, {"rate": rate})
+        node = self._pipeline.add(source_name, operator, [], source.type, call_site())
         node.single = source.single
         return DataStream(self._pipeline, self, [NodeInput(node.id, None, None, 0)], node.type, node)
 
@@ -406,7 +405,7 @@ class StreamExecutionEnvironment:
 
     def _place_frames(self, job_id: JobId, graph: JobGraph) -> list[DataFrameSource]:
         """The DataFrames that are sources of a job; each gets the directory for its rows."""
-        functions = (unlimited(operator.spec.function) for v in graph.vertices for operator in v.operators)
+        functions = (operator.spec.function for v in graph.vertices for operator in v.operators)
         frames = [function for function in functions if isinstance(function, DataFrameSource)]
         layout = StorageSettings.of(self._configuration).layout(job_id) if frames else None
         for frame in frames:

@@ -9,7 +9,6 @@ union and broadcast state, splits of a source, transactions of a sink.
 import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from headgate import (
@@ -135,10 +134,9 @@ def main():
                 env.enable_checkpointing(200)
                 build(env, directory, rate=200)
                 client = env.execute_async("golden")
-                job = client.job
-                job.wait_running(60)
-                while job.stats.snapshot().counts.completed < 3:
-                    time.sleep(0.05)
+                client.job.wait_running(60)
+                for _ in range(3):
+                    client.trigger_checkpoint(timeout=60)
                 path = client.stop_with_savepoint(savepoint_directory=f"file://{directory}/savepoints", format=format)
                 place = target / f"{backend}-{format.value.lower()}"
                 shutil.copytree(path.removeprefix("file://"), place)

@@ -194,7 +194,7 @@ def test_no_stored_byte_names_a_module_of_ours(tmp_path, kafka, backend, monkeyp
         assert eventually(lambda: job.position == 200)
         job.cancel()
     tags = b"".join(kept.values())
-    for tag in ("stride-1", "number-range-1", "file-split-1", "kafka-split-1", "splits-found-1", "committables-1"):
+    for tag in ("stride-1", "number-range-1", "file-split-1", "kafka-split-1", "splits-found-1", "prepared-file-1"):
         assert tag.encode() in tags, f"the test does not reach {tag}"
     found = {path: PATH_OF_OURS.findall(data) for path, data in kept.items()}
     assert {path: names for path, names in found.items() if names} == {}

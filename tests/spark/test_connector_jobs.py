@@ -21,7 +21,7 @@ from headgate.connectors.files import CORRUPT_TYPE, FileSink, FileSource
 from headgate.connectors.spark.epochs import EpochSink
 from headgate.connectors.spark.sink import PythonDataSink
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument
-from headgate.testing.kills import MOMENTS, Deadly, Tickets
+from headgate.testing.kills import KILL_POINTS, KillingSink, KillPoints
 
 COUNT = 8_000
 PAIR = "id bigint, word string"
@@ -36,17 +36,17 @@ def parquet_ids(directory):
     return Counter(n for path in files for n in pq.ParquetFile(path).read().column("id").to_pylist())
 
 
-def run_with_kills(env, name, directory, tickets=None, victims=((0, 0),)):
-    """Run to the end; workers die one after the other: at the moments of a commit, and at a checkpoint."""
+def run_with_kills(env, name, directory, points=None, victims=((0, 0),)):
+    """Run to the end; workers are killed one after the other: at the points of a commit, and at a checkpoint."""
     client = env.execute_async(name)
-    job, moments = client.job, MOMENTS if tickets is not None else ()
-    for moment in moments:
+    job, armed = client.job, KILL_POINTS if points is not None else ()
+    for point in armed:
         assert job.wait_running(60)
-        tickets.issue(moment)
+        points.arm(point)
         restarts = job.restarts
-        wait_until(lambda restarts=restarts: job.restarts > restarts or job.status.is_terminal, 60, moment)
+        wait_until(lambda restarts=restarts: job.restarts > restarts or job.status.is_terminal, 60, point)
     kill_after_checkpoints(job, victims)
-    assert job.restarts >= len(moments) + len(victims), job.failure_log
+    assert job.restarts >= len(armed) + len(victims), job.failure_log
     release(directory)
     client.wait(150)
     return job
@@ -56,19 +56,19 @@ def run_with_kills(env, name, directory, tickets=None, victims=((0, 0),)):
 
 
 def test_parquet_files(make_env, workers, tmp_path):
-    env, tickets = checkpointed(make_env(2), tmp_path), Tickets(f"{tmp_path}/tickets")
-    numbers(env, tmp_path).sink_to(Deadly(FileSink(f"{tmp_path}/out", "parquet", partition_by="word"), tickets))
-    run_with_kills(env, "parquet", tmp_path, tickets)
+    env, points = checkpointed(make_env(2), tmp_path), KillPoints(f"{tmp_path}/points")
+    numbers(env, tmp_path).sink_to(KillingSink(FileSink(f"{tmp_path}/out", "parquet", partition_by="word"), points))
+    run_with_kills(env, "parquet", tmp_path, points)
     assert parquet_ids(f"{tmp_path}/out") == Counter(range(COUNT))
     assert list(Path(tmp_path, "out").glob(".headgate-*/*")) == []
     assert len(list(Path(tmp_path, "out").glob("word=*"))) == 7
 
 
 def test_a_delta_table(make_env, workers, tmp_path):
-    env, tickets = checkpointed(make_env(2), tmp_path), Tickets(f"{tmp_path}/tickets")
+    env, points = checkpointed(make_env(2), tmp_path), KillPoints(f"{tmp_path}/points")
     sink = DeltaSink(f"{tmp_path}/table", partition_by="word")
-    numbers(env, tmp_path).sink_to(Deadly(sink, tickets))
-    job = run_with_kills(env, "delta", tmp_path, tickets)
+    numbers(env, tmp_path).sink_to(KillingSink(sink, points))
+    job = run_with_kills(env, "delta", tmp_path, points)
     table = DeltaTable(f"{tmp_path}/table")
     rows = table.to_pyarrow_table()
     assert Counter(rows.column("id").to_pylist()) == Counter(range(COUNT))
@@ -81,7 +81,7 @@ class Wrong(Exception):
 
 
 def test_each_epoch_as_a_data_frame(make_env, spark, workers, tmp_path):
-    env, tickets = checkpointed(make_env(2), tmp_path), Tickets(f"{tmp_path}/tickets")
+    env, points = checkpointed(make_env(2), tmp_path), KillPoints(f"{tmp_path}/points")
     seen, fails = [], [2, 5]
 
     def write(frame, number):
@@ -91,8 +91,8 @@ def test_each_epoch_as_a_data_frame(make_env, spark, workers, tmp_path):
             raise Wrong("after it was written")
 
     env.get_configuration().set("headgate.spark.reserved-slots", 1)
-    numbers(env, tmp_path).sink_to(Deadly(EpochSink(write), tickets))
-    job = run_with_kills(env, "epochs", tmp_path, tickets)
+    numbers(env, tmp_path).sink_to(KillingSink(EpochSink(write), points))
+    job = run_with_kills(env, "epochs", tmp_path, points)
     assert any("cannot commit: Wrong: after it was written" in failure for failure in job.failure_log)
     assert spark.read.parquet(f"{tmp_path}/out").count() == COUNT
     assert parquet_ids(f"{tmp_path}/out") == Counter(range(COUNT))
@@ -149,10 +149,10 @@ class Written(WriterCommitMessage):
 
 @pytest.mark.parametrize("kind", ["rows", "arrow"])
 def test_a_stream_writer_of_a_python_data_source(make_env, workers, tmp_path, kind):
-    env, tickets = checkpointed(make_env(2), tmp_path), Tickets(f"{tmp_path}/tickets")
+    env, points = checkpointed(make_env(2), tmp_path), KillPoints(f"{tmp_path}/points")
     sink = PythonDataSink(Lines, {"path": f"{tmp_path}/out", "kind": kind})
-    numbers(env, tmp_path).sink_to(Deadly(sink, tickets if kind == "rows" else Tickets(f"{tmp_path}/none")))
-    run_with_kills(env, f"writer {kind}", tmp_path, tickets if kind == "rows" else None)
+    numbers(env, tmp_path).sink_to(KillingSink(sink, points if kind == "rows" else KillPoints(f"{tmp_path}/none")))
+    run_with_kills(env, f"writer {kind}", tmp_path, points if kind == "rows" else None)
     files = [path for path in Path(tmp_path, "out").iterdir() if not path.name.startswith(".")]
     rows = [json.loads(line) for path in files for line in path.read_text().splitlines()]
     assert Counter(row["id"] for row in rows) == Counter(range(COUNT))

@@ -17,18 +17,20 @@ from cloudpickle import cloudpickle as internals
 
 from headgate.errors import StateMigrationError
 
-__all__ = ["durable", "from_bytes", "from_text", "to_bytes", "to_text"]
+__all__ = ["durable", "pack", "to_text", "unpack"]
 
 C = TypeVar("C", bound=type)
 
 _CLASSES: dict[str, type] = {}
 _PLAIN, _PICKLE = "plain", "pickle"
+_BINARY = {_PICKLE}  # tags of values that hold many bytes
 
 
-def durable(tag: str) -> Callable[[C], C]:
+def durable(tag: str, *, binary: bool = False) -> Callable[[C], C]:
     """Store values of a dataclass or msgspec struct under a tag, as their fields; a class decorator.
 
-    Fields may be added later if they have defaults; any other change needs a class with another tag.
+    Fields may be added later if they have defaults; any other change needs a class with another tag. `binary`: most of
+    a value are bytes, which JSON would blow up.
 
     >>> from dataclasses import dataclass
     >>> @durable("doc-page-1")
@@ -37,7 +39,7 @@ def durable(tag: str) -> Callable[[C], C]:
     ...     number: int
     >>> to_text(Page(3))
     '["doc-page-1",{"number":3}]'
-    >>> from_text('["doc-page-1",{"number":4}]')
+    >>> unpack('["doc-page-1",{"number":4}]')
     Page(number=4)
     """
 
@@ -45,6 +47,7 @@ def durable(tag: str) -> Callable[[C], C]:
         if tag in (_PLAIN, _PICKLE) or _CLASSES.setdefault(tag, cls) is not cls:
             raise TypeError(f"{cls.__qualname__}: the tag '{tag}' belongs to {_CLASSES.get(tag, 'headgate')}")
         cls._durable_tag = tag  # type: ignore[attr-defined]
+        _BINARY.update([tag] if binary else ())
         return cls
 
     return register
@@ -55,31 +58,15 @@ def to_text(value: Any) -> str:
     return msgspec.json.encode(_tagged(value)).decode()
 
 
-def from_text(text: str) -> Any:
-    """The value of a JSON text. Pickles are loaded: it must come from a verified snapshot or the job's own workers."""
-    return _value(msgspec.json, text)
+def pack(value: Any) -> str | bytes:
+    """A value as JSON, or as MessagePack if it holds many bytes."""
+    tag, stored = _tagged(value)
+    return msgspec.msgpack.encode((tag, stored)) if tag in _BINARY else to_text(value)
 
 
-def to_bytes(value: Any) -> bytes:
-    """A value as MessagePack, for those that hold many bytes."""
-    return msgspec.msgpack.encode(_tagged(value))
-
-
-def from_bytes(data: bytes) -> Any:
-    """The value of `to_bytes`; the same caution applies as for `from_text`."""
-    return _value(msgspec.msgpack, data)
-
-
-def _tagged(value: Any) -> tuple[str, Any]:
-    kind = type(value)
-    if "_durable_tag" in vars(kind):
-        return kind._durable_tag, value  # noqa: SLF001
-    if value is None or kind in (bool, str) or (kind is int and abs(value) < 1 << 63):
-        return _PLAIN, value
-    return _PICKLE, cloudpickle.dumps(value, protocol=5)
-
-
-def _value(format: Any, data: Any) -> Any:
+def unpack(data: str | bytes) -> Any:
+    """The value of `to_text` or `pack`. Pickles are loaded: `data` is of a verified snapshot or of the job's workers."""
+    format: Any = msgspec.json if isinstance(data, str) else msgspec.msgpack
     tag, stored = format.decode(data, type=tuple[str, msgspec.Raw])
     if tag == _PLAIN:
         return format.decode(stored)
@@ -90,6 +77,15 @@ def _value(format: Any, data: Any) -> Any:
     if "__msgspec_cache__" in vars(kind):
         del kind.__msgspec_cache__  # type: ignore[attr-defined]  # a class of a script is pickled, and this cannot be
     return value
+
+
+def _tagged(value: Any) -> tuple[str, Any]:
+    kind = type(value)
+    if "_durable_tag" in vars(kind):
+        return kind._durable_tag, value  # noqa: SLF001
+    if value is None or kind in (bool, str) or (kind is int and abs(value) < 1 << 63):
+        return _PLAIN, value
+    return _PICKLE, cloudpickle.dumps(value, protocol=5)
 
 
 def _class_of(tag: str) -> type:

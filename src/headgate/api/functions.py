@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +37,6 @@ __all__ = [
     "ReduceFunction",
     "RuntimeContext",
     "SinkFunction",
-    "SourceContext",
     "SourceFunction",
     "TimerService",
 ]
@@ -441,28 +439,16 @@ class FunctionInitializationContext:
         return map(io.BytesIO, self._operator_state.raw_streams())
 
 
-class SourceContext(Protocol):
-    """What a SourceFunction emits through."""
-
-    def collect(self, value: Any) -> None:
-        """Emit a record; blocks while the job cannot take more."""
-        ...
-
-    def collect_with_timestamp(self, value: Any, timestamp: int) -> None:
-        """Emit a record with its event timestamp."""
-        ...
-
-    def get_checkpoint_lock(self) -> threading.RLock:
-        """Hold it to emit and change state as one step."""
-        ...
-
-
 class SourceFunction(Function, ABC):
     """A source written as a loop; `run` has its own thread and ends when it returns."""
 
     @abstractmethod
     def run(self, ctx: Any) -> None:
-        """Emit records through `ctx` until the input ends or `cancel` was called."""
+        """Emit records until the input ends or `cancel` was called.
+
+        `ctx.collect(value)` and `ctx.collect_with_timestamp(value, milliseconds)` emit, and block while the job cannot
+        take more; hold `ctx.get_checkpoint_lock()` to emit and change state as one step.
+        """
 
     @abstractmethod
     def cancel(self) -> None:

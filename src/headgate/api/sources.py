@@ -179,6 +179,11 @@ class DynamicSource(Source[S]):
         return []
 
 
+def check_rate(rate: float | None) -> None:
+    if rate is not None and not rate > 0:
+        raise InvalidArgument(f"rate must be positive records per second, got {rate}")
+
+
 def split_count(parallelism: int) -> int:
     """How many splits to cut: at least 16, the same number for every subtask.
 
@@ -304,8 +309,7 @@ class DataGenSource(Source[Stride]):
     ) -> None:
         if count is not None and count < 0:
             raise InvalidArgument(f"count must not be negative, got {count}")
-        if rate is not None and not rate > 0:
-            raise InvalidArgument(f"rate must be positive records per second, got {rate}")
+        check_rate(rate)
         if vectorised and not type.is_typed:
             raise InvalidArgument("a vectorised generator needs a type, for example type_info='word string, n bigint'")
         self.generate, self.count, self.rate, self.type, self.vectorised = generate, count, rate, type, vectorised

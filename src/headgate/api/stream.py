@@ -130,6 +130,8 @@ class DataStream(_Named):
     >>> words = env.from_collection(["a", "b"]).map(str.upper)
     """
 
+    _keys: tuple[KeySpec, ...] = ()
+
     def __init__(
         self,
         pipeline: Pipeline,
@@ -157,7 +159,7 @@ class DataStream(_Named):
         return self._executor
 
     def force_non_parallel(self) -> Self:
-        """Run the operator in one subtask, and let nobody change that."""
+        """Run the operator in one subtask, which `set_parallelism` cannot change."""
         node = self._own("force_non_parallel()")
         node.parallelism, node.single = 1, True
         return self
@@ -167,17 +169,17 @@ class DataStream(_Named):
     def map(self, func: Any, output_type: object = None) -> DataStream:
         """One record in, one out: a callable or a MapFunction."""
         callable_of(func, "map", "map()")
-        return self._then("Map", OperatorSpec("map", func), output_type)
+        return self._then("Map", OperatorSpec("map", func, keys=self._keys), output_type)
 
     def flat_map(self, func: Any, output_type: object = None) -> DataStream:
         """One record in, any number out: a callable that returns an iterable (or yields), or a FlatMapFunction."""
         callable_of(func, "flat_map", "flat_map()")
-        return self._then("Flat Map", OperatorSpec("flat_map", func), output_type)
+        return self._then("Flat Map", OperatorSpec("flat_map", func, keys=self._keys), output_type)
 
     def filter(self, func: Any) -> DataStream:
         """Keep the records for which the callable or FilterFunction is true."""
         callable_of(func, "filter", "filter()")
-        return self._then("Filter", OperatorSpec("filter", func), self._type)
+        return self._then("Filter", OperatorSpec("filter", func, keys=self._keys), self._type)
 
     def map_batches(self, func: Callable[[Any], Any], output_type: object = None) -> DataStream:
         """Vectorised: `pyarrow.RecordBatch` in, `pyarrow.RecordBatch` (or an iterable of them, or None) out.
@@ -335,38 +337,23 @@ class DataStream(_Named):
 
 
 class KeyedStream(DataStream):
-    """A stream grouped by key: its functions may use keyed state and timers."""
+    """A stream grouped by key: its functions (map, flat_map, filter, process, reduce) may use keyed state."""
 
     def __init__(
         self, pipeline: Pipeline, executor: Executor, inlets: Sequence[NodeInput], type: TypeInformation, key: KeySpec
     ) -> None:
         super().__init__(pipeline, executor, inlets, type)
-        self._key = key
+        self._key, self._keys = key, (key,)
 
     def process(self, func: Any, output_type: object = None) -> DataStream:
         """The general keyed function: a KeyedProcessFunction."""
         callable_of(func, "process_element", "process()")
-        return self._then("Keyed Process", OperatorSpec("keyed_process", func, keys=(self._key,)), output_type)
-
-    def map(self, func: Any, output_type: object = None) -> DataStream:
-        """A map with access to keyed state."""
-        callable_of(func, "map", "map()")
-        return self._then("Map", OperatorSpec("map", func, keys=(self._key,)), output_type)
-
-    def flat_map(self, func: Any, output_type: object = None) -> DataStream:
-        """A flat map with access to keyed state."""
-        callable_of(func, "flat_map", "flat_map()")
-        return self._then("Flat Map", OperatorSpec("flat_map", func, keys=(self._key,)), output_type)
-
-    def filter(self, func: Any) -> DataStream:
-        """A filter with access to keyed state."""
-        callable_of(func, "filter", "filter()")
-        return self._then("Filter", OperatorSpec("filter", func, keys=(self._key,)), self._type)
+        return self._then("Keyed Process", OperatorSpec("keyed_process", func, keys=self._keys), output_type)
 
     def reduce(self, func: Any) -> DataStream:
         """The running combination of all records of a key: one result for each record."""
         callable_of(func, "reduce", "reduce()")
-        return self._then("Reduce", OperatorSpec("reduce", func, keys=(self._key,)), self._type)
+        return self._then("Reduce", OperatorSpec("reduce", func, keys=self._keys), self._type)
 
     def sum(self, position_to_sum: int | str = 0, emit: str = "record") -> DataStream:
         """The running sum of a field for each key; the other fields are those of the key's first record."""
@@ -383,13 +370,13 @@ class KeyedStream(DataStream):
     def count(self, emit: str = "record") -> DataStream:
         """The running number of records of each key, as (key, count)."""
         _check_emit(emit)
-        operator = OperatorSpec("aggregate", None, {"how": "count", "position": None, "emit": emit}, (self._key,))
+        operator = OperatorSpec("aggregate", None, {"how": "count", "position": None, "emit": emit}, self._keys)
         return self._then("Count", operator, _count_type(self._key))
 
     def _aggregate(self, how: str, position: int | str, emit: str) -> DataStream:
         _check_emit(emit)
         index = _field_index(self._type, position, f"{how}()")
-        operator = OperatorSpec("aggregate", None, {"how": how, "position": index, "emit": emit}, (self._key,))
+        operator = OperatorSpec("aggregate", None, {"how": how, "position": index, "emit": emit}, self._keys)
         return self._then(how.capitalize(), operator, self._type)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from headgate.api.durable import durable, from_text, to_text
+from headgate.api.durable import durable, to_text, unpack
 from headgate.api.sources import DynamicSource
 from headgate.checkpoint.plan import TaskId
 from headgate.checkpoint.splits import Assignment, SplitAssigner
@@ -38,8 +38,8 @@ class SourceSplits:
     def __init__(self, operator: ChainedOperator, parallelism: int, restored: bytes | None) -> None:
         """`restored` is a `snapshot` from a checkpoint, whose file was checksummed by us."""
         self.operator = operator
-        kept = SplitsFound(to_text(None), [], False) if restored is None else from_text(restored.decode())
-        state, unassigned = from_text(kept.state), list(map(from_text, kept.unassigned))
+        kept = SplitsFound(to_text(None), [], False) if restored is None else unpack(restored.decode())
+        state, unassigned = unpack(kept.state), list(map(unpack, kept.unassigned))
         self.enumerator = operator.spec.function.enumerator(state)
         self._assigner: SplitAssigner[Any] = SplitAssigner(
             parallelism, self.enumerator.owner, unassigned, kept.complete

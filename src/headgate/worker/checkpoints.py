@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from headgate.api.durable import from_text
+from headgate.api.durable import unpack
 from headgate.checkpoint.assignment import StateShape
 from headgate.checkpoint.commits import Commits
 from headgate.checkpoint.handles import KeyedStateHandle, Payload, encode_handle
@@ -221,7 +221,7 @@ class CheckpointLink:
             self._complete(task, message.checkpoint_id, message.commits)
         elif isinstance(message, AssignSplits):
             self._requested_split = False
-            task.add_splits(list(map(from_text, message.splits)), message.no_more)
+            task.add_splits(list(map(unpack, message.splits)), message.no_more)
         elif isinstance(message, EpochCommitted):
             task.epoch_committed(message.operator_id, message.checkpoint_id)
         elif isinstance(message, Hold):

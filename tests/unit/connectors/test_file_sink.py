@@ -229,7 +229,7 @@ def test_an_upload_that_somebody_aborted_is_said_to_be_lost(s3_bucket, monkeypat
     prepared = writer.prepare(False)
     refusing(monkeypatch, "NoSuchUpload")
     (request,) = commit(sink, prepared)
-    assert request.dropped.startswith("the upload is gone and the object is not there")
+    assert request.dropped.startswith("the upload is gone and the object does not exist")
 
 
 def test_a_store_that_is_busy_is_asked_again(s3_bucket, monkeypatch):

@@ -201,7 +201,7 @@ def damaged(tmp_path, **options):
 
 def test_a_corrupt_line_fails_the_job_with_its_place(tmp_path):
     with pytest.raises(
-        HeadgateError, match=r"a\.csv, byte 4 cannot be read: .*many.*; it is b'b,many'\. Mend it, or set"
+        HeadgateError, match=r"a\.csv, byte 4 cannot be read: .*many.*; it is b'b,many'\. Fix it, or set"
     ):
         rows_of(damaged(tmp_path))
 

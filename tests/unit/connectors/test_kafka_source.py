@@ -5,7 +5,7 @@ import time
 import pytest
 
 from headgate import OutputTag, StreamExecutionEnvironment
-from headgate.api.durable import from_text, to_text
+from headgate.api.durable import to_text, unpack
 from headgate.api.sources import ReaderContext
 from headgate.connectors.kafka import KafkaSource
 from headgate.connectors.kafka.source import BEGINNING, KafkaSplit, PartitionsFound
@@ -61,7 +61,7 @@ def test_partitions_are_splits(cluster, topic):
     assert list(enumerator.discover()) == []
     assert not enumerator.complete
     assert enumerator.interval == 60_000
-    again = source.enumerator(from_text(to_text(enumerator.snapshot())))
+    again = source.enumerator(unpack(to_text(enumerator.snapshot())))
     assert list(again.discover()) == []
     owners = [enumerator.owner(split, 2) for split in splits]
     assert owners in ([0, 1, 0, 1], [1, 0, 1, 0])
@@ -74,7 +74,7 @@ def test_positions_move_with_the_records(cluster, topic):
     reader = reader_of(source, discovered(source)[1])
     assert sorted(polled(reader, 4)) == ["a", "b", "c", "d"]
     assert {split.partition: split.position for split in reader.snapshot()} == {0: 3, 1: BEGINNING, 2: 1, 3: BEGINNING}
-    kept = [from_text(to_text(split)) for split in reader.snapshot()]
+    kept = [unpack(to_text(split)) for split in reader.snapshot()]
     reader.close()
     cluster.produce(topic, 0, b"e")
     cluster.produce(topic, 1, b"f")

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from headgate import StreamExecutionEnvironment
-from headgate.api.durable import from_text, to_text
+from headgate.api.durable import to_text, unpack
 from headgate.api.sources import DynamicSource, SourceReader, SplitEnumerator
 from headgate.checkpoint.plan import TaskId
 from headgate.checkpoint.splits import Assignment, SplitAssigner
@@ -123,7 +123,7 @@ class Driver:
             except queue.Empty:
                 return found
             if isinstance(message, AssignSplits):
-                found.append((list(map(from_text, message.splits)), message.no_more))
+                found.append((list(map(unpack, message.splits)), message.no_more))
 
     def close(self):
         for client in self.clients.values():

@@ -38,8 +38,9 @@ PYFLINK = {
         PredefinedOptions CheckpointStorage JobManagerCheckpointStorage FileSystemCheckpointStorage
         CustomCheckpointStorage RuntimeExecutionMode Window TimeWindow CountWindow GlobalWindow WindowAssigner
         MergingWindowAssigner TriggerResult Trigger TimeDomain KeySelector Partitioner SourceFunction SinkFunction
-        SlotSharingGroup MemorySize OutputTag AsyncRetryPredicate AsyncRetryStrategy""",
-    "datastream.checkpoint_config": "CheckpointConfig",
+        SlotSharingGroup MemorySize OutputTag AsyncRetryPredicate AsyncRetryStrategy
+        ExternalizedCheckpointCleanup FsStateBackend MemoryStateBackend RocksDBStateBackend""",
+    "datastream.checkpoint_config": "CheckpointConfig ExternalizedCheckpointCleanup",
     "datastream.checkpointing_mode": "CheckpointingMode",
     "datastream.externalized_checkpoint_retention": "ExternalizedCheckpointRetention",
     "datastream.data_stream": """CloseableIterator DataStream KeyedStream ConnectedStreams WindowedStream DataStreamSink
@@ -55,7 +56,7 @@ PYFLINK = {
         ReducingStateDescriptor ReducingState AggregatingStateDescriptor AggregatingState ReadOnlyBroadcastState
         BroadcastState StateTtlConfig OperatorStateStore State StateDescriptor""",
     "datastream.state_backend": """StateBackend HashMapStateBackend EmbeddedRocksDBStateBackend CustomStateBackend
-        PredefinedOptions""",
+        PredefinedOptions FsStateBackend MemoryStateBackend RocksDBStateBackend""",
     "datastream.stream_execution_environment": "StreamExecutionEnvironment",
     "datastream.time_domain": "TimeDomain",
     "datastream.timerservice": "TimerService",

@@ -29,7 +29,7 @@ from headgate.api.durable import durable
 from headgate.api.functions import OutputTag
 from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
 from headgate.connectors.files.formats import FilePart, FileSplit, PartReader, open_part
-from headgate.connectors.values import Corrupt, CorruptRecords, Decoder, decoder
+from headgate.connectors.values import Corrupt, CorruptRecords, Decoder, decoder, joined
 from headgate.errors import InvalidArgument, StorageError
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation, as_type
@@ -290,7 +290,7 @@ class _FileReader(SourceReader[FileSplit]):
                 left -= len(batch)
         self.corrupt = self._corrupt.count
         self.finished = self._no_more and not self._splits
-        return _together(batches)
+        return joined(batches) if len(batches) > 1 else batches[0] if batches else None
 
     def _catch_up(self) -> None:
         """The files of the first listing are a backlog; it has ended when there was nothing to read for a while."""
@@ -364,12 +364,3 @@ class _FileReader(SourceReader[FileSplit]):
     def close(self) -> None:
         if self._open is not None:
             self._open.close()
-
-
-def _together(batches: list[Batch]) -> Batch | None:
-    if len(batches) < 2:
-        return batches[0] if batches else None
-    type = batches[0].type
-    if not type.is_typed:
-        return Batch.of_rows([row for batch in batches for row in batch.rows()])
-    return Batch.of_arrow(pa.concat_batches([batch.arrow() for batch in batches]), type)

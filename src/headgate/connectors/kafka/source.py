@@ -206,11 +206,11 @@ def _is_place(key: Any) -> bool:
 
 def _decoder(format: str | Callable[[bytes], Any], type_info: object) -> Decoder:
     if callable(format):
-        return _Function(format, as_type(type_info))
+        return _FunctionDecoder(format, as_type(type_info))
     return decoder(format, type_info)
 
 
-class _Function(Decoder):
+class _FunctionDecoder(Decoder):
     """Records by a function of the user's, one at a time."""
 
     def __init__(self, function: Callable[[bytes], Any], type: TypeInformation) -> None:
@@ -262,7 +262,9 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
     def discover(self) -> Sequence[KafkaSplit]:
         """The partitions that are new; brokers that do not answer are asked again later, but not at the start."""
         # A new one each time: between two discoveries there is nothing to close.
-        self._admin = self._source.client.admin(self._trouble)
+        self._admin = self._source.client.make(
+            "AdminClient", self._source.client.conf({"client.id": "headgate"}, {"error_cb": self._trouble})
+        )
         try:
             found = sorted(self._partitions() - self._known)
             splits = self._splits(found) if found else []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headgate import config
-from headgate.api.durable import from_text
+from headgate.api.durable import unpack
 from headgate.config import Configuration
 from headgate.driver.epochs import epoch_sinks
 from headgate.driver.snapshots import prepared_of, restore_plan
@@ -79,10 +79,10 @@ class Oracle:
         rest: set[int] = set()
         for operator in snapshot.manifest.operators:
             if operator.coordinator is not None:
-                found = from_text(bytes(SnapshotReader(self._store).read(operator.coordinator)).decode())
-                splits = map(from_text, found.unassigned)
+                found = unpack(bytes(SnapshotReader(self._store).read(operator.coordinator)).decode())
+                splits = map(unpack, found.unassigned)
                 rest |= {record for split in splits for record in range(split.start, split.end)}
-                rest |= set(range(from_text(found.state), self._records))
+                rest |= set(range(unpack(found.state), self._records))
         return rest
 
     def check_end(self) -> None:

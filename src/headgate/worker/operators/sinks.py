@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
-from headgate.api.durable import durable, from_bytes, to_bytes
+from headgate.api.durable import pack, unpack
 from headgate.api.functions import callable_of
 from headgate.api.sink import CommitRequest, Committer, Prepared, Sink, SinkWriter, WriterContext
 from headgate.checkpoint.commits import Commits
@@ -30,17 +29,12 @@ _WRITER = ListStateDescriptor("writer")
 _COMMITTABLES = ListStateDescriptor("committables")
 
 
-@durable("committables-1")
-class _SubtaskCommittables(msgspec.Struct):
-    prepared: list[tuple[int, list[bytes]]]  # checkpoint id, committables
-
-
 def prepared_in(state: OperatorStateBackend) -> list[Prepared]:
     """The committables in an operator state, the oldest checkpoint first."""
     prepared = [
-        Prepared(checkpoint_id, tuple(map(from_bytes, committables)))
-        for element in state.get_list_state(_COMMITTABLES).get()
-        for checkpoint_id, committables in from_bytes(element).prepared
+        Prepared(checkpoint_id, tuple(map(unpack, committables)))
+        for of_subtask in state.get_list_state(_COMMITTABLES).get()
+        for checkpoint_id, committables in of_subtask
     ]
     return sorted(prepared, key=lambda one: one.checkpoint_id)
 
@@ -72,7 +66,7 @@ class SinkOperator(Operator):
             self._prepared = prepared_in(state)  # until the driver reports the commit
         else:
             self._commit(_requests(prepared_in(state), self.context.restored_commits, recovered=True))
-        restored = list(map(from_bytes, state.get_list_state(_WRITER).get()))
+        restored = list(map(unpack, state.get_list_state(_WRITER).get()))
         self._writer = self.guard(sink.writer, self._where, restored)
 
     def receiver(self, input: int) -> Receiver:
@@ -117,9 +111,11 @@ class SinkOperator(Operator):
             self._prepared.append(Prepared(checkpoint_id, self._fresh))
             self._fresh = ()
         # One element: a rescale redistributes elements, and the committables of a subtask must stay together, in order.
-        kept = [(one.checkpoint_id, [self.guard(to_bytes, c) for c in one.committables]) for one in self._prepared]
-        state.get_list_state(_COMMITTABLES).update([to_bytes(_SubtaskCommittables(kept))] if kept else [])
-        state.get_list_state(_WRITER).update([self.guard(to_bytes, one) for one in self.guard(self.writer.snapshot)])
+        kept = tuple(
+            (one.checkpoint_id, tuple(self.guard(pack, c) for c in one.committables)) for one in self._prepared
+        )
+        state.get_list_state(_COMMITTABLES).update([kept] if kept else [])
+        state.get_list_state(_WRITER).update([self.guard(pack, one) for one in self.guard(self.writer.snapshot)])
         return super().snapshot(checkpoint_id, timestamp, kind)
 
     def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:

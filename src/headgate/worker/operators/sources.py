@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.api.durable import from_text, to_text
+from headgate.api.durable import to_text, unpack
 from headgate.api.sources import UNCUT, ReaderContext, Source, SourceReader
 from headgate.checkpoint.commits import Commits
 from headgate.errors import UserCodeError
@@ -22,6 +22,7 @@ from headgate.state.backend import SnapshotKind
 from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot
 
 _SPLITS = ListStateDescriptor("splits", "string")
+_BURST_MS = 100
 
 
 class SourceOperator(Operator):
@@ -31,6 +32,8 @@ class SourceOperator(Operator):
         super().__init__(operator, context)
         self._reader: SourceReader[Any] | None = None
         self._given: dict[int, list[Any]] = {}  # the splits in checkpoints that may become complete
+        rate = operator.spec.options.get("rate")
+        self._limit = None if rate is None else RateLimit(rate / context.info.parallelism, context.clock)
 
     def open(self) -> None:
         info = self.context.info
@@ -39,7 +42,7 @@ class SourceOperator(Operator):
             if self.context.restored_id is None:
                 splits = self.guard(self.function.first_splits, where)
             else:
-                splits = list(map(from_text, self.context.operator_state.get_list_state(_SPLITS).get()))
+                splits = list(map(unpack, self.context.operator_state.get_list_state(_SPLITS).get()))
             self._reader = self.guard(self.function.reader, where, splits)
         else:
             super().open()
@@ -73,8 +76,14 @@ class SourceOperator(Operator):
             self.guard(self.reader.no_more_splits)
 
     def poll(self, max_records: int) -> int:
-        """Read and emit at most so many records; how many there were."""
+        """Read and emit at most `max_records`; return their number."""
+        if self._limit is not None and max_records < UNCUT:  # a barrier may wait for what must not be cut
+            max_records = min(max_records, self._limit.allowed())
+            if not max_records:
+                return 0
         batch = self.guard(self.reader.poll, max_records)
+        if self._limit is not None:
+            self._limit.spend(0 if batch is None else len(batch))
         aside = self.reader.take_side()
         if aside:
             self.emit_tagged(aside)
@@ -91,8 +100,9 @@ class SourceOperator(Operator):
         return 0 if self._reader is None else self._reader.corrupt
 
     def ready_at(self) -> int | None:
-        """When asking again makes sense, if that is known."""
-        return self.reader.ready_at()
+        """The time at which the next poll makes sense, if it is known."""
+        limited = None if self._limit is None else self._limit.ready_at()
+        return self.reader.ready_at() if limited is None else limited
 
     def checkpoint_lock(self) -> AbstractContextManager[Any]:
         reader = self.reader
@@ -121,6 +131,29 @@ class SourceOperator(Operator):
             self.guard(self._reader.close)
         if not isinstance(self.function, Source):
             super().close()
+
+
+class RateLimit:
+    """Limits the records of one subtask per second; after a pause, it allows at most those of a tenth of a second."""
+
+    def __init__(self, rate: float, clock: Callable[[], int]) -> None:
+        self._rate, self._clock = rate, clock
+        self._credit, self._at = 0.0, clock()
+
+    def allowed(self) -> int:
+        """The number of records that may be read now."""
+        now = self._clock()
+        most = max(1.0, self._rate * _BURST_MS / 1000)
+        self._credit, self._at = min(most, self._credit + (now - self._at) * self._rate / 1000), now
+        return int(self._credit)
+
+    def spend(self, records: int) -> None:
+        """Count records that were read."""
+        self._credit -= records
+
+    def ready_at(self) -> int | None:
+        """The time of the next record, if the limit holds it back."""
+        return None if self._credit >= 1 else self._at + max(1, round((1 - self._credit) * 1000 / self._rate))
 
 
 class FunctionReader(SourceReader[Any]):
