@@ -5,7 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+import pytest
+
+from headgate import config
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "headgate"
@@ -18,6 +23,7 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -54,6 +60,74 @@ def test_no_names_that_say_nothing():
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ClassDef) and vague.search(node.name)
     ] == []
+
+
+def test_options_are_named_by_constant():
+    """So that a reader of an option is found by its name."""
+    keys = {*config.OPTIONS, *config.CURRENT_KEY}
+    assert [
+        f"{name_of(path)}:{node.lineno} {node.value}"
+        for path in MODULES
+        if path != SOURCE / "config.py"
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in keys
+    ] == []
+
+
+def test_every_option_has_a_reader():
+    names = [name for name, option in vars(config).items() if isinstance(option, config.Option)]
+    read = {
+        node.attr if isinstance(node, ast.Attribute) else node.id
+        for path in MODULES
+        if path != SOURCE / "config.py"
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute | ast.Name)
+    }
+    assert [name for name in names if name not in read] == []
+
+
+def test_the_top_of_the_package_can_be_overlooked():
+    top = [p for p in SOURCE.iterdir() if (p.suffix == ".py" and p.stem != "__init__") or (p / "__init__.py").exists()]
+    assert len(top) <= 22, sorted(path.stem for path in top)
+    folders = {path.parent for path in MODULES}
+    crowded = {name_of(folder): len(list(folder.glob("*.py"))) for folder in folders}
+    assert {name: files for name, files in crowded.items() if files > 25} == {}
+
+
+@pytest.mark.xfail(strict=False, reason="names are being made unique package by package")
+def test_a_class_name_has_one_meaning():
+    """PyFlink's mirror aside, whose thin classes have the names of what they wrap."""
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and MIRROR not in path.parents:
+                places.setdefault(node.name, []).append(name_of(path))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+@pytest.mark.xfail(strict=False, reason="texts are being rewritten package by package")
+def test_plain_words():
+    words = "mend|somebody|whoever|nobody|hears? of|so many|wish|wishes|passed over|in a hurry|who asked|what is told"
+    dialect = re.compile(rf"\b({words})\b", re.IGNORECASE)
+    found = [
+        f"{name_of(path)}:{n} {line.strip()}"
+        for path in MODULES
+        for n, line in enumerate(lines_of(path), 1)
+        if dialect.search(line)
+    ]
+    assert found == []
+
+
+def test_public_modules_name_what_is_public():
+    """What users import has __all__; in the other packages a leading underscore marks what stays in its module."""
+    public = [p for name in ("api", "connectors", "savepoints") for p in sorted((SOURCE / name).rglob("*.py"))]
+    unmarked = [
+        name_of(path)
+        for path in [*public, SOURCE / "job_client.py", SOURCE / "environment.py", SOURCE / "testing" / "__init__.py"]
+        if path.name != "__init__.py" or path.parent.name == "testing"
+        if not any(isinstance(node, ast.Name) and node.id == "__all__" for node in ast.walk(tree_of(path)))
+    ]
+    assert unmarked == []
 
 
 def test_functions_are_short():

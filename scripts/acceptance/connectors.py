@@ -1,7 +1,7 @@
 """Every source into Parquet files, every sink from the sequence source: a million records, twenty killed workers, each once.
 
-Workers die at random moments and at those that matter for a commit: when the metadata of a checkpoint is there and nobody has
-heard of it, when a subtask has heard of it and not yet committed, and when it has committed and no later checkpoint is there.
+Workers are killed at random times and at those that matter for a commit: when a checkpoint is complete and no subtask is
+notified, when a subtask is notified and has not committed, and when it has committed and no later checkpoint is complete.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from headgate.connectors.spark.sink import PythonDataSink
 from headgate.connectors.spark.source import PythonDataSource
 from headgate.driver.checkpoints import CheckpointService
 from headgate.records.types import as_type
-from headgate.testing.kills import Deadly, Tickets
+from headgate.testing.kills import KillingSink, KillPoints
 
 COUNT, KILLS, RATE = 1_000_000, 20, 22_000
 PAIR = "id bigint, word string"
-MOMENTS = ("random", "before-notification", "before-commit", "after-commit")
+POINTS = ("random", "before-notification", "before-commit", "after-commit")
 
 Make = Callable[[StreamExecutionEnvironment, str], DataStream]
 
@@ -58,34 +58,34 @@ Make = Callable[[StreamExecutionEnvironment, str], DataStream]
 # --- kills ------------------------------------------------------------------------------------------------------------
 
 
-def watch_notifications(tickets: Tickets) -> None:
-    """From now on: with a ticket, a worker dies when a checkpoint is complete and before anybody hears of it."""
+def watch_notifications(points: KillPoints) -> None:
+    """Add the point between the completion of a checkpoint and its notification."""
     notify = CheckpointService._notify_complete  # noqa: SLF001
 
-    def deadly(self: CheckpointService, do: Any) -> None:
-        tickets.kill_one("before-notification")
+    def killing(self: CheckpointService, do: Any) -> None:
+        points.kill_worker("before-notification")
         notify(self, do)
 
-    CheckpointService._notify_complete = deadly  # type: ignore[method-assign]  # noqa: SLF001
+    CheckpointService._notify_complete = killing  # type: ignore[method-assign]  # noqa: SLF001
 
 
-def kill(client: JobClient, tickets: Tickets) -> dict[str, int]:
-    """Kill worker after worker, at one moment after the other; how many died at which."""
-    job, done = client.job, dict.fromkeys(MOMENTS, 0)
-    for _, moment in zip(range(KILLS), cycle(MOMENTS), strict=False):
+def kill(client: JobClient, points: KillPoints) -> dict[str, int]:
+    """Kill worker after worker, at one point after the other; the number of kills at each."""
+    job, done = client.job, dict.fromkeys(POINTS, 0)
+    for _, point in zip(range(KILLS), cycle(POINTS), strict=False):
         if not job.wait_running(120):
             break
         time.sleep(0.4)
         before = job.restarts
         try:
-            if moment == "random":
+            if point == "random":
                 kill_worker(client)
             else:
-                tickets.issue(moment)
+                points.arm(point)
         except (LookupError, ProcessLookupError):
             continue
-        wait_until(lambda before=before: job.restarts > before or job.status.is_terminal, 60, moment)
-        done[moment] += job.restarts > before
+        wait_until(lambda before=before: job.restarts > before or job.status.is_terminal, 60, point)
+        done[point] += job.restarts > before
     return done
 
 
@@ -94,21 +94,21 @@ def judged(ids: np.ndarray[Any, Any], count: int, kills: dict[str, int], seconds
     times = np.bincount(ids.astype(np.int64), minlength=count)
     lost, repeated = int((times[:count] == 0).sum()), int(np.maximum(times - 1, 0).sum())
     ok = lost == repeated == 0 and sum(kills.values()) == KILLS and len(times) == count
-    shown = ", ".join(f"{number} {moment}" for moment, number in kills.items())
+    shown = ", ".join(f"{number} {point}" for point, number in kills.items())
     return Outcome(ok, f"{len(ids):,} records, {lost} lost, {repeated} repeated; kills: {shown}; {seconds:.0f} s")
 
 
 def run(make: Make, sink: Callable[[str], Sink[Any]], read: Callable[[str], np.ndarray[Any, Any]]) -> Outcome:
     """A job under kills, and what is there at its end."""
     with tempfile.TemporaryDirectory(prefix="headgate-once-", ignore_cleanup_errors=True) as directory:
-        tickets = Tickets(f"{directory}/tickets")
-        watch_notifications(tickets)
+        points = KillPoints(f"{directory}/points")
+        watch_notifications(points)
         env = checkpointed(2, {"headgate.spark.reserved-slots": "2"}, directory)
-        make(env, directory).sink_to(Deadly(sink(directory), tickets))
+        make(env, directory).sink_to(KillingSink(sink(directory), points))
         started = time.monotonic()
         client = env.execute_async("once")
         kills: list[dict[str, int]] = []
-        killer = threading.Thread(target=lambda: kills.append(kill(client, tickets)), daemon=True)
+        killer = threading.Thread(target=lambda: kills.append(kill(client, points)), daemon=True)
         killer.start()
         if make is simple_source:  # it never ends by itself
             killer.join(600)

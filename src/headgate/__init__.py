@@ -7,6 +7,7 @@
 """
 
 from headgate.api.checkpoint_config import CheckpointConfig, CheckpointingMode, ExternalizedCheckpointRetention
+from headgate.api.durable import durable
 from headgate.api.functions import (
     AggregateFunction,
     BroadcastProcessFunction,
@@ -30,17 +31,25 @@ from headgate.api.functions import (
     SinkFunction,
     SourceFunction,
 )
+from headgate.api.sink import (
+    CommitRequest,
+    Committer,
+    Epoch,
+    EpochCommitter,
+    EpochContext,
+    Sink,
+    SinkWriter,
+    WriterContext,
+)
+from headgate.api.sources import DynamicSource, ReaderContext, Source, SourceReader, SplitEnumerator
 from headgate.api.state_backends import (
     EmbeddedRocksDBStateBackend,
-    FsStateBackend,
     HashMapStateBackend,
-    MemoryStateBackend,
-    RocksDBStateBackend,
     StateBackend,
 )
 from headgate.api.stream import ConnectedStreams, DataStream, KeyedStream
+from headgate.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from headgate.config import Configuration
-from headgate.driver.job import JobStatus
 from headgate.driver.session import spark_conf
 from headgate.environment import JobClient, JobExecutionResult, StreamExecutionEnvironment
 from headgate.errors import (
@@ -58,7 +67,11 @@ from headgate.errors import (
     WorkerLost,
 )
 from headgate.job.restart import RestartStrategies
+from headgate.job.status import JobStatus
+from headgate.records.batch import Batch
 from headgate.records.types import Row, TypeInformation, Types
+from headgate.savepoints.reader import StateSnapshotReader
+from headgate.savepoints.writer import SavepointWriter
 from headgate.state.api import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -68,12 +81,11 @@ from headgate.state.api import (
     MapStateDescriptor,
     ReducingState,
     ReducingStateDescriptor,
-    StateTtlConfig,
-    Time,
     ValueState,
     ValueStateDescriptor,
 )
 from headgate.state.timers import TimeDomain
+from headgate.state.ttl_config import StateTtlConfig, Time
 
 __version__ = "0.1.0"
 
@@ -81,6 +93,7 @@ __all__ = [
     "AggregateFunction",
     "AggregatingState",
     "AggregatingStateDescriptor",
+    "Batch",
     "BroadcastProcessFunction",
     "CheckpointConfig",
     "CheckpointedFunction",
@@ -88,15 +101,20 @@ __all__ = [
     "CoFlatMapFunction",
     "CoMapFunction",
     "CoProcessFunction",
+    "CommitRequest",
+    "Committer",
     "ConfigError",
     "Configuration",
     "ConnectedStreams",
     "DataStream",
+    "DynamicSource",
     "EmbeddedRocksDBStateBackend",
+    "Epoch",
+    "EpochCommitter",
+    "EpochContext",
     "ExternalizedCheckpointRetention",
     "FilterFunction",
     "FlatMapFunction",
-    "FsStateBackend",
     "Function",
     "GraphError",
     "HashMapStateBackend",
@@ -118,32 +136,41 @@ __all__ = [
     "MapFunction",
     "MapState",
     "MapStateDescriptor",
-    "MemoryStateBackend",
     "NotEnoughSlots",
     "OutputTag",
     "Partitioner",
     "ProcessFunction",
+    "ReaderContext",
     "ReduceFunction",
     "ReducingState",
     "ReducingStateDescriptor",
     "RestartStrategies",
-    "RocksDBStateBackend",
     "Row",
     "RuntimeContext",
+    "SavepointWriter",
+    "Sink",
     "SinkFunction",
+    "SinkWriter",
+    "Source",
     "SourceFunction",
+    "SourceReader",
+    "SplitEnumerator",
     "StateBackend",
     "StateMigrationError",
+    "StateSnapshotReader",
     "StateTtlConfig",
     "StorageError",
     "StreamExecutionEnvironment",
     "Time",
     "TimeDomain",
+    "TwoPhaseCommitSinkFunction",
     "TypeInformation",
     "Types",
     "UserCodeError",
     "ValueState",
     "ValueStateDescriptor",
     "WorkerLost",
+    "WriterContext",
+    "durable",
     "spark_conf",
 ]

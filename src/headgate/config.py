@@ -1,12 +1,13 @@
 """Every option of Headgate in one table, and the configuration that holds their values.
 
-An option is found under Flink's key where Flink has it; keys of our own start with `headgate.`. A value comes from one
-of four places, the first that has it wins:
+Keys are Flink's where Flink has the option; keys of our own start with `headgate.`. Inside this package an option is
+named by its constant. A value comes from one of four places, the first that has it wins:
 
     code (env or Configuration)  >  -D key=value  >  headgate.yaml  >  default
 
 Durations are whole milliseconds and memory sizes are bytes once they are read; in text they carry a unit ("10 min",
-"256 kb"). Keys that start with `spark.` go to Spark as they are, keys that start with `user.` belong to the program.
+"256 kb"). Keys that start with `spark.` go to Spark as they are, keys that start with `user.` belong to the program. A
+configuration holds any key, as Flink's does; `execute` calls `check`, which refuses keys that are not known.
 """
 
 from __future__ import annotations
@@ -18,24 +19,246 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, overload
+from typing import Any, Final, Generic, TypeVar, overload
 
 from headgate.errors import ConfigError
-from headgate.options import *  # noqa: F403 - options are asked for as config.PARALLELISM, beside Configuration
-from headgate.options import CURRENT_KEY, DAY, HOUR, KB, MB, MINUTE, OPTIONS, SECOND, Kind, Option, T
 
+T = TypeVar("T")
 Value = bool | int | float | str
 
+SECOND: Final = 1000
+MINUTE: Final = 60 * SECOND
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+KB: Final = 1024
+MB: Final = 1024 * KB
 
-class Origin(enum.Enum):
-    """Where a value came from, strongest first."""
+# --- The table --------------------------------------------------------------------------------------------------------
 
-    CODE = "code"
-    COMMAND_LINE = "-D"
-    FILE = "headgate.yaml"
-    DEFAULT = "default"
+
+class OptionKind(enum.Enum):
+    """How the text of an option is read; the value is the word the documentation uses."""
+
+    BOOL = "bool"
+    INT = "int"
+    FLOAT = "float"
+    STRING = "string"
+    DURATION = "duration"
+    MEMORY = "memory"
+    ENUM = "enum"
+
+
+@dataclass(frozen=True)
+class Option(Generic[T]):
+    """One row of the table: key, kind, default (None = unset), one sentence, and the keys it had before.
+
+    An option that is not set has the value of its `fallback`, if that one is set.
+    """
+
+    key: str
+    kind: OptionKind
+    default: T
+    doc: str
+    older_keys: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    minimum: int | None = None
+    fallback: str | None = None
+
+
+OPTIONS: Final[dict[str, Option[Any]]] = {}
+CURRENT_KEY: Final[dict[str, str]] = {}  # older key -> key
+
+
+def _add(option: Option[T]) -> Option[T]:
+    for key in (option.key, *option.older_keys):
+        assert key not in OPTIONS, key
+        assert key not in CURRENT_KEY, key
+    OPTIONS[option.key] = option
+    CURRENT_KEY.update(dict.fromkeys(option.older_keys, option.key))
+    return option
+
+
+def _flag(key: str, doc: str, *older_keys: str, default: bool = False) -> Option[bool]:
+    return _add(Option(key, OptionKind.BOOL, default, doc, older_keys))
+
+
+def _count(key: str, default: int, doc: str, *older_keys: str, minimum: int = 0) -> Option[int]:
+    return _add(Option(key, OptionKind.INT, default, doc, older_keys, minimum=minimum))
+
+
+def _duration(key: str, default: int, doc: str, *older_keys: str, minimum: int = 0) -> Option[int]:
+    return _add(Option(key, OptionKind.DURATION, default, doc, older_keys, minimum=minimum))
+
+
+def _interval(key: str, doc: str, minimum: int = 1) -> Option[int | None]:
+    return _add(Option[int | None](key, OptionKind.DURATION, None, doc, minimum=minimum))
+
+
+def _memory(key: str, default: int, doc: str, *older_keys: str, minimum: int = 0) -> Option[int]:
+    return _add(Option(key, OptionKind.MEMORY, default, doc, older_keys, minimum=minimum))
+
+
+def _text(key: str, doc: str, *older_keys: str) -> Option[str | None]:
+    return _add(Option[str | None](key, OptionKind.STRING, None, doc, older_keys))
+
+
+def _choice(key: str, default: str, choices: str, doc: str, *older_keys: str) -> Option[str]:
+    return _add(Option(key, OptionKind.ENUM, default, doc, older_keys, tuple(choices.split("|"))))
+
+
+def _choice_or_none(key: str, choices: str, doc: str, *older_keys: str) -> Option[str | None]:
+    return _add(Option[str | None](key, OptionKind.ENUM, None, doc, older_keys, tuple(choices.split("|"))))
+
+
+# fmt: off
+
+# --- The job ----------------------------------------------------------------------------------------------------------
+PARALLELISM = _count("parallelism.default", 1, "Parallelism of operators that set none.", minimum=1)
+JOB_NAME = _text("pipeline.name", "Name of the job; execute(name) overrides it.")
+MAX_PARALLELISM = _count("pipeline.max-parallelism", -1, "Number of key groups of operators that set none; -1 derives it from the parallelism.", minimum=-1)
+AUTO_GENERATE_UIDS = _flag("pipeline.auto-generate-uids", "Derive an id from the graph for operators without uid; false makes a missing uid an error.", default=True)
+CHAINING = _flag("pipeline.operator-chaining.enabled", "Run neighbouring operators in one task where no shuffle is between them.", "pipeline.operator-chaining", default=True)
+OBJECT_REUSE = _flag("pipeline.object-reuse", "Hand mutable state values out without copying; the program promises not to keep them.")
+BUFFER_TIMEOUT = _duration("execution.buffer-timeout", 100, "A buffer leaves after this time even if it is not full; 0 after every record, -1 only when full.", "execution.buffer-timeout.interval", minimum=-1)
+
+# --- Runtime ----------------------------------------------------------------------------------------------------------
+BUFFER_SIZE = _memory("headgate.buffer.size", 256 * KB, "A buffer leaves when it holds this much.", minimum=1)
+INPUT_QUEUE_SIZE = _memory("headgate.input.queue-size", 8 * MB, "Input a subtask reads ahead before it holds its writers back.", minimum=1)
+SLICE_TARGET = _duration("headgate.slice.target", 10, "A subtask turns to timers and control messages at least this often.", minimum=1)
+CONTROL_HOST = _text("headgate.control.host", "Address that workers use to reach the driver; unset: loopback for local masters, else spark.driver.host.")
+CONTROL_PORT = _count("headgate.control.port", 0, "Port of the driver's control service; 0 takes any free one.")
+CONTROL_TIMEOUT = _duration("headgate.control.timeout", 20 * SECOND, "A worker that has not heard from the driver for so long stops itself.", minimum=1)
+SLOTS_TIMEOUT = _duration("headgate.slots.timeout", 30 * SECOND, "How long a job waits for enough free Spark slots before it fails.")
+RESERVED_SLOTS = _count("headgate.spark.reserved-slots", 0, "Spark slots that the job must leave free for other jobs of the session.")
+SPARK_MASTER = _text("headgate.spark.master", "Spark master for a session that Headgate starts itself, for example local[4].")
+PRINT_MAX_LINES = _count("headgate.print.max-lines-per-second", 10_000, "print() drops lines beyond this rate per job and says how many.", minimum=1)
+COLLECT_MAX_UNCONFIRMED = _count("headgate.collect.max-unconfirmed", 64, "Batches of collected results on their way to the driver, per subtask.", minimum=1)
+
+LOG_FORMAT = _choice("headgate.log.format", "text", "text|json", "How log records are written to the driver's stderr: lines of text or of JSON.")
+LOG_LEVEL = _choice("headgate.log.level", "INFO", "DEBUG|INFO|WARNING|ERROR", "The least level of log records on the driver's stderr; set by --verbose and --quiet.")
+
+# --- Restart ----------------------------------------------------------------------------------------------------------
+RESTART_TYPE = _choice_or_none("restart-strategy.type", "none|disable|off|fixed-delay|exponential-delay|failure-rate", "What to do when the job fails; unset: none without checkpointing, exponential-delay with it.", "restart-strategy")
+FIXED_DELAY_ATTEMPTS = _count("restart-strategy.fixed-delay.attempts", 1, "Restarts before the job is given up.")
+FIXED_DELAY_DELAY = _duration("restart-strategy.fixed-delay.delay", 1 * SECOND, "Pause before each restart.")
+EXPONENTIAL_INITIAL_BACKOFF = _duration("restart-strategy.exponential-delay.initial-backoff", 1 * SECOND, "Pause before the first restart.", minimum=1)
+EXPONENTIAL_MAX_BACKOFF = _duration("restart-strategy.exponential-delay.max-backoff", 1 * MINUTE, "Longest pause before a restart.", minimum=1)
+EXPONENTIAL_MULTIPLIER = _add(Option("restart-strategy.exponential-delay.backoff-multiplier", OptionKind.FLOAT, 1.5, "The pause grows by this factor with each failure; must be greater than 1.", minimum=1))
+EXPONENTIAL_RESET_THRESHOLD = _duration("restart-strategy.exponential-delay.reset-backoff-threshold", 1 * HOUR, "The pause is reset after the job ran this long without a failure.", minimum=1)
+EXPONENTIAL_JITTER = _add(Option("restart-strategy.exponential-delay.jitter-factor", OptionKind.FLOAT, 0.1, "Random part of the pause, 0 to 1, so that jobs do not restart in step.", minimum=0))
+EXPONENTIAL_ATTEMPTS = _add(Option[int | None]("restart-strategy.exponential-delay.attempts-before-reset-backoff", OptionKind.INT, None, "Restarts before the job is given up, counted from the last reset; unset: no limit.", minimum=1))
+FAILURE_RATE_MAX_FAILURES = _count("restart-strategy.failure-rate.max-failures-per-interval", 1, "Failures within the interval that are still followed by a restart.", minimum=1)
+FAILURE_RATE_INTERVAL = _duration("restart-strategy.failure-rate.failure-rate-interval", 1 * MINUTE, "Length of the interval.", minimum=1)
+FAILURE_RATE_DELAY = _duration("restart-strategy.failure-rate.delay", 1 * SECOND, "Pause before each restart.")
+
+# --- Checkpoints ------------------------------------------------------------------------------------------------------
+CHECKPOINT_INTERVAL = _interval("execution.checkpointing.interval", "Time between two checkpoints; unset: no periodic checkpoints.")
+CHECKPOINT_INTERVAL_BACKLOG = _interval("execution.checkpointing.interval-during-backlog", "Interval while a source reads records from before it started; unset: the interval above, 0: no checkpoints meanwhile.", minimum=0)
+CHECKPOINT_MODE = _choice("execution.checkpointing.mode", "EXACTLY_ONCE", "EXACTLY_ONCE|AT_LEAST_ONCE", "Whether barriers are aligned (exactly once) or only counted.")
+CHECKPOINT_TIMEOUT = _duration("execution.checkpointing.timeout", 10 * MINUTE, "A checkpoint that takes longer is aborted.", minimum=1)
+CHECKPOINT_MIN_PAUSE = _duration("execution.checkpointing.min-pause", 0, "Time between the end of one checkpoint and the start of the next.")
+CHECKPOINT_MAX_CONCURRENT = _count("execution.checkpointing.max-concurrent-checkpoints", 1, "Checkpoints under way at the same time.", minimum=1)
+CHECKPOINT_TOLERABLE_FAILURES = _count("execution.checkpointing.tolerable-failed-checkpoints", 0, "Checkpoints that may fail in a row before the job does.")
+CHECKPOINT_RETENTION = _choice("execution.checkpointing.externalized-checkpoint-retention", "NO_EXTERNALIZED_CHECKPOINTS", "NO_EXTERNALIZED_CHECKPOINTS|RETAIN_ON_CANCELLATION|DELETE_ON_CANCELLATION", "Whether checkpoints outlive the job.")
+CHECKPOINT_NUM_RETAINED = _count("execution.checkpointing.num-retained", 1, "Completed checkpoints to keep; below 1 counts as 1.", "state.checkpoints.num-retained", minimum=-1)
+CHECKPOINT_STORAGE = _choice_or_none("execution.checkpointing.storage", "jobmanager|filesystem", "Where checkpoints live: in the driver or in files; unset: files if a directory is set.", "state.checkpoint-storage")
+CHECKPOINT_DIR = _text("execution.checkpointing.dir", "Directory (any fsspec URL) for checkpoints.", "state.checkpoints.dir")
+SAVEPOINT_DIR = _text("execution.checkpointing.savepoint-dir", "Default directory for savepoints.", "state.savepoints.dir")
+CHECKPOINT_CREATE_SUBDIR = _flag("execution.checkpointing.create-subdir", "Give each job its own directory below the checkpoint directory.", "state.checkpoints.create-subdir", default=True)
+CHECKPOINT_INLINE_THRESHOLD = _memory("execution.checkpointing.data-inline-threshold", 20 * KB, "State smaller than this is stored inside the metadata.", "state.storage.fs.memory-threshold")
+CHECKPOINT_WRITE_BUFFER = _memory("execution.checkpointing.write-buffer-size", 4096, "Write buffer of checkpoint files.", "state.storage.fs.write-buffer-size", minimum=1)
+CHECKPOINT_INCREMENTAL = _flag("execution.checkpointing.incremental", "Store only what changed since the last checkpoint.", "state.backend.incremental")
+UNALIGNED = _flag("execution.checkpointing.unaligned.enabled", "Let barriers overtake data; the data overtaken becomes part of the checkpoint.", "execution.checkpointing.unaligned")
+UNALIGNED_FORCED = _flag("execution.checkpointing.unaligned.forced", "Allow unaligned checkpoints also in jobs with partition_custom().")
+ALIGNED_TIMEOUT = _duration("execution.checkpointing.aligned-checkpoint-timeout", 0, "An alignment that takes longer turns unaligned; 0 starts unaligned.", "execution.checkpointing.alignment-timeout")
+CHECKPOINT_AFTER_FINISH = _flag("execution.checkpointing.checkpoints-after-tasks-finish", "Go on taking checkpoints when some tasks have finished.", "execution.checkpointing.checkpoints-after-tasks-finish.enabled", default=True)
+LOCAL_BACKUP = _add(Option("execution.checkpointing.local-backup.enabled", OptionKind.BOOL, False, "Keep a copy of the newest state on the worker; unset: as execution.state-recovery.from-local.", fallback="execution.state-recovery.from-local"))
+LOCAL_BACKUP_DIRS = _text("execution.checkpointing.local-backup.dirs", "Directories for local copies, separated by commas.", "taskmanager.state.local.root-dirs")
+
+# --- Recovery ---------------------------------------------------------------------------------------------------------
+DRY_RUN = _flag("headgate.dry-run", "List what would become of the state that execution.state-recovery.path names, and start nothing.")
+RECOVERY_FROM_LOCAL = _flag("execution.state-recovery.from-local", "Restore from local copies where they are still there.", "state.backend.local-recovery")
+RECOVERY_PATH = _text("execution.state-recovery.path", "Checkpoint or savepoint to start from.", "execution.savepoint.path")
+RESUME = _flag("headgate.resume", "Continue the newest job of this name in the checkpoint directory; set by --resume.")
+ALIGNMENT_MEMORY = _memory("headgate.alignment.memory", 16 * MB, "Rows behind blocked channels that a subtask keeps in memory; the rest goes to io.tmp.dirs.")
+ALIGNMENT_SOFT = _memory("headgate.alignment.spill.soft", 64 * MB, "A blocked channel that has spilled so much gets its writer held until it is unblocked.")
+ALIGNMENT_LIMIT = _memory("headgate.alignment.spill.max", 1024 * MB, "More than this behind the blocked channels of a subtask: the checkpoint is declined.")
+FULL_MAX_SIZE = _add(Option[int | None]("headgate.full-checkpoint.max-size", OptionKind.MEMORY, None, "A full checkpoint follows an incremental one whose full size is larger; unset: never.", minimum=1))
+FULL_MAX_FILES = _add(Option[int | None]("headgate.full-checkpoint.max-files", OptionKind.INT, None, "A full checkpoint follows one that needs more shared files; unset: never.", minimum=1))
+FULL_MAX_FILES_PER_OPERATOR = _add(Option[int | None]("headgate.full-checkpoint.max-files-per-operator", OptionKind.INT, None, "A full checkpoint follows one that needs more shared files for one operator; unset: never.", minimum=1))
+FULL_MAX_CHAIN = _add(Option[int | None]("headgate.full-checkpoint.max-chain-length", OptionKind.INT, None, "A full checkpoint follows one that builds on more checkpoints; unset: never.", minimum=1))
+FULL_COOLDOWN = _duration("headgate.full-checkpoint.cooldown", HOUR, "Time between a full checkpoint and the next one that a limit asks for.")
+FULL_RETRY = _duration("headgate.full-checkpoint.retry", MINUTE, "A full checkpoint that failed is tried again after this time, then after twice as long, up to the cooldown.", minimum=1)
+FULL_CRON = _text("headgate.full-checkpoint.cron", "When to take a full checkpoint, in the driver's local time, as minute hour day month weekday: '0 3 * * *' is every night at 3.")
+STEP_BACK = _flag("headgate.recovery.step-back", "Start from an older retained checkpoint when the newest is damaged; false: refuse.", default=True)
+ALLOW_REPEATED_OUTPUT = _flag("headgate.recovery.allow-repeated-output", "Step back over a damaged checkpoint even if a two-phase sink may have committed with it: its output is written again.")
+RESUME_PREFERS_CHECKPOINT = _flag("headgate.resume.prefer-checkpoint", "Let --resume take the newest checkpoint though the job was stopped with a savepoint that is newer: its output since then comes again.")
+RECOVERY_CLAIM_MODE = _choice("execution.state-recovery.claim-mode", "NO_CLAIM", "NO_CLAIM|CLAIM|LEGACY", "Who owns the files of the snapshot the job starts from.", "execution.savepoint-restore-mode")
+RECOVERY_IGNORE_UNCLAIMED = _flag("execution.state-recovery.ignore-unclaimed-state", "Drop state that belongs to no operator of the program.", "execution.savepoint.ignore-unclaimed-state")
+RECOVERY_WITHOUT_CHANNEL_STATE = _count("execution.state-recovery.without-channel-state.checkpoint-id", -1, "Restore this checkpoint without its in-flight data, which is lost; -1: none.", "execution.checkpointing.recover-without-channel-state.checkpoint-id", minimum=-1)
+
+# --- State ------------------------------------------------------------------------------------------------------------
+ASYNC_SNAPSHOTS = _flag("state.backend.async", "Write snapshots while records go on; false: the subtask waits until its part is written.", default=True)
+STATE_BACKEND = _choice("state.backend.type", "hashmap", "hashmap|rocksdb", "Where keyed state lives while the job runs.", "state.backend")
+ROCKSDB_TTL_QUERY_ENTRIES = _count("state.backend.rocksdb.compaction.filter.query-time-after-num-entries", 1000, "Rows that the removal of expired state checks between two looks at the clock.", minimum=1)
+ROCKSDB_TTL_COMPACTION = _duration("state.backend.rocksdb.compaction.filter.periodic-compaction-time", 30 * DAY, "RocksDB rewrites a file of state with a time to live that is older than this, which frees the space of removed rows; 0: never.")
+
+IO_TMP_DIRS = _text("io.tmp.dirs", "Directory on each worker for working files of state; unset: the system's temporary directory.")
+ROCKSDB_MEMORY = _memory("state.backend.rocksdb.memory.fixed-per-slot", 64 * MB, "Memory that RocksDB may use in one worker: block cache and write buffers together.", minimum=1)
+TTL_MIGRATION = _flag("headgate.state.ttl-migration.enabled", "Let a state's time to live be switched on or off at a restore; false: that is an error.")
+
+# --- Output and operations --------------------------------------------------------------------------------------------
+COMMITTER_RETRIES = _count("sink.committer.retries", 10, "Times a sink's commit is tried again before the job fails.")
+CHECKPOINT_HISTORY = _count("web.checkpoints.history", 10, "Checkpoints that REST and dashboard remember.")
+REST_ENABLED = _flag("headgate.rest.enabled", "Serve REST on the driver.", default=True)
+REST_ADDRESS = _add(Option("rest.address", OptionKind.STRING, "127.0.0.1", "Address that REST listens on; beyond loopback a token is needed.", ("rest.bind-address",)))
+REST_PORT = _count("rest.port", 8081, "Port of REST; if it is taken, the next free one. 0 takes any.", "rest.bind-port")
+REST_TOKEN = _text("headgate.rest.token", "What requests must carry as 'Authorization: Bearer ...'; hidden wherever options are shown.")
+REST_STORE_DURATION = _duration("rest.async.store-duration", 5 * MINUTE, "How long the result of a triggered operation can be asked for.")
+# fmt: on
+
+# --- Keys of Flink that are not options here --------------------------------------------------------------------------
+
+_FOREIGN: Final[tuple[tuple[str, tuple[str, ...] | None, str], ...]] = (
+    # prefix of keys; the values that change nothing (None: any), which are accepted with a warning; what to use
+    ("taskmanager.", None, "Spark runs the workers; spark.executor.* sizes them"),
+    ("jobmanager.", None, "the driver is the program itself; spark.driver.* sizes it"),
+    ("high-availability.", None, "start the program again with headgate run --resume"),
+    ("metrics.", None, "statistics of checkpoints are in REST"),
+    ("env.", None, "Spark starts the processes"),
+    ("classloader.", None, "there are no Java classes to load"),
+    ("pipeline.jars", None, "connectors need no jars"),
+    ("pipeline.classpaths", None, "connectors need no jars"),
+    ("pipeline.auto-watermark-interval", None, "there are no watermarks"),
+    ("python.fn-execution.", None, "batches follow headgate.buffer.size and execution.buffer-timeout"),
+    ("python.execution-mode", None, "Python runs in Spark's workers"),
+    ("execution.target", None, "headgate.spark.master names the cluster"),
+    ("execution.attached", None, "execute waits for the job, execute_async does not"),
+    ("execution.runtime-mode", ("streaming", "automatic"), "Headgate always streams; use Spark for batch jobs"),
+    ("execution.checkpointing.cleaner.parallel-mode", None, "files are deleted in the background"),
+    ("execution.checkpointing.file-merging.", None, "a subtask packs its state into one file for each checkpoint already"),
+    ("execution.checkpointing.unaligned.max-subtasks-per-channel-state-file", None, "in-flight data is stored with the state of its subtask"),
+    ("execution.checkpointing.unaligned.recover-output-on-downstream.enabled", None, "in-flight data is always restored by its reader"),
+    ("execution.checkpointing.unaligned.interruptible-timers.enabled", None, "barriers are handled between two batches of timers"),
+    ("execution.checkpointing.during-recovery.enabled", None, "checkpoints are always taken while in-flight data is restored"),
+    ("execution.checkpointing.sync-phase-timeout", ("0", "0 ms", "0 s"), "execution.checkpointing.timeout limits a checkpoint as a whole"),
+    ("state.backend.rocksdb.", None, "RocksDB's other options are fixed; state.backend.rocksdb.memory.fixed-per-slot sets its memory"),
+    ("state.backend.changelog.", ("false",), "execution.checkpointing.incremental makes checkpoints short"),
+    ("state.changelog.enabled", ("false",), "execution.checkpointing.incremental makes checkpoints short"),
+    ("state.changelog.", None, "there is no changelog"),
+    ("pipeline.sources.pause-until-first-checkpoint", ("false",), "sources are not held back"),
+    ("python.files", (), "call env.add_python_file(path)"),
+    ("python.requirements", (), "install packages on the workers, or ship them by spark.archives"),
+    ("python.archives", (), "use spark.archives"),
+    ("python.executable", (), "use spark.pyspark.python"),
+    ("python.client.executable", (), "use spark.pyspark.driver.python"),
+    ("table.", (), "there is no Table API; use Spark's DataFrames"),
+    ("security.", (), "headgate.rest.token protects REST; the control service is secured by itself"),
+    ("s3.", (), "s3fs reads credentials and endpoints from AWS's environment variables and files"),
+)  # fmt: skip
 
 
 # --- Text <-> value ---------------------------------------------------------------------------------------------------
@@ -56,22 +279,18 @@ _BYTES: Final[dict[str, int]] = {
     **dict.fromkeys(("g", "gb", "gibibytes"), 1024 * MB),
     **dict.fromkeys(("t", "tb", "tebibytes"), 1024 * 1024 * MB),
 }
-_EXPECTED: Final[dict[Kind, tuple[str, str]]] = {
-    Kind.BOOL: ("true or false", "true"),
-    Kind.INT: ("a whole number", "4"),
-    Kind.FLOAT: ("a number", "1.5"),
-    Kind.STRING: ("a non-empty text", "name"),
-    Kind.DURATION: ("a duration of whole milliseconds (ms, s, min, h, d)", "10 s"),
-    Kind.MEMORY: ("a memory size (b, kb, mb, gb, tb)", "64 mb"),
+_EXPECTED: Final[dict[OptionKind, tuple[str, str]]] = {
+    OptionKind.BOOL: ("true or false", "true"),
+    OptionKind.INT: ("a whole number", "4"),
+    OptionKind.FLOAT: ("a number", "1.5"),
+    OptionKind.STRING: ("a non-empty text", "name"),
+    OptionKind.DURATION: ("a duration of whole milliseconds (ms, s, min, h, d)", "10 s"),
+    OptionKind.MEMORY: ("a memory size (b, kb, mb, gb, tb)", "64 mb"),
 }
 
 
 def default_text(option: Option[Any]) -> str:
-    """The default as a user would write it; "(none)" where there is none.
-
-    >>> default_text(BUFFER_SIZE)
-    '256 kb'
-    """
+    """The default as a user would write it; "(none)" where there is none."""
     return "(none)" if option.default is None else format_value(option, option.default)
 
 
@@ -94,9 +313,9 @@ def format_value(option: Option[Any], value: Value) -> str:
     >>> format_value(CHECKPOINT_TIMEOUT, 600_000), format_value(BUFFER_SIZE, 65536), format_value(CHAINING, True)
     ('10 min', '64 kb', 'true')
     """
-    if option.kind is Kind.DURATION and isinstance(value, int):
+    if option.kind is OptionKind.DURATION and isinstance(value, int):
         return _in_largest_unit(value, {"d": DAY, "h": HOUR, "min": MINUTE, "s": SECOND, "ms": 1})
-    if option.kind is Kind.MEMORY and isinstance(value, int):
+    if option.kind is OptionKind.MEMORY and isinstance(value, int):
         return _in_largest_unit(value, {"gb": 1024 * MB, "mb": MB, "kb": KB, "bytes": 1})
     return _as_text(value)
 
@@ -104,15 +323,15 @@ def format_value(option: Option[Any], value: Value) -> str:
 def _read(option: Option[Any], value: object) -> Value | None:
     """Give the value, or None where it cannot be read as the option's kind."""
     match option.kind:
-        case Kind.BOOL:
+        case OptionKind.BOOL:
             return value if isinstance(value, bool) else {"true": True, "false": False}.get(str(value).lower())
-        case Kind.INT:
+        case OptionKind.INT:
             return _read_quantity(value, {"": 1})
-        case Kind.FLOAT:
+        case OptionKind.FLOAT:
             return _read_float(value)
-        case Kind.STRING:
+        case OptionKind.STRING:
             return str(os.fspath(value)) if isinstance(value, str | os.PathLike) and value else None
-        case Kind.DURATION:
+        case OptionKind.DURATION:
             micros = (
                 value // timedelta(microseconds=1)
                 if isinstance(value, timedelta)
@@ -120,9 +339,9 @@ def _read(option: Option[Any], value: object) -> Value | None:
             )
             # Rounding would turn "500 us" into 0, which often means "never": refuse instead.
             return None if micros is None or micros % 1000 else micros // 1000
-        case Kind.MEMORY:
+        case OptionKind.MEMORY:
             return _read_quantity(value, _BYTES)
-        case Kind.ENUM:
+        case OptionKind.ENUM:
             return {choice.lower(): choice for choice in option.choices}.get(str(value).lower())
 
 
@@ -146,7 +365,7 @@ def _read_float(value: object) -> float | None:
 
 
 def _bad_value(option: Option[Any], value: object) -> str:
-    if option.kind is Kind.ENUM:
+    if option.kind is OptionKind.ENUM:
         expected, example = f"one of {', '.join(option.choices)}", option.default or option.choices[0]
     else:
         expected, example = _EXPECTED[option.kind]
@@ -164,42 +383,32 @@ def _as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+# --- The configuration ------------------------------------------------------------------------------------------------
+
 _SECRETS: Final = (".token", ".password", ".secret", ".secret-key")
 
 
-def _is_free(key: str) -> bool:
-    return key.startswith(("spark.", "user."))
+class Origin(enum.Enum):
+    """Where a value came from, strongest first."""
+
+    CODE = "code"
+    COMMAND_LINE = "-D"
+    FILE = "headgate.yaml"
+    DEFAULT = "default"
 
 
-def find_option(key: str) -> Option[Any]:
-    """Give the option of this key or older key; an unknown key is an error that names the closest one.
-
-    >>> find_option("state.checkpoints.dir").key
-    'execution.checkpointing.dir'
-    """
-    option = OPTIONS.get(CURRENT_KEY.get(key, key))
-    if option is not None:
-        return option
-    close = difflib.get_close_matches(key, [*OPTIONS, *CURRENT_KEY], n=1)
-    hint = f"; did you mean {CURRENT_KEY.get(close[0], close[0])!r}?" if close else ";"
-    raise ConfigError(
-        f"unknown option {key!r}{hint} `headgate options` lists all options; "
-        "keys of your own start with 'user.', keys for Spark with 'spark.'"
-    )
-
-
-# --- The configuration ------------------------------------------------------------------------------------------------
+Values = Mapping[str, object] | Mapping[Option[Any], object] | Mapping[str | Option[Any], object]
 
 
 class Configuration:
-    """Values of options, each with the place it came from. PyFlink's methods are here beside the typed `get`.
+    """Values of options, each with its origin; PyFlink's methods are here beside the typed `get`.
 
     >>> config = Configuration().set("parallelism.default", "4")
     >>> config.get(PARALLELISM), config.origin(PARALLELISM), config.get(BUFFER_TIMEOUT)
     (4, <Origin.CODE: 'code'>, 100)
     """
 
-    def __init__(self, other: Configuration | Mapping[str, object] | None = None) -> None:
+    def __init__(self, other: Configuration | Values | None = None) -> None:
         self._layers: dict[Origin, dict[str, Value]] = {o: {} for o in Origin if o is not Origin.DEFAULT}
         if isinstance(other, Configuration):
             self.add_all(other)
@@ -208,17 +417,14 @@ class Configuration:
                 self.set(key, value)
 
     def set(self, key: str | Option[Any], value: object, origin: Origin = Origin.CODE) -> Configuration:
-        """Set an option; the value may be a Python value or a text. Gives itself, for chaining.
+        """Set a key; the value may be a Python value or a text. Returns the configuration itself, for chaining.
 
         >>> Configuration().set("execution.checkpointing.interval", "10 s").to_dict()
         {'execution.checkpointing.interval': '10 s'}
         """
-        name = key.key if isinstance(key, Option) else key
-        if _is_free(name):
-            self._layers[origin][name] = _as_text(value)
-        else:
-            option = find_option(name)
-            self._layers[origin][option.key] = parse_value(option, value)
+        name = _name(key)
+        option = OPTIONS.get(name)
+        self._layers[origin][name] = _as_text(value) if option is None else parse_value(option, value)
         return self
 
     @overload
@@ -226,43 +432,64 @@ class Configuration:
     @overload
     def get(self, key: str) -> Any: ...
     def get(self, key: str | Option[Any]) -> Any:
-        """Give the value of an option, or its default; None for a `spark.` or `user.` key that is not set.
+        """The value of an option, or its default; None for any other key that is not set.
 
         >>> Configuration().get("execution.checkpointing.timeout")
         600000
         """
-        name = key.key if isinstance(key, Option) else key
-        value = self._lookup(name)
-        return value if value is not None or _is_free(name) else find_option(name).default
+        value = self._lookup(key)
+        option = OPTIONS.get(_name(key))
+        if value is not None or option is None:
+            return value
+        return option.default if option.fallback is None else self.get(option.fallback)
 
     def origin(self, key: str | Option[Any]) -> Origin:
-        """Tell where the value that `get` gives came from.
-
-        >>> Configuration().origin("parallelism.default")
-        <Origin.DEFAULT: 'default'>
-        """
-        name = self._name(key.key if isinstance(key, Option) else key)
+        """Where the value that `get` returns came from."""
+        name = _name(key)
         return next((origin for origin, layer in self._layers.items() if name in layer), Origin.DEFAULT)
 
+    def check(self) -> list[str]:
+        """Refuse keys that are neither options nor known to have no effect; the warnings about the latter.
+
+        >>> Configuration({"taskmanager.numberOfTaskSlots": 4}).check()
+        ["option 'taskmanager.numberOfTaskSlots' has no effect: Spark runs the workers; spark.executor.* sizes them"]
+        """
+        warnings = []
+        for key, value in sorted(self.to_dict().items()):
+            if key in OPTIONS or key.startswith(("spark.", "user.")):
+                continue
+            foreign = next(((values, text) for prefix, values, text in _FOREIGN if key.startswith(prefix)), None)
+            if foreign is None:
+                raise ConfigError(self._unknown(key))
+            harmless, text = foreign
+            if harmless is not None and value.lower() not in harmless:
+                raise ConfigError(f"option {key!r} with the value {value!r} is not supported: {text}")
+            warnings.append(f"option {key!r} has no effect: {text}")
+        return warnings
+
+    def _unknown(self, key: str) -> str:
+        close = difflib.get_close_matches(key, [*OPTIONS, *CURRENT_KEY], n=1)
+        hint = f"; did you mean {CURRENT_KEY.get(close[0], close[0])!r}?" if close else ";"
+        return (
+            f"unknown option {key!r} (from {self.origin(key).value}){hint} `headgate options` lists all options; "
+            "keys of your own start with 'user.', keys for Spark with 'spark.'"
+        )
+
     def changed(self) -> Iterator[tuple[str, str, Origin]]:
-        """Give key, value as text and origin of everything that is set and differs from its default, in key order.
+        """Key, value as text and origin of everything that is set and differs from its default, in key order.
 
         >>> list(Configuration({"parallelism.default": 2, "pipeline.object-reuse": False}).changed())
         [('parallelism.default', '2', <Origin.CODE: 'code'>)]
         """
-        for key, text in sorted(self.to_dict().items()):
-            if _is_free(key) or self.get(key) != OPTIONS[key].default:
-                yield key, "(hidden)" if key.endswith(_SECRETS) else text, self.origin(key)
+        for key, text in sorted(self._shown().items()):
+            if key not in OPTIONS or self.get(key) != OPTIONS[key].default:
+                yield key, text, self.origin(key)
 
     def spark_options(self) -> dict[str, str]:
-        """Give the options that belong to Spark.
-
-        >>> Configuration({"spark.executor.memory": "4g", "user.city": "Basel"}).spark_options()
-        {'spark.executor.memory': '4g'}
-        """
+        """The values whose keys start with `spark.`."""
         return {key: text for key, text in self.to_dict().items() if key.startswith("spark.")}
 
-    # PyFlink's spelling. `default_value` is given when the key is not set, whatever the option's own default is.
+    # PyFlink's spelling. A getter returns `default_value` when the key is not set, whatever the option's own default is.
 
     def set_string(self, key: str, value: str) -> Configuration:
         """Set an option from text, as `set` does."""
@@ -281,50 +508,46 @@ class Configuration:
         return self.set(key, value)
 
     def get_string(self, key: str, default_value: str) -> str:
-        """Give the value as text.
-
-        >>> Configuration({"headgate.buffer.size": 65536}).get_string("headgate.buffer.size", "")
-        '64 kb'
-        """
-        return self.to_dict().get(self._name(key), default_value)
+        """The value as text, with a unit where the option has one."""
+        return self.to_dict().get(_name(key), default_value)
 
     def get_integer(self, key: str, default_value: int) -> int:
-        """Give the value as int: milliseconds of a duration, bytes of a memory size."""
-        value = self._lookup(key)
-        return default_value if value is None else int(parse_value(Option(key, Kind.INT, 0, ""), value))
+        """The value as int: milliseconds of a duration, bytes of a memory size."""
+        return self._as(OptionKind.INT, key, default_value)
 
     def get_boolean(self, key: str, default_value: bool) -> bool:
-        """Give the value as bool."""
-        value = self._lookup(key)
-        return default_value if value is None else bool(parse_value(Option(key, Kind.BOOL, default_value, ""), value))
+        """The value as bool."""
+        return self._as(OptionKind.BOOL, key, default_value)
 
     def get_float(self, key: str, default_value: float) -> float:
-        """Give the value as float."""
+        """The value as float."""
+        return self._as(OptionKind.FLOAT, key, default_value)
+
+    def _as(self, kind: OptionKind, key: str, default_value: T) -> T:
         value = self._lookup(key)
-        return default_value if value is None else float(parse_value(Option(key, Kind.FLOAT, 0.0, ""), value))
+        return default_value if value is None else parse_value(Option(key, kind, default_value, ""), value)  # type: ignore[return-value]
 
     def contains_key(self, key: str) -> bool:
-        """Tell whether the key is set anywhere; a key that is not known is simply not set."""
-        name = CURRENT_KEY.get(key, key)
-        return any(name in layer for layer in self._layers.values())
+        """Whether the key is set anywhere."""
+        return self._lookup(key) is not None
 
     def key_set(self) -> AbstractSet[str]:
-        """Give the keys that are set."""
+        """The keys that are set."""
         return self.to_dict().keys()
 
-    def remove_config(self, key: str) -> bool:
-        """Take back what code has set; what -D or headgate.yaml say shows again. True if there was something."""
-        return self._layers[Origin.CODE].pop(self._name(key), None) is not None
+    def remove_config(self, key: str | Option[Any]) -> bool:
+        """Remove what code has set, so that -D and headgate.yaml apply again; whether there was something."""
+        return self._layers[Origin.CODE].pop(_name(key), None) is not None
 
     def add_all(self, other: Configuration, prefix: str = "") -> Configuration:
-        """Take over every value of `other`, each into the layer it has there; `prefix` goes before each key."""
+        """Copy every value of `other` with its origin; `prefix` goes before each key."""
         for origin, layer in other._layers.items():
             for key, value in layer.items():
                 self.set(prefix + key, value, origin)
         return self
 
     def to_dict(self) -> dict[str, str]:
-        """Give what is set as text, strongest layer first applied.
+        """All values that are set, as text.
 
         >>> Configuration({"execution.buffer-timeout": 0, "user.city": "Basel"}).to_dict()
         {'execution.buffer-timeout': '0 ms', 'user.city': 'Basel'}
@@ -332,13 +555,13 @@ class Configuration:
         merged: dict[str, Value] = {}
         for layer in reversed(self._layers.values()):
             merged.update(layer)
-        return {k: str(v) if _is_free(k) else format_value(OPTIONS[k], v) for k, v in merged.items()}
+        return {k: format_value(OPTIONS[k], v) if k in OPTIONS else str(v) for k, v in merged.items()}
 
-    def _name(self, key: str) -> str:
-        return key if _is_free(key) else find_option(key).key
+    def _shown(self) -> dict[str, str]:
+        return {key: "(hidden)" if key.endswith(_SECRETS) else text for key, text in self.to_dict().items()}
 
-    def _lookup(self, key: str) -> Value | None:
-        name = self._name(key)
+    def _lookup(self, key: str | Option[Any]) -> Value | None:
+        name = _name(key)
         return next((layer[name] for layer in self._layers.values() if name in layer), None)
 
     def __eq__(self, other: object) -> bool:
@@ -347,8 +570,11 @@ class Configuration:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __repr__(self) -> str:
-        shown = {key: "(hidden)" if key.endswith(_SECRETS) else text for key, text in self.to_dict().items()}
-        return f"Configuration({shown!r})"
+        return f"Configuration({self._shown()!r})"
+
+
+def _name(key: str | Option[Any]) -> str:
+    return key.key if isinstance(key, Option) else CURRENT_KEY.get(key, key)
 
 
 # --- headgate.yaml, -D and the process --------------------------------------------------------------------------------

@@ -1,9 +1,13 @@
-"""The execution environment: builds programs and runs them, on Spark or in the local runtime."""
+"""The execution environment: builds programs and runs them, on Spark or in the local runtime.
+
+It is used in the threads of the program, which is the driver.
+"""
 
 from __future__ import annotations
 
 import copy
 import itertools
+import logging
 import queue
 import sys
 import tempfile
@@ -19,8 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headgate import config
 from headgate.api.checkpoint_config import CheckpointConfig, CheckpointingMode
 from headgate.api.functions import callable_of
-from headgate.api.rate_limit import limited, unlimited
-from headgate.api.sources import CollectionSource, DataGenSource, SequenceSource, Source
+from headgate.api.sources import CollectionSource, DataGenSource, SequenceSource, Source, check_rate
 from headgate.api.state_backends import StateBackend
 from headgate.api.stream import DataStream, DataStreamSink, Records, call_site, check_parallelism
 from headgate.config import Configuration, process_defaults
@@ -28,7 +31,8 @@ from headgate.connectors.spark.dataframe import DataFrameSource
 from headgate.connectors.spark.epochs import EpochSink
 from headgate.connectors.spark.epochs import forget as forget_staged
 from headgate.driver.epochs import epoch_sinks
-from headgate.driver.job import JobStatus, SparkJob
+from headgate.driver.job import SparkJob
+from headgate.driver.log_output import shows_progress, start_log_output
 from headgate.driver.progress import live_table
 from headgate.driver.replan import dry_run, with_key_groups
 from headgate.driver.session import get_session
@@ -39,21 +43,24 @@ from headgate.graph.levels import Layout, as_json, describe, lay_out
 from headgate.graph.plan import JobPlan, Settings, make_plan
 from headgate.ids import JobId, new_job_id
 from headgate.job.restart import RestartStrategyConfiguration, from_configuration
+from headgate.job.status import JobStatus
 from headgate.job_client import Job, JobClient, JobExecutionResult
 from headgate.local import LocalRun
 from headgate.records.types import TypeInformation, as_type
 from headgate.rest import linger, register
 from headgate.storage.settings import StorageSettings
-from headgate.worker.operators.ends import decode_collected
+from headgate.worker.operators.sinks import decode_collected
 
 __all__ = ["JobClient", "JobExecutionResult", "StreamExecutionEnvironment"]
 
+_LOG = logging.getLogger(__name__)
 _COLLECT = "collect"
+_OnOutput = Callable[[str, bytes, Callable[[], None]], None]
 _local_everywhere: dict[str, Any] | None = None
 
 
 def use_local_runtime(options: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Make `get_execution_environment` give local environments, or (None) those on Spark again; what was set before.
+    """Make `get_execution_environment` return local environments, or (None) those on Spark again; the previous setting.
 
     For `headgate.testing.local_runtime`, so that a whole program can be tested as it is.
     """
@@ -87,69 +94,69 @@ class StreamExecutionEnvironment:
     @classmethod
     def get_execution_environment(
         cls, configuration: Configuration | SparkSession | None = None, spark: SparkSession | None = None
-    ) -> StreamExecutionEnvironment:
+    ) -> Self:
         """An environment on Spark: on the session you give, on the active one, or on one made at `execute`."""
         if configuration is not None and not isinstance(configuration, Configuration):
             configuration, spark = None, configuration
         return cls(configuration, spark, _local_everywhere)
 
     @classmethod
-    def local(cls, configuration: Configuration | None = None, **options: Any) -> StreamExecutionEnvironment:
+    def local(cls, configuration: Configuration | None = None, **options: Any) -> Self:
         """An environment that runs programs in this process, without Spark, deterministic, with virtual time."""
         return cls(configuration, local=options)
 
     # --- settings ---------------------------------------------------------------------------------------------------
 
     def get_configuration(self) -> Configuration:
-        """The options; changes count until `execute`."""
+        """The options; changes have an effect until `execute`."""
         return self._configuration
 
-    def configure(self, configuration: Configuration) -> StreamExecutionEnvironment:
-        """Take over options."""
+    def configure(self, configuration: Configuration) -> Self:
+        """Copy options into this environment."""
         self._configuration.add_all(configuration)
         return self
 
-    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
+    def set_parallelism(self, parallelism: int) -> Self:
         """The parallelism of operators that set none themselves."""
-        self._configuration.set("parallelism.default", check_parallelism(parallelism, "parallelism"))
+        self._configuration.set(config.PARALLELISM, check_parallelism(parallelism, "parallelism"))
         return self
 
     def get_parallelism(self) -> int:
         """The default parallelism."""
-        return int(self._configuration.get("parallelism.default"))
+        return int(self._configuration.get(config.PARALLELISM))
 
-    def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
+    def set_max_parallelism(self, max_parallelism: int) -> Self:
         """The number of key groups of operators that set none themselves."""
-        self._configuration.set("pipeline.max-parallelism", check_parallelism(max_parallelism, "max parallelism"))
+        self._configuration.set(config.MAX_PARALLELISM, check_parallelism(max_parallelism, "max parallelism"))
         return self
 
     def get_max_parallelism(self) -> int:
         """The default max parallelism; -1 = derived from the parallelism."""
-        return int(self._configuration.get("pipeline.max-parallelism"))
+        return int(self._configuration.get(config.MAX_PARALLELISM))
 
-    def set_buffer_timeout(self, timeout_ms: int) -> StreamExecutionEnvironment:
+    def set_buffer_timeout(self, timeout_ms: int) -> Self:
         """How long a record may wait for its buffer to fill: 0 = not at all, -1 = until it is full."""
         if timeout_ms < -1:
             raise InvalidArgument(f"buffer timeout must be -1, 0 or positive milliseconds, got {timeout_ms}")
-        self._configuration.set("execution.buffer-timeout", timeout_ms)
+        self._configuration.set(config.BUFFER_TIMEOUT, timeout_ms)
         return self
 
     def get_buffer_timeout(self) -> int:
         """The default buffer timeout in milliseconds."""
-        return int(self._configuration.get("execution.buffer-timeout"))
+        return int(self._configuration.get(config.BUFFER_TIMEOUT))
 
-    def disable_operator_chaining(self) -> StreamExecutionEnvironment:
+    def disable_operator_chaining(self) -> Self:
         """Run every operator in a vertex of its own."""
-        self._configuration.set("pipeline.operator-chaining.enabled", False)
+        self._configuration.set(config.CHAINING, False)
         return self
 
-    def set_restart_strategy(self, strategy: RestartStrategyConfiguration) -> StreamExecutionEnvironment:
+    def set_restart_strategy(self, strategy: RestartStrategyConfiguration) -> Self:
         """What to do when the job fails, see `RestartStrategies`."""
         strategy.apply_to(self._configuration)
         return self
 
-    def enable_checkpointing(self, interval: int, mode: CheckpointingMode | None = None) -> StreamExecutionEnvironment:
-        """Take a checkpoint every so many milliseconds; a failed job then goes on from the newest one."""
+    def enable_checkpointing(self, interval: int, mode: CheckpointingMode | None = None) -> Self:
+        """Take a checkpoint every `interval` milliseconds; a failed job continues from the newest one."""
         settings = self.get_checkpoint_config().set_checkpoint_interval(interval)
         if mode is not None:
             settings.set_checkpointing_mode(mode)
@@ -159,7 +166,7 @@ class StreamExecutionEnvironment:
         """All settings of checkpoints."""
         return CheckpointConfig(self._configuration)
 
-    def set_state_backend(self, state_backend: StateBackend) -> StreamExecutionEnvironment:
+    def set_state_backend(self, state_backend: StateBackend) -> Self:
         """Where keyed state lives, and where its checkpoints go; see `headgate.api.state_backends`."""
         state_backend.apply_to(self._configuration)
         return self
@@ -186,7 +193,7 @@ class StreamExecutionEnvironment:
         return self.from_collection(elements, type_info)
 
     def from_sequence(self, start: int, end: int, *, rate: float | None = None) -> DataStream:
-        """The integers start .. end, both included, in parallel; with `rate` at most so many a second."""
+        """The integers start .. end, both included, in parallel; `rate` limits the records per second."""
         return self.from_source(SequenceSource(start, end, as_type("bigint")), "Sequence Source", rate=rate)
 
     def from_datagen(
@@ -217,10 +224,10 @@ class StreamExecutionEnvironment:
         return self.from_source(DataFrameSource(frame), source_name, rate=rate)
 
     def from_source(self, source: Source[Any], source_name: str = "Source", *, rate: float | None = None) -> DataStream:
-        """A stream from a source object; with `rate` it gives at most so many records a second, over all subtasks."""
-        if rate is not None:
-            source = limited(source, rate)
-        node = self._pipeline.add(source_name, OperatorSpec("source", source), [], source.type, call_site())
+        """A stream from a source object; `rate` limits the records per second, over all subtasks."""
+        check_rate(rate)
+        operator = OperatorSpec("source", source, {"rate": rate})
+        node = self._pipeline.add(source_name, operator, [], source.type, call_site())
         node.single = source.single
         return DataStream(self._pipeline, self, [NodeInput(node.id, None, None, 0)], node.type, node)
 
@@ -249,7 +256,8 @@ class StreamExecutionEnvironment:
         """Run the program and wait for its end."""
         client = self._client(job_name)
         try:
-            with live_table(client.job) if isinstance(client.job, SparkJob) else nullcontext():
+            shown = isinstance(client.job, SparkJob) and shows_progress(self._configuration)
+            with live_table(client.job) if shown else nullcontext():
                 return client.wait()
         except KeyboardInterrupt:
             client.cancel()
@@ -265,68 +273,70 @@ class StreamExecutionEnvironment:
         printer = _Printer(self._configuration)
         return JobClient(self._start(job_name, printer.take), printer.report_dropped)
 
-    def collect(self, stream: DataStream, job_name: str | None) -> Records:
+    def _collect(self, stream: DataStream, job_name: str | None) -> Records:
         """Run the program and iterate over the records of one of its streams (see DataStream.execute_and_collect)."""
         channel = f"{_COLLECT}-{next(self._channels)}"
-        stream.collect_into(channel)
+        stream._collect_into(channel)
         results = _Results(stream.get_type(), channel, _Printer(self._configuration).take)
-        job = self._start(job_name, results.take)
-        return results.iterate(job)
+        results.job = self._start(job_name, results.take)
+        return results
 
-    def foreach_epoch(self, stream: DataStream, function: Callable[[Any, int], object]) -> DataStreamSink:
+    def _foreach_epoch(self, stream: DataStream, function: Callable[[Any, int], object]) -> DataStreamSink:
         """Give each completed checkpoint's output to a function (see DataStream.foreach_epoch)."""
         sink = stream.sink_to(EpochSink(function))
         # The function runs Spark jobs beside the dataflow: they need a slot, or they would wait for ever.
-        self._configuration.set(
-            "headgate.spark.reserved-slots", max(1, self._configuration.get("headgate.spark.reserved-slots"))
-        )
+        self._configuration.set(config.RESERVED_SLOTS, max(1, self._configuration.get(config.RESERVED_SLOTS)))
         return sink
 
     def _graph(self, job_name: str | None) -> tuple[JobGraph, Layout]:
         conf = self._configuration
-        limit = conf.get("pipeline.max-parallelism")
+        limit = conf.get(config.MAX_PARALLELISM)
         graph = build_job_graph(
             self._pipeline,
-            job_name or conf.get("pipeline.name") or "Headgate job",
-            conf.get("parallelism.default"),
+            job_name or conf.get(config.JOB_NAME) or "Headgate job",
+            conf.get(config.PARALLELISM),
             limit if limit > 0 else None,
-            conf.get("pipeline.operator-chaining.enabled"),
-            conf.get("pipeline.auto-generate-uids"),
+            conf.get(config.CHAINING),
+            conf.get(config.AUTO_GENERATE_UIDS),
         )
         return graph, lay_out(graph)
 
-    def job_plan(self, job_name: str | None = None) -> JobPlan:
+    def _job_plan(self, job_name: str | None = None) -> JobPlan:
         """What a runtime gets to run; the program stays as it is. For tools and the test kit."""
         conf = self._configuration
         graph, layout = self._graph(job_name)
         settings = Settings(
-            buffer_size=conf.get("headgate.buffer.size"),
-            buffer_timeout=conf.get("execution.buffer-timeout"),
-            queue_size=conf.get("headgate.input.queue-size"),
-            slice_ms=conf.get("headgate.slice.target"),
-            max_unconfirmed=conf.get("headgate.collect.max-unconfirmed"),
-            object_reuse=conf.get("pipeline.object-reuse"),
-            state_backend=conf.get("state.backend.type"),
-            tmp_dir=conf.get("io.tmp.dirs"),
-            rocksdb_memory=conf.get("state.backend.rocksdb.memory.fixed-per-slot"),
-            incremental=conf.get("execution.checkpointing.incremental"),
-            migrate_ttl=conf.get("headgate.state.ttl-migration.enabled"),
-            exactly_once=conf.get("execution.checkpointing.mode") == "EXACTLY_ONCE",
-            checkpoints_after_finish=conf.get("execution.checkpointing.checkpoints-after-tasks-finish"),
-            alignment_memory=conf.get("headgate.alignment.memory"),
-            alignment_soft=conf.get("headgate.alignment.spill.soft"),
-            alignment_limit=conf.get("headgate.alignment.spill.max"),
-            copies_dirs=_directories(conf.get("execution.checkpointing.local-backup.dirs") or conf.get("io.tmp.dirs")),
-            write_copies=conf.get("execution.checkpointing.local-backup.enabled"),
-            restore_from_copies=conf.get("execution.state-recovery.from-local"),
-            committer_retries=conf.get("sink.committer.retries"),
+            buffer_size=conf.get(config.BUFFER_SIZE),
+            buffer_timeout=conf.get(config.BUFFER_TIMEOUT),
+            queue_size=conf.get(config.INPUT_QUEUE_SIZE),
+            slice_ms=conf.get(config.SLICE_TARGET),
+            max_unconfirmed=conf.get(config.COLLECT_MAX_UNCONFIRMED),
+            object_reuse=conf.get(config.OBJECT_REUSE),
+            state_backend=conf.get(config.STATE_BACKEND),
+            tmp_dir=conf.get(config.IO_TMP_DIRS),
+            rocksdb_memory=conf.get(config.ROCKSDB_MEMORY),
+            incremental=conf.get(config.CHECKPOINT_INCREMENTAL),
+            migrate_ttl=conf.get(config.TTL_MIGRATION),
+            exactly_once=conf.get(config.CHECKPOINT_MODE) == "EXACTLY_ONCE",
+            checkpoints_after_finish=conf.get(config.CHECKPOINT_AFTER_FINISH),
+            alignment_memory=conf.get(config.ALIGNMENT_MEMORY),
+            alignment_soft=conf.get(config.ALIGNMENT_SOFT),
+            alignment_limit=conf.get(config.ALIGNMENT_LIMIT),
+            copies_dirs=_directories(conf.get(config.LOCAL_BACKUP_DIRS) or conf.get(config.IO_TMP_DIRS)),
+            write_copies=conf.get(config.LOCAL_BACKUP),
+            restore_from_copies=conf.get(config.RECOVERY_FROM_LOCAL),
+            ttl_query_entries=conf.get(config.ROCKSDB_TTL_QUERY_ENTRIES),
+            ttl_compaction_ms=conf.get(config.ROCKSDB_TTL_COMPACTION),
+            without_channel_state=conf.get(config.RECOVERY_WITHOUT_CHANNEL_STATE),
+            committer_retries=conf.get(config.COMMITTER_RETRIES),
             final_checkpoint=self._waits_for_final_checkpoint(),
         )
         self._check_sinks(graph)
+        self._check_unaligned(graph)
         return make_plan(graph, layout, settings)
 
     def _check_sinks(self, graph: JobGraph) -> None:
-        """Sinks that commit on the driver do so with checkpoints."""
+        """Sinks that commit on the driver need checkpoints."""
         for operator in (operator for some in epoch_sinks(graph).values() for operator in some):
             where = f"sink '{operator.name}' ({operator.call_site})"
             if not self._waits_for_final_checkpoint():
@@ -334,33 +344,48 @@ class StreamExecutionEnvironment:
                     f"{where} writes with every completed checkpoint, and the job takes none: call env.enable_checkpointing(ms), "
                     "leave execution.checkpointing.checkpoints-after-tasks-finish on, and run on Spark"
                 )
-            if operator.spec.function.needs_staging and self._configuration.get("execution.checkpointing.dir") is None:
+            if operator.spec.function.needs_staging and self._configuration.get(config.CHECKPOINT_DIR) is None:
                 raise ConfigError(
                     f"{where} keeps its records beside the checkpoints until they are complete: set execution.checkpointing.dir to "
                     "a directory that Spark can read"
                 )
 
+    def _check_unaligned(self, graph: JobGraph) -> None:
+        """In-flight data behind a custom partitioner is stored only if that is forced, as in Flink (SPEC R6.4)."""
+        conf = self._configuration
+        wanted = conf.get(config.CHECKPOINT_INTERVAL) is not None and conf.get(config.UNALIGNED)
+        custom = next((edge for edge in graph.edges if edge.partitioning.kind == "custom"), None)
+        if custom is not None and wanted and not conf.get(config.UNALIGNED_FORCED):
+            raise ConfigError(
+                f"unaligned checkpoints with partition_custom() before '{graph.vertices[custom.target].name}': after a change "
+                "of parallelism, stored records go where the partitioner sends them then. If it always sends equal keys to "
+                "the same subtask, set execution.checkpointing.unaligned.forced=true; else switch unaligned checkpoints off"
+            )
+
     def _replanner(self, job_name: str | None) -> Callable[[int], JobPlan]:
-        """What plans the same program with another parallelism, whatever is added to it meanwhile."""
+        """A function that plans the program as it is now with another parallelism."""
         other = copy.copy(self)
-        other._pipeline = self._pipeline.copy()  # noqa: SLF001 - of its own class
-        other._configuration = Configuration(self._configuration)  # noqa: SLF001
+        other._pipeline = self._pipeline.copy()
+        other._configuration = Configuration(self._configuration)
 
         def replan(parallelism: int) -> JobPlan:
-            other.get_configuration().set("parallelism.default", parallelism)
-            return other.job_plan(job_name)
+            other.get_configuration().set(config.PARALLELISM, parallelism)
+            return other._job_plan(job_name)
 
         return replan
 
     def _waits_for_final_checkpoint(self) -> bool:
         conf = self._configuration
-        periodic = conf.get("execution.checkpointing.interval") is not None and self._local is None
-        return periodic and bool(conf.get("execution.checkpointing.checkpoints-after-tasks-finish"))
+        periodic = conf.get(config.CHECKPOINT_INTERVAL) is not None and self._local is None
+        return periodic and bool(conf.get(config.CHECKPOINT_AFTER_FINISH))
 
-    def _start(self, job_name: str | None, on_output: Callable[[str, bytes, Callable[[], None]], None]) -> Job:
+    def _start(self, job_name: str | None, on_output: _OnOutput) -> Job:
+        start_log_output(self._configuration)
+        for warning in self._configuration.check():
+            _LOG.warning(warning)
         job_id = new_job_id()
         frames = self._place_frames(job_id, self._graph(job_name)[0])
-        plan = self.job_plan(job_name)
+        plan = self._job_plan(job_name)
         replan = self._replanner(job_name)
         self._pipeline.job_started()
         if self._local is not None:
@@ -368,7 +393,7 @@ class StreamExecutionEnvironment:
         manifest = named_manifest(self._configuration)
         if manifest is not None:
             plan = with_key_groups(plan, saved_operators(manifest.operators))
-            if self._configuration.get("headgate.dry-run"):
+            if self._configuration.get(config.DRY_RUN):
                 raise SystemExit(dry_run(plan, manifest, self._configuration))
         checkpointing = self.get_checkpoint_config().is_checkpointing_enabled()
         restart = from_configuration(self._configuration, checkpointing=checkpointing)
@@ -379,8 +404,8 @@ class StreamExecutionEnvironment:
         return job
 
     def _place_frames(self, job_id: JobId, graph: JobGraph) -> list[DataFrameSource]:
-        """The DataFrames that are sources of a job; each is told where its rows are kept, for this job."""
-        functions = (unlimited(operator.spec.function) for v in graph.vertices for operator in v.operators)
+        """The DataFrames that are sources of a job; each gets the directory for its rows."""
+        functions = (operator.spec.function for v in graph.vertices for operator in v.operators)
         frames = [function for function in functions if isinstance(function, DataFrameSource)]
         layout = StorageSettings.of(self._configuration).layout(job_id) if frames else None
         for frame in frames:
@@ -414,10 +439,10 @@ def _forget_staged(settings: StorageSettings, job: SparkJob, operator_id: str) -
 
 
 class _Printer:
-    """Printed lines on the driver's stdout, at most so many a second; the rest is counted, not kept."""
+    """Printed lines on the driver's stdout, up to a number per second; the others are counted and dropped."""
 
     def __init__(self, configuration: Configuration) -> None:
-        self._limit = configuration.get("headgate.print.max-lines-per-second")
+        self._limit = configuration.get(config.PRINT_MAX_LINES)
         self._second = 0.0
         self._printed = 0
         self._dropped = 0
@@ -438,7 +463,7 @@ class _Printer:
         confirm()
 
     def report_dropped(self) -> None:
-        """Say how many lines were not shown: after each second, and when the job has ended."""
+        """Print how many lines were not shown: after each second, and when the job has ended."""
         if self._dropped:
             sys.stdout.write(
                 f"... {self._dropped} lines not shown (headgate.print.max-lines-per-second = {self._limit})\n"
@@ -446,31 +471,22 @@ class _Printer:
             self._dropped = 0
 
 
-class _Results:
-    """Records on their way to an iterator on the driver; a batch is confirmed when it was taken out."""
+class _Results(Iterator[Any]):
+    """Records of one stream on the driver, until the job ends; a batch is confirmed when it is taken from the queue."""
 
-    def __init__(
-        self, type: TypeInformation, channel: str, otherwise: Callable[[str, bytes, Callable[[], None]], None]
-    ) -> None:
+    job: Job
+
+    def __init__(self, type: TypeInformation, channel: str, otherwise: _OnOutput) -> None:
         self._type, self._channel, self._otherwise = type, channel, otherwise
-        self._queue: queue.SimpleQueue[tuple[bytes, Callable[[], None]]] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[tuple[bytes, Callable[[], None]]] = queue.SimpleQueue()
+        self._rows: Iterator[Any] = iter(())
+        self._closed = False
 
     def take(self, channel: str, payload: bytes, confirm: Callable[[], None]) -> None:
         if channel == self._channel:
-            self._queue.put((payload, confirm))
+            self._batches.put((payload, confirm))
         else:
             self._otherwise(channel, payload, confirm)
-
-    def iterate(self, job: Job) -> Records:
-        """The records until the job ends; an iterator that is closed early cancels the job."""
-        return _ResultIterator(self._queue, self._type, job)
-
-
-class _ResultIterator(Iterator[Any]):
-    def __init__(self, batches: Any, type: TypeInformation, job: Job) -> None:
-        self._batches, self._type, self.job = batches, type, job
-        self._rows: Iterator[Any] = iter(())
-        self._closed = False
 
     def __next__(self) -> Any:
         while True:
@@ -511,19 +527,19 @@ class _ResultIterator(Iterator[Any]):
 
 
 class _LocalJob:
-    """A job of the local runtime: runs when it is made, in this thread."""
+    """A job of the local runtime; it runs in the constructor, in the calling thread."""
 
     def __init__(
         self,
         plan: JobPlan,
-        on_output: Callable[[str, bytes, Callable[[], None]], None],
+        on_output: _OnOutput,
         options: dict[str, Any],
     ) -> None:
         self.status = JobStatus.RUNNING
         self.error: HeadgateError | None = None
         options = dict(options)
         until = options.pop("until", None)
-        run = LocalRun(plan, lambda channel, payload: on_output(channel, payload, _nothing), **options)
+        run = LocalRun(plan, lambda channel, payload: on_output(channel, payload, lambda: None), **options)
         self.job_id = run.job_id
         try:
             run.run(until)
@@ -543,10 +559,6 @@ class _LocalJob:
             raise self.error
         if self.status is JobStatus.CANCELED:
             raise JobCancelled("the job was cancelled")
-
-
-def _nothing() -> None:
-    """Nothing to confirm in one process."""
 
 
 def _directories(text: str | None) -> tuple[str, ...]:

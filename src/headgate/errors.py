@@ -1,4 +1,4 @@
-"""Every error Headgate raises.
+"""Every error that Headgate raises.
 
 HeadgateError
 ├── InvalidArgument(ValueError)    a value the user gave is wrong
@@ -8,7 +8,7 @@ HeadgateError
 ├── GraphError                     the program does not form a job
 ├── UserCodeError                  the user's function failed; leads with the user's own line
 ├── JobFailed                      the job ended in FAILED; carries the cause
-├── JobCancelled                   the job was cancelled while somebody waited for its result
+├── JobCancelled                   the job was cancelled before it had finished
 ├── WorkerLost                     a worker, an executor or its connection died
 ├── StateMigrationError            stored state cannot be read with the new types
 └── StorageError(OSError)          reading or writing durable files failed
@@ -35,14 +35,7 @@ __all__ = [
 
 
 class HeadgateError(Exception):
-    """Base of all errors of this package.
-
-    >>> try:
-    ...     raise InvalidArgument("parallelism must be at least 1, got 0")
-    ... except HeadgateError as error:
-    ...     print(error)
-    parallelism must be at least 1, got 0
-    """
+    """Base of all errors of this package."""
 
 
 class InvalidArgument(HeadgateError, ValueError):
@@ -74,7 +67,7 @@ class JobFailed(HeadgateError):
 
 
 class JobCancelled(HeadgateError):
-    """The job was cancelled while somebody waited for its result."""
+    """The job was cancelled before it had finished."""
 
 
 class WorkerLost(HeadgateError):

@@ -1,4 +1,4 @@
-"""Names of things: one distinct type for every id."""
+"""One distinct type for every id."""
 
 from __future__ import annotations
 
@@ -21,9 +21,4 @@ EdgeId = NewType("EdgeId", int)
 
 
 def new_job_id() -> JobId:
-    """A fresh random job id.
-
-    >>> len(new_job_id())
-    32
-    """
     return JobId(secrets.token_hex(16))

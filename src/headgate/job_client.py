@@ -1,4 +1,4 @@
-"""What a program holds of a job that it started."""
+"""The handle of a job that a program has started; used in the program's own threads, in the driver."""
 
 from __future__ import annotations
 
@@ -15,36 +15,27 @@ __all__ = ["Job", "JobClient", "JobExecutionResult"]
 
 
 class Job(Protocol):
-    """A job that was started."""
+    """A job that was started, on Spark or in the local runtime."""
 
     @property
     def job_id(self) -> JobId: ...
 
     @property
-    def status(self) -> JobStatus:
-        """Where it is in its life."""
-        ...
-
+    def status(self) -> JobStatus: ...
     @property
-    def error(self) -> HeadgateError | None:
-        """Why it failed, if it did."""
-        ...
-
+    def error(self) -> HeadgateError | None: ...
     def cancel(self) -> None:
-        """Stop it; returns at once."""
-        ...
+        """Request the end of the job; returns at once."""
 
     def wait(self, timeout: float | None = None) -> JobStatus:
-        """Until it has ended, or the time is over."""
+        """Wait until the job has ended, or for `timeout` seconds."""
         ...
 
-    def raise_if_failed(self) -> None:
-        """Its error, for whoever waits for its result."""
-        ...
+    def raise_if_failed(self) -> None: ...
 
 
 class JobExecutionResult:
-    """What `execute` gives when the job has finished."""
+    """The result of `execute` when the job has finished."""
 
     def __init__(self, job_id: JobId, seconds: float) -> None:
         self._job_id, self._seconds = job_id, seconds
@@ -59,10 +50,10 @@ class JobExecutionResult:
 
 
 class JobClient:
-    """A hold on a running job."""
+    """The handle of a running job."""
 
     def __init__(self, job: Job, at_end: Callable[[], None] | None = None) -> None:
-        """`at_end` is called whenever somebody has waited for the end."""
+        """`at_end` is called when a wait for the job has ended."""
         self._job = job
         self._at_end = at_end
         self._started = time.monotonic()
@@ -72,7 +63,7 @@ class JobClient:
         return self._job.job_id
 
     def get_job_status(self) -> JobStatus:
-        """Where the job is in its life."""
+        """The present status of the job."""
         return self._job.status
 
     def cancel(self, timeout: float = 30.0) -> JobStatus:
@@ -81,7 +72,7 @@ class JobClient:
         return self._job.wait(timeout)
 
     def wait(self, timeout: float | None = None) -> JobExecutionResult:
-        """Until the job has finished; its error if it failed, TimeoutError if the time is over before."""
+        """Wait until the job has finished; raises its error if it failed, TimeoutError after `timeout` seconds."""
         if not self._job.wait(timeout).is_terminal:
             raise TimeoutError(f"the job still runs after {timeout} s")
         if self._at_end is not None:
@@ -118,10 +109,10 @@ class JobClient:
         format: SavepointFormat = SavepointFormat.CANONICAL,
         timeout: float = 600.0,
     ) -> str:
-        """Take a savepoint and stop; its path. To go on later, start a job from it (SPEC R8.3).
+        """Take a savepoint and stop; its path, from which a job can be started later (SPEC R8.3).
 
-        With `advance_to_end_of_event_time` the job is drained: operators act as at the end of their input. Do not go on
-        from such a savepoint.
+        With `advance_to_end_of_event_time` the job is drained: operators act as at the end of their input. Do not start
+        a job from such a savepoint.
         """
         job = self._takes_checkpoints()
         done = job.stop_with_savepoint(savepoint_directory, advance_to_end_of_event_time, format, timeout)
@@ -134,9 +125,9 @@ class JobClient:
         return path
 
     def rescale(self, parallelism: int, timeout: float = 600.0) -> None:
-        """Go on with another parallelism: from a checkpoint that is taken for it, without losing or repeating a record.
+        """Continue with another parallelism, from a checkpoint that is taken for it, without losing or repeating a record.
 
-        Operators with a parallelism of their own keep it. Refused, with the job running on, if Spark lacks the slots.
+        Operators with a parallelism of their own keep it. Refused, while the job continues, if Spark lacks the slots.
         """
         rescale = getattr(self._job, "rescale", None)
         if rescale is None:

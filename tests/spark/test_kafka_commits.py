@@ -12,13 +12,15 @@ from headgate.api.sink import CommitRequest, WriterContext
 from headgate.api.sources import ReaderContext
 from headgate.checkpoint.commits import Commits
 from headgate.connectors.kafka import KafkaSink, KafkaSource
-from headgate.connectors.kafka.commit import Portion, TransactionCommitter
+from headgate.connectors.kafka.commit import KafkaCommittable, TransactionCommitter
 from headgate.connectors.kafka.source import KafkaSplit
 from headgate.environment import StreamExecutionEnvironment
 from headgate.errors import ConfigError, StorageError
 from headgate.records.types import as_type
 from kafka_broker import read_all
 from rig import restore_of, snapshot_of, subtask
+
+pytestmark = pytest.mark.xdist_group("kafka")  # one broker
 
 _names = count()
 
@@ -36,10 +38,10 @@ class Writer:
     def __init__(self, topic, origin="00aa", subtask=0):
         self.topic, self.origin, self.subtask, self.sequence = topic, origin, subtask, 0
 
-    def portion(self, *values):
+    def committable(self, *values):
         self.sequence += 1
         ident = f"{self.topic}-Sink-{self.subtask}"
-        return Portion(ident, self.topic, self.origin, self.sequence, int(time.time()), None, list(values))
+        return KafkaCommittable(ident, self.topic, self.origin, self.sequence, int(time.time()), None, list(values))
 
 
 def committer(broker, topic, timeout_ms=10_000):
@@ -47,9 +49,9 @@ def committer(broker, topic, timeout_ms=10_000):
     return TransactionCommitter(client, timeout_ms, f"{topic}-Sink-0")
 
 
-def commit(committer, *portions, number=1):
+def commit(committer, *committables, number=1):
     """Commit as the operator does, with up to 10 retries."""
-    requests = [CommitRequest(pickle.loads(pickle.dumps(portion)), number) for portion in portions]
+    requests = [CommitRequest(pickle.loads(pickle.dumps(committable)), number) for committable in committables]
     for _ in range(10):
         committer.commit(requests)
         requests = [
@@ -65,18 +67,18 @@ def values(broker, topic):
 
 
 def test_a_crash_before_the_commit(kafka_broker, topic):
-    portions = [Writer(topic).portion(b"a", b"b")]
-    commit(committer(kafka_broker, topic), *portions)  # of the attempt after the crash
+    committables = [Writer(topic).committable(b"a", b"b")]
+    commit(committer(kafka_broker, topic), *committables)  # of the attempt after the crash
     assert values(kafka_broker, topic) == [b"a", b"b"]
 
 
 def test_a_crash_after_the_commit_writes_nothing_twice(kafka_broker, topic):
     writer = Writer(topic)
-    first, second = writer.portion(b"a"), writer.portion(b"b")
+    first, second = writer.committable(b"a"), writer.committable(b"b")
     commit(committer(kafka_broker, topic), first)
     commit(committer(kafka_broker, topic), first, second, number=1)
     commit(committer(kafka_broker, topic), second, number=1)  # a new job counts its commits anew
-    after = Writer(topic, "00bb").portion(b"c")
+    after = Writer(topic, "00bb").committable(b"c")
     commit(committer(kafka_broker, topic), first, second, after)
     commit(committer(kafka_broker, topic), first, second, after)
     assert values(kafka_broker, topic) == [b"a", b"b", b"c"]
@@ -89,13 +91,13 @@ def test_a_crash_in_the_middle_of_a_transaction(kafka_broker, topic):
     zombie.begin_transaction()
     zombie.produce(topic, b"a")
     zombie.flush(10)
-    commit(committer(kafka_broker, topic), writer.portion(b"a"))
+    commit(committer(kafka_broker, topic), writer.committable(b"a"))
     assert values(kafka_broker, topic) == [b"a"]
 
 
 def test_a_zombie_is_fenced(kafka_broker, topic):
     writer, zombie = Writer(topic), committer(kafka_broker, topic)
-    first, second = writer.portion(b"a"), writer.portion(b"b")
+    first, second = writer.committable(b"a"), writer.committable(b"b")
     commit(zombie, first)
     commit(committer(kafka_broker, topic), second)
     with pytest.raises(StorageError, match=f"another producer with transactional id '{topic}-Sink-0' has started"):
@@ -105,7 +107,7 @@ def test_a_zombie_is_fenced(kafka_broker, topic):
 
 def test_a_zombie_that_comes_late_sees_the_marker(kafka_broker, topic):
     writer, alive = Writer(topic), committer(kafka_broker, topic)
-    first, second = writer.portion(b"a"), writer.portion(b"b")
+    first, second = writer.committable(b"a"), writer.committable(b"b")
     commit(alive, first)
     commit(committer(kafka_broker, topic), first)  # it had not begun when it was replaced
     with pytest.raises(StorageError, match="another producer"):
@@ -115,7 +117,7 @@ def test_a_zombie_that_comes_late_sees_the_marker(kafka_broker, topic):
 
 
 def test_a_topic_that_does_not_exist(kafka_broker):
-    portion = Writer("missing").portion(b"a")
+    committable = Writer("missing").committable(b"a")
     client = KafkaSink(
         kafka_broker.address,
         "missing",
@@ -123,26 +125,26 @@ def test_a_topic_that_does_not_exist(kafka_broker):
         options={"topic.metadata.propagation.max.ms": 500},
     ).client
     with pytest.raises(StorageError, match=r"topic 'missing' does not exist .*create it"):
-        TransactionCommitter(client, 10_000, "missing-Sink-0").commit([CommitRequest(portion, 1)])
+        TransactionCommitter(client, 10_000, "missing-Sink-0").commit([CommitRequest(committable, 1)])
 
 
 def test_a_topic_that_takes_only_short_records(kafka_broker):
     kafka_broker.create("short", 1, max_message_bytes="1000")
-    portion = Writer("short").portion(b"a" * 5000)
+    committable = Writer("short").committable(b"a" * 5000)
     with pytest.raises(StorageError, match=r"topic 'short' takes no records as long as .*max.message.bytes"):
-        committer(kafka_broker, "short").commit([CommitRequest(portion, 1)])
+        committer(kafka_broker, "short").commit([CommitRequest(committable, 1)])
 
 
 def test_brokers_that_are_killed_between(kafka_broker, topic):
     writer, attempt = Writer(topic), committer(kafka_broker, topic, 3000)
-    commit(attempt, writer.portion(b"a"))
-    portion = writer.portion(b"b")
+    commit(attempt, writer.committable(b"a"))
+    committable = writer.committable(b"b")
     kafka_broker.kill()
-    request = CommitRequest(portion, 1)
+    request = CommitRequest(committable, 1)
     attempt.commit([request])
     assert request.retry
     kafka_broker.start()
-    commit(attempt, portion)
+    commit(attempt, committable)
     assert values(kafka_broker, topic) == [b"a", b"b"]
 
 
@@ -153,7 +155,7 @@ def plan_of(broker, topic, parallelism):
     env = StreamExecutionEnvironment.local()
     sink = KafkaSink(broker.address, topic, "text", transactional_id_prefix=topic)
     env.set_parallelism(parallelism).from_sequence(1, 32).sink_to(sink)
-    return env.job_plan()
+    return env._job_plan()
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
@@ -278,7 +280,7 @@ def login(password):
 
 def test_a_login(kafka_broker, topic):
     sink = KafkaSink(kafka_broker.login_address, topic, transactional_id_prefix="login", options=login("hunter2"))
-    commit(TransactionCommitter(sink.client, 10_000, "login"), Writer(topic).portion(b"a"))
+    commit(TransactionCommitter(sink.client, 10_000, "login"), Writer(topic).committable(b"a"))
     source = KafkaSource(
         kafka_broker.login_address, topics=[topic], value_format="text", stop="latest", options=login("hunter2")
     )
@@ -305,10 +307,10 @@ def test_a_login_that_is_refused(kafka_broker, topic):
     reader.close()
     sink = KafkaSink(where, topic, transactional_id_prefix="login", options=wrong)
     with pytest.raises(ConfigError, match=refused):
-        TransactionCommitter(sink.client, 2000, "login").commit([CommitRequest(Writer(topic).portion(b"a"), 1)])
+        TransactionCommitter(sink.client, 2000, "login").commit([CommitRequest(Writer(topic).committable(b"a"), 1)])
     sink = KafkaSink(where, topic, "text", delivery="at-least-once", options=wrong)
     sink.check(as_type("string"))
-    writer = sink.writer(WriterContext("Sink", "0" * 32, "0" * 32, 0, 1, 0, None), [])
+    writer = sink.writer(WriterContext("Sink", "0" * 32, 0, 1, 128, 0, "0" * 32), [])
     with pytest.raises(ConfigError, match=refused):
         for_seconds(20, lambda: writer.write_batch(as_type("string").to_batch(["a"])))
     writer.close()

@@ -63,6 +63,29 @@ def test_restart_strategies_are_options():
     assert env.get_configuration().get("restart-strategy.fixed-delay.attempts") == 3
 
 
+def test_execute_refuses_unknown_options_and_warns_of_those_without_effect(caplog):
+    env = local()
+    env.get_configuration().set("taskmanager.numberOfTaskSlots", 4)
+    env.from_collection([1]).print()
+    env.execute()
+    assert caplog.text.count("taskmanager.numberOfTaskSlots") == 1
+    env.get_configuration().set("execution.checkpointing.intervall", "1 s")
+    env.from_collection([1]).print()
+    with pytest.raises(ConfigError, match=r"intervall'.*did you mean 'execution\.checkpointing\.interval'"):
+        env.execute()
+
+
+def test_unaligned_checkpoints_behind_a_custom_partitioner_must_be_forced():  # SPEC R6.4
+    env = local().enable_checkpointing(1000)
+    env.from_collection([1]).partition_custom(lambda key, n: key % n, lambda n: n).map(str).name("reader").print()
+    env._job_plan()
+    env.get_checkpoint_config().enable_unaligned_checkpoints()
+    with pytest.raises(ConfigError, match=r"partition_custom\(\) before 'reader.*unaligned\.forced=true"):
+        env._job_plan()
+    env.get_configuration().set("execution.checkpointing.unaligned.forced", True)
+    env._job_plan()
+
+
 @pytest.mark.parametrize(
     "call", [lambda e: e.set_parallelism(0), lambda e: e.set_max_parallelism(0), lambda e: e.set_parallelism(1.5)]
 )
@@ -107,10 +130,10 @@ def test_a_stream_that_must_not_be_parallel():
     env = local().set_parallelism(4)
     stream = env.from_sequence(1, 2).map(str).force_non_parallel()
     stream.print()
-    assert [v.parallelism for v in env.job_plan().graph.vertices] == [4, 1, 4]
+    assert [v.parallelism for v in env._job_plan().graph.vertices] == [4, 1, 4]
     stream.set_parallelism(2)
     with pytest.raises(HeadgateError, match="always runs with parallelism 1"):
-        env.job_plan()
+        env._job_plan()
 
 
 def test_a_limited_collect():
@@ -166,11 +189,13 @@ def test_a_failed_job_raises_its_error():
         client.get_job_execution_result()
 
 
-def test_the_result():
+def test_the_result(monkeypatch):
+    now = iter([100.0, 102.5])
+    monkeypatch.setattr("headgate.job_client.time.monotonic", lambda: next(now))
     client = JobClient(Job(JobStatus.FINISHED))
     result = client.wait()
     assert result.get_job_id() == client.get_job_id()
-    assert result.get_net_runtime() >= 0
+    assert result.get_net_runtime() == 2500
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The checkpoint settings of a program, in PyFlink's spelling: a face of the configuration's options."""
+"""The checkpoint settings of a program, in PyFlink's spelling: a face of the configuration's config."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from datetime import timedelta
 from enum import Enum
 from typing import Self
 
-from headgate import options
+from headgate import config
 from headgate.config import Configuration
 
 __all__ = [
     "CheckpointConfig",
     "CheckpointingMode",
-    "ExternalizedCheckpointCleanup",
     "ExternalizedCheckpointRetention",
 ]
 
@@ -32,10 +31,6 @@ class ExternalizedCheckpointRetention(Enum):
     RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
 
 
-ExternalizedCheckpointCleanup = ExternalizedCheckpointRetention
-"""The name it had in older Flink programs."""
-
-
 class CheckpointConfig:
     """Reads and sets the options of `execution.checkpointing.*`.
 
@@ -43,10 +38,6 @@ class CheckpointConfig:
     >>> settings.get_checkpoint_interval(), settings.is_checkpointing_enabled()
     (1000, True)
     """
-
-    DEFAULT_TIMEOUT = 600_000
-    DEFAULT_MIN_PAUSE_BETWEEN_CHECKPOINTS = 0
-    DEFAULT_MAX_CONCURRENT_CHECKPOINTS = 1
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
@@ -57,96 +48,80 @@ class CheckpointConfig:
 
     def get_checkpointing_mode(self) -> CheckpointingMode:
         """EXACTLY_ONCE unless set."""
-        return CheckpointingMode(self._configuration.get(options.CHECKPOINT_MODE))
+        return CheckpointingMode(self._configuration.get(config.CHECKPOINT_MODE))
 
     def set_checkpointing_mode(self, mode: CheckpointingMode) -> Self:
         """Whether barriers are aligned (exactly once) or only counted (at least once)."""
-        self._configuration.set(options.CHECKPOINT_MODE, mode.value)
+        self._configuration.set(config.CHECKPOINT_MODE, mode.value)
         return self
 
     def get_checkpoint_interval(self) -> int:
         """Milliseconds; -1 if there are no periodic checkpoints."""
-        interval = self._configuration.get(options.CHECKPOINT_INTERVAL)
+        interval = self._configuration.get(config.CHECKPOINT_INTERVAL)
         return -1 if interval is None else interval
 
     def set_checkpoint_interval(self, checkpoint_interval: int) -> Self:
         """Milliseconds between two checkpoints."""
-        self._configuration.set(options.CHECKPOINT_INTERVAL, checkpoint_interval)
+        self._configuration.set(config.CHECKPOINT_INTERVAL, checkpoint_interval)
         return self
 
     def get_checkpoint_timeout(self) -> int:
         """Milliseconds."""
-        return self._configuration.get(options.CHECKPOINT_TIMEOUT)
+        return self._configuration.get(config.CHECKPOINT_TIMEOUT)
 
     def set_checkpoint_timeout(self, checkpoint_timeout: int) -> Self:
         """A checkpoint that takes longer is aborted."""
-        self._configuration.set(options.CHECKPOINT_TIMEOUT, checkpoint_timeout)
+        self._configuration.set(config.CHECKPOINT_TIMEOUT, checkpoint_timeout)
         return self
 
     def get_min_pause_between_checkpoints(self) -> int:
         """Milliseconds."""
-        return self._configuration.get(options.CHECKPOINT_MIN_PAUSE)
+        return self._configuration.get(config.CHECKPOINT_MIN_PAUSE)
 
     def set_min_pause_between_checkpoints(self, min_pause: int) -> Self:
         """Milliseconds between the end of one checkpoint and the start of the next."""
-        self._configuration.set(options.CHECKPOINT_MIN_PAUSE, min_pause)
+        self._configuration.set(config.CHECKPOINT_MIN_PAUSE, min_pause)
         return self
 
     def get_max_concurrent_checkpoints(self) -> int:
         """How many may be under way."""
-        return self._configuration.get(options.CHECKPOINT_MAX_CONCURRENT)
+        return self._configuration.get(config.CHECKPOINT_MAX_CONCURRENT)
 
     def set_max_concurrent_checkpoints(self, max_concurrent_checkpoints: int) -> Self:
         """How many may be under way at the same time."""
-        self._configuration.set(options.CHECKPOINT_MAX_CONCURRENT, max_concurrent_checkpoints)
+        self._configuration.set(config.CHECKPOINT_MAX_CONCURRENT, max_concurrent_checkpoints)
         return self
 
     def get_tolerable_checkpoint_failure_number(self) -> int:
         """How many may fail in a row."""
-        return self._configuration.get(options.CHECKPOINT_TOLERABLE_FAILURES)
+        return self._configuration.get(config.CHECKPOINT_TOLERABLE_FAILURES)
 
     def set_tolerable_checkpoint_failure_number(self, tolerable_checkpoint_failure_number: int) -> Self:
         """How many checkpoints may fail in a row before the job does."""
-        self._configuration.set(options.CHECKPOINT_TOLERABLE_FAILURES, tolerable_checkpoint_failure_number)
+        self._configuration.set(config.CHECKPOINT_TOLERABLE_FAILURES, tolerable_checkpoint_failure_number)
         return self
-
-    def set_fail_on_checkpointing_errors(self, fail: bool) -> Self:
-        """False tolerates any number of failed checkpoints, True none."""
-        return self.set_tolerable_checkpoint_failure_number(0 if fail else 2**31 - 1)
 
     def set_prefer_checkpoint_for_recovery(self, prefer: bool) -> Self:
         """Let `--resume` take the newest checkpoint even if the job was stopped with a newer savepoint."""
-        self._configuration.set(options.RESUME_PREFERS_CHECKPOINT, prefer)
+        self._configuration.set(config.RESUME_PREFERS_CHECKPOINT, prefer)
         return self
 
     def is_prefer_checkpoint_for_recovery(self) -> bool:
         """Whether `--resume` passes over a newer savepoint."""
-        return self._configuration.get(options.RESUME_PREFERS_CHECKPOINT)
+        return self._configuration.get(config.RESUME_PREFERS_CHECKPOINT)
 
-    def set_force_checkpointing(self, force: bool) -> Self:
-        """For jobs with iterations, which Headgate does not have: kept for programs that call it, without effect."""
-        self._configuration.set(options.FORCE_CHECKPOINTING, force)
-        return self
-
-    def is_force_checkpointing(self) -> bool:
-        """What was set."""
-        return self._configuration.get(options.FORCE_CHECKPOINTING)
-
-    def enable_externalized_checkpoints(self, retention: ExternalizedCheckpointRetention) -> Self:
+    def set_externalized_checkpoint_retention(self, retention: ExternalizedCheckpointRetention) -> Self:
         """What becomes of the retained checkpoints when the job ends."""
-        self._configuration.set(options.CHECKPOINT_RETENTION, retention.value)
+        self._configuration.set(config.CHECKPOINT_RETENTION, retention.value)
         return self
-
-    set_externalized_checkpoint_retention = enable_externalized_checkpoints
-    set_externalized_checkpoint_cleanup = enable_externalized_checkpoints
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
         """Whether barriers may overtake records."""
-        return self._configuration.get(options.UNALIGNED)
+        return self._configuration.get(config.UNALIGNED)
 
     def enable_unaligned_checkpoints(self, enabled: bool = True) -> Self:
         """Let barriers overtake records; what they overtake becomes part of the checkpoint."""
-        self._configuration.set(options.UNALIGNED, enabled)
+        self._configuration.set(config.UNALIGNED, enabled)
         return self
 
     def disable_unaligned_checkpoints(self) -> Self:
@@ -156,14 +131,14 @@ class CheckpointConfig:
     def set_aligned_checkpoint_timeout(self, timeout: int | timedelta) -> Self:
         """An alignment that takes longer (milliseconds, or a timedelta) turns unaligned; 0 starts unaligned."""
         timeout_ms = timeout // timedelta(milliseconds=1) if isinstance(timeout, timedelta) else timeout
-        self._configuration.set(options.ALIGNED_TIMEOUT, timeout_ms)
+        self._configuration.set(config.ALIGNED_TIMEOUT, timeout_ms)
         return self
 
     def set_checkpoint_storage_dir(self, checkpoint_path: str) -> Self:
         """The directory, or any fsspec URL, for checkpoints."""
-        self._configuration.set(options.CHECKPOINT_DIR, checkpoint_path)
+        self._configuration.set(config.CHECKPOINT_DIR, checkpoint_path)
         return self
 
     def get_checkpoint_storage_dir(self) -> str | None:
         """The directory for checkpoints."""
-        return self._configuration.get(options.CHECKPOINT_DIR)
+        return self._configuration.get(config.CHECKPOINT_DIR)

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from headgate import options
+from headgate import config
 from headgate.config import Configuration
 
-__all__ = [
-    "EmbeddedRocksDBStateBackend",
-    "FsStateBackend",
-    "HashMapStateBackend",
-    "MemoryStateBackend",
-    "RocksDBStateBackend",
-    "StateBackend",
-]
+__all__ = ["EmbeddedRocksDBStateBackend", "HashMapStateBackend", "StateBackend"]
 
 
 class StateBackend(ABC):
@@ -35,7 +28,7 @@ class HashMapStateBackend(StateBackend):
 
     def apply_to(self, configuration: Configuration) -> None:
         """State in memory."""
-        configuration.set(options.STATE_BACKEND, "hashmap")
+        configuration.set(config.STATE_BACKEND, "hashmap")
 
 
 class EmbeddedRocksDBStateBackend(StateBackend):
@@ -51,60 +44,6 @@ class EmbeddedRocksDBStateBackend(StateBackend):
 
     def apply_to(self, configuration: Configuration) -> None:
         """State in RocksDB."""
-        configuration.set(options.STATE_BACKEND, "rocksdb")
+        configuration.set(config.STATE_BACKEND, "rocksdb")
         if self._incremental is not None:
-            configuration.set(options.CHECKPOINT_INCREMENTAL, self._incremental)
-
-
-class MemoryStateBackend(HashMapStateBackend):
-    """State in memory, checkpoints in the driver's memory: for trying things out, lost with the driver.
-
-    >>> MemoryStateBackend().apply_to(conf := Configuration())
-    >>> conf.get("execution.checkpointing.storage")
-    'jobmanager'
-    """
-
-    def apply_to(self, configuration: Configuration) -> None:
-        """State and checkpoints in memory."""
-        super().apply_to(configuration)
-        configuration.set(options.CHECKPOINT_STORAGE, "jobmanager")
-
-
-class FsStateBackend(HashMapStateBackend):
-    """State in memory, checkpoints in files.
-
-    >>> FsStateBackend("file:///data/checkpoints").apply_to(conf := Configuration())
-    >>> conf.get("execution.checkpointing.dir")
-    'file:///data/checkpoints'
-    """
-
-    def __init__(self, checkpoint_directory_uri: str) -> None:
-        self._directory = checkpoint_directory_uri
-
-    def apply_to(self, configuration: Configuration) -> None:
-        """State in memory, checkpoints in the directory."""
-        super().apply_to(configuration)
-        _in_files(configuration, self._directory)
-
-
-class RocksDBStateBackend(EmbeddedRocksDBStateBackend):
-    """State in RocksDB, checkpoints in files, incremental if wished.
-
-    >>> RocksDBStateBackend("file:///data/checkpoints", True).apply_to(conf := Configuration())
-    >>> conf.get("execution.checkpointing.storage"), conf.get("execution.checkpointing.incremental")
-    ('filesystem', True)
-    """
-
-    def __init__(self, checkpoint_data_uri: str, enable_incremental_checkpointing: bool | None = None) -> None:
-        super().__init__(enable_incremental_checkpointing)
-        self._directory = checkpoint_data_uri
-
-    def apply_to(self, configuration: Configuration) -> None:
-        """State in RocksDB, checkpoints in the directory."""
-        super().apply_to(configuration)
-        _in_files(configuration, self._directory)
-
-
-def _in_files(configuration: Configuration, directory: str) -> None:
-    configuration.set(options.CHECKPOINT_STORAGE, "filesystem")
-    configuration.set(options.CHECKPOINT_DIR, directory)
+            configuration.set(config.CHECKPOINT_INCREMENTAL, self._incremental)

@@ -1,7 +1,7 @@
-"""Who gets which part of a snapshot when a job is restored, at the same or another parallelism (SPEC R3.3-R4.5, R6.7).
+"""Which subtask restores which part of a snapshot, at the same or another parallelism (SPEC R3.3-R4.5, R6.7).
 
-Everything here is arithmetic over counts and ranges: no bytes, no files, no clock. The driver calls it with the shapes
-found in a checkpoint's metadata; the parts that come out name the pieces each new subtask has to read.
+Arithmetic over counts and ranges: no bytes, no files, no clock. The driver calls it with the shapes in a checkpoint's
+metadata, a worker with the handles of its vertex; the result names what each new subtask has to read.
 
     keyed state      assign_keyed           old handles cut to the new subtask's key groups
     operator state   redistribute           split evenly, everything to everyone, or one copy each
@@ -21,40 +21,11 @@ import msgspec
 from headgate.errors import IllegalState, InvalidArgument
 from headgate.records.key_groups import KeyGroupRange, default_max_parallelism, key_group_range, owner
 
-__all__ = [
-    "OUTPUT_MAPPING",
-    "EdgeMapping",
-    "FinishedState",
-    "InflightPart",
-    "KeyedPart",
-    "Mode",
-    "Part",
-    "Predecessor",
-    "SavedOperator",
-    "Shapes",
-    "StateShape",
-    "assign_inflight",
-    "assign_keyed",
-    "check_finished_graph",
-    "check_inflight_chain",
-    "edge_mapping",
-    "finished_state",
-    "old_subtasks",
-    "redistribute",
-    "restored_max_parallelism",
-    "union_states_of_partly_finished",
-]
-
-
 # ---- operator state ------------------------------------------------------------------------------------------------
 
 
 class Mode(Enum):
-    """How an operator state spreads over the subtasks of the next run.
-
-    >>> str(Mode.UNION)
-    'union list'
-    """
+    """How an operator state is distributed over the subtasks of the next run."""
 
     SPLIT = "split"
     UNION = "union"
@@ -65,11 +36,7 @@ class Mode(Enum):
 
 
 class StateShape(msgspec.Struct, frozen=True):
-    """What must be known of one operator state of one old subtask: its mode and how many elements it holds.
-
-    >>> StateShape(Mode.SPLIT, 7)
-    StateShape(mode=<Mode.SPLIT: 'split'>, elements=7)
-    """
+    """The mode and the number of elements of one operator state of one old subtask."""
 
     mode: Mode
     elements: int
@@ -79,15 +46,12 @@ Shapes: TypeAlias = Mapping[str, StateShape]
 """The operator states of one old subtask by name."""
 
 
-class Part(msgspec.Struct, frozen=True):
-    """Elements `start` to `stop` (exclusive) of a state, in the snapshot that the old subtask `subtask` left.
+class ElementRange(msgspec.Struct, frozen=True):
+    """Elements `start` to `stop` (exclusive) of a state, in the snapshot of the old subtask `subtask`.
 
-    `carried`: whether the new subtask must write these elements into its next snapshot when the program does not touch
-    the state. Of a union state each element is carried by one subtask only: if each wrote all it was given, a state
-    that no function asks for any more would grow by the parallelism with every restore.
-
-    >>> Part("offsets", subtask=0, start=2, stop=5)
-    Part(name='offsets', subtask=0, start=2, stop=5, carried=True)
+    `carried`: whether the new subtask must write these elements into its next snapshot when the program does not use
+    the state. Each element of a union state is carried by one subtask only: otherwise a state that no function
+    registers any more would be multiplied by the parallelism with every restore.
     """
 
     name: str
@@ -97,7 +61,7 @@ class Part(msgspec.Struct, frozen=True):
     carried: bool = True
 
 
-def redistribute(old: Sequence[Shapes | None], parallelism: int) -> list[list[Part]]:
+def redistribute(old: Sequence[Shapes | None], parallelism: int) -> list[list[ElementRange]]:
     """The parts of operator state that each new subtask restores (SPEC R4.2-R4.4); one entry per new subtask.
 
     `old` has one entry per old subtask, None where it reported nothing (it had finished, or has no state). The parts
@@ -112,7 +76,7 @@ def redistribute(old: Sequence[Shapes | None], parallelism: int) -> list[list[Pa
     """
     _check_parallelism(len(old), parallelism)
     reporters = _reporters(old)
-    result: list[list[Part]] = [[] for _ in range(parallelism)]
+    result: list[list[ElementRange]] = [[] for _ in range(parallelism)]
     first = 0
     for name in sorted(reporters):
         mode, counts = reporters[name]
@@ -122,7 +86,7 @@ def redistribute(old: Sequence[Shapes | None], parallelism: int) -> list[list[Pa
             _broadcast(name, counts, result)
         elif len(old) == parallelism:
             for subtask, elements in counts.items():
-                result[subtask].append(Part(name, subtask, 0, elements))
+                result[subtask].append(ElementRange(name, subtask, 0, elements))
         else:
             first = _split(name, counts, first, result)
     return result
@@ -144,8 +108,8 @@ def _reporters(old: Sequence[Shapes | None]) -> dict[str, tuple[Mode, dict[int, 
     return found
 
 
-def _split(name: str, counts: Mapping[int, int], first: int, result: list[list[Part]]) -> int:
-    """Deal the elements out in contiguous runs, beginning at subtask `first`; returns where the next name begins."""
+def _split(name: str, counts: Mapping[int, int], first: int, result: list[list[ElementRange]]) -> int:
+    """Assign the elements in contiguous runs, beginning at subtask `first`; returns where the next name begins."""
     base, extra = divmod(sum(counts.values()), len(result))
     runs = iter(counts.items())
     source, at, left = -1, 0, 0
@@ -157,27 +121,27 @@ def _split(name: str, counts: Mapping[int, int], first: int, result: list[list[P
                 source, left = next(runs)
                 at = 0
             taken = min(wanted, left)
-            result[target].append(Part(name, source, at, at + taken))
+            result[target].append(ElementRange(name, source, at, at + taken))
             at, left, wanted = at + taken, left - taken, wanted - taken
     # The first subtask without an extra element begins the next name, so the totals over all names stay even too.
     return (first + extra) % len(result)
 
 
-def _union(name: str, counts: Mapping[int, int], old_parallelism: int, result: list[list[Part]]) -> None:
+def _union(name: str, counts: Mapping[int, int], old_parallelism: int, result: list[list[ElementRange]]) -> None:
     for target, parts in enumerate(result):
         for source, elements in counts.items():
             # Monotone in `source`: elements that are carried on keep their order in the next union.
             carried = source * len(result) // old_parallelism == target
-            parts.append(Part(name, source, 0, elements, carried))
+            parts.append(ElementRange(name, source, 0, elements, carried))
 
 
-def _broadcast(name: str, counts: Mapping[int, int], result: list[list[Part]]) -> None:
+def _broadcast(name: str, counts: Mapping[int, int], result: list[list[ElementRange]]) -> None:
     copies = list(counts)
     for target, parts in enumerate(result):
         # If every old subtask reported and the parallelism is unchanged, this is the subtask's own copy. If only some
-        # reported (the others had finished), nobody keeps its own: the rule is the same for all (SPEC R4.4).
+        # reported (the others had finished), no subtask keeps its own: the rule is the same for all (SPEC R4.4).
         source = copies[target % len(copies)]
-        parts.append(Part(name, source, 0, counts[source]))
+        parts.append(ElementRange(name, source, 0, counts[source]))
 
 
 def _check_parallelism(old: int, new: int) -> None:
@@ -192,11 +156,7 @@ def _check_parallelism(old: int, new: int) -> None:
 
 
 class KeyedPart(msgspec.Struct, frozen=True):
-    """The key groups to read from handle number `handle` of the old subtask `subtask`.
-
-    >>> KeyedPart(0, 0, KeyGroupRange(0, 63)).key_groups
-    KeyGroupRange(start=0, end=63)
-    """
+    """The key groups to read from handle number `handle` of the old subtask `subtask`."""
 
     subtask: int
     handle: int
@@ -231,15 +191,20 @@ def assign_keyed(
 
 
 class SavedOperator(msgspec.Struct, frozen=True):
-    """What a checkpoint says of an operator: its name, its max parallelism, whether it has keyed state.
-
-    >>> SavedOperator("count words", 128, keyed=True).max_parallelism
-    128
-    """
+    """An operator that has state in a checkpoint."""
 
     name: str
     max_parallelism: int
     keyed: bool
+
+
+def require_same_max_parallelism(where: str, stored: int, configured: int) -> None:
+    """Raise IllegalState if state was stored with another number of key groups than the job has (SPEC R3.3)."""
+    if stored != configured:
+        raise IllegalState(
+            f"{where}: max parallelism mismatch: the state was stored with {stored}, the program sets {configured}; the "
+            f"number of key groups is fixed for the life of the state, so set {stored} or leave it unset"
+        )
 
 
 def restored_max_parallelism(
@@ -269,11 +234,9 @@ def restored_max_parallelism(
                 f"{operator.max_parallelism}, which is lower than the parallelism {parallelism} it is restored with; "
                 f"lower the parallelism to {operator.max_parallelism} or less"
             )
-        if configured is not None and operator.max_parallelism != configured:
-            raise IllegalState(
-                f"vertex '{vertex}': max parallelism mismatch: the state of '{operator.name}' was stored with "
-                f"{operator.max_parallelism}, the program sets {configured}; the number of key groups is fixed for the "
-                f"life of the state, so set {operator.max_parallelism} or leave it unset"
+        if configured is not None:
+            require_same_max_parallelism(
+                f"vertex '{vertex}', operator '{operator.name}'", operator.max_parallelism, configured
             )
     if configured is not None:
         return configured
@@ -285,11 +248,7 @@ def restored_max_parallelism(
 
 
 class FinishedState(Enum):
-    """How far the subtasks of a vertex had come when the checkpoint was taken.
-
-    >>> FinishedState.PARTLY.value
-    'partly finished'
-    """
+    """Whether the subtasks of a vertex had finished when the checkpoint was taken."""
 
     RUNNING = "running"
     PARTLY = "partly finished"
@@ -322,11 +281,7 @@ def union_states_of_partly_finished(old: Sequence[Shapes | None], finished: Sequ
 
 
 class Predecessor(msgspec.Struct, frozen=True):
-    """A vertex upstream, and whether the edge from it is pointwise (forward, rescale) or all to all.
-
-    >>> Predecessor("source", pointwise=True).vertex
-    'source'
-    """
+    """A vertex upstream, and whether the edge from it is pointwise (forward, rescale) or all to all."""
 
     vertex: str
     pointwise: bool
@@ -368,11 +323,7 @@ def _predecessors_allowed(state: FinishedState, *, pointwise: bool) -> tuple[Fin
 
 
 class EdgeMapping(Enum):
-    """Which old subtasks' in-flight data a new subtask takes over (SPEC R6.7).
-
-    >>> edge_mapping("hash")
-    <EdgeMapping.RANGE: 'range'>
-    """
+    """Which old subtasks' in-flight data a new subtask reads (SPEC R6.7)."""
 
     RANGE = "range"  # those whose key groups overlap
     ROUND_ROBIN = "round robin"  # i, i + parallelism, ...
@@ -380,9 +331,6 @@ class EdgeMapping(Enum):
     FULL = "full"  # all go to every subtask
     UNSUPPORTED = "unsupported"
 
-
-OUTPUT_MAPPING = EdgeMapping.ROUND_ROBIN
-"""For the output side any mapping will do that uses every old subtask once."""
 
 _BY_PARTITIONING = {
     "hash": EdgeMapping.RANGE,
@@ -441,9 +389,6 @@ class InflightPart(msgspec.Struct, frozen=True):
 
     Each channel of it is a virtual channel of the new subtask, named by (old subtask, old channel). If `filtered`,
     other new subtasks read the same data: keep only the records that the edge's partitioning sends here.
-
-    >>> InflightPart(1, filtered=True).subtask
-    1
     """
 
     subtask: int

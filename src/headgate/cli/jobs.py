@@ -8,16 +8,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.status import Status
-from rich.table import Table
 
 from headgate.checkpoint.types import SavepointFormat
-from headgate.cli.output import console, fail
-from headgate.errors import HeadgateError
-from headgate.rest.client import RemoteJob, find_job, find_jobs
+from headgate.cli.output import console, make_table, reported
+from headgate.rest.client import find_job, find_jobs
 from headgate.storage.checkpoints import dispose_savepoint
 from headgate.storage.remote import open_store
-
-__all__ = ["add_commands"]
 
 Job = Annotated[str, typer.Argument(help="The job: the beginning of its id, or its name.")]
 Url = Annotated[
@@ -30,25 +26,22 @@ Format = Annotated[
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    for command in (list_jobs, checkpoint, savepoint, stop, rescale, cancel, dispose):
-        app.command(name={"list_jobs": "list"}.get(command.__name__))(command)
+    app.command(name="list")(reported(list_jobs))
+    for command in (checkpoint, savepoint, stop, rescale, cancel, dispose):
+        app.command()(reported(command))
 
 
 def _token() -> str | None:
-    """Not an argument: those are seen by every user of the machine."""
+    """Not an argument: every user of the machine can see those."""
     return os.environ.get("HEADGATE_REST_TOKEN")
 
 
 def list_jobs(url: Url = None) -> None:
-    """List jobs: id, status, name, parallelism, restarts, how long they run."""
-    try:
-        jobs = find_jobs(url, _token())
-    except HeadgateError as error:
-        raise fail(error) from None
-    table = Table()
-    for column in ("job", "status", "name", "tasks", "restarts", "seconds", "driver"):
-        table.add_column(column, no_wrap=column in ("job", "driver"))
+    """List jobs: id, status, name, parallelism, restarts, duration."""
+    jobs = find_jobs(url, _token())
+    table = make_table("job", "status", "name", "tasks", "restarts", "seconds", "driver")
+    for column in (table.columns[0], table.columns[-1]):
+        column.no_wrap = True
     for job in jobs:
         shown = job.overview
         seconds = f"{shown['duration'] / 1000:.0f}"
@@ -57,15 +50,15 @@ def list_jobs(url: Url = None) -> None:
     console().print(table if jobs else "no job runs on this machine; give --url for a driver elsewhere")
 
 
-def _operation(wanted: str, url: str | None, what: str, start: Any, path: str) -> dict[str, Any]:
-    """Start an operation on a job and wait for it, with a sign of life."""
-    try:
-        job = find_job(wanted, url, _token())
-        request = start(job)["request-id"]
-        with Status(f"{what} of job {job.id[:8]} ({job.overview['name']})", console=Console(stderr=True)):
-            return job.client.operation(job.path + path, request)
-    except HeadgateError as error:
-        raise fail(error) from None
+def _operation(
+    wanted: str, url: str | None, method: str, path: str, body: dict[str, Any] | None = None, result: str | None = None
+) -> dict[str, Any]:
+    """Start an operation on a job and wait for it; its result is at another path if `result` says so."""
+    job = find_job(wanted, url, _token())
+    request = job.client.send(method, job.path + path, body)["request-id"]
+    name = path.partition("?")[0]
+    with Status(f"{name.strip('/')} of job {job.id[:8]} ({job.overview['name']})", console=Console(stderr=True)):
+        return job.client.operation(job.path + (result or name), request)
 
 
 def checkpoint(
@@ -74,32 +67,28 @@ def checkpoint(
     url: Url = None,
 ) -> None:
     """Take a checkpoint now."""
-    body = {"checkpointType": "FULL" if full else "CONFIGURED"}
-    start = lambda one: one.client.send("POST", f"{one.path}/checkpoints", body)  # noqa: E731
-    done = _operation(job, url, "checkpoint", start, "/checkpoints")
+    done = _operation(job, url, "POST", "/checkpoints", {"checkpointType": "FULL" if full else "CONFIGURED"})
     typer.echo(f"checkpoint {done['checkpointId']} is complete")
 
 
 def savepoint(job: Job, target: Target = None, format: Format = SavepointFormat.CANONICAL, url: Url = None) -> None:
-    """Take a savepoint; the job goes on."""
+    """Take a savepoint; the job continues."""
     body = {"target-directory": target, "formatType": format.value}
-    start = lambda one: one.client.send("POST", f"{one.path}/savepoints", body)  # noqa: E731
-    typer.echo(_operation(job, url, "savepoint", start, "/savepoints")["location"])
+    typer.echo(_operation(job, url, "POST", "/savepoints", body)["location"])
 
 
 def stop(
     job: Job,
     target: Target = None,
     drain: Annotated[
-        bool, typer.Option("--drain", help="Let operators act as at the end of their input: not to be gone on from.")
+        bool, typer.Option("--drain", help="Operators act as at the end of their input; do not resume from it.")
     ] = False,
     format: Format = SavepointFormat.CANONICAL,
     url: Url = None,
 ) -> None:
-    """Take a savepoint and stop; `headgate run --resume`, or execution.state-recovery.path, goes on from it."""
+    """Take a savepoint and stop; `headgate run --resume`, or execution.state-recovery.path, resumes from it."""
     body = {"targetDirectory": target, "drain": drain, "formatType": format.value}
-    start = lambda one: one.client.send("POST", f"{one.path}/stop", body)  # noqa: E731
-    typer.echo(_operation(job, url, "stop", start, "/savepoints")["location"])
+    typer.echo(_operation(job, url, "POST", "/stop", body, result="/savepoints")["location"])
 
 
 def rescale(
@@ -107,27 +96,20 @@ def rescale(
     parallelism: Annotated[int, typer.Option("--parallelism", "-p", help="The new default parallelism.")],
     url: Url = None,
 ) -> None:
-    """Go on with another parallelism, without losing or repeating a record."""
-    start = lambda one: one.client.send("PATCH", f"{one.path}/rescaling?parallelism={parallelism}")  # noqa: E731
-    _operation(job, url, "rescale", start, "/rescaling")
+    """Continue with another parallelism, without losing or repeating a record."""
+    _operation(job, url, "PATCH", f"/rescaling?parallelism={parallelism}")
     typer.echo(f"the job runs with parallelism {parallelism}")
 
 
 def cancel(job: Job, url: Url = None) -> None:
     """Stop a job without a savepoint."""
-    try:
-        found: RemoteJob = find_job(job, url, _token())
-        found.client.send("PATCH", f"{found.path}?mode=cancel")
-    except HeadgateError as error:
-        raise fail(error) from None
+    found = find_job(job, url, _token())
+    found.client.send("PATCH", f"{found.path}?mode=cancel")
     typer.echo(f"job {found.id} is being cancelled")
 
 
 def dispose(path: Annotated[str, typer.Argument(help="A savepoint: its directory or its _metadata.")]) -> None:
-    """Delete a savepoint for good."""
-    try:
-        done = dispose_savepoint(open_store(), path)
-    except HeadgateError as error:
-        raise fail(error) from None
+    """Delete a savepoint permanently."""
+    done = dispose_savepoint(open_store(), path)
     left = f"; {len(done.left)} files that are not ours were left: {', '.join(done.left)}" if done.left else ""
     typer.echo(f"{done.deleted} files deleted{left}")

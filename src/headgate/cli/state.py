@@ -9,20 +9,16 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from headgate.cli.output import console, fail
-from headgate.errors import HeadgateError
+from headgate.cli.output import console, make_table, reported
 from headgate.savepoints.reader import StateInfo, StateSnapshotReader
 from headgate.storage.layout import creator_of
-
-__all__ = ["add_commands"]
 
 Path = Annotated[str, typer.Argument(help="A checkpoint or savepoint: its directory or its _metadata.")]
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    for command in (inspect, diff):
-        app.command()(command)
+    app.command()(reported(inspect))
+    app.command()(reported(diff))
 
 
 # --- inspect ----------------------------------------------------------------------------------------------------------
@@ -36,29 +32,25 @@ def inspect(
 ) -> None:
     """Show what a checkpoint or savepoint holds: operators, states, sizes, keys, how evenly they are spread, files."""
     output = console()
-    try:
-        snapshot = StateSnapshotReader.open(path)
-        if verify:
-            snapshot.verify()
-        manifest = snapshot.manifest
-        output.print(
-            f"{manifest.type.value} {manifest.checkpoint_id}{f', {manifest.format}' if manifest.format else ''} of job "
-            f"'{manifest.job_name}' ({manifest.job_id}), attempt {manifest.attempt}\n{snapshot.snapshot.directory}",
-            highlight=False,
-        )
-        output.print(_operators(snapshot))
-        output.print(_states(snapshot, counts))
-        output.print(_files(snapshot, files))
-        if verify:
-            output.print("every file matches its checksum")
-    except HeadgateError as error:
-        raise fail(error) from None
+    snapshot = StateSnapshotReader.open(path)
+    if verify:
+        snapshot.verify()
+    manifest = snapshot.manifest
+    output.print(
+        f"{manifest.type.value} {manifest.checkpoint_id}{f', {manifest.format}' if manifest.format else ''} of job "
+        f"'{manifest.job_name}' ({manifest.job_id}), attempt {manifest.attempt}\n{snapshot.snapshot.directory}",
+        highlight=False,
+    )
+    output.print(_operators(snapshot))
+    output.print(_states(snapshot, counts))
+    output.print(_files(snapshot, files))
+    if verify:
+        output.print("every file matches its checksum")
 
 
 def _operators(snapshot: StateSnapshotReader) -> Table:
-    table = Table(title="operators", title_justify="left")
-    for column in ("operator", "uid", "id", "parallelism", "key groups", "finished", "bytes"):
-        table.add_column(column, justify="right" if column in ("parallelism", "key groups", "bytes") else "left")
+    columns = ("operator", "uid", "id", "parallelism", "key groups", "finished", "bytes")
+    table = make_table(*columns, right="parallelism, key groups, bytes", title="operators")
     for operator in snapshot.manifest.operators:
         finished = sum(subtask.finished for subtask in operator.subtasks)
         table.add_row(
@@ -81,25 +73,24 @@ class _Count:
 
     @property
     def skew(self) -> str:
-        """How many times the average the fullest key group holds."""
+        """The size of the largest key group, as a multiple of the average."""
         if not self.by_group:
             return ""
         return f"{max(self.by_group.values()) * len(self.by_group) / sum(self.by_group.values()):.1f}"
 
 
 def _states(snapshot: StateSnapshotReader, counts: bool) -> Table:
-    table = Table(title="states", title_justify="left")
-    for column in ("operator", "state", "kind", "columns", "backend", "rows", "keys", "key groups", "skew"):
-        table.add_column(column, justify="right" if column in ("rows", "keys", "key groups", "skew") else "left")
+    names = ("operator", "state", "kind", "columns", "backend", "rows", "keys", "key groups", "skew")
+    table = make_table(*names, right="rows, keys, key groups, skew", title="states")
     for info in snapshot.states():
         hidden = {"key_group", "namespace"}
         columns = ", ".join(f"{one.name} {one.type}" for one in info.schema if one.name not in hidden)
         count = _count(snapshot, info) if counts else None
-        figures = ["", "", "", ""]
+        numbers = ["", "", "", ""]
         if count is not None:
             keys = f"{len(count.keys):,}" if info.keyed else ""
-            figures = [f"{count.rows:,}", keys, str(len(count.by_group) or ""), count.skew]
-        table.add_row(info.operator, info.name, info.kind, columns, info.backend, *figures)
+            numbers = [f"{count.rows:,}", keys, str(len(count.by_group) or ""), count.skew]
+        table.add_row(info.operator, info.name, info.kind, columns, info.backend, *numbers)
     return table
 
 
@@ -121,10 +112,9 @@ def _hashable(value: Any) -> Any:
 
 def _files(snapshot: StateSnapshotReader, every: bool) -> Table:
     found = snapshot.files()
-    table = Table(title=f"files: {len(found)}, {sum(found.values()):,} bytes", title_justify="left")
-    table.add_column("written by")
-    table.add_column("file" if every else "files", overflow="fold", justify="left" if every else "right")
-    table.add_column("bytes", justify="right")
+    title = f"files: {len(found)}, {sum(found.values()):,} bytes"
+    table = make_table("written by", "file" if every else "files", "bytes", right="files, bytes", title=title)
+    table.columns[1].overflow = "fold"
     own = f"checkpoint {snapshot.manifest.checkpoint_id}"
     by_creator: dict[str, list[tuple[str, int]]] = {}
     for path, size in sorted(found.items()):
@@ -148,29 +138,25 @@ def diff(
     show: Annotated[int, typer.Option("--show", help="How many differing rows to show for each state.")] = 5,
 ) -> None:
     """Compare two checkpoints or savepoints, state by state. Exit code 1 if they differ."""
+    before, after = StateSnapshotReader.open(old), StateSnapshotReader.open(new)
+    columns = ("operator", "state", "added", "removed", "changed", "same")
+    table = make_table(*columns, right="added, removed, changed, same")
+    samples: list[str] = []
+    differs = False
+    # An operator is identified by its id: its name may differ between the two.
+    names = {(info.operator_id, info.name): info.operator for info in (*after.states(), *before.states())}
+    for (operator_id, state), operator in names.items():
+        first, second = _rows(before, operator_id, state), _rows(after, operator_id, state)
+        added, removed = second.keys() - first.keys(), first.keys() - second.keys()
+        changed = [key for key in first.keys() & second.keys() if first[key] != second[key]]
+        same = len(first) - len(removed) - len(changed)
+        counts = [f"{len(part):,}" for part in (added, removed, changed)]
+        table.add_row(operator, state, *counts, f"{same:,}")
+        differs = differs or bool(added or removed or changed)
+        samples += [f"+ {state} {key} = {second[key]}" for key in _some(added, show)]
+        samples += [f"- {state} {key} = {first[key]}" for key in _some(removed, show)]
+        samples += [f"~ {state} {key} = {first[key]} -> {second[key]}" for key in _some(changed, show)]
     output = console()
-    try:
-        before, after = StateSnapshotReader.open(old), StateSnapshotReader.open(new)
-        table = Table()
-        for column in ("operator", "state", "added", "removed", "changed", "same"):
-            table.add_column(column, justify="left" if column in ("operator", "state") else "right")
-        samples: list[str] = []
-        differs = False
-        # An operator is known by its id: its name may be another one in each.
-        names = {(info.operator_id, info.name): info.operator for info in (*after.states(), *before.states())}
-        for (operator_id, state), operator in names.items():
-            first, second = _rows(before, operator_id, state), _rows(after, operator_id, state)
-            added, removed = second.keys() - first.keys(), first.keys() - second.keys()
-            changed = [key for key in first.keys() & second.keys() if first[key] != second[key]]
-            same = len(first) - len(removed) - len(changed)
-            figures = [f"{len(part):,}" for part in (added, removed, changed)]
-            table.add_row(operator, state, *figures, f"{same:,}")
-            differs = differs or bool(added or removed or changed)
-            samples += [f"+ {state} {key} = {second[key]}" for key in _some(added, show)]
-            samples += [f"- {state} {key} = {first[key]}" for key in _some(removed, show)]
-            samples += [f"~ {state} {key} = {first[key]} -> {second[key]}" for key in _some(changed, show)]
-    except HeadgateError as error:
-        raise fail(error) from None
     output.print(table)
     for line in samples:
         output.print(line, highlight=False, markup=False)
@@ -186,7 +172,7 @@ _IDENTITY = ("key", "key_pickle", "namespace", "map_key", "map_key_pickle", "pos
 
 
 def _rows(snapshot: StateSnapshotReader, operator_id: str, state: str) -> dict[Any, Any]:
-    """Rows by what identifies them."""
+    """The rows of a state: their values by their identity."""
     if not any(info.operator_id == operator_id and info.name == state for info in snapshot.states()):
         return {}
     found = {}
@@ -203,7 +189,7 @@ def _rows(snapshot: StateSnapshotReader, operator_id: str, state: str) -> dict[A
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What is compared, and what people see of it."""
+    """A value that is compared by its content and shown as text."""
 
     content: tuple[Any, ...]
     text: str = field(compare=False)
@@ -213,6 +199,6 @@ class _Shown:
 
 
 def _text(row: dict[str, Any], names: list[str]) -> str:
-    """The values of a row; of a pickle the text beside it."""
+    """The values of a row; for a pickle, the text that is stored with it."""
     shown = [row.get(name.replace("_pickle", "_text"), row[name]) for name in names]
     return ", ".join(str(value) for value in shown if value is not None)

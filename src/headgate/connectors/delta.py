@@ -8,18 +8,21 @@ commit that comes again finds its number there.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headgate.api.sink import Epoch, EpochCommitter, EpochContext, Sink, SinkWriter, WriterContext
-from headgate.connectors.spark.staged import StagedFile, StagedWriter
+from headgate.connectors.files.sink import check_partitions
+from headgate.connectors.files.targets import PreparedFile
+from headgate.connectors.spark.staged import StagedParquet
 from headgate.errors import InvalidArgument
 from headgate.records.types import TypeInformation
 
 __all__ = ["DeltaSink"]
 
 
-class DeltaSink(Sink[StagedFile]):
+class DeltaSink(Sink[PreparedFile]):
     """Appends to a Delta table, which is made if it is not there. Needs `pip install 'headgate[delta]'`.
 
     `storage_options` are those of the `deltalake` package, for tables on object stores.
@@ -46,12 +49,7 @@ class DeltaSink(Sink[StagedFile]):
             raise InvalidArgument(
                 f"{self!r} needs a stream with named fields: declare output_type, for example 'word string, n bigint'"
             )
-        names = stream_type.schema.names
-        for column in self.partition_by:
-            if column not in names:
-                raise InvalidArgument(f"{self!r}: there is no field '{column}' to partition by in {stream_type}")
-        if len(self.partition_by) == len(names):
-            raise InvalidArgument(f"{self!r}: nothing is left to write if all fields are partitions")
+        check_partitions(repr(self), self.partition_by, stream_type)
         self._check_table(stream_type)
 
     def _check_table(self, type: TypeInformation) -> None:
@@ -79,11 +77,11 @@ class DeltaSink(Sink[StagedFile]):
             return None
         return DeltaTable(self.path, storage_options=self._options or None)
 
-    def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[StagedFile]:
+    def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[PreparedFile]:
         """Writes the files of one subtask."""
-        return StagedWriter(self.path, f"part-{context.job_id[:8]}-{context.subtask}", context.type, self.partition_by)
+        return StagedParquet(self.path, self.partition_by).writer(context, [])
 
-    def epoch_committer(self, context: EpochContext) -> EpochCommitter[StagedFile]:
+    def epoch_committer(self, context: EpochContext) -> EpochCommitter[PreparedFile]:
         """Adds them to the table."""
         return _Appender(self, f"headgate-{context.job_id}-{context.operator_id}", context.type)
 
@@ -104,11 +102,11 @@ class DeltaSink(Sink[StagedFile]):
         return table
 
 
-class _Appender(EpochCommitter[StagedFile]):
+class _Appender(EpochCommitter[PreparedFile]):
     def __init__(self, sink: DeltaSink, application: str, type: TypeInformation) -> None:
         self._sink, self._application, self._type = sink, application, type
 
-    def commit(self, epoch: Epoch[StagedFile]) -> None:
+    def commit(self, epoch: Epoch[PreparedFile]) -> None:
         from deltalake import CommitProperties, Transaction
 
         table = self._sink.table(self._type)
@@ -119,18 +117,18 @@ class _Appender(EpochCommitter[StagedFile]):
         if done is None:
             # The first commit of this job: what a savepoint brought may have been committed by the job that took it.
             known = {uri.rpartition("/")[2] for uri in table.file_uris()}
-            files = [file for file in files if file.name.rpartition("/")[2] not in known]
+            files = [file for file in files if file.path.rpartition("/")[2] not in known]
         properties = CommitProperties(app_transactions=[Transaction(self._application, epoch.commit_number)])
         table.create_write_transaction(
-            [_add(file) for file in files],
+            [self._add(file) for file in files],
             mode="append",
             schema=table.schema(),
             partition_by=self._sink.partition_by,
             commit_properties=properties,
         )
 
+    def _add(self, file: PreparedFile) -> Any:
+        from deltalake.transaction import AddAction
 
-def _add(file: StagedFile) -> Any:
-    from deltalake.transaction import AddAction
-
-    return AddAction(file.name, file.size, file.partition, file.modified, True, json.dumps({"numRecords": file.rows}))
+        name, now = file.path.removeprefix(f"{self._sink.path}/"), time.time_ns() // 1_000_000
+        return AddAction(name, file.size, file.partition, now, True, json.dumps({"numRecords": file.rows}))

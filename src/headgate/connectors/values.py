@@ -1,4 +1,4 @@
-"""Bytes into records and back: text, JSON, CSV. A whole batch at a time, and a damaged record spoils only itself.
+"""Bytes into records and back: text, JSON, CSV; whole batches at a time, in workers. A corrupt record affects no other.
 
 text    a string a record
 bytes   the bytes as they are
@@ -25,7 +25,9 @@ from headgate.errors import HeadgateError, InvalidArgument
 from headgate.records.batch import Batch
 from headgate.records.types import PICKLED, Row, TypeInformation, as_type
 
-__all__ = ["CORRUPT_TYPE", "Corrupt", "CorruptRecords", "Decoder", "Encoder", "decoder", "encoder"]
+__all__ = ["CORRUPT_TYPE", "Corrupt", "CorruptRecords", "Decoder", "Encode", "decoder", "encoder", "joined"]
+
+Encode = Callable[[Batch], list[bytes]]
 
 CORRUPT_TYPE = "place string, reason string, data binary"
 """The type of a side output for corrupt records: `OutputTag("corrupt", CORRUPT_TYPE)`."""
@@ -33,11 +35,7 @@ CORRUPT_TYPE = "place string, reason string, data binary"
 
 @dataclass(frozen=True, slots=True)
 class Corrupt:
-    """A record that cannot be read: its place in what was given, its bytes, and why.
-
-    >>> decoder("json", "n bigint").decode([b'{"n": 1}', b"oops"])[1][0].index
-    1
-    """
+    """A record that cannot be decoded: its position in the batch, its bytes, and the reason."""
 
     index: int
     data: bytes
@@ -45,10 +43,7 @@ class Corrupt:
 
 
 class CorruptRecords:
-    """What a source does with records that cannot be read: `"fail"`, `"skip"`, or an OutputTag they are sent to.
-
-    Whatever it does, they are counted.
-    """
+    """Handles the corrupt records of a source as its `on_corrupt` says: "fail", "skip", or an OutputTag; counts them."""
 
     def __init__(self, policy: str | OutputTag, source: str) -> None:
         if not isinstance(policy, OutputTag) and policy not in ("fail", "skip"):
@@ -58,48 +53,47 @@ class CorruptRecords:
         self._side: list[tuple[OutputTag, Row]] = []
 
     def add(self, place: str, one: Corrupt) -> None:
-        """A record could not be read."""
         self.count += 1
         if self.policy == "fail":
             start = one.data[:200]
             raise HeadgateError(
                 f"{self._source}: {place} cannot be read: {one.reason}; it is {start!r}{'...' if len(one.data) > 200 else ''}. "
-                "Mend it, or set on_corrupt='skip', or on_corrupt=OutputTag(...) to send such records to a side output"
+                "Fix it, or set on_corrupt='skip', or on_corrupt=OutputTag(...) to send such records to a side output"
             )
         if isinstance(self.policy, OutputTag):
             self._side.append((self.policy, Row(place=place, reason=one.reason, data=one.data)))
 
     def take(self) -> list[tuple[OutputTag, Row]]:
-        """What goes to the side output now."""
+        """The records for the side output since the last call."""
         side, self._side = self._side, []
         return side
 
 
 class Decoder(ABC):
-    """Makes batches of records of bytes."""
+    """Decodes bytes into batches of records."""
 
     def __init__(self, type: TypeInformation) -> None:
         self.type = type
 
     def decode(self, values: Sequence[bytes]) -> tuple[Batch, list[Corrupt]]:
-        """The records of one type, in order, and those that cannot be read."""
+        """The records in order, and those that are corrupt."""
         try:
             return self._all(values), []
         except (pa.ArrowException, ValueError, msgspec.MsgspecError) as error:
             if len(values) == 1:
                 return self._none(), [Corrupt(0, values[0], str(error))]
-        # Halves until the damaged ones stand alone: the others are still decoded many at a time.
+        # Halves, until the corrupt ones are alone: the others are still decoded many at a time.
         half = len(values) // 2
         (first, bad), (second, worse) = self.decode(values[:half]), self.decode(values[half:])
-        return _joined(first, second), bad + [Corrupt(one.index + half, one.data, one.reason) for one in worse]
+        return joined([first, second]), bad + [Corrupt(one.index + half, one.data, one.reason) for one in worse]
 
     def decode_lines(self, block: bytes, count: int) -> tuple[Batch, list[Corrupt]]:
-        """The same for whole lines, `count` of them; empty lines are no records, unless they are text."""
+        """Decode a block of `count` lines; empty lines are skipped, unless the format is text."""
         return self.decode([line for line in lines_of(block) if line.strip()])
 
     @abstractmethod
     def _all(self, values: Sequence[bytes]) -> Batch:
-        """All records, or an error if one of them is damaged."""
+        """All records, or an error if one of them is corrupt."""
 
     def _none(self) -> Batch:
         if not self.type.is_typed:
@@ -119,34 +113,31 @@ def lines_of(block: bytes) -> list[bytes]:
     return [line[:-1] if line.endswith(b"\r") else line for line in lines] if b"\r\n" in block else lines
 
 
-def _joined(first: Batch, second: Batch) -> Batch:
-    if not first.type.is_typed:
-        return Batch.of_rows([*first.rows(), *second.rows()])
-    return Batch.of_arrow(pa.concat_batches([first.arrow(), second.arrow()]), first.type)
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Batches of one type as one."""
+    type = batches[0].type
+    if not type.is_typed:
+        return Batch.of_rows([row for batch in batches for row in batch.rows()])
+    return Batch.of_arrow(pa.concat_batches([batch.arrow() for batch in batches]), type)
 
 
-class _Text(Decoder):
+class _ColumnDecoder(Decoder):
+    """Text or bytes: the records are one column."""
+
     def _all(self, values: Sequence[bytes]) -> Batch:
-        strings = pa.array(values, pa.binary()).cast(pa.string())
-        return Batch.of_arrow(pa.RecordBatch.from_arrays([strings], schema=self.type.schema), self.type)
+        column = pa.array(values, pa.binary()).cast(self.type.arrow_type)
+        return Batch.of_arrow(pa.RecordBatch.from_arrays([column], schema=self.type.schema), self.type)
 
     def decode_lines(self, block: bytes, count: int) -> tuple[Batch, list[Corrupt]]:
         return self.decode(lines_of(block))  # an empty line is a record too
 
 
-class _Bytes(Decoder):
-    def _all(self, values: Sequence[bytes]) -> Batch:
-        return Batch.of_arrow(
-            pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], schema=self.type.schema), self.type
-        )
-
-
-class _AnyJson(Decoder):
+class _AnyJsonDecoder(Decoder):
     def _all(self, values: Sequence[bytes]) -> Batch:
         return Batch.of_rows(list(map(msgspec.json.decode, values)))
 
 
-class _Table(Decoder):
+class _BlockDecoder(Decoder):
     """Formats that pyarrow reads as a block of lines."""
 
     def _all(self, values: Sequence[bytes]) -> Batch:
@@ -178,7 +169,7 @@ class _Table(Decoder):
         """The table of a block of lines."""
 
 
-class _Json(_Table):
+class _JsonDecoder(_BlockDecoder):
     def __init__(self, type: TypeInformation) -> None:
         super().__init__(type)
         assert type.schema is not None
@@ -195,7 +186,7 @@ class _Json(_Table):
         return pa.json.read_json(io.BytesIO(block), read_options=options, parse_options=self._parse)
 
 
-class _Csv(_Table):
+class _CsvDecoder(_BlockDecoder):
     def __init__(self, type: TypeInformation, delimiter: str) -> None:
         super().__init__(type)
         assert type.schema is not None
@@ -218,7 +209,7 @@ class _Csv(_Table):
 
 
 def decoder(format: str, type: object = None, delimiter: str = ",") -> Decoder:
-    """The decoder of a format; the type is DDL or whatever else names a type.
+    """The decoder of a format; the type is DDL or another form that `as_type` takes.
 
     >>> decoder("csv", "word string, n bigint").decode([b"a,1", b"b,2"])[0].rows()
     [Row(word='a', n=1), Row(word='b', n=2)]
@@ -231,72 +222,52 @@ def decoder(format: str, type: object = None, delimiter: str = ",") -> Decoder:
         own = as_type("string" if format == "text" else "binary")
         if kind is not PICKLED and kind != own:
             raise InvalidArgument(f"format '{format}' gives {own}, not {kind}; leave the type out")
-        return _Text(own) if format == "text" else _Bytes(own)
+        return _ColumnDecoder(own)
     if format == "json" and not kind.is_typed:
-        return _AnyJson(PICKLED)
+        return _AnyJsonDecoder(PICKLED)
     if format not in ("json", "csv"):
         raise InvalidArgument(f"unknown format {format!r}; use text, bytes, json or csv")
     if kind.kind != "row":
         raise InvalidArgument(
             f"format '{format}' needs a type with named fields, for example 'word string, n bigint', got {kind}"
         )
-    return _Json(kind) if format == "json" else _Csv(kind, delimiter)
+    return _JsonDecoder(kind) if format == "json" else _CsvDecoder(kind, delimiter)
 
 
-class Encoder:
-    r"""Makes bytes of records: `encode` gives one piece a record, `lines` all of them with line ends.
+def encoder(format: str, type: object = None, delimiter: str = ",") -> Encode:
+    """A function that encodes the records of a batch of a type.
 
-    >>> encoder("json", "word string, n bigint").lines(Batch.of_rows([("a", 1)], as_type("word string, n bigint")))
-    b'{"word":"a","n":1}\n'
-    """
-
-    def __init__(self, encode: Callable[[Batch], list[bytes]]) -> None:
-        self._encode = encode
-
-    def encode(self, batch: Batch) -> list[bytes]:
-        """The bytes of each record."""
-        return self._encode(batch)
-
-    def lines(self, batch: Batch) -> bytes:
-        """All records, each with a line's end."""
-        return b"".join([b"\n".join(self._encode(batch)), b"\n"]) if len(batch) else b""
-
-
-def encoder(format: str, type: object = None, delimiter: str = ",") -> Encoder:
-    """The encoder of a format for records of a type.
-
-    >>> encoder("text", "bigint").encode(Batch.of_rows([1, 2], as_type("bigint")))
+    >>> encoder("text", "bigint")(Batch.of_rows([1, 2], as_type("bigint")))
     [b'1', b'2']
     """
     kind = as_type(type)
-    if format == "text":
-        return Encoder(lambda batch: [str(row).encode() for row in batch.rows()])
-    if format == "json":
-        return Encoder(_json_lines)
-    if format == "bytes":
-        return Encoder(_as_bytes)
     if format == "csv":
         if kind.kind not in ("row", "tuple"):
             raise InvalidArgument(
                 f"format 'csv' needs a type with fields, for example 'word string, n bigint', got {kind}"
             )
         options = pa.csv.WriteOptions(include_header=False, delimiter=delimiter)
-        return Encoder(lambda batch: _csv_lines(batch, options))
-    raise InvalidArgument(f"unknown format {format!r}; use text, bytes, json or csv")
+        return lambda batch: _csv_lines(batch, options)
+    if format not in _ENCODERS:
+        raise InvalidArgument(f"unknown format {format!r}; use text, bytes, json or csv")
+    return _ENCODERS[format]
 
 
-_JSON = msgspec.json.Encoder(enc_hook=str)
+def _text_lines(batch: Batch) -> list[bytes]:
+    return [str(row).encode() for row in batch.rows()]
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else str(value)
+
+
+_JSON = msgspec.json.Encoder(enc_hook=_plain)
 
 
 def _json_lines(batch: Batch) -> list[bytes]:
     if batch.type.kind == "row":
         return list(map(_JSON.encode, batch.arrow().to_pylist()))
-    plain = (row.as_dict(recursive=True) if isinstance(row, Row) else _unwrapped(row) for row in batch.rows())
-    return list(map(_JSON.encode, plain))
-
-
-def _unwrapped(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    return [_JSON.encode(row.as_dict(recursive=True) if isinstance(row, Row) else row) for row in batch.rows()]
 
 
 def _as_bytes(batch: Batch) -> list[bytes]:
@@ -316,3 +287,6 @@ def _csv_lines(batch: Batch, options: pa.csv.WriteOptions) -> list[bytes]:
             "a record has a line's end in one of its strings; csv files hold a record a line: use json"
         )
     return lines
+
+
+_ENCODERS: dict[str, Encode] = {"text": _text_lines, "json": _json_lines, "bytes": _as_bytes}

@@ -36,8 +36,6 @@ from headgate.control.messages import (
 )
 from headgate.errors import WorkerLost
 
-__all__ = ["ControlAddress", "ControlClient", "ControlServer", "WorkerKey"]
-
 _METHOD = "/headgate.Control/Stream"
 _SECRET = "headgate-secret"  # noqa: S105 - the name of a header
 _TLS_NAME = "headgate-driver"

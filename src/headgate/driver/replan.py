@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 from rich.table import Table
 
+from headgate import config
 from headgate.checkpoint.assignment import SavedOperator, restored_max_parallelism
 from headgate.config import Configuration
 from headgate.driver.snapshots import restore_plan
@@ -15,8 +16,6 @@ from headgate.errors import HeadgateError
 from headgate.graph.plan import JobPlan, make_plan
 from headgate.ids import OperatorId
 from headgate.storage import manifest as mf
-
-__all__ = ["Found", "dry_run", "find_operators", "with_key_groups"]
 
 
 def with_key_groups(plan: JobPlan, saved: Mapping[OperatorId, SavedOperator]) -> JobPlan:
@@ -74,7 +73,7 @@ def dry_run(plan: JobPlan, manifest: mf.Manifest, configuration: Configuration) 
             plan,
             manifest,
             claim=False,
-            ignore_unmatched=configuration.get("execution.state-recovery.ignore-unclaimed-state"),
+            ignore_unmatched=configuration.get(config.RECOVERY_IGNORE_UNCLAIMED),
         )
     except HeadgateError as error:
         print(f"the job would be refused: {error}")  # noqa: T201 - the user asked for it

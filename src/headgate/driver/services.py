@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,8 +14,7 @@ from typing import Any
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 
-__all__ = ["DaemonPool", "DriverIo"]
-
+_LOG = logging.getLogger(__name__)
 _THREADS = 4
 _DISCOVERY_THREADS = 8
 _EPOCH_MS = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
@@ -101,5 +100,4 @@ class DriverIo:
 
     def warn(self, text: str) -> None:
         """Tell the user what they should know now."""
-        sys.stderr.write(f"headgate: {text}\n")
-        sys.stderr.flush()
+        _LOG.warning(text)

@@ -9,11 +9,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from headgate import config
 from headgate.config import Configuration
 from headgate.driver.spark import check_version
 from headgate.errors import ConfigError
-
-__all__ = ["REQUIRED", "dataflow_session", "get_session", "spark_conf"]
 
 REQUIRED = {
     "spark.python.udf.pipelined.enabled": "true",  # its own JVM thread feeds a worker, so both directions flow
@@ -103,8 +102,8 @@ def _create(configuration: Configuration) -> SparkSession:
     # Workers must run the interpreter that has our packages; the system's python may have none of them.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    master = configuration.get("headgate.spark.master") or os.environ.get("SPARK_MASTER") or "local[256]"
-    builder = SparkSession.builder.master(master).appName(configuration.get("pipeline.name") or "headgate")
+    master = configuration.get(config.SPARK_MASTER) or os.environ.get("SPARK_MASTER") or "local[256]"
+    builder = SparkSession.builder.master(master).appName(configuration.get(config.JOB_NAME) or "headgate")
     settings = spark_conf() | {
         "spark.api.mode": "classic",
         "spark.ui.enabled": "false",

@@ -16,24 +16,6 @@ from headgate.ids import EdgeId, OperatorId, VertexId
 from headgate.records.key_groups import check_max_parallelism, default_max_parallelism, murmur3_128
 from headgate.records.types import PICKLED, TypeInformation, as_type
 
-__all__ = [
-    "ChainedOutput",
-    "Edge",
-    "JobGraph",
-    "KeySpec",
-    "Node",
-    "NodeInput",
-    "OperatorKind",
-    "OperatorSpec",
-    "OutputTag",
-    "Partitioning",
-    "PartitioningKind",
-    "Pipeline",
-    "Vertex",
-    "build_job_graph",
-]
-
-
 OperatorKind = Literal[
     "source",
     "map",

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from headgate.graph.job_graph import Edge, JobGraph
 from headgate.ids import VertexId
 
-__all__ = ["Layout", "Slot", "lay_out"]
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:

@@ -16,8 +16,6 @@ from headgate.graph.levels import Layout
 from headgate.ids import VertexId
 from headgate.records.types import TypeInformation
 
-__all__ = ["InputEdge", "JobPlan", "OutputEdge", "Settings", "TaskInfo", "VertexPlan", "make_plan"]
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -42,6 +40,9 @@ class Settings:
     copies_dirs: tuple[str, ...] = ()  # where second copies of keyed state are (SPEC R7.7)
     write_copies: bool = False
     restore_from_copies: bool = False
+    ttl_query_entries: int = 1000  # rows that a sweep for expired state checks between two looks at the clock
+    ttl_compaction_ms: int = 0  # how often RocksDB compacts every file of a state with a time to live; 0: never
+    without_channel_state: int = -1  # the checkpoint whose in-flight data is not restored (SPEC R5.11)
     committer_retries: int = 10
     staging: str | None = None  # where sinks may put files on the checkpoints' storage; known when the job runs
     final_checkpoint: bool = False  # whether a finished subtask waits for one more complete checkpoint (SPEC R4.5)

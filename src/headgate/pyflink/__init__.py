@@ -3,6 +3,6 @@
     from pyflink.datastream import StreamExecutionEnvironment            # before
     from headgate.pyflink.datastream import StreamExecutionEnvironment   # after
 
-The names are those of `headgate`, found where PyFlink has them; only where PyFlink's shape differs (futures of a job
-client, the runtime mode) is there a thin class of our own. What Headgate does not have yet is not here either.
+The names are those of `headgate`, in the modules where PyFlink has them. Where PyFlink's interface differs (futures of a
+job client, the runtime mode), and for names of Flink 1.x, there is a thin class. What Headgate does not have is missing.
 """

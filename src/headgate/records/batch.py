@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from headgate.records.types import PICKLED, TypeInformation, TypeMismatch
 
-__all__ = ["Batch"]
-
 
 class Batch:
     """Records of one type, with optional event timestamps (milliseconds).

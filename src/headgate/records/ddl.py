@@ -9,8 +9,6 @@ import pyarrow as pa
 
 from headgate.errors import InvalidArgument
 
-__all__ = ["parse", "text_of"]
-
 _PRIMITIVES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["HEADER", "Frame", "FrameKind", "pack", "read_frames"]
-
 HEADER = struct.Struct("<BBHIQ")
 _PAD = b"\0" * 8
 

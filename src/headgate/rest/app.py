@@ -1,4 +1,7 @@
-"""The routes: Flink's paths (SPEC R10.1), with and without `/v1`. What is wrong is a 4xx with the reason in `errors`."""
+"""The routes: Flink's paths (SPEC R10.1), with and without `/v1`; a refused request is a 4xx with the reason in `errors`.
+
+Routes run in the threads of the REST server, in the driver.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,6 @@ from headgate.rest.operations import Operations, UnknownOperation
 from headgate.storage.checkpoints import dispose_savepoint
 from headgate.storage.remote import open_store
 
-__all__ = ["Jobs", "make_app"]
-
 Document = dict[str, Any]
 
 
@@ -35,12 +36,11 @@ class Jobs:
         self._jobs: list[SparkJob] = []
 
     def add(self, job: SparkJob) -> None:
-        """A job has started; of those that have ended the newest hundred are remembered."""
+        """Add a job that starts; of jobs that have ended the newest hundred are kept."""
         ended = [one for one in self._jobs if one.status.is_terminal][:-100]
         self._jobs = [one for one in self._jobs if one not in ended] + [job]
 
     def all(self) -> list[SparkJob]:
-        """All that are known."""
         return list(self._jobs)
 
     def find(self, job_id: str) -> SparkJob:
@@ -48,7 +48,7 @@ class Jobs:
         for job in reversed(self._jobs):
             if job.job_id == job_id:
                 return job
-        raise HTTPException(404, f"job {job_id} is not known here; GET /jobs lists the jobs of this driver")
+        raise HTTPException(404, f"job {job_id} is not known; GET /jobs lists the jobs of this driver")
 
 
 class _Body(BaseModel):
@@ -87,8 +87,6 @@ class DisposalBody(_Body):
 
 
 class _Api:
-    """What the routes do."""
-
     def __init__(self, jobs: Jobs, operations: Operations) -> None:
         self._jobs, self._operations = jobs, operations
 
@@ -105,7 +103,7 @@ class _Api:
 
     def cancel(self, job_id: str, mode: str = "cancel") -> Document:
         if mode != "cancel":
-            raise HTTPException(400, f"mode is '{mode}', only 'cancel' is known; POST /jobs/:jobid/stop stops")
+            raise HTTPException(400, f"mode is '{mode}', only 'cancel' is supported; POST /jobs/:jobid/stop stops")
         self._running(job_id).cancel()
         return {}
 
@@ -134,7 +132,7 @@ class _Api:
         if found is None:
             raise HTTPException(
                 404,
-                f"checkpoint {checkpoint_id} of job {job_id} is not known, or not remembered (web.checkpoints.history)",
+                f"checkpoint {checkpoint_id} of job {job_id} is not known, or not kept any more (web.checkpoints.history)",
             )
         return found
 
@@ -190,14 +188,15 @@ class _Api:
     def _start(self, kind: str, request_id: str | None, work: Callable[[], Any]) -> Document:
         return {"request-id": self._operations.start(kind, request_id, work)}
 
-    def operation_of(
-        self, job_id: str, kind: str, request_id: str, result: str, failure: str = "failure-cause"
-    ) -> Document:
-        self._jobs.find(job_id)
-        return self.operation(kind, request_id, result, failure)
+    def status(self, kind: str, result: str, failure: str = "failure-cause") -> Callable[[str, Request], Document]:
+        """The route for the status of operations of a kind."""
 
-    def operation(self, kind: str, request_id: str, result: str, failure: str = "failure-cause") -> Document:
-        return documents.operation(self._operations.find(kind, request_id), result, failure)
+        def status(trigger_id: str, request: Request) -> Document:
+            if "job_id" in request.path_params:
+                self._jobs.find(request.path_params["job_id"])
+            return documents.operation(self._operations.find(kind, trigger_id), result, failure)
+
+        return status
 
 
 def _router(api: _Api) -> APIRouter:
@@ -216,28 +215,15 @@ def _router(api: _Api) -> APIRouter:
     router.post(f"{job}/stop", status_code=accepted)(api.stop)
     router.patch(f"{job}/rescaling", status_code=accepted)(api.rescale)
     router.post("/savepoint-disposal", status_code=accepted)(api.dispose)
-
-    @router.get(f"{job}/checkpoints/{{trigger_id}}")
-    def checkpoint_status(job_id: str, trigger_id: str) -> Document:
-        return api.operation_of(job_id, "checkpoint", trigger_id, "checkpointId", "failureCause")
-
-    @router.get(f"{job}/savepoints/{{trigger_id}}")
-    def savepoint_status(job_id: str, trigger_id: str) -> Document:
-        return api.operation_of(job_id, "savepoint", trigger_id, "location")
-
-    @router.get(f"{job}/rescaling/{{trigger_id}}")
-    def rescale_status(job_id: str, trigger_id: str) -> Document:
-        return api.operation_of(job_id, "rescaling", trigger_id, "parallelism")
-
-    @router.get("/savepoint-disposal/{trigger_id}")
-    def disposal_status(trigger_id: str) -> Document:
-        return api.operation("disposal", trigger_id, "deleted")
-
+    router.get(f"{job}/checkpoints/{{trigger_id}}")(api.status("checkpoint", "checkpointId", "failureCause"))
+    router.get(f"{job}/savepoints/{{trigger_id}}")(api.status("savepoint", "location"))
+    router.get(f"{job}/rescaling/{{trigger_id}}")(api.status("rescaling", "parallelism"))
+    router.get("/savepoint-disposal/{trigger_id}")(api.status("disposal", "deleted"))
     return router
 
 
 def make_app(jobs: Jobs, hosts: Sequence[str], token: str | None = None, store_seconds: float = 300.0) -> FastAPI:
-    """The application. `hosts` are the names it answers to, so that no web page can reach it under another one.
+    """The application. It answers only to the host names in `hosts`, so that no web page can reach it under another one.
 
     With a `token` every request must carry `Authorization: Bearer <token>`.
     """

@@ -1,4 +1,4 @@
-"""The command line's side of REST: finds drivers of this machine, sends requests, waits for operations."""
+"""A client of REST for the command line: finds the drivers of this machine, sends requests, waits for operations."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from headgate.errors import HeadgateError, InvalidArgument
 from headgate.rest.server import known_servers
-
-__all__ = ["RemoteJob", "RestClient", "RestError", "find_job", "find_jobs"]
 
 _POLL_SECONDS = 0.2
 
@@ -23,22 +20,13 @@ class RestError(HeadgateError):
 
 
 class RestClient:
-    """One driver."""
-
     def __init__(self, url: str, token: str | None = None) -> None:
         if not url.startswith(("http://", "https://")):
             raise InvalidArgument(f"'{url}' is no address of a driver; one looks like http://127.0.0.1:8081")
         self.url, self._token = url.rstrip("/"), token
 
-    def get(self, path: str) -> Any:
-        """The answer to a GET."""
-        return self._send("GET", path, None)
-
     def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """The answer to a request that changes something."""
-        return self._send(method, path, body)
-
-    def _send(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        """The response to a request; RestError if the driver refuses it."""
         headers = {"Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -52,17 +40,16 @@ class RestClient:
         except (urllib.error.URLError, OSError) as error:
             raise RestError(f"cannot reach the driver at {self.url}: {getattr(error, 'reason', error)}") from None
 
-    def operation(self, path: str, request_id: str, waiting: Callable[[], None] = lambda: None) -> dict[str, Any]:
-        """Until an operation is done: its result; RestError if it failed."""
+    def operation(self, path: str, request_id: str) -> dict[str, Any]:
+        """Wait until an operation is done; its result, or RestError if it failed."""
         while True:
-            answer = self.get(f"{path}/{request_id}")
+            answer = self.send("GET", f"{path}/{request_id}")
             if answer["status"]["id"] == "COMPLETED":
                 result: dict[str, Any] = answer["operation"]
                 failure = result.get("failure-cause") or result.get("failureCause")
                 if failure is not None:
                     raise RestError(failure["stack-trace"])
                 return result
-            waiting()
             time.sleep(_POLL_SECONDS)
 
 
@@ -82,12 +69,10 @@ class RemoteJob:
 
     @property
     def id(self) -> str:
-        """The job's id."""
         return str(self.overview["jid"])
 
     @property
     def path(self) -> str:
-        """Its path."""
         return f"/jobs/{self.id}"
 
 
@@ -97,7 +82,7 @@ def find_jobs(url: str | None, token: str | None) -> list[RemoteJob]:
     for one in [url] if url else known_servers():
         client = RestClient(one, token)
         try:
-            jobs = client.get("/jobs/overview")["jobs"]
+            jobs = client.send("GET", "/jobs/overview")["jobs"]
         except RestError:
             if url:
                 raise
@@ -107,7 +92,7 @@ def find_jobs(url: str | None, token: str | None) -> list[RemoteJob]:
 
 
 def find_job(wanted: str, url: str | None, token: str | None) -> RemoteJob:
-    """The job whose id starts so, or that has this name and runs; RestError if there is none, or more than one."""
+    """The job whose id starts with `wanted`, or that has this name; RestError if there is none, or more than one."""
     jobs = find_jobs(url, token)
     matching = [job for job in jobs if job.id.startswith(wanted)]
     named = [job for job in jobs if job.overview["name"] == wanted]
@@ -115,5 +100,5 @@ def find_job(wanted: str, url: str | None, token: str | None) -> RemoteJob:
     if len(matching) == 1:
         return matching[0]
     known = ", ".join(f"{job.id[:8]} ({job.overview['name']})" for job in jobs) or "none"
-    problem = "there is no job" if not matching else f"{len(matching)} jobs are meant by"
-    raise RestError(f"{problem} '{wanted}'; jobs that are known: {known}. Give more of the id, or --url of the driver")
+    problem = "there is no job" if not matching else f"{len(matching)} jobs match"
+    raise RestError(f"{problem} '{wanted}'; known jobs: {known}. Give more of the id, or --url of the driver")

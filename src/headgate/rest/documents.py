@@ -1,4 +1,4 @@
-"""The answers of the REST interface: Flink's field names, filled from the job (SPEC R10.1, R10.2)."""
+"""The documents that REST returns: Flink's field names, filled from the job (SPEC R10.1, R10.2)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from headgate import config
-from headgate.checkpoint.stats import CheckpointStats, StatsSnapshot, SubtaskStats, SummaryFigures, VertexStats
+from headgate.checkpoint.stats import CheckpointStats, StatsSnapshot, SubtaskStats, SummaryStatistics, VertexStats
 from headgate.config import Configuration
 from headgate.driver.job import SparkJob
 from headgate.graph.job_graph import Vertex
-
-__all__ = [
-    "checkpoint_config",
-    "checkpoint_details",
-    "checkpoints",
-    "job_details",
-    "job_overview",
-    "operation",
-    "subtask_details",
-    "vertex_id",
-]
 
 Document = dict[str, Any]
 
@@ -57,6 +46,18 @@ def _task_counts(job: SparkJob) -> Document:
     return {"total": total, "running": min(total, seen) if not job.status.is_terminal else 0}
 
 
+_METRICS = {
+    "read-records": "records_in",
+    "corrupt-records": "corrupt_records",
+    "write-records": "records_out",
+    "read-bytes": "bytes_in",
+    "write-bytes": "bytes_out",
+    "accumulated-busy-time": "busy_ms",
+    "accumulated-backpressured-time": "back_pressured_ms",
+    "accumulated-idle-time": "idle_ms",
+}
+
+
 def job_details(job: SparkJob) -> Document:
     """A job with its vertices."""
     metrics = job.metrics()
@@ -75,16 +76,7 @@ def job_details(job: SparkJob) -> Document:
                 "parallelism": vertex.parallelism,
                 "maxParallelism": vertex.max_parallelism,
                 "status": job.status.value,
-                "metrics": {
-                    "read-records": sum(one.records_in for one in mine),
-                    "corrupt-records": sum(one.corrupt_records for one in mine),
-                    "write-records": sum(one.records_out for one in mine),
-                    "read-bytes": sum(one.bytes_in for one in mine),
-                    "write-bytes": sum(one.bytes_out for one in mine),
-                    "accumulated-busy-time": sum(one.busy_ms for one in mine),
-                    "accumulated-backpressured-time": sum(one.back_pressured_ms for one in mine),
-                    "accumulated-idle-time": sum(one.idle_ms for one in mine),
-                },
+                "metrics": {name: sum(getattr(one, field) for one in mine) for name, field in _METRICS.items()},
             }
         )
     return {
@@ -99,26 +91,28 @@ def job_details(job: SparkJob) -> Document:
 # ---- checkpoints ---------------------------------------------------------------------------------------------------
 
 
+_SUMMARY = (
+    "checkpointed_size",
+    "state_size",
+    "end_to_end_duration",
+    "alignment_buffered",
+    "processed_data",
+    "persisted_data",
+    "objects_written",
+)
+
+
+def _fields(source: object, names: str) -> Document:
+    """Fields whose names are the same here and in REST."""
+    return {name: getattr(source, name) for name in names.split()}
+
+
 def checkpoints(stats: StatsSnapshot) -> Document:
     """All that is remembered of a job's checkpoints."""
-    counts, restored = stats.counts, stats.restored
+    restored = stats.restored
     return {
-        "counts": {
-            "restored": counts.restored,
-            "total": counts.total,
-            "in_progress": counts.in_progress,
-            "completed": counts.completed,
-            "failed": counts.failed,
-        },
-        "summary": {
-            "checkpointed_size": _figures(stats.summary["checkpointed_size"]),
-            "state_size": _figures(stats.summary["state_size"]),
-            "end_to_end_duration": _figures(stats.summary["end_to_end_duration"]),
-            "alignment_buffered": _figures(None),
-            "processed_data": _figures(stats.summary["processed_data"]),
-            "persisted_data": _figures(stats.summary["persisted_data"]),
-            "objects_written": _figures(stats.summary["objects_written"]),
-        },
+        "counts": _fields(stats.counts, "restored total in_progress completed failed"),
+        "summary": {name: _figures(stats.summary.get(name)) for name in _SUMMARY},
         "latest": {
             "completed": _one(stats.latest_completed),
             "savepoint": _one(stats.latest_savepoint),
@@ -128,18 +122,16 @@ def checkpoints(stats: StatsSnapshot) -> Document:
             else {
                 "id": restored.checkpoint_id,
                 "restore_timestamp": restored.timestamp,
-                "is_savepoint": restored.is_savepoint,
-                "external_path": restored.external_path,
-                "state_size": restored.state_size,
+                **_fields(restored, "is_savepoint external_path state_size"),
             },
         },
         "history": [_one(one) for one in stats.history],
     }
 
 
-def _figures(figures: SummaryFigures | None) -> Document:
-    names = ("min", "max", "avg", "p50", "p90", "p95", "p99", "p999")
-    return dict.fromkeys(names, 0) if figures is None else {name: getattr(figures, name) for name in names}
+def _figures(figures: SummaryStatistics | None) -> Document:
+    names = "min max avg p50 p90 p95 p99 p999"
+    return dict.fromkeys(names.split(), 0) if figures is None else _fields(figures, names)
 
 
 def _type(stats: CheckpointStats) -> str:
@@ -152,35 +144,19 @@ def _one(stats: CheckpointStats | None) -> Document | None:
         return None
     document: Document = {
         "className": stats.status.value.lower(),
-        "id": stats.id,
         "status": stats.status.value,
-        "is_savepoint": stats.is_savepoint,
         "savepointFormat": stats.savepoint_format,
-        "trigger_timestamp": stats.trigger_timestamp,
-        "latest_ack_timestamp": stats.latest_ack_timestamp,
-        "checkpointed_size": stats.checkpointed_size,
-        "state_size": stats.state_size,
-        "end_to_end_duration": stats.end_to_end_duration,
         "alignment_buffered": 0,
-        "processed_data": stats.processed_data,
-        "persisted_data": stats.persisted_data,
-        "num_subtasks": stats.num_subtasks,
-        "num_acknowledged_subtasks": stats.num_acknowledged_subtasks,
         "checkpoint_type": _type(stats),
-        "trigger": stats.trigger,
-        "full": stats.full,
-        "full_reason": stats.full_reason,
-        "objects_written": stats.objects_written,
         "tasks": {},
+        **_fields(stats, "id is_savepoint trigger_timestamp latest_ack_timestamp checkpointed_size state_size"),
+        **_fields(stats, "end_to_end_duration processed_data persisted_data num_subtasks num_acknowledged_subtasks"),
+        **_fields(stats, "trigger full full_reason objects_written"),
     }
     if stats.failure_timestamp is not None:
-        document |= {
-            "failure_timestamp": stats.failure_timestamp,
-            "failure_message": stats.failure_message,
-            "failure_reason": stats.failure_reason,
-        }
+        document |= _fields(stats, "failure_timestamp failure_message failure_reason")
     elif stats.completed_timestamp is not None:
-        document |= {"external_path": stats.external_path, "discarded": stats.discarded}
+        document |= _fields(stats, "external_path discarded")
     return document
 
 
@@ -211,22 +187,20 @@ def _task(stats: CheckpointStats, vertex: VertexStats, name: str) -> Document:
 
 def subtask_details(stats: CheckpointStats, vertex: VertexStats, name: str) -> Document:
     """One checkpoint at one vertex, subtask by subtask."""
-    figures = vertex.summary(stats.trigger_timestamp)
+    found = {name: _figures(figures) for name, figures in vertex.summary(stats.trigger_timestamp).items()}
     alignment = {
         "buffered": _figures(None),
-        "processed": _figures(figures["processed_bytes"]),
-        "persisted": _figures(figures["persisted_bytes"]),
-        "duration": _figures(figures["alignment_ms"]),
+        "processed": found["processed_bytes"],
+        "persisted": found["persisted_bytes"],
+        "duration": found["alignment_ms"],
     }
     return {
         **_task(stats, vertex, name),
         "summary": {
-            "checkpointed_size": _figures(figures["checkpointed_size"]),
-            "state_size": _figures(figures["state_size"]),
-            "end_to_end_duration": _figures(figures["end_to_end_duration"]),
-            "checkpoint_duration": {"sync": _figures(figures["sync_ms"]), "async": _figures(figures["async_ms"])},
+            **{one: found[one] for one in ("checkpointed_size", "state_size", "end_to_end_duration")},
+            "checkpoint_duration": {"sync": found["sync_ms"], "async": found["async_ms"]},
             "alignment": alignment,
-            "start_delay": _figures(figures["start_delay_ms"]),
+            "start_delay": found["start_delay_ms"],
         },
         "subtasks": [_subtask(stats, vertex.subtasks.get(i), i) for i in range(vertex.parallelism)],
     }
@@ -258,15 +232,15 @@ def _subtask(stats: CheckpointStats, subtask: SubtaskStats | None, index: int) -
 
 def checkpoint_config(conf: Configuration) -> Document:
     """How a job takes checkpoints."""
-    retention = conf.get("execution.checkpointing.externalized-checkpoint-retention")
-    storage = conf.get("execution.checkpointing.storage")
-    directory = conf.get("execution.checkpointing.dir")
+    retention = conf.get(config.CHECKPOINT_RETENTION)
+    storage = conf.get(config.CHECKPOINT_STORAGE)
+    directory = conf.get(config.CHECKPOINT_DIR)
     return {
-        "mode": conf.get("execution.checkpointing.mode").lower(),
-        "interval": conf.get("execution.checkpointing.interval") or 0,
-        "timeout": conf.get("execution.checkpointing.timeout"),
-        "min_pause": conf.get("execution.checkpointing.min-pause"),
-        "max_concurrent": conf.get("execution.checkpointing.max-concurrent-checkpoints"),
+        "mode": conf.get(config.CHECKPOINT_MODE).lower(),
+        "interval": conf.get(config.CHECKPOINT_INTERVAL) or 0,
+        "timeout": conf.get(config.CHECKPOINT_TIMEOUT),
+        "min_pause": conf.get(config.CHECKPOINT_MIN_PAUSE),
+        "max_concurrent": conf.get(config.CHECKPOINT_MAX_CONCURRENT),
         "externalization": {
             "enabled": retention != "NO_EXTERNALIZED_CHECKPOINTS",
             "delete_on_cancellation": retention != "RETAIN_ON_CANCELLATION",
@@ -274,11 +248,11 @@ def checkpoint_config(conf: Configuration) -> Document:
         "state_backend": conf.get(config.STATE_BACKEND),
         "checkpoint_storage": storage or ("filesystem" if directory else "jobmanager"),
         "checkpoint_directory": directory,
-        "incremental": conf.get("execution.checkpointing.incremental"),
-        "unaligned_checkpoints": conf.get("execution.checkpointing.unaligned.enabled"),
-        "tolerable_failed_checkpoints": conf.get("execution.checkpointing.tolerable-failed-checkpoints"),
-        "aligned_checkpoint_timeout": conf.get("execution.checkpointing.aligned-checkpoint-timeout"),
-        "checkpoints_after_tasks_finish": conf.get("execution.checkpointing.checkpoints-after-tasks-finish"),
+        "incremental": conf.get(config.CHECKPOINT_INCREMENTAL),
+        "unaligned_checkpoints": conf.get(config.UNALIGNED),
+        "tolerable_failed_checkpoints": conf.get(config.CHECKPOINT_TOLERABLE_FAILURES),
+        "aligned_checkpoint_timeout": conf.get(config.ALIGNED_TIMEOUT),
+        "checkpoints_after_tasks_finish": conf.get(config.CHECKPOINT_AFTER_FINISH),
         "state_changelog_enabled": False,
         "changelog_periodic_materialization_interval": 0,
         "changelog_storage": "",

@@ -1,4 +1,7 @@
-"""Work that a request starts and others ask for later: 202 and a request id now, a status then (SPEC R10.1)."""
+"""Operations that a request starts and a later request asks for: 202 and an id first, then a status (SPEC R10.1).
+
+Each operation runs in a thread of its own, in the driver.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,9 @@ from typing import Any
 
 from headgate.errors import HeadgateError
 
-__all__ = ["Operations", "UnknownOperation"]
-
 
 class UnknownOperation(HeadgateError):
-    """Nobody started an operation of this id, or its result was kept long enough."""
+    """No operation of this id was started, or its result has expired."""
 
 
 class Operations:
@@ -23,7 +24,7 @@ class Operations:
 
     >>> operations = Operations(store_seconds=300)
     >>> request = operations.start("savepoint", None, lambda: "/savepoints/1")
-    >>> operations.wait("savepoint", request)
+    >>> operations.find("savepoint", request).result()
     '/savepoints/1'
     """
 
@@ -32,11 +33,11 @@ class Operations:
         self._lock = threading.Lock()
         self._running: dict[tuple[str, str], Future[Any]] = {}
         self._done_at: dict[tuple[str, str], float] = {}
-        self._heard: set[tuple[str, str]] = set()  # whose results were asked for when they were there
+        self._delivered: set[tuple[str, str]] = set()  # whose results were read
         self._changed = threading.Condition(self._lock)
 
     def start(self, kind: str, request_id: str | None, work: Callable[[], Any]) -> str:
-        """Begin some work in a thread of its own; the same id a second time does not begin it again."""
+        """Run `work` in a thread of its own, unless an operation of this id was started before; the id."""
         request_id = request_id or secrets.token_hex(16)
         key = kind, request_id
         with self._lock:
@@ -48,12 +49,11 @@ class Operations:
         return request_id
 
     def find(self, kind: str, request_id: str) -> Future[Any]:
-        """The operation; UnknownOperation if there is none."""
         with self._lock:
             self._forget_old()
             found = self._running.get((kind, request_id))
             if found is not None and found.done():
-                self._heard.add((kind, request_id))
+                self._delivered.add((kind, request_id))
                 self._changed.notify_all()
         if found is None:
             raise UnknownOperation(
@@ -62,17 +62,13 @@ class Operations:
             )
         return found
 
-    def wait(self, kind: str, request_id: str, timeout: float | None = None) -> Any:
-        """Until it is done; its result or error."""
-        return self.find(kind, request_id).result(timeout)
-
     def linger(self, seconds: float, answered: float = 0.2) -> None:
-        """Before the process ends: give who waits for a result the time to hear it, and `answered` for the answer itself."""
+        """Wait at the end of the process until every result was read, and `answered` seconds for the last response."""
         with self._changed:
-            if self._running.keys() <= self._heard:
+            if self._running.keys() <= self._delivered:
                 return
-            self._changed.wait_for(lambda: self._running.keys() <= self._heard, seconds)
-            self._heard |= self._running.keys()  # nobody is waited for twice
+            self._changed.wait_for(lambda: self._running.keys() <= self._delivered, seconds)
+            self._delivered |= self._running.keys()  # wait once only
         time.sleep(answered)
 
     def _run(self, key: tuple[str, str], work: Callable[[], Any], answer: Future[Any]) -> None:
@@ -87,4 +83,4 @@ class Operations:
         now = self._clock()
         for key in [key for key, at in self._done_at.items() if now - at > self._keep]:
             del self._done_at[key], self._running[key]
-            self._heard.discard(key)
+            self._delivered.discard(key)

@@ -1,12 +1,12 @@
-"""One server for each process: it starts with the first job, and knows all of them."""
+"""One REST server for each driver process: it starts with the first job and serves all of them, in a thread of its own."""
 
 from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import socket
-import sys
 import tempfile
 import threading
 from contextlib import suppress
@@ -21,9 +21,8 @@ from headgate.errors import ConfigError
 from headgate.rest.app import Jobs, make_app
 from headgate.rest.operations import Operations
 
-__all__ = ["known_servers", "linger", "register"]
-
-_PORTS = 100  # that many are tried from rest.port on
+_LOG = logging.getLogger(__name__)
+_PORTS = 100  # how many are tried, beginning with rest.port
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 _lock = threading.Lock()
@@ -34,9 +33,9 @@ _LINGER_SECONDS = 3.0
 
 
 def register(job: SparkJob, configuration: Configuration) -> str | None:
-    """Let a job be seen; the address, or None if the interface is switched off.
+    """List a job in REST; the server's address, or None if REST is switched off.
 
-    ConfigError if the interface would be open to others without a token; the job is not listed then.
+    ConfigError if REST would be reachable by others without a token; the job is not listed then.
     """
     global _url  # noqa: PLW0603 - one server for each process
     if not configuration.get(config.REST_ENABLED):
@@ -49,7 +48,7 @@ def register(job: SparkJob, configuration: Configuration) -> str | None:
 
 
 def linger() -> None:
-    """A job has ended and its process may too: let those who asked for something hear of it, for a few seconds."""
+    """Wait a few seconds, before the process may end, until clients have read the results of their operations."""
     if _operations is not None:
         _operations.linger(_LINGER_SECONDS)
 
@@ -59,14 +58,12 @@ def _start(configuration: Configuration) -> str | None:
     token = configuration.get(config.REST_TOKEN)
     if address not in _LOOPBACK and not token:
         raise ConfigError(
-            f"rest.address is {address}, which others can reach: set headgate.rest.token to a secret that they must know, "
+            f"rest.address is {address}, which others can reach: set headgate.rest.token to a secret that requests must carry, "
             "or leave rest.address at 127.0.0.1"
         )
     listener = _listen(address, configuration.get(config.REST_PORT))
     if listener is None:
-        sys.stderr.write(
-            f"headgate: no free port for REST from {configuration.get(config.REST_PORT)} on; going on without\n"
-        )
+        _LOG.warning("no free port for REST from %s on; the job runs without REST", configuration.get(config.REST_PORT))
         return None
     port = listener.getsockname()[1]
     hosts = list(_LOOPBACK) if address in _LOOPBACK else ["*"]
@@ -96,7 +93,7 @@ def _listen(address: str, first: int) -> socket.socket | None:
     return None
 
 
-# ---- who is there --------------------------------------------------------------------------------------------------
+# ---- finding servers -----------------------------------------------------------------------------------------------
 
 
 def _directory() -> Path:
@@ -104,7 +101,7 @@ def _directory() -> Path:
 
 
 def _announce(url: str) -> None:
-    """Tell the command line of this user where the server is."""
+    """Write a file by which the command line of this user finds the server."""
     path = _directory() / f"{os.getpid()}.json"
     with suppress(OSError):
         path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -113,7 +110,7 @@ def _announce(url: str) -> None:
 
 
 def known_servers() -> list[str]:
-    """The addresses of this user's drivers on this machine; those of dead ones are forgotten."""
+    """The addresses of this user's drivers on this machine; files of dead ones are deleted."""
     found = []
     directory = _directory()
     with suppress(OSError):

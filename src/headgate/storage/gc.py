@@ -1,69 +1,40 @@
-"""What lies in a job's directory, and which of it nobody needs any more (`headgate gc`).
+"""Which files in a job's directory no checkpoint needs any more (`headgate gc`, in the process of the command line).
 
-First everything is classified, then anything is deleted. What cannot be judged stays: files we did not write, files of an
-attempt that may be at work, and everything that damaged metadata might refer to. Deleting can be interrupted and repeated.
+Everything is classified before anything is deleted. Uncertain files stay: files of other programs, files of an attempt
+that may still run, and everything that damaged metadata might refer to. Deleting can be interrupted and repeated.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import Final
 
 import msgspec
 
 from headgate.checkpoint.handles import CorruptState
 from headgate.errors import StorageError
-from headgate.storage.checkpoints import RunAll, Snapshot, load
-from headgate.storage.layout import Attempt, JobLayout, ParsedPath, PathKind
+from headgate.storage.checkpoints import RunAll, Snapshot, load_snapshot
+from headgate.storage.layout import AttemptId, JobLayout, ParsedPath, PathKind
 from headgate.storage.log import CompletedRef, LogEntry, read_log
 from headgate.storage.objects import MissingObject, ObjectInfo, ObjectStore
 
-__all__ = ["Collected", "Facts", "Finding", "GcPlan", "Verdict", "classify", "collect", "plan_gc"]
 
+class GcVerdict(enum.Enum):
+    """Why an object is kept or deleted."""
 
-class Verdict(enum.Enum):
-    """What becomes of an object.
-
-    >>> Verdict.ORPHAN.value
-    'orphan'
-    """
-
-    IN_USE = "in use"  # a completed checkpoint needs it
-    IN_FLIGHT = "in flight"  # an attempt that may be alive may still need it
-    LOG = "log"  # an entry of the job log
-    TASK_OWNED = "task owned"  # tasks look after it themselves
-    FOREIGN = "foreign"  # not written by Headgate
-    UNCERTAIN = "uncertain"  # metadata that may refer to it cannot be read
-    ORPHAN = "orphan"  # nobody needs it
-
-
-_REASONS: Final = {
-    Verdict.IN_USE: "part of a completed checkpoint",
-    Verdict.IN_FLIGHT: "may belong to a checkpoint under way",
-    Verdict.LOG: "part of the job log",
-    Verdict.TASK_OWNED: "tasks look after it",
-    Verdict.FOREIGN: "not written by Headgate",
-    Verdict.UNCERTAIN: "damaged metadata may refer to it",
-    Verdict.ORPHAN: "no completed checkpoint refers to it",
-}
+    IN_USE = "part of a completed checkpoint"
+    IN_FLIGHT = "may belong to a checkpoint under way"
+    LOG = "part of the job log"
+    TASK_OWNED = "owned by tasks"
+    FOREIGN = "not written by Headgate"
+    UNCERTAIN = "damaged metadata may refer to it"
+    ORPHAN = "no completed checkpoint refers to it"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """An object, and what becomes of it.
-
-    >>> Finding("/job/shared/x", 9, Verdict.ORPHAN).reason
-    'no completed checkpoint refers to it'
-    """
-
     path: str
     size: int
-    verdict: Verdict
-
-    @property
-    def reason(self) -> str:
-        """The verdict in words."""
-        return _REASONS[self.verdict]
+    verdict: GcVerdict
 
 
 class GcPlan(msgspec.Struct, frozen=True):
@@ -74,12 +45,11 @@ class GcPlan(msgspec.Struct, frozen=True):
 
     @property
     def orphans(self) -> list[Finding]:
-        """What would be deleted."""
-        return [finding for finding in self.findings if finding.verdict is Verdict.ORPHAN]
+        return [finding for finding in self.findings if finding.verdict is GcVerdict.ORPHAN]
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What was read before anything is decided.
+    """The input of the decision.
 
     `snapshots` has the checkpoint of every `_metadata` by id, None where it is damaged. `live` is the attempt that may be
     running; None if the job is known to be stopped.
@@ -89,15 +59,15 @@ class Facts(msgspec.Struct, frozen=True):
     objects: tuple[ObjectInfo, ...]
     log: LogEntry | None
     snapshots: dict[int, Snapshot | None]
-    live: Attempt | None
+    live: AttemptId | None
 
 
-def plan_gc(store: ObjectStore, layout: JobLayout, *, live: Attempt | None) -> GcPlan:
+def plan_gc(store: ObjectStore, layout: JobLayout, *, live: AttemptId | None) -> GcPlan:
     """Classify everything below a job's directory. Nothing is deleted.
 
     `live` is the attempt that is running, or may be: its unfinished work is kept. Pass None only if the job is stopped.
     """
-    # The log first: what is completed while we look is newer than what it says, and so counts as in flight.
+    # The log first: a checkpoint that is completed meanwhile is newer than the entry, and so counts as in flight.
     log = read_log(store, layout)
     while True:
         objects = tuple(store.list_objects(layout.job))
@@ -109,19 +79,19 @@ def plan_gc(store: ObjectStore, layout: JobLayout, *, live: Attempt | None) -> G
 def _load_all(
     store: ObjectStore, layout: JobLayout, objects: Iterable[ObjectInfo]
 ) -> dict[int, Snapshot | None] | None:
-    """The snapshot of each metadata; None as a whole if one vanished, since the listing is then out of date."""
+    """The snapshot of each metadata; None instead of a dict if one disappeared, since the listing is then outdated."""
     found: dict[int, Snapshot | None] = {}
     for info in objects:
         parsed = layout.parse(info.path)
         if parsed.kind is not PathKind.METADATA or parsed.checkpoint_id is None:
             continue
         try:
-            found[parsed.checkpoint_id] = load(store, info.path)
+            found[parsed.checkpoint_id] = load_snapshot(store, info.path)
         except MissingObject:
             return None
         except CorruptState:
             found[parsed.checkpoint_id] = None
-        # Any other error, such as a newer format or a store out of reach, ends it here: too little is known.
+        # Any other error, such as a newer format or an unreachable store, propagates: too little is known.
     return found
 
 
@@ -129,9 +99,8 @@ def _load_all(
 
 
 def classify(facts: Facts) -> GcPlan:
-    """The verdict on every object."""
     roots = {number: _verdict_on_metadata(facts, number) for number in facts.snapshots}
-    kept = [number for number, verdict in roots.items() if verdict is not Verdict.ORPHAN]
+    kept = [number for number, verdict in roots.items() if verdict is not GcVerdict.ORPHAN]
     needed: set[str] = set()
     for number in kept:
         snapshot = facts.snapshots[number]
@@ -139,33 +108,33 @@ def classify(facts: Facts) -> GcPlan:
             needed |= snapshot.files().keys()
     unreadable = {number for number in kept if facts.snapshots[number] is None}
 
-    def verdict(path: str) -> Verdict:
+    def verdict(path: str) -> GcVerdict:
         parsed = facts.layout.parse(path)
         if parsed.kind is PathKind.METADATA and parsed.checkpoint_id is not None:
             return roots[parsed.checkpoint_id]
         if path in needed:
-            return Verdict.IN_USE
+            return GcVerdict.IN_USE
         return _verdict_on_unneeded(facts, parsed, unreadable)
 
     damaged = tuple(facts.layout.metadata(number) for number, found in sorted(facts.snapshots.items()) if found is None)
     return GcPlan(tuple(Finding(info.path, info.size, verdict(info.path)) for info in facts.objects), damaged)
 
 
-def _verdict_on_metadata(facts: Facts, checkpoint_id: int) -> Verdict:
+def _verdict_on_metadata(facts: Facts, checkpoint_id: int) -> GcVerdict:
     snapshot = facts.snapshots[checkpoint_id]
     if facts.log is None:
-        # Nothing says which checkpoints were completed, so all of them were.
-        return Verdict.UNCERTAIN if snapshot is None else Verdict.IN_USE
+        # Without a log every checkpoint counts as completed.
+        return GcVerdict.UNCERTAIN if snapshot is None else GcVerdict.IN_USE
     ref = _retained(facts.log, checkpoint_id)
     if snapshot is None:
-        if ref is not None or not facts.layout.create_subdir:  # then it may also be another job's
-            return Verdict.UNCERTAIN
-        return Verdict.IN_FLIGHT if facts.live is not None and checkpoint_id > _newest(facts) else Verdict.ORPHAN
+        if ref is not None or not facts.layout.create_subdir:  # it may also belong to another job
+            return GcVerdict.UNCERTAIN
+        return GcVerdict.IN_FLIGHT if facts.live is not None and checkpoint_id > _newest(facts) else GcVerdict.ORPHAN
     if snapshot.manifest.job_id != facts.layout.job_id or (ref is not None and ref.crc32 == snapshot.crc32):
-        return Verdict.IN_USE  # with create-subdir = false, an earlier job's checkpoints lie beside ours
+        return GcVerdict.IN_USE  # with create-subdir = false, checkpoints of an earlier job are in the same directory
     if ref is not None:
-        return Verdict.UNCERTAIN
-    return Verdict.IN_FLIGHT if _under_way(facts, snapshot.manifest.attempt, checkpoint_id) else Verdict.ORPHAN
+        return GcVerdict.UNCERTAIN
+    return GcVerdict.IN_FLIGHT if _under_way(facts, snapshot.manifest.attempt, checkpoint_id) else GcVerdict.ORPHAN
 
 
 def _retained(log: LogEntry, checkpoint_id: int) -> CompletedRef | None:
@@ -173,28 +142,28 @@ def _retained(log: LogEntry, checkpoint_id: int) -> CompletedRef | None:
     return next(found, None)
 
 
-def _verdict_on_unneeded(facts: Facts, parsed: ParsedPath, unreadable: set[int]) -> Verdict:
+def _verdict_on_unneeded(facts: Facts, parsed: ParsedPath, unreadable: set[int]) -> GcVerdict:
     match parsed.kind:
         case PathKind.LOG:
-            return Verdict.LOG
+            return GcVerdict.LOG
         case PathKind.TASK_OWNED:
-            return Verdict.TASK_OWNED
+            return GcVerdict.TASK_OWNED
         case PathKind.TEMPORARY:
-            # Without an attempt it is the driver's; it cannot be told from one that is just being written.
+            # Without an attempt it is the driver's; it cannot be distinguished from one that is just being written.
             alive = facts.live is not None and (parsed.attempt is None or parsed.attempt >= facts.live)
-            return Verdict.IN_FLIGHT if alive else Verdict.ORPHAN
+            return GcVerdict.IN_FLIGHT if alive else GcVerdict.ORPHAN
         case PathKind.PRIVATE | PathKind.SHARED:
             assert parsed.attempt is not None
             assert parsed.checkpoint_id is not None
             if parsed.checkpoint_id in unreadable or (unreadable and parsed.kind is PathKind.SHARED):
-                return Verdict.UNCERTAIN
+                return GcVerdict.UNCERTAIN
             under_way = _under_way(facts, parsed.attempt, parsed.checkpoint_id)
-            return Verdict.IN_FLIGHT if under_way else Verdict.ORPHAN
+            return GcVerdict.IN_FLIGHT if under_way else GcVerdict.ORPHAN
         case _:
-            return Verdict.FOREIGN
+            return GcVerdict.FOREIGN
 
 
-def _under_way(facts: Facts, attempt: Attempt, checkpoint_id: int) -> bool:
+def _under_way(facts: Facts, attempt: AttemptId, checkpoint_id: int) -> bool:
     """Whether a file that no completed checkpoint needs may become part of one.
 
     Only of a checkpoint that is newer than every completed one: a completed checkpoint aborts all older ones, and
@@ -213,11 +182,7 @@ def _newest(facts: Facts) -> int:
 
 
 class Collected(msgspec.Struct, frozen=True):
-    """What was deleted, and what could not be.
-
-    >>> Collected(3, 300, ()).deleted
-    3
-    """
+    """The result of a collection; `failed` could not be deleted."""
 
     deleted: int
     bytes: int

@@ -1,8 +1,8 @@
 """Objects as files of this machine, or of a file system that all machines have mounted.
 
-A file appears whole or not at all, even if the power fails: it is written under a temporary name, flushed to the disk,
-and then given its name by `rename` (which replaces) or `link` (which fails if the name is taken). The directory is
-flushed too, since the name lives there.
+A file is visible completely or not at all, even after a power failure: it is written under a temporary name, flushed to
+the disk, and then given its name by `rename` (which replaces) or `link` (which fails if the name exists). The directory
+is flushed too, since it holds the name.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from typing import BinaryIO, Final
 
 from headgate.errors import StorageError
 from headgate.storage.objects import ObjectInfo, ObjectStore, ObjectWriter, OutcomeUnknown, reported, temporary_name
-
-__all__ = ["LocalStore"]
 
 _OPEN_ATTEMPTS: Final = 3  # another thread may remove an empty directory between our mkdir and our open
 _NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -57,7 +55,7 @@ class LocalStore(ObjectStore):
         found = []
 
         def refuse(error: OSError) -> None:
-            # A directory that goes away while we look is as good as empty; any other gap would hide what is in use.
+            # A directory that disappears meanwhile counts as empty; any other gap would hide files in use.
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise error
 
@@ -97,7 +95,7 @@ class LocalStore(ObjectStore):
             finally:
                 temporary.unlink(missing_ok=True)
             try:
-                _flush_directory(target.parent)
+                flush_directory(target.parent)
             except OSError as error:
                 raise OutcomeUnknown(f"cannot tell whether '{path}' survives a power failure: {error}") from error
         return True
@@ -114,7 +112,7 @@ class LocalStore(ObjectStore):
                 local.mkdir()
             except FileExistsError:
                 return False
-            _flush_directory(local.parent)
+            flush_directory(local.parent)
             return True
 
     def remove_directory(self, directory: str) -> None:
@@ -140,7 +138,7 @@ class _LocalWriter(ObjectWriter):
         self._file.close()
         target = _local(path)
         self._temporary.replace(target)
-        _flush_directory(target.parent)
+        flush_directory(target.parent)
 
     def _discard(self) -> None:
         # Closing writes what is still buffered, so a full disk fails here once more; the file goes either way.
@@ -172,7 +170,7 @@ def _ensure_directory(directory: Path) -> None:
         return
     _ensure_directory(directory.parent)
     directory.mkdir(exist_ok=True)
-    _flush_directory(directory.parent)
+    flush_directory(directory.parent)
 
 
 def _flush(file: BinaryIO) -> None:
@@ -180,7 +178,8 @@ def _flush(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def _flush_directory(directory: Path) -> None:
+def flush_directory(directory: Path) -> None:
+    """Make the names in a directory survive a power failure."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""What `_metadata` says: everything that is needed to restore, except the state files it refers to.
+"""The content of `_metadata`: everything that is needed to restore, except the state files it refers to.
 
     Manifest                    checkpoint id, type, job, attempt
     └── operators               id, uid, name, parallelism, state of its coordinator
@@ -6,7 +6,7 @@
             └── pieces          kind, description for the state layer, key groups
                 └── parts       id, handle: one for most pieces, several for incremental keyed state
 
-The description of a piece is opaque here: the state layer wrote it and reads it. The file is msgpack inside the frame of
+The description of a piece is opaque here: the state layer writes and reads it. The file is msgpack inside the frame of
 `sealed.py`; decoding is strict, and no pickle is ever read.
 """
 
@@ -19,77 +19,30 @@ from typing import Final
 import msgspec
 
 from headgate.checkpoint.handles import CorruptState
+from headgate.checkpoint.types import SnapshotType
 from headgate.errors import IllegalState, StorageError
 from headgate.ids import JobId, OperatorId
 from headgate.records.key_groups import KeyGroupRange
 from headgate.storage.handles import FileSegment, Handle, Placeholder, size_of
-from headgate.storage.layout import Attempt
+from headgate.storage.layout import AttemptId
 from headgate.storage.sealed import seal, unseal
 
-__all__ = [
-    "FORMAT_VERSION",
-    "MAGIC",
-    "Manifest",
-    "OperatorState",
-    "Part",
-    "PieceKind",
-    "Property",
-    "SnapshotType",
-    "StatePiece",
-    "SubtaskState",
-    "decode_manifest",
-    "encode_manifest",
-    "handles_of",
-    "map_handles",
-]
-
-MAGIC: Final = b"\x89HGM"  # the first byte is no text, so that no tool takes the file for one
+MAGIC: Final = b"\x89HGM"  # the first byte is not text, so that no tool mistakes the file for text
 FORMAT_VERSION: Final = 1
-
-Property = bool | int | str
-
-
-class SnapshotType(enum.Enum):
-    """What was taken; it decides what may share files with it (SPEC R7.4) and who may delete it (R8.1).
-
-    >>> SnapshotType.SYNC_SAVEPOINT.is_savepoint
-    True
-    """
-
-    CHECKPOINT = "checkpoint"
-    FULL_CHECKPOINT = "full checkpoint"
-    SAVEPOINT = "savepoint"
-    SYNC_SAVEPOINT = "sync savepoint"
-
-    @property
-    def is_savepoint(self) -> bool:
-        """Whether it belongs to the user."""
-        return self in {SnapshotType.SAVEPOINT, SnapshotType.SYNC_SAVEPOINT}
 
 
 class PieceKind(enum.Enum):
-    """Which layer reads a piece of state again.
-
-    >>> PieceKind("keyed")
-    <PieceKind.KEYED: 'keyed'>
-    """
+    """Which layer writes and reads a piece of state."""
 
     KEYED = "keyed"
-    RAW_KEYED = "raw keyed"
     OPERATOR = "operator"
-    RAW_OPERATOR = "raw operator"
     CHANNEL = "channel"
-    SOURCE = "source"
-    SINK = "sink"
 
 
-class Part(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A run of bytes of a piece; `id` is unique in the operator, and is what a placeholder is looked up by.
+class SnapshotPart(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A run of bytes of a piece; `id` is unique in the operator, and is the key of a placeholder.
 
-    `shared`: later checkpoints may use it too, so the shared-file registry decides when its file goes.
-
-    >>> Part("base", Placeholder(100), shared=True).id
-    'base'
+    `shared`: later checkpoints may use it too, so the shared-file registry decides when its file is deleted.
     """
 
     id: str
@@ -98,51 +51,34 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
 
 class StatePiece(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """State of one kind of one subtask.
-
-    >>> StatePiece(PieceKind.OPERATOR).parts
-    ()
-    """
+    """State of one kind of one subtask."""
 
     kind: PieceKind
-    parts: tuple[Part, ...] = ()
+    parts: tuple[SnapshotPart, ...] = ()
     description: bytes = b""
     key_groups: KeyGroupRange | None = None
 
     @property
     def size(self) -> int:
-        """The bytes of its parts.
-
-        >>> StatePiece(PieceKind.KEYED, (Part("base", Placeholder(100)), Part("next", Placeholder(20)))).size
-        120
-        """
         return sum(size_of(part.handle) for part in self.parts)
 
 
-class SubtaskState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What one subtask of an operator left; nothing at all if it is not listed.
-
-    >>> SubtaskState(0, finished=True).pieces
-    ()
-    """
+class SubtaskManifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The state of one subtask of an operator; a subtask without state is not listed."""
 
     index: int
     pieces: tuple[StatePiece, ...] = ()
     finished: bool = False
 
 
-class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """State of one operator; `coordinator` is that of its part on the driver, such as a source's enumerator.
-
-    >>> OperatorState(OperatorId("0" * 32), "count", 2, 128).fully_finished
-    False
-    """
+class OperatorManifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """State of one operator; `coordinator` is its state on the driver, such as a source's enumerator."""
 
     id: OperatorId
     name: str
     parallelism: int
     max_parallelism: int
-    subtasks: tuple[SubtaskState, ...] = ()
+    subtasks: tuple[SubtaskManifest, ...] = ()
     uid: str | None = None
     coordinator: Handle | None = None
 
@@ -153,14 +89,13 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
 
     @property
     def size(self) -> int:
-        """The bytes of its subtasks' state."""
         return sum(piece.size for subtask in self.subtasks for piece in subtask.pieces)
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A completed checkpoint or savepoint.
 
-    >>> manifest = Manifest(7, SnapshotType.CHECKPOINT, JobId("a" * 32), "wordcount", Attempt(1), 1000)
+    >>> manifest = Manifest(7, SnapshotType.CHECKPOINT, JobId("a" * 32), "wordcount", AttemptId(1), 1000)
     >>> decode_manifest(encode_manifest(manifest), "chk-7") == manifest
     True
     """
@@ -169,15 +104,13 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     type: SnapshotType
     job_id: JobId
     job_name: str
-    attempt: Attempt
+    attempt: AttemptId
     timestamp_ms: int
-    operators: tuple[OperatorState, ...] = ()
+    operators: tuple[OperatorManifest, ...] = ()
     format: str | None = None  # of a savepoint: canonical or native
-    properties: dict[str, Property] = {}
-    master_states: dict[str, bytes] = {}
 
 
-_ENCODER: Final = msgspec.msgpack.Encoder(order="deterministic")  # equal manifests are equal bytes
+_ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(Manifest, strict=True)
 
 
@@ -189,7 +122,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
-    """The manifest again; StorageError if the bytes are damaged, of a newer version, or not one. `where` names them."""
+    """Decode a manifest; StorageError if the bytes are damaged, of a newer version, or not one. `where` names them."""
     payload = unseal(data, MAGIC, FORMAT_VERSION, f"the metadata '{where}'")
     try:
         manifest = _DECODER.decode(payload)
@@ -218,10 +151,10 @@ def map_handles(manifest: Manifest, change: Callable[[Handle], Handle]) -> Manif
     def piece_of(piece: StatePiece) -> StatePiece:
         return replace(piece, parts=tuple(replace(part, handle=change(part.handle)) for part in piece.parts))
 
-    def subtask_of(subtask: SubtaskState) -> SubtaskState:
+    def subtask_of(subtask: SubtaskManifest) -> SubtaskManifest:
         return replace(subtask, pieces=tuple(map(piece_of, subtask.pieces)))
 
-    def operator_of(operator: OperatorState) -> OperatorState:
+    def operator_of(operator: OperatorManifest) -> OperatorManifest:
         coordinator = None if operator.coordinator is None else change(operator.coordinator)
         return replace(operator, coordinator=coordinator, subtasks=tuple(map(subtask_of, operator.subtasks)))
 
@@ -229,12 +162,12 @@ def map_handles(manifest: Manifest, change: Callable[[Handle], Handle]) -> Manif
 
 
 def _fault(manifest: Manifest) -> str | None:
-    """What is wrong with a manifest; asserted when it is written and again when it is read."""
+    """The first contradiction in a manifest; checked when it is written and when it is read."""
     if manifest.checkpoint_id < 0:
         return f"the checkpoint id is {manifest.checkpoint_id}"
     ids = [operator.id for operator in manifest.operators]
     if len(set(ids)) != len(ids):
-        return "an operator comes twice"
+        return "an operator is listed twice"
     for handle in handles_of(manifest):
         if isinstance(handle, Placeholder):
             return "a placeholder was not replaced by the file it stands for"
@@ -246,7 +179,7 @@ def _fault(manifest: Manifest) -> str | None:
     return None
 
 
-def _fault_of_operator(operator: OperatorState) -> str | None:
+def _fault_of_operator(operator: OperatorManifest) -> str | None:
     if not 1 <= operator.parallelism <= operator.max_parallelism:
         return f"parallelism {operator.parallelism} does not fit max parallelism {operator.max_parallelism}"
     indexes = [subtask.index for subtask in operator.subtasks]

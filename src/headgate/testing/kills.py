@@ -1,11 +1,11 @@
-"""Kills workers at chosen moments of a sink's commits, on a real cluster: what a sink must survive is tried, not argued.
+"""Kills workers at chosen points of a sink's commits, on a real cluster, to test that output stays exactly-once.
 
-    tickets = Tickets(directory)
-    stream.sink_to(Deadly(sink, tickets))
-    tickets.issue("before-commit")      # the next subtask that is about to commit dies, by SIGKILL
+    points = KillPoints(directory)
+    stream.sink_to(KillingSink(sink, points))
+    points.arm("before-commit")      # the next subtask that is about to commit gets SIGKILL
 
-Moments: `before-commit` (the checkpoint is complete, and the subtask has heard of it), `after-commit` (it is committed, and
-no later checkpoint is complete). Of a sink that commits on the driver one of its workers dies at these moments.
+`before-commit`: the checkpoint is complete and the subtask was notified. `after-commit`: its commit is done, and no later
+checkpoint is complete. If a sink commits on the driver, one of its workers is killed at these points.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from headgate.api.sink import (
     CommitRequest,
@@ -29,18 +27,18 @@ from headgate.api.sink import (
     WriterContext,
 )
 
-__all__ = ["MOMENTS", "Deadly", "Tickets"]
+__all__ = ["KILL_POINTS", "KillPoints", "KillingSink"]
 
-MOMENTS = ("before-commit", "after-commit")
+KILL_POINTS = ("before-commit", "after-commit")
 
 
-class Tickets:
-    """Says who dies when: files of a directory that all workers see. Each ticket is used once.
+class KillPoints:
+    """The points at which a worker is to be killed: files of a directory that all workers see. Each kills once.
 
     >>> import tempfile
-    >>> tickets = Tickets(tempfile.mkdtemp())
-    >>> tickets.issue("before-commit")
-    >>> tickets.take("before-commit"), tickets.take("before-commit")
+    >>> points = KillPoints(tempfile.mkdtemp())
+    >>> points.arm("before-commit")
+    >>> points.disarm("before-commit"), points.disarm("before-commit")
     (True, False)
     """
 
@@ -48,113 +46,82 @@ class Tickets:
         self.directory = directory
         Path(directory).mkdir(parents=True, exist_ok=True)
 
-    def issue(self, moment: str) -> None:
-        """Somebody dies at the next such moment."""
-        (Path(self.directory) / moment).touch()
+    def arm(self, point: str) -> None:
+        """Kill a worker when it reaches this point the next time."""
+        (Path(self.directory) / point).touch()
 
-    def take(self, moment: str) -> bool:
-        """Whether there is a ticket; it is used up."""
+    def disarm(self, point: str) -> bool:
+        """Whether the point was armed; it is not armed any more."""
         try:
-            (Path(self.directory) / moment).unlink()
+            (Path(self.directory) / point).unlink()
         except FileNotFoundError:
             return False
         return True
 
-    def used(self, moment: str) -> bool:
-        """Whether the ticket was used."""
-        return not (Path(self.directory) / moment).exists()
-
-    def enter(self, subtask: int) -> None:
-        """A worker says which process it is."""
+    def register(self, subtask: int) -> None:
+        """Remember the process of a subtask, for `kill_worker`."""
         (Path(self.directory) / f"pid-{subtask}").write_text(str(os.getpid()))
 
-    def kill_one(self, moment: str) -> None:
-        """If there is a ticket, kill the worker that entered last; the ticket stays if nobody is there to die."""
-        entered = sorted(Path(self.directory).glob("pid-*"), key=lambda path: path.stat().st_mtime_ns)
-        if entered and self.take(moment):
+    def kill_worker(self, point: str) -> None:
+        """Kill the worker that registered last if the point is armed; it stays armed if that worker is gone."""
+        registered = sorted(Path(self.directory).glob("pid-*"), key=lambda path: path.stat().st_mtime_ns)
+        if registered and self.disarm(point):
             try:
-                os.kill(int(entered[-1].read_text()), signal.SIGKILL)
+                os.kill(int(registered[-1].read_text()), signal.SIGKILL)
             except (ProcessLookupError, ValueError):
-                self.issue(moment)
+                self.arm(point)
+
+    def kill_self(self, point: str) -> None:
+        """Kill this process if the point is armed."""
+        if self.disarm(point):
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+class KillingSink(Sink[Any]):
+    """Another sink whose workers are killed at armed points."""
 
-
-class Deadly(Sink[Any]):
-    """Another sink whose workers die when there is a ticket.
-
-    >>> Deadly.__name__
-    'Deadly'
-    """
-
-    def __init__(self, sink: Sink[Any], tickets: Tickets) -> None:
-        self._sink, self._tickets = sink, tickets
+    def __init__(self, sink: Sink[Any], points: KillPoints) -> None:
+        self._sink, self._points = sink, points
         self.commits_on_driver, self.needs_staging = sink.commits_on_driver, sink.needs_staging
 
     def check(self, stream_type: Any) -> None:
-        """That of the sink."""
         self._sink.check(stream_type)
 
     def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[Any]:
-        """That of the sink."""
-        self._tickets.enter(context.subtask)
-        return _Watched(self._sink.writer(context, restored))
+        self._points.register(context.subtask)
+        return self._sink.writer(context, restored)
 
     def committer(self, context: WriterContext) -> Committer[Any] | None:
-        """That of the sink, with two places to die."""
         committer = self._sink.committer(context)
-        return None if committer is None else _DeadlyCommitter(committer, self._tickets)
+        return None if committer is None else _KillingCommitter(committer, self._points)
 
     def epoch_committer(self, context: EpochContext) -> EpochCommitter[Any]:
-        """That of the sink, with two moments at which a worker dies."""
-        return _DeadlyEpochs(self._sink.epoch_committer(context), self._tickets)
+        return _KillingEpochCommitter(self._sink.epoch_committer(context), self._points)
 
 
-class _Watched(SinkWriter[Any]):
-    def __init__(self, writer: SinkWriter[Any]) -> None:
-        self._writer, self.batches = writer, writer.batches
-
-    def write(self, value: Any) -> None:
-        self._writer.write(value)
-
-    def write_batch(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch)
-
-    def prepare(self, end_of_input: bool) -> Sequence[Any]:
-        return self._writer.prepare(end_of_input)
-
-    def snapshot(self) -> list[Any]:
-        return self._writer.snapshot()
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _DeadlyCommitter(Committer[Any]):
-    def __init__(self, committer: Committer[Any], tickets: Tickets) -> None:
-        self._committer, self._tickets = committer, tickets
+class _KillingCommitter(Committer[Any]):
+    def __init__(self, committer: Committer[Any], points: KillPoints) -> None:
+        self._committer, self._points = committer, points
 
     def commit(self, requests: Sequence[CommitRequest[Any]]) -> None:
-        if requests and self._tickets.take("before-commit"):
-            _die()
+        if requests:
+            self._points.kill_self("before-commit")
         self._committer.commit(requests)
-        if requests and self._tickets.take("after-commit"):
-            _die()
+        if requests:
+            self._points.kill_self("after-commit")
 
     def close(self) -> None:
         self._committer.close()
 
 
-class _DeadlyEpochs(EpochCommitter[Any]):
-    def __init__(self, committer: EpochCommitter[Any], tickets: Tickets) -> None:
-        self._committer, self._tickets = committer, tickets
+class _KillingEpochCommitter(EpochCommitter[Any]):
+    def __init__(self, committer: EpochCommitter[Any], points: KillPoints) -> None:
+        self._committer, self._points = committer, points
 
     def commit(self, epoch: Epoch[Any]) -> None:
-        self._tickets.kill_one("before-commit")
+        self._points.kill_worker("before-commit")
         self._committer.commit(epoch)
-        self._tickets.kill_one("after-commit")
+        self._points.kill_worker("after-commit")
 
     def close(self) -> None:
         self._committer.close()

@@ -20,8 +20,6 @@ import msgspec
 from headgate.errors import StorageError
 from headgate.records.frames import Frame
 
-__all__ = ["Backlog", "Budget", "CapturedFrame", "Waiting"]
-
 _HEAD = Struct("<BBIIII")  # kind, flags, edge, writer, records to skip, size
 
 

@@ -6,7 +6,6 @@ records go on while a snapshot is written; the driver gets the acknowledgement w
 
 from __future__ import annotations
 
-import pickle
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from headgate.api.durable import unpack
 from headgate.checkpoint.assignment import StateShape
 from headgate.checkpoint.commits import Commits
 from headgate.checkpoint.handles import KeyedStateHandle, Payload, encode_handle
@@ -47,23 +47,21 @@ from headgate.records.key_groups import KeyGroupRange
 from headgate.state.backend import SnapshotRun
 from headgate.state.operator import OperatorStateSnapshot
 from headgate.state.parquet.operator import StoredOperatorTable, StoredOperatorTables, write_operator_tables
-from headgate.storage.layout import Attempt, table_directory, table_file
-from headgate.storage.manifest import Part, PieceKind, StatePiece
+from headgate.storage.layout import AttemptId, table_directory, table_file
+from headgate.storage.manifest import PieceKind, SnapshotPart, StatePiece
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
-from headgate.storage.writer import PartStream, Scope, SnapshotTarget, StateWriter, open_writer
+from headgate.storage.writer import PartStream, Scope, SnapshotTarget, StateWriter
 from headgate.worker.local_copies import CopyWriter, LocalCopies
 from headgate.worker.operators.base import OperatorSnapshot
 from headgate.worker.subtask import SnapshotInProgress, Subtask
-
-__all__ = ["CheckpointLink", "SnapshotWriter", "WorkerStorage", "snapshot_inline"]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStorage:
     """Where a worker writes snapshots; part of the task's description."""
 
-    attempt: Attempt
+    attempt: AttemptId
     shared_directory: str | None
     inline_threshold: int
     asynchronous: bool = True  # otherwise records wait until a snapshot is written
@@ -128,7 +126,7 @@ class SnapshotWriter:
         copied: list[CopyWriter] = []
         try:
             target = self._storage.target(progress)
-            writer = open_writer(self._store, target, self._owner)
+            writer = StateWriter(self._store, target, self._owner)
             shared = target.shared_directory is not None
             state, shapes = _write_operators(progress, writer, shared, self.copies, copied)
             self._wait_for_capture(progress)
@@ -223,7 +221,7 @@ class CheckpointLink:
             self._complete(task, message.checkpoint_id, message.commits)
         elif isinstance(message, AssignSplits):
             self._requested_split = False
-            task.add_splits(pickle.loads(message.splits), message.no_more)
+            task.add_splits(list(map(unpack, message.splits)), message.no_more)
         elif isinstance(message, EpochCommitted):
             task.epoch_committed(message.operator_id, message.checkpoint_id)
         elif isinstance(message, Hold):
@@ -248,8 +246,8 @@ class CheckpointLink:
 
 def snapshot_inline(progress: SnapshotInProgress) -> TaskState:
     """Write a snapshot at once and keep its bytes inside the handles: for the local runtime and the harness."""
-    target = SnapshotTarget(progress.barrier.id, Attempt(1), max_inline_state=sys.maxsize)
-    writer = open_writer(open_store(), target, "local")
+    target = SnapshotTarget(progress.barrier.id, AttemptId(1), max_inline_state=sys.maxsize)
+    writer = StateWriter(open_store(), target, "local")
     state, _ = _write_operators(progress, writer, False, None, [])
     _write_captured(progress, writer, state)
     writer.close()
@@ -319,7 +317,7 @@ def _write_operator_tables(operator: OperatorSnapshot, state: OperatorStateSnaps
 
 def _write_keyed(run: SnapshotRun, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> StatePiece | None:
     """Write the payloads in the order in which they come; refer to those that an earlier checkpoint has written."""
-    parts: dict[str, Part] = {}
+    parts: dict[str, SnapshotPart] = {}
     stream: PartStream | None = None
     current = ""
     for name, data in run:
@@ -341,13 +339,13 @@ def _write_keyed(run: SnapshotRun, writer: StateWriter, scope: Scope, copy: Copy
     return StatePiece(PieceKind.KEYED, tuple(parts.values()), bare, groups)
 
 
-def _finish(stream: PartStream | None, parts: dict[str, Part], name: str) -> None:
+def _finish(stream: PartStream | None, parts: dict[str, SnapshotPart], name: str) -> None:
     part = stream.finish() if stream is not None else None
     if part is not None:
         parts[name] = part
 
 
-def _stored(payload: Payload, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> Part:
+def _stored(payload: Payload, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> SnapshotPart:
     """A payload that did not come as a stream: a local file to be copied, or what an earlier checkpoint wrote."""
     if payload.path is not None:
         if copy is not None:

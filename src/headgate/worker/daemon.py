@@ -16,8 +16,6 @@ from zipimport import zipimporter
 
 from pyspark import daemon
 
-__all__ = ["main"]
-
 _PRELOAD = (
     "pyspark.worker",
     "pandas",

@@ -15,8 +15,6 @@ from headgate.control.messages import Failed
 from headgate.errors import UserCodeError, WorkerLost
 from headgate.records.types import TypeMismatch
 
-__all__ = ["OperatorFailure", "describe", "user_line"]
-
 # With the separator, so that a package called headgate_plugin does not match.
 _OURS = f"{Path(__file__).parent.parent}{os.sep}"
 _FOREIGN = tuple(

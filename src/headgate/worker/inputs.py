@@ -21,8 +21,6 @@ from headgate.records.frames import STAMPED, Frame, FrameKind, read_frames
 from headgate.records.types import TypeInformation
 from headgate.worker.backlog import Backlog, Budget, CapturedFrame, Waiting
 
-__all__ = ["Channel", "ChannelId", "Ends", "Inputs", "decode"]
-
 ChannelId = tuple[int, int]  # edge, writer subtask
 DATA = (FrameKind.ARROW, FrameKind.PICKLE)
 

@@ -11,8 +11,6 @@ from headgate.graph.job_graph import KeySpec
 from headgate.records.batch import Batch
 from headgate.records.key_groups import KeyHasher, hash_columns, key_groups_of
 
-__all__ = ["KeyReader"]
-
 
 class KeyReader:
     """Extracts keys and key groups; writer and reader of a keyed edge use the same rules."""

@@ -20,8 +20,6 @@ from urllib.parse import quote
 
 from headgate.storage.handles import FileSegment
 
-__all__ = ["CopyWriter", "LocalCopies"]
-
 _CHUNK = 1 << 20
 P = ParamSpec("P")
 

@@ -16,8 +16,6 @@ from headgate.state.hashmap.backend import HashMapBackend
 from headgate.state.parquet.keyed import CANONICAL, as_native
 from headgate.worker.restore import SubtaskRestore
 
-__all__ = ["local_directory", "open_backend", "remove_dead_attempts"]
-
 
 def open_backend(
     info: TaskInfo,
@@ -40,6 +38,8 @@ def open_backend(
         instance=f"{info.job_id[:8]}-{info.attempt}-{info.operator_id[:8]}-{info.subtask}",
         group_of=group_of,
         directory=local_directory(settings.tmp_dir, info),
+        ttl_query_entries=settings.ttl_query_entries,
+        ttl_compaction_ms=settings.ttl_compaction_ms,
     )
     backend = _make_backend(settings, setup)
     restored = None if restore is None else restore.operators.get(info.operator_id)

@@ -19,8 +19,6 @@ from headgate.records.key_groups import owners_of
 from headgate.worker.failures import OperatorFailure
 from headgate.worker.keys import KeyReader
 
-__all__ = ["EdgeWriter", "RowBuffers"]
-
 Piece = bytes | memoryview
 Stamps = np.ndarray[Any, np.dtype[np.int64]]
 _MAX_ROW = 4 << 20  # Spark never splits a row: keep them well below what its buffers are made for

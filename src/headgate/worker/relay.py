@@ -7,8 +7,6 @@ from headgate.records.frames import FrameKind, pack, read_frames
 from headgate.worker.inputs import Ends
 from headgate.worker.output import Piece, RowBuffers
 
-__all__ = ["Relay", "end_task"]
-
 
 class Relay:
     """Forwards rows unchanged and in order; it has no operators and takes no part in checkpoints."""

@@ -27,7 +27,7 @@ from headgate.records.key_groups import key_group_range
 from headgate.state.operator import OperatorStateSnapshot, RestoredOperatorState, rescale
 from headgate.state.parquet.operator import StoredOperatorTables, read_operator_tables
 from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
-from headgate.storage.manifest import Part, PieceKind, StatePiece
+from headgate.storage.manifest import PieceKind, SnapshotPart, StatePiece
 from headgate.storage.objects import ObjectStore
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
@@ -35,17 +35,6 @@ from headgate.worker.backlog import CapturedFrame
 from headgate.worker.inputs import decode
 from headgate.worker.keys import KeyReader
 from headgate.worker.local_copies import LocalCopies
-
-__all__ = [
-    "OperatorRestore",
-    "Payloads",
-    "RestoreProgress",
-    "SubtaskRestore",
-    "VertexRestore",
-    "inflight_share",
-    "operator_state_of",
-    "read_restore",
-]
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Keep = Callable[[Batch], Mask]
@@ -117,7 +106,7 @@ class Payloads:
         self._origins: dict[str, _Origin] = {}
         self._local: dict[str, Path | None] = {}
 
-    def add(self, part: Part, operator_id: str = "", subtask: int = 0, parallelism: int = 1) -> None:
+    def add(self, part: SnapshotPart, operator_id: str = "", subtask: int = 0, parallelism: int = 1) -> None:
         """Make a part readable; the operator and subtask that wrote it are needed only to find its copy."""
         if not isinstance(part.handle, Placeholder):
             self._origins[part.id] = _Origin(part.handle, operator_id, subtask, parallelism)

@@ -49,8 +49,6 @@ from headgate.worker.restore import RestoreProgress
 from headgate.worker.subtask import Subtask
 from headgate.worker.task import TaskDescriptor, make_snapshot_writer, make_task
 
-__all__ = ["ROW_SCHEMA", "LevelTask", "process_mark"]
-
 ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("payload", pa.binary())])
 _log = logging.getLogger("headgate.worker")
 _MAX_YIELD = 8 << 20

@@ -15,14 +15,13 @@ from typing import Any
 
 import msgspec
 
-from headgate.checkpoint.barriers import (
+from headgate.checkpoint.barriers.alignment import BarrierHandler
+from headgate.checkpoint.barriers.gate import InputGate
+from headgate.checkpoint.barriers.instructions import (
     AlignmentMetrics,
-    BarrierHandler,
-    BarrierTracker,
     Block,
     CaptureComplete,
     Decline,
-    InputGate,
     Instruction,
     SendCancelMarker,
     StartCapture,
@@ -30,6 +29,7 @@ from headgate.checkpoint.barriers import (
     TakeSnapshot,
     Unblock,
 )
+from headgate.checkpoint.barriers.tracker import BarrierTracker
 from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.checkpoint.types import Barrier, SavepointFormat, SnapshotType
 from headgate.control.messages import HoldWriter
@@ -47,8 +47,6 @@ from headgate.worker.operators.base import Operator, OperatorSnapshot, Receiver,
 from headgate.worker.output import EdgeWriter, Piece, RowBuffers
 from headgate.worker.relay import end_task
 from headgate.worker.restore import SubtaskRestore
-
-__all__ = ["SnapshotInProgress", "Subtask"]
 
 _FORCED_ALIGNED = ("forward", "rescale", "broadcast")
 

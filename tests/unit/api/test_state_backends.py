@@ -2,14 +2,9 @@
 
 import pytest
 
-from headgate import (
-    EmbeddedRocksDBStateBackend,
-    FsStateBackend,
-    HashMapStateBackend,
-    MemoryStateBackend,
-    RocksDBStateBackend,
-    StreamExecutionEnvironment,
-)
+from headgate import EmbeddedRocksDBStateBackend, HashMapStateBackend, StreamExecutionEnvironment
+from headgate.config import Configuration
+from headgate.pyflink.datastream import CheckpointConfig, FsStateBackend, MemoryStateBackend, RocksDBStateBackend
 from headgate.storage.log import CommitNumber, CompletedRef, EpochStarted, LogEntry
 
 KEYS = (
@@ -38,10 +33,17 @@ def test_a_shorthand_sets_its_options(backend, options):
 
 
 def test_the_options_of_the_seeds_that_flink_has_dropped_are_kept():
-    config = StreamExecutionEnvironment.local().get_checkpoint_config()
-    config.set_prefer_checkpoint_for_recovery(True).set_force_checkpointing(True)
-    assert config.is_prefer_checkpoint_for_recovery()
-    assert config.is_force_checkpointing()
+    settings = StreamExecutionEnvironment.local().get_checkpoint_config()
+    settings.set_prefer_checkpoint_for_recovery(True)
+    assert settings.is_prefer_checkpoint_for_recovery()
+
+
+def test_the_settings_of_flink_1(caplog):
+    settings = CheckpointConfig(conf := Configuration()).set_fail_on_checkpointing_errors(False)
+    assert settings.get_tolerable_checkpoint_failure_number() == 2**31 - 1
+    assert settings.set_force_checkpointing(True) is settings
+    assert "set_force_checkpointing(True) has no effect" in caplog.text
+    assert conf.key_set() == {"execution.checkpointing.tolerable-failed-checkpoints"}
 
 
 def test_a_newer_savepoint_is_passed_over_if_checkpoints_are_preferred():

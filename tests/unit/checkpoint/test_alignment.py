@@ -9,9 +9,8 @@ import re
 
 import pytest
 
-from headgate.checkpoint.barriers import (
-    BarrierHandler,
-    BarrierTracker,
+from headgate.checkpoint.barriers.alignment import BarrierHandler
+from headgate.checkpoint.barriers.instructions import (
     Block,
     CaptureComplete,
     Decline,
@@ -21,6 +20,7 @@ from headgate.checkpoint.barriers import (
     TakeSnapshot,
     Unblock,
 )
+from headgate.checkpoint.barriers.tracker import BarrierTracker
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.types import AlignmentKind, Barrier, CheckpointOptions
 from headgate.errors import IllegalState, InvalidArgument
@@ -136,7 +136,7 @@ def aligned(channels, **options):
 @pytest.mark.parametrize(("channels", "words"), [(1, "d0 d0 d0 e0"), (4, "d2 d2 d0 d1 d0 e0 d3 d1 e3 d1 e1 d2 e2")])
 def test_no_barriers(channels, words):  # SPEC R6.2 testSingleChannelNoBarriers, testMultiChannelNoBarriers
     rig = aligned(channels).run(words)
-    assert (rig.triggered, rig.declined, rig.blocked, rig.gate.open_channels) == ([], [], set(), ())
+    assert (rig.triggered, rig.declined, rig.blocked, list(rig.gate._open)) == ([], [], set(), [])
 
 
 def test_single_channel_with_barriers():  # SPEC R6.2 testSingleChannelWithBarriers
@@ -369,7 +369,7 @@ def test_only_so_many_aborted_checkpoints_are_remembered():
     assert rig.gate._aborted == set()
 
 
-def test_alignment_limit_declines_and_unblocks():  # DESIGN 3
+def test_alignment_limit_declines_and_unblocks():  # SPEC R6.2
     rig = aligned(3).run("b1@0 b1@1")
     rig.apply(rig.gate.on_limit_exceeded())
     assert (rig.declined, rig.markers, rig.blocked) == ([(1, LIMIT)], [1], set())
@@ -382,7 +382,7 @@ def test_alignment_limit_declines_and_unblocks():  # DESIGN 3
 
 
 @pytest.mark.parametrize("after_finish", [True, False])
-def test_a_restored_channel_counts_as_aligned_when_it_is_empty(after_finish):  # DESIGN 3
+def test_a_restored_channel_counts_as_aligned_when_it_is_empty(after_finish):  # SPEC R6.7
     rig = aligned(3, restored=[2], after_finish=after_finish).run("b1@0 b1@1")
     assert rig.triggered == []
     rig.run("d2 e2")

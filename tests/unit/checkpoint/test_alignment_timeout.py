@@ -6,7 +6,7 @@ Flink announces a barrier when it comes in and processes it later: here it is re
 import pytest
 from test_alignment import CANCELLED, SUBSUMED, Rig
 
-from headgate.checkpoint.barriers import BarrierHandler
+from headgate.checkpoint.barriers.alignment import BarrierHandler
 from headgate.checkpoint.types import AlignmentKind, CheckpointOptions, SavepointFormat, SnapshotType
 
 NEVER = 2**31 - 1
@@ -228,7 +228,7 @@ def test_a_newer_barrier_overtakes_a_cancel_marker():  # SPEC R6.6 testNextFirst
 # --- ours: the coordinator announces the timeout ---------------------------------------------------------------------------
 
 
-def test_the_announced_timeout_switches():  # DESIGN 3
+def test_the_announced_timeout_switches():  # SPEC R6.6
     rig = timed(3, 100, deadlines=False).run("b1@0 rb1@1")
     assert rig.gate.next_deadline() is None
     rig.run("+500 ! rb1@2")  # this host's clock does not count

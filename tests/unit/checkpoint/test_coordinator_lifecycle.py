@@ -242,7 +242,7 @@ def test_trigger_and_decline(reason):
 
 
 def test_trigger_and_decline_complex():
-    """testTriggerAndDeclineCheckpointComplex: the other checkpoint goes on; the abort is told once."""
+    """testTriggerAndDeclineCheckpointComplex: the other checkpoint goes on; the abort is notified once."""
     job = Job(max_concurrent=9, tolerable_failures=9)
     job.trigger()
     job.trigger()
@@ -303,7 +303,7 @@ def test_trigger_after_storage_io_exception():
 
 
 def test_driver_state_failure():
-    """testTriggerCheckpointSnapshotMasterHookFailed: not counted; the parts on the driver hear of the abort."""
+    """testTriggerCheckpointSnapshotMasterHookFailed: not counted; the driver is notified of the abort."""
     job = Job(hold={ev.SnapshotDriverState}, driver_state=True)
     request = job.trigger()
     job.send(ev.DriverStateFailed(1, "broker away"))
@@ -385,7 +385,7 @@ def test_storing_fails(unknown, discarded):
 
 
 def test_the_claim_says_what_is_not_retained_any_more():
-    """DESIGN 6: an entry of the log names the checkpoints to restore from, so it must agree with the store."""
+    """SPEC R5.8: an entry of the log names the checkpoints to restore from, so it must agree with the store."""
     job = Job(num_retained=2)
     for _ in range(4):
         job.complete()
@@ -455,7 +455,7 @@ def test_a_write_under_way_is_not_deleted_beneath():
 
 
 def test_a_directory_that_comes_too_late_is_deleted():
-    """testTriggerCheckpointRequestCancelled: expired while it was prepared; no task is told; 1 id is remembered."""
+    """testTriggerCheckpointRequestCancelled: expired while it was prepared; no task is notified; 1 id is remembered."""
     job = Job(hold={ev.PrepareLocation}, timeout_ms=100, tolerable_failures=9)
     request = job.trigger()
     job.advance(100)
@@ -466,7 +466,7 @@ def test_a_directory_that_comes_too_late_is_deleted():
 
 
 def test_claims_are_made_one_at_a_time_in_the_order_of_ids():
-    """DESIGN 6: commit numbers grow with the ids."""
+    """SPEC R5.1: commit numbers grow with the ids."""
     job = Job(hold={ev.WriteMetadata, ev.ClaimLogEntry}, max_concurrent=2, num_retained=2)
     for _ in range(2):
         job.trigger()
@@ -509,7 +509,7 @@ def test_union_state_of_a_partly_finished_vertex():
 
 
 def test_checkpoint_after_some_tasks_finished():
-    """R4.5, testCheckpointTriggeredAfterSomeTasksFinishedIfAllowed: only running tasks take part and hear of it."""
+    """R4.5, testCheckpointTriggeredAfterSomeTasksFinishedIfAllowed: only running tasks take part and are notified."""
     job = Job(chain(2, 1))
     job.finish(task(0, 0), task(0, 1))
     job.trigger()
@@ -582,7 +582,7 @@ def test_a_claim_under_way_survives_the_suspension():
 
 
 def test_a_claim_does_not_expire():
-    """Ours: nobody knows whether it stands in the log, so it cannot be given up."""
+    """Not in Flink: it may be in the log, so it cannot be aborted."""
     job = Job(hold={ev.ClaimLogEntry}, timeout_ms=100)
     job.trigger()
     job.ack(1)
@@ -658,7 +658,7 @@ def test_suspended_job_keeps_its_shared_files():
 
 
 def test_a_superseded_driver_stops_silently():
-    """DESIGN 6: no notification, no commit, no deletion; only those who wait here get an answer."""
+    """No notification, no commit, no deletion; only those who wait here get an answer."""
     job = Job(hold={ev.ClaimLogEntry}, max_concurrent=2)
     requests = [job.trigger() for _ in range(3)]
     job.ack(1)
@@ -697,7 +697,7 @@ def test_alignment(settings, kind):
 
 
 def test_unaligned_checkpoints_are_announced():
-    """DESIGN 3: a barrier cannot overtake inside Spark, so all but the sources are told at once."""
+    """SPEC R6.5: a barrier cannot overtake inside Spark, so all but the sources are told at once."""
     job = Job(chain(1, 2, 1), unaligned=True)
     job.trigger()
     (announced,) = job.all(ev.Announce)

@@ -117,7 +117,7 @@ def test_defaults_are_flinks():
     assert (settings.num_retained, settings.retention) == (1, NEVER)
     assert settings.exactly_once
     assert settings.after_tasks_finish
-    assert (settings.unaligned, settings.unaligned_forced, settings.incremental) == (False, False, False)
+    assert (settings.unaligned, settings.incremental) == (False, False)
     assert settings.aligned_timeout_ms == 0
     assert settings.history_size == 10
     assert settings.warnings == ()
@@ -136,13 +136,12 @@ def test_every_option_arrives():
         "externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
         "num-retained": 2,
         "unaligned.enabled": True,
-        "unaligned.forced": True,
         "aligned-checkpoint-timeout": "5 s",
         "checkpoints-after-tasks-finish": False,
         "incremental": True,
         "savepoint-dir": "file:/sp",
     }
-    others = {"web.checkpoints.history": 3, "pipeline.sources.pause-until-first-checkpoint": True}
+    others = {"web.checkpoints.history": 3}
     configuration = Configuration({prefix + key: value for key, value in options.items()} | others)
     policy = FullCheckpointPolicy(max_files=7)
     assert CheckpointSettings.from_configuration(configuration, policy) == CheckpointSettings(
@@ -154,12 +153,10 @@ def test_every_option_arrives():
         retention=ON_CANCEL,
         num_retained=2,
         unaligned=True,
-        unaligned_forced=True,
         aligned_timeout_ms=5000,
         after_tasks_finish=False,
         incremental=True,
         savepoint_dir="file:/sp",
-        pause_sources=True,
         history_size=3,
         full=policy,
     )

@@ -368,14 +368,14 @@ def test_legacy_is_subsumed_but_not_told():
 
 
 def test_step_back_forgets_newer_checkpoints_and_leaves_their_files():
-    """DESIGN 6: the newest is damaged; ids still grow."""
+    """SPEC S7: the newest is damaged; ids still grow."""
     job = Job(num_retained=3)
     for _ in range(3):
         job.complete()
     job.fail()
     job.start(restored=2)
     assert job.kept == [1, 2]
-    job.ack(3, task(0))  # a straggler must not delete what somebody may want to repair
+    job.ack(3, task(0))  # a late acknowledgement must not delete what the user may want to repair
     assert job.ids(ev.DiscardCheckpoint) + job.ids(ev.DiscardFiles) == []
     assert job.pending == [4]
 
@@ -389,5 +389,5 @@ def test_only_a_kept_checkpoint_can_be_restored():
 
 
 def test_a_snapshot_is_imported_before_anything_else():
-    with pytest.raises(IllegalState, match="before anything else"):
+    with pytest.raises(IllegalState, match="before the job has started"):
         Job().send(ev.SnapshotImported(7, "x", "x/_metadata", ClaimMode.CLAIM))

@@ -7,7 +7,6 @@ from coordinator_harness import LONG, Job, chain, task
 
 from headgate.checkpoint import events as ev
 from headgate.checkpoint.plan import TaskStatus
-from headgate.checkpoint.settings import CheckpointSettings
 from headgate.ids import OperatorId
 
 SOURCE = OperatorId("op0")
@@ -41,12 +40,6 @@ def test_triggering_delay(seed):
     job.fail()
     job.start()
     assert job.alarm - job.now == 100
-
-
-def test_sources_that_wait_get_their_checkpoint_soon():
-    """testTriggeringDelay with pause-until-first-checkpoint: between one and two pauses."""
-    settings = CheckpointSettings(interval_ms=10_000, min_pause_ms=100, pause_sources=True)
-    assert settings.first_delay_bounds() == (100, 200)
 
 
 def test_periodic_triggering():
@@ -272,7 +265,7 @@ def test_deleting_old_files_holds_new_checkpoints_back():
 
 
 def test_a_consumer_that_lags_behind_holds_new_checkpoints_back():
-    """DESIGN 7: foreach_epoch."""
+    """As `foreach_epoch` does when its function is slow."""
     job = Job()
     job.send(ev.HoldChanged(held=True))
     job.trigger()

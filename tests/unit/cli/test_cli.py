@@ -1,4 +1,3 @@
-import doctest
 import stat
 import sys
 
@@ -6,8 +5,8 @@ import pytest
 from typer.testing import CliRunner
 
 from headgate import config
-from headgate.cli import main as cli
-from headgate.cli.main import app, check_checkpoint_dir, check_java, check_package, check_slots
+from headgate.cli.doctor import check_checkpoint_dir, check_java, check_package, check_slots
+from headgate.cli.main import app
 from headgate.config import Configuration
 
 FAILS = """
@@ -108,7 +107,9 @@ def test_run_refuses_a_bad_option_before_the_program_starts(invoke, script):
     result = invoke("run", script("print('started')"), "-D", "paralelism.default=3")
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert result.stderr.startswith("unknown option 'paralelism.default'; did you mean 'parallelism.default'?")
+    assert result.stderr.startswith(
+        "unknown option 'paralelism.default' (from -D); did you mean 'parallelism.default'?"
+    )
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def test_doctor_reports_each_check_and_the_options(invoke, tmp_path, fake_java):
     assert not (tmp_path / "new").exists()
 
 
-def test_doctor_fails_with_the_mend(invoke, tmp_path, fake_java):
+def test_doctor_fails_with_what_to_do(invoke, tmp_path, fake_java):
     (tmp_path / "file").write_text("")
     result = invoke("doctor", "--no-spark", "--checkpoint-dir", tmp_path / "file")
     assert result.exit_code == 1
@@ -220,8 +221,3 @@ def test_slots():
     assert str(check_slots("spark://x:7077", broken)) == (
         "FAIL  Spark spark://x:7077 does not start: no master -> check the master's address and its log"
     )
-
-
-def test_the_examples_in_the_docstrings_run(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    assert doctest.testmod(cli).failed == 0

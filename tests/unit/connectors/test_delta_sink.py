@@ -6,7 +6,7 @@ from deltalake import DeltaTable
 
 from headgate.api.sink import Epoch, EpochContext, WriterContext
 from headgate.connectors.delta import DeltaSink
-from headgate.connectors.spark.staged import StagedWriter
+from headgate.connectors.spark.staged import StagedParquet
 from headgate.records.types import as_type
 
 PAIR = as_type("word string, n bigint")
@@ -15,7 +15,7 @@ WORDS = ["a", None, "a/b", "50%", "ä b", "x=y", "it's"]
 
 def staged(sink, rows, subtask=0, job="1" * 32):
     sink.check(PAIR)
-    writer = sink.writer(WriterContext("out", "op", job, subtask, 2, 0, None, None, PAIR), [])
+    writer = sink.writer(WriterContext("out", "op", subtask, 2, 128, 0, job, None, PAIR), [])
     writer.write_batch(PAIR.to_batch(rows))
     return writer.prepare(False)
 
@@ -76,7 +76,7 @@ def test_secrets_are_not_shown(tmp_path):
 
 def test_large_epochs_are_several_files(tmp_path, monkeypatch):
     monkeypatch.setattr("headgate.connectors.spark.staged._FILE_BYTES", 1000)
-    writer = StagedWriter(str(tmp_path), "part", PAIR)
+    writer = StagedParquet(str(tmp_path)).writer(WriterContext("out", "op", 0, 1, 128, 0, "1" * 32, None, PAIR), [])
     for n in range(100):
         writer.write_batch(PAIR.to_batch([("x" * 100, n)]))
     files = writer.prepare(True)

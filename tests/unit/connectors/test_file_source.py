@@ -166,7 +166,7 @@ def test_a_renamed_file_is_a_new_one_and_a_deleted_one_is_forgotten(tmp_path):
     assert read(source, splits_of(source, enumerator)) == ["1"]
     (tmp_path / "b").unlink()
     assert splits_of(source, enumerator) == []
-    assert enumerator.snapshot() == {}
+    assert enumerator.snapshot().known == {}
 
 
 def test_an_appended_file_is_an_error(tmp_path):
@@ -201,7 +201,7 @@ def damaged(tmp_path, **options):
 
 def test_a_corrupt_line_fails_the_job_with_its_place(tmp_path):
     with pytest.raises(
-        HeadgateError, match=r"a\.csv, byte 4 cannot be read: .*many.*; it is b'b,many'\. Mend it, or set"
+        HeadgateError, match=r"a\.csv, byte 4 cannot be read: .*many.*; it is b'b,many'\. Fix it, or set"
     ):
         rows_of(damaged(tmp_path))
 
@@ -303,6 +303,35 @@ def test_little_to_read_is_shared_too(tmp_path):
         write(tmp_path / f"{number}.txt", b"x" * 99 + b"\n" + b"y" * 999_900)
     assert len(splits_of(FileSource(str(tmp_path), "text"))) == 8
     write(tmp_path / "large.txt", b"z" * 50_000_000)
-    sizes = [sum(part.end - part.start for part in split) for split in splits_of(FileSource(str(tmp_path), "text"))]
+    sizes = [
+        sum(part.end - part.start for part in split.parts) for split in splits_of(FileSource(str(tmp_path), "text"))
+    ]
     assert len(sizes) >= 32
     assert max(sizes) <= 58_000_000 // 32
+
+
+# --- backlog ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_listing_is_a_backlog_until_nothing_is_left_to_read(tmp_path):  # SPEC R5.4
+    write(tmp_path / "a.txt", "one\ntwo\n")
+    source = FileSource(str(tmp_path), "text", watch_ms=100)
+    enumerator, now = source.enumerator(None), [0]
+    reader = source.reader(ReaderContext(0, 1, lambda: now[0]), [])
+    assert not reader.backlog  # it has nothing to read yet
+    reader.add_splits(splits_of(source, enumerator))
+    assert reader.backlog
+    assert reader.poll(1).rows() == ["one"]
+    assert reader.poll(9).rows() == ["two"]
+    assert reader.poll(9) is None
+    now[0] = 500
+    reader.poll(9)
+    assert reader.backlog  # the driver may still give out a split of the first listing
+    now[0] = 1001
+    reader.poll(9)
+    assert not reader.backlog
+    write(tmp_path / "b.txt", "three\n")
+    reader.add_splits(splits_of(source, enumerator))
+    assert not reader.backlog
+    assert reader.poll(9).rows() == ["three"]
+    reader.close()

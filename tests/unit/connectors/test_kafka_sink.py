@@ -9,13 +9,13 @@ import pytest
 from headgate import Row
 from headgate.api.sink import CommitRequest, WriterContext
 from headgate.connectors.kafka import KafkaSink
-from headgate.connectors.kafka.commit import Marker, Portion, TransactionCommitter
+from headgate.connectors.kafka.commit import KafkaCommittable, Marker, TransactionCommitter
 from headgate.errors import InvalidArgument, StorageError
 from headgate.records.types import PICKLED, as_type
 from kafka_mock import MockCluster
 
 TYPE = as_type("user bigint, word string")
-WHERE = WriterContext("Sink", "cbc357cc" * 4, "0" * 32, 0, 1, 0, None)
+WHERE = WriterContext("Sink", "cbc357cc" * 4, 0, 1, 128, 0, "0" * 32)
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,9 @@ def sink_of(cluster, topic, type=TYPE, **how):
     return pickle.loads(cloudpickle.dumps(sink))
 
 
-def committed(sink, portions, number=7):
+def committed(sink, committables, number=7):
     committer = sink.committer(WHERE)
-    requests = [CommitRequest(portion, number) for portion in portions]
+    requests = [CommitRequest(committable, number) for committable in committables]
     committer.commit(requests)
     committer.close()
     return [request.retry for request in requests]
@@ -51,11 +51,13 @@ def test_records_are_visible_when_they_are_committed(cluster, topic):
     writer = sink.writer(WHERE, [])
     assert writer.batches
     writer.write_batch(TYPE.to_batch([(1, "a"), (2, "b")]))
-    portions = pickle.loads(pickle.dumps(list(writer.prepare(False))))
-    assert [(portion.transactional_id, portion.sequence) for portion in portions] == [(f"{topic}-cbc357cc-0", 1)]
-    assert list(writer.prepare(True)) == []  # a portion without records is none
+    committables = pickle.loads(pickle.dumps(list(writer.prepare(False))))
+    assert [(committable.transactional_id, committable.sequence) for committable in committables] == [
+        (f"{topic}-cbc357cc-0", 1)
+    ]
+    assert list(writer.prepare(True)) == []  # a committable without records is none
     assert cluster.read(topic) == []
-    assert committed(sink, portions) == [False]
+    assert committed(sink, committables) == [False]
     assert sorted(row[1:] for row in cluster.read(topic)) == [
         (b"1", b'{"user":1,"word":"a"}'),
         (b"2", b'{"user":2,"word":"b"}'),
@@ -65,13 +67,12 @@ def test_records_are_visible_when_they_are_committed(cluster, topic):
 def test_every_attempt_of_a_subtask_has_the_same_id_so_that_a_new_one_fences_an_old_one(cluster):
     sink = sink_of(cluster, "t", transactional_id_prefix="mine")
     ids = [
-        sink.transactional_id(WriterContext("Sink", "cbc357cc" * 4, "0" * 32, 1, 2, attempt, None))
-        for attempt in (0, 1)
+        sink.transactional_id(WriterContext("Sink", "cbc357cc" * 4, 1, 2, 128, attempt, "0" * 32)) for attempt in (0, 1)
     ]
     assert ids == ["mine-cbc357cc-1"] * 2
 
 
-def test_a_committer_does_not_write_a_portion_twice(cluster, topic):
+def test_a_committer_does_not_write_a_committable_twice(cluster, topic):
     sink = sink_of(cluster, topic)
     writer = sink.writer(WHERE, [])
     writer.write_batch(TYPE.to_batch([(1, "a")]))
@@ -82,7 +83,7 @@ def test_a_committer_does_not_write_a_portion_twice(cluster, topic):
     assert len(cluster.read(topic)) == 2
 
 
-def test_a_portion_larger_than_the_queue(cluster, topic):
+def test_a_committable_larger_than_the_queue(cluster, topic):
     sink = sink_of(cluster, topic, options={"queue.buffering.max.messages": 100})
     writer = sink.writer(WHERE, [])
     writer.write_batch(TYPE.to_batch([(n, "x") for n in range(5000)]))
@@ -104,11 +105,11 @@ def test_formats_and_keys_of_untyped_records(cluster, topic, delivery):
     assert not writer.batches
     writer.write(Row(user=1, word="a"))
     writer.write(Row(user=None, word=None))
-    portions = writer.prepare(True)
+    committables = writer.prepare(True)
     if delivery == "exactly-once":
-        committed(sink, portions)
+        committed(sink, committables)
     else:
-        assert list(portions) == []
+        assert list(committables) == []
         assert sink.committer(WHERE) is None
     writer.close()
     assert sorted((row[1:] for row in cluster.read(topic)), key=str) == [(None, None), (b"1", b"a")]
@@ -131,23 +132,23 @@ def test_what_at_least_once_cannot_deliver_fails_the_checkpoint(topic):
     sink.check(TYPE)
     writer = sink.writer(WHERE, [])
     writer.write_batch(TYPE.to_batch([(1, "a")]))
-    with pytest.raises(StorageError, match="1 records were not written, the first one since _MSG_TIMED_OUT"):
+    with pytest.raises(StorageError, match="1 records were not written, the first one because of _MSG_TIMED_OUT"):
         writer.prepare(False)
     writer.close()
 
 
-def test_brokers_that_are_away_are_tried_again(topic, capsys):
+def test_brokers_that_are_away_are_tried_again(topic, caplog):
     sink = KafkaSink(
         "127.0.0.1:9", topic, transactional_id_prefix="t", transaction_timeout_ms=1000, options={"log_level": 0}
     )
-    portion = Portion("t-Sink-0", topic, "ab", 1, int(time.time()), None, [b"secret record"])
+    committable = KafkaCommittable("t-Sink-0", topic, "ab", 1, int(time.time()), None, [b"secret record"])
     committer = sink.committer(WHERE)
-    requests = [CommitRequest(portion, 1), CommitRequest(portion, 1)]
+    requests = [CommitRequest(committable, 1), CommitRequest(committable, 1)]
     committer.commit(requests)
     committer.close()
     assert [request.retry for request in requests] == [True, True]
-    said = capsys.readouterr().err
-    assert "Portion(t-Sink-0, ab:1, 1 records) is tried again: _TIMED_OUT" in said
+    said = caplog.text
+    assert "KafkaCommittable(t-Sink-0, ab:1, 1 records) is tried again: _TIMED_OUT" in said
     assert "secret" not in said + repr(requests)
 
 
@@ -163,18 +164,18 @@ def committer_of(cluster, topic, **how):
     return TransactionCommitter(sink_of(cluster, topic).client, 10_000, f"{topic}-Sink-0", **how)
 
 
-def test_a_marker_that_is_lost(cluster, topic, capsys):
+def test_a_marker_that_is_lost(cluster, topic, caplog):
     now = int(time.time())
-    follower = Portion(f"{topic}-Sink-0", topic, "ab", 2, now, None, [b"follower"])
-    old = Portion(f"{topic}-Sink-0", topic, "cd", 1, now - 8 * 24 * 3600, None, [b"old"])
-    for portion in (follower, old):
+    follower = KafkaCommittable(f"{topic}-Sink-0", topic, "ab", 2, now, None, [b"follower"])
+    old = KafkaCommittable(f"{topic}-Sink-0", topic, "cd", 1, now - 8 * 24 * 3600, None, [b"old"])
+    for committable in (follower, old):
         with pytest.raises(StorageError, match=r"is not known any more: group .* on_lost_marker='write' or 'skip'"):
-            committer_of(cluster, topic).commit([CommitRequest(portion, 1)])
+            committer_of(cluster, topic).commit([CommitRequest(committable, 1)])
     committer_of(cluster, topic, on_lost_marker="skip").commit([CommitRequest(follower, 1)])
     assert cluster.read(topic) == []
     committer_of(cluster, topic, on_lost_marker="write").commit([CommitRequest(follower, 1), CommitRequest(old, 1)])
     assert [row[2] for row in cluster.read(topic)] in ([b"follower", b"old"], [b"old", b"follower"])
-    assert "on_lost_marker=write" in capsys.readouterr().err
+    assert "on_lost_marker=write" in caplog.text
 
 
 def test_a_marker_fits_into_the_metadata_of_an_offset():

@@ -107,7 +107,7 @@ def plan_of(source, parallelism=2):
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(parallelism)
     env.from_source(source, "numbers").uid("numbers").map(tuple).print()
-    return env.job_plan("numbers")
+    return env._job_plan("numbers")
 
 
 def run(plan, seed=1, **how):
@@ -280,7 +280,7 @@ def test_the_end_of_a_bounded_stream_is_committed():
     assert commits() == [10]
 
 
-def test_a_reader_that_cannot_stop_says_so_and_holds_nobody_up(capsys):
+def test_a_reader_that_cannot_stop_says_so_and_holds_nobody_up(caplog):
     class Stuck(Numbers):
         def streamReader(self, schema):
             return StuckReader(10, 10)
@@ -293,7 +293,7 @@ def test_a_reader_that_cannot_stop_says_so_and_holds_nobody_up(capsys):
     enumerator.discover()
     enumerator.close()
     enumerator.close()
-    assert capsys.readouterr().err.count("stop() of data source 'numbers' failed: OSError: no route") == 1
+    assert caplog.text.count("stop() of data source 'numbers' failed: OSError: no route") == 1
     assert enumerator.discover() == []
 
 

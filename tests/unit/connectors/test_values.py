@@ -76,12 +76,12 @@ def test_long_records_are_read():
     ],
 )
 def test_encoded(format, type, rows, lines):
-    assert encoder(format, type).lines(Batch.of_rows(rows, as_type(type))) == lines
+    assert b"".join(line + b"\n" for line in encoder(format, type)(Batch.of_rows(rows, as_type(type)))) == lines
 
 
 def test_csv_is_read_back_as_it_was():
     rows = [("a", 1), (None, 2), ("", 3), ('say "x"', None)]
-    data = encoder("csv", PAIR).lines(Batch.of_rows(rows, as_type(PAIR)))
+    data = b"".join(line + b"\n" for line in encoder("csv", PAIR)(Batch.of_rows(rows, as_type(PAIR))))
     assert decoder("csv", PAIR).decode_lines(data, 4)[0].rows() == rows
 
 
@@ -91,18 +91,16 @@ def test_refusals():
     with pytest.raises(InvalidArgument, match="format 'text' gives string, not bigint; leave the type out"):
         decoder("text", "bigint")
     with pytest.raises(InvalidArgument, match="csv files hold a record a line: use json"):
-        encoder("csv", PAIR).lines(Batch.of_rows([("a\nb", 1)], as_type(PAIR)))
+        encoder("csv", PAIR)(Batch.of_rows([("a\nb", 1)], as_type(PAIR)))
     with pytest.raises(InvalidArgument, match="takes records that are bytes, got 'x'"):
-        encoder("bytes").encode(Batch.of_rows(["x"]))
+        encoder("bytes")(Batch.of_rows(["x"]))
     with pytest.raises(InvalidArgument, match="S: on_corrupt must be 'fail', 'skip' or an OutputTag, got 'ignore'"):
         CorruptRecords("ignore", "S")
 
 
 def test_what_is_done_with_corrupt_records():
     one = Corrupt(0, b"x" * 300, "no number")
-    with pytest.raises(
-        HeadgateError, match=r"S: line 3 cannot be read: no number; it is b'x+'\.\.\.\. Mend it, or set"
-    ):
+    with pytest.raises(HeadgateError, match=r"S: line 3 cannot be read: no number; it is b'x+'\.\.\.\. Fix it, or set"):
         CorruptRecords("fail", "S").add("line 3", one)
     skipped = CorruptRecords("skip", "S")
     skipped.add("line 3", one)

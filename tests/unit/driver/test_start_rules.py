@@ -3,21 +3,24 @@
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from headgate import StreamExecutionEnvironment
+from headgate.checkpoint.types import SnapshotType
 from headgate.config import Configuration
 from headgate.connectors.files import FileSink
 from headgate.connectors.kafka.sink import KafkaSink
 from headgate.driver.checkpoints import CheckpointService
+from headgate.driver.snapshots import restore_plan
 from headgate.errors import IllegalState, StorageError
 from headgate.ids import JobId
 from headgate.records.key_groups import key_group_range
 from headgate.storage.checkpoints import publish
 from headgate.storage.handles import InlineBytes
-from headgate.storage.layout import Attempt, JobLayout
+from headgate.storage.layout import AttemptId, JobLayout
 from headgate.storage.local import LocalStore
 from headgate.storage.log import JobLog
-from headgate.storage.manifest import Manifest, OperatorState, Part, PieceKind, SnapshotType, StatePiece, SubtaskState
+from headgate.storage.manifest import Manifest, OperatorManifest, PieceKind, SnapshotPart, StatePiece, SubtaskManifest
 from headgate.testing.simulation.cluster import SimulatedIo
 from headgate.testing.storage_faults import FaultyStore, MemoryStore
 
@@ -51,7 +54,7 @@ def service(env, store, **options):
         raise AssertionError("nothing runs yet")
 
     return CheckpointService(
-        env.job_plan("job"),
+        env._job_plan("job"),
         JOB,
         settings,
         send=unused,
@@ -62,24 +65,26 @@ def service(env, store, **options):
     )
 
 
-def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=SnapshotType.CHECKPOINT):
+def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=SnapshotType.CHECKPOINT, number=1):
     """A snapshot of the program, in which the operators named in `finished` had finished."""
     operators = []
-    for vertex in env.job_plan("job").graph.vertices:
+    for vertex in env._job_plan("job").graph.vertices:
         groups = [key_group_range(i, vertex.max_parallelism, vertex.parallelism) for i in range(vertex.parallelism)]
-        pieces = [StatePiece(PieceKind.KEYED, (Part("base", InlineBytes(b"state")),), b"", one) for one in groups]
+        pieces = [
+            StatePiece(PieceKind.KEYED, (SnapshotPart("base", InlineBytes(b"state")),), b"", one) for one in groups
+        ]
         for operator in vertex.operators:
             left = keyed_state and operator.uid == "keyed"
             subtasks = tuple(
-                SubtaskState(i, (pieces[i],) if left else (), finished=operator.uid in finished)
+                SubtaskManifest(i, (pieces[i],) if left else (), finished=operator.uid in finished)
                 for i in range(vertex.parallelism)
             )
             operators.append(
-                OperatorState(
+                OperatorManifest(
                     operator.id, operator.name, vertex.parallelism, vertex.max_parallelism, subtasks, operator.uid
                 )
             )
-    manifest = Manifest(1, type, JOB, "job", Attempt(1), 1000, tuple(operators))
+    manifest = Manifest(number, type, JOB, "job", AttemptId(1), 1000, tuple(operators))
     return publish(store, manifest, directory or LAYOUT.checkpoint(1))
 
 
@@ -98,7 +103,7 @@ def key_groups(plan):
 def test_a_resumed_job_adopts_the_stored_max_parallelism():  # SPEC R3.3
     store = MemoryStore()
     completed(program(2), store)
-    assert key_groups(program(100).job_plan()) == 256
+    assert key_groups(program(100)._job_plan()) == 256
     resumed = service(program(100), store, headgate__resume="true")
     assert key_groups(resumed.plan) == 128
     restore = resumed.start_attempt(0, resumed.choose())
@@ -116,7 +121,7 @@ def test_a_max_parallelism_that_the_program_sets_is_not_replaced():  # SPEC R3.3
     store = MemoryStore()
     completed(program(2), store)
     resumed = service(program(2, max_parallelism=64), store, headgate__resume="true")
-    with pytest.raises(IllegalState, match=r"'keyed' was stored with 128, the program sets 64"):
+    with pytest.raises(IllegalState, match=r"'keyed': max parallelism mismatch: the state was stored with 128"):
         resumed.start_attempt(0, resumed.choose())
 
 
@@ -130,7 +135,7 @@ def test_a_job_that_starts_from_a_snapshot_adopts_it_too(tmp_path, capsys, max_p
     with pytest.raises(SystemExit) as caught:
         env.execute("job")
     assert caught.value.code == code
-    said = "the job would start" if code == 0 else "'keyed' was stored with 128, the program sets 64"
+    said = "the job would start" if code == 0 else "the state was stored with 128, the program sets 64"
     assert said in capsys.readouterr().out
 
 
@@ -157,7 +162,7 @@ def test_a_finished_vertex_behind_a_new_source_is_refused():  # SPEC R4.5
         started.start_attempt(0, started.choose())
 
 
-# --- DESIGN 6: storage that cannot keep an old driver out -------------------------------------------------------------
+# --- storage that cannot keep an old driver out -----------------------------------------------------------------------
 
 
 def test_a_sink_that_commits_needs_storage_that_can_fence(tmp_path):
@@ -179,3 +184,38 @@ def test_a_sink_that_does_not_commit_needs_none():
     env.from_sequence(1, 9).map(str).sink_to(KafkaSink("here:1", "topic", transactional_id_prefix="job")).name("kafka")
     with pytest.raises(StorageError, match=r"the exactly-once sink 'kafka' needs"):
         service(env, FaultyStore(atomic_create=False))
+
+
+# --- in-flight data ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ignored", "kinds"), [(-1, ["KEYED", "CHANNEL"]), (1, ["KEYED"]), (2, ["KEYED", "CHANNEL"])])
+def test_the_in_flight_data_of_one_checkpoint_can_be_ignored(ignored, kinds):  # SPEC R5.11
+    env = program()
+    env.get_configuration().set("execution.state-recovery.without-channel-state.checkpoint-id", ignored)
+    manifest = snapshot_of(env, MemoryStore()).manifest
+    in_flight = StatePiece(PieceKind.CHANNEL, (SnapshotPart("channels", InlineBytes(b"rows")),))
+    operators = tuple(
+        replace(op, subtasks=tuple(replace(s, pieces=(*s.pieces, in_flight)) for s in op.subtasks))
+        if op.uid == "keyed"
+        else op
+        for op in manifest.operators
+    )
+    found = restore_plan(
+        env._job_plan("job"), replace(manifest, operators=operators), claim=False, ignore_unmatched=False
+    )
+    pieces = [one for vertex in found.values() for old in vertex.operators.values() for one in old[0]]
+    assert [piece.kind.name for piece in pieces] == kinds
+
+
+# --- a checkpoint, or the newer savepoint that the job stopped with -----------------------------------------------------
+
+
+@pytest.mark.parametrize(("options", "restored"), [({}, 2), ({"headgate__resume__prefer_checkpoint": "true"}, 1)])
+def test_a_resumed_job_can_prefer_its_checkpoint_to_a_newer_savepoint(options, restored):  # SPEC S6
+    env, store = program(), MemoryStore()
+    log = JobLog.start(store, LAYOUT, "job", clock=lambda: 1)
+    log.complete(snapshot_of(env, store))
+    log.complete(snapshot_of(env, store, "/data/savepoint", type=SnapshotType.SYNC_SAVEPOINT, number=2))
+    resumed = service(env, store, headgate__resume="true", **options)
+    assert {one.checkpoint_id for one in resumed.start_attempt(0, resumed.choose()).values()} == {restored}

@@ -1,4 +1,3 @@
-import doctest
 import random
 from datetime import timedelta
 
@@ -8,7 +7,6 @@ from hypothesis import strategies as st
 
 from headgate.config import Configuration, Origin
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument
-from headgate.job import restart
 from headgate.job.restart import (
     ExponentialDelay,
     FailureRate,
@@ -235,7 +233,3 @@ def test_falling_back_uncovers_the_command_line():
 def test_the_factory_refuses_at_the_call(call):
     with pytest.raises(HeadgateError):
         call()
-
-
-def test_the_examples_in_the_docstrings_run():
-    assert doctest.testmod(restart).failed == 0

@@ -186,16 +186,16 @@ def test_disposal(http, tmp_path):
 
 
 REFUSED = [
-    ("get", f"/jobs/{'b' * 32}", None, 404, "is not known here"),
+    ("get", f"/jobs/{'b' * 32}", None, 404, "is not known; GET"),
     ("get", f"/jobs/{ID}/checkpoints/details/99", None, 404, "checkpoint 99"),
     ("get", f"/jobs/{ID}/checkpoints/details/x", None, 400, "checkpoint_id"),
     ("get", f"/jobs/{ID}/checkpoints/details/1/subtasks/{'c' * 32}", None, 404, "has no part in checkpoint 1"),
     ("get", f"/jobs/{ID}/checkpoints/never", None, 404, "no checkpoint operation 'never'"),
-    ("get", f"/jobs/{'b' * 32}/savepoints/x", None, 404, "is not known here"),
+    ("get", f"/jobs/{'b' * 32}/savepoints/x", None, 404, "is not known; GET"),
     ("post", f"/jobs/{ID}/checkpoints", {"checkpointType": "INCREMENTAL"}, 400, "must be CONFIGURED or FULL"),
     ("post", f"/jobs/{ID}/checkpoints", {"checkpointTyp": "FULL"}, 400, "checkpointTyp"),
     ("post", f"/jobs/{ID}/savepoints", {"formatType": "XML"}, 400, "formatType"),
-    ("post", f"/jobs/{'b' * 32}/savepoints", None, 404, "is not known here"),
+    ("post", f"/jobs/{'b' * 32}/savepoints", None, 404, "is not known; GET"),
     ("post", "/savepoint-disposal", {}, 400, "savepoint-path"),
     ("patch", f"/jobs/{ID}/rescaling", None, 400, "parallelism"),
     ("patch", f"/jobs/{ID}/rescaling?parallelism=0", None, 400, "at least 1"),
@@ -247,7 +247,7 @@ def test_results_are_kept_for_a_while():
     now = SimpleNamespace(time=0.0)
     operations = Operations(300, lambda: now.time)
     request = operations.start("savepoint", None, lambda: 1)
-    assert operations.wait("savepoint", request, 5) == 1
+    assert operations.find("savepoint", request).result(5) == 1
     now.time = 299
     assert operations.find("savepoint", request).done()
     now.time = 1000
@@ -255,14 +255,14 @@ def test_results_are_kept_for_a_while():
         operations.find("savepoint", request)
 
 
-def test_who_waits_for_a_result_hears_it_before_the_process_ends():
+def test_results_are_read_before_the_process_ends():
     """`headgate stop` asks until the job has stopped, and then the driver's process ends at once."""
     operations = Operations(300)
     started = time.monotonic()
-    operations.linger(5.0)  # nobody waits
-    assert time.monotonic() - started < 1
+    operations.linger(60.0)  # no caller waits
+    assert time.monotonic() - started < 30
     request = operations.start("stop", None, lambda: "path")
-    operations.wait("stop", request)  # it is done; its answer may have been asked for before
+    operations.find("stop", request).result()  # it is done; its answer may have been asked for before
     heard = []
 
     def ask():
@@ -271,13 +271,13 @@ def test_who_waits_for_a_result_hears_it_before_the_process_ends():
 
     asking = threading.Thread(target=ask)
     asking.start()
-    operations._heard.clear()
-    operations.linger(5.0)
+    operations._delivered.clear()
+    operations.linger(60.0)
     assert heard == ["path"]
     asking.join()
     forgotten = operations.start("stop", None, lambda: "never asked for")
     started = time.monotonic()
     operations.linger(0.1)
-    operations.linger(5.0)  # nobody is waited for twice
-    assert time.monotonic() - started < 2
-    assert operations.wait("stop", forgotten) == "never asked for"
+    operations.linger(60.0)  # no caller is waited for twice
+    assert time.monotonic() - started < 30
+    assert operations.find("stop", forgotten).result() == "never asked for"

@@ -13,6 +13,7 @@ from headgate.state.api import (
     Time,
     ValueStateDescriptor,
 )
+from headgate.state.ttl_config import CompactFilter
 
 
 @pytest.mark.parametrize("name", [None, "", 5])
@@ -62,7 +63,7 @@ def test_the_whole_builder():
         .use_processing_time()
         .cleanup_full_snapshot()
         .cleanup_incrementally(7, True)
-        .cleanup_in_rocksdb_compact_filter(500)
+        .cleanup_in_rocksdb_compact_filter(500, Time.minutes(1))
         .disable_cleanup_in_background()
         .build()
     )
@@ -71,8 +72,10 @@ def test_the_whole_builder():
     assert (cleanup.full_snapshot, cleanup.incremental, cleanup.compact_filter, cleanup.background) == (
         True,
         (7, True),
-        500,
+        CompactFilter(500, 60_000),
         False,
     )
-    with pytest.raises(InvalidArgument, match="at least 1 entry per look at the clock, got 0"):
+    with pytest.raises(InvalidArgument, match="at least 1 entry per reading of the clock, got 0"):
         StateTtlConfig.new_builder(1).cleanup_in_rocksdb_compact_filter(0)
+    with pytest.raises(InvalidArgument, match="periodic_compaction_time must not be negative, got -1 ms"):
+        StateTtlConfig.new_builder(1).cleanup_in_rocksdb_compact_filter(1, -1)

@@ -14,7 +14,7 @@ from headgate.config import Configuration
 from headgate.errors import ConfigError, IllegalState, InvalidArgument, StorageError
 from headgate.ids import JobId
 from headgate.storage.layout import (
-    Attempt,
+    AttemptId,
     JobLayout,
     PathKind,
     attempt_of,
@@ -70,23 +70,23 @@ def test_shared_and_task_owned_are_made_on_demand(tmp_path):
 def test_every_name_is_parsed_back(create_subdir):
     layout, attempt, owner = (
         JobLayout.of("/data", JOB, create_subdir=create_subdir),
-        Attempt(3, 12),
+        AttemptId(3, 12),
         subtask_owner(4, 5),
     )
 
     def parsed(path):
         found = layout.parse(path)
-        return found.kind, found.checkpoint_id, found.attempt, found.owner, found.seq
+        return found.kind, found.checkpoint_id, found.attempt, found.seq
 
     private = f"{layout.checkpoint(7)}/{private_file(attempt, owner)}"
     shared = f"{layout.shared}/{shared_file(attempt, 9, owner, DIGEST)}"
     temporary = f"{layout.shared}/.tmp-e3r12-{'0' * 16}"
-    assert parsed(private) == (PathKind.PRIVATE, 7, attempt, "v4-s5", None)
-    assert parsed(shared) == (PathKind.SHARED, 9, attempt, "v4-s5", None)
-    assert parsed(layout.metadata(7)) == (PathKind.METADATA, 7, None, None, None)
-    assert parsed(layout.log_entry(8)) == (PathKind.LOG, None, None, None, 8)
-    assert parsed(temporary) == (PathKind.TEMPORARY, None, attempt, None, None)
-    assert parsed(f"{layout.log}/.tmp-{'0' * 16}") == (PathKind.TEMPORARY, None, None, None, None)
+    assert parsed(private) == (PathKind.PRIVATE, 7, attempt, None)
+    assert parsed(shared) == (PathKind.SHARED, 9, attempt, None)
+    assert parsed(layout.metadata(7)) == (PathKind.METADATA, 7, None, None)
+    assert parsed(layout.log_entry(8)) == (PathKind.LOG, None, None, 8)
+    assert parsed(temporary) == (PathKind.TEMPORARY, None, attempt, None)
+    assert parsed(f"{layout.log}/.tmp-{'0' * 16}") == (PathKind.TEMPORARY, None, None, None)
     assert layout.parse(f"{layout.task_owned}/some/thing").kind is PathKind.TASK_OWNED
 
 
@@ -110,7 +110,7 @@ def test_what_we_did_not_write_is_foreign(path):
 
 
 def test_names_carry_the_attempt_and_shared_ones_a_checksum():
-    first, second = Attempt(1, 0), Attempt(1, 1)
+    first, second = AttemptId(1, 0), AttemptId(1, 1)
     assert private_file(first, "v0-s0") != private_file(second, "v0-s0")
     assert DIGEST in shared_file(first, 1, "v0-s0", DIGEST)
     assert shared_file(first, 1, "v0-s0", DIGEST) != shared_file(first, 2, "v0-s0", DIGEST)
@@ -119,11 +119,11 @@ def test_names_carry_the_attempt_and_shared_ones_a_checksum():
 
 
 def test_attempts_are_ordered():
-    assert Attempt(1, 9) < Attempt(2, 0) < Attempt(2, 1)
-    assert Attempt.parse(str(Attempt(10, 11))) == Attempt(10, 11)
-    assert attempt_of("e1r2-driver.state") == Attempt(1, 2)
+    assert AttemptId(1, 9) < AttemptId(2, 0) < AttemptId(2, 1)
+    assert AttemptId.parse(str(AttemptId(10, 11))) == AttemptId(10, 11)
+    assert attempt_of("e1r2-driver.state") == AttemptId(1, 2)
     with pytest.raises(InvalidArgument, match="is no attempt; one looks like e1r0"):
-        Attempt.parse("1.0")
+        AttemptId.parse("1.0")
 
 
 def test_next_id_leaves_out_ids_that_have_a_directory():
@@ -166,7 +166,7 @@ def test_files_of_another_job_keep_their_absolute_path():
     "ref", ["../x", "../../etc/passwd", "../shared/../../x", "", "a//b", "./a", "a/..", "/a/../b", "s3://b/../c"]
 )
 def test_references_that_lead_elsewhere_are_refused(ref):
-    with pytest.raises(CorruptState, match="which is no path that Headgate writes"):
+    with pytest.raises(CorruptState, match="which is not a path that Headgate writes"):
         resolve_ref(ref, "/data/job/chk-7")
 
 
@@ -215,7 +215,7 @@ def test_ten_names_are_tried(tmp_path):
     store, tokens = LocalStore(), iter("a" * 9 + "b")
     store.make_directory(f"{tmp_path}/savepoint-012345-a")
     assert make_savepoint_directory(store, str(tmp_path), JOB, lambda: next(tokens)) == f"{tmp_path}/savepoint-012345-b"
-    with pytest.raises(StorageError, match="10 names were all taken"):
+    with pytest.raises(StorageError, match="10 names all exist"):
         make_savepoint_directory(store, str(tmp_path), JOB, lambda: "a")
 
 

@@ -66,7 +66,7 @@ def test_a_write_that_came_short_is_a_full_disk(monkeypatch):
 def two_writers(env):
     env.set_parallelism(2)
     numbers = env.from_sequence(0, 99).map(lambda x: x)
-    numbers.rebalance().map(lambda x: x).set_parallelism(1).name("one").collect_into("out")
+    numbers.rebalance().map(lambda x: x).set_parallelism(1).name("one")._collect_into("out")
 
 
 def aligning(**conf):
@@ -88,7 +88,7 @@ def test_a_blocked_channel_that_spilled_much_gets_its_writer_held_until_it_goes_
     assert task.take_holds() == [HoldWriter(0, 0, False)]
 
 
-def test_more_than_the_limit_behind_barriers_declines_the_checkpoint():  # DESIGN 3
+def test_more_than_the_limit_behind_barriers_declines_the_checkpoint():  # SPEC R6.2
     task = aligning(headgate_alignment_spill_max="10 b")
     task.receive(data(1, 2, 3))
     (decline,) = task.take_declines()

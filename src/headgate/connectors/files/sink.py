@@ -18,15 +18,16 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
-from headgate.api.sink import CommitRequest, Committer, Sink, SinkWriter, WriterContext
+from headgate.api.sink import Committer, Sink, SinkWriter, WriterContext
 from headgate.connectors.files.targets import PendingFile, PreparedFile, Target, open_target
-from headgate.connectors.values import Encoder, encoder
+from headgate.connectors.values import Encode, encoder
 from headgate.errors import InvalidArgument
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation
 
-__all__ = ["FileSink", "partitions_of"]
+__all__ = ["FileSink", "FileSinkWriter", "check_partitions"]
 
 _SUFFIXES = {"text": "txt", "json": "jsonl", "csv": "csv", "parquet": "parquet"}
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -74,27 +75,17 @@ class FileSink(Sink[PreparedFile]):
                 f"{self._name}: {self.format} needs a stream with fields, got {stream_type}; declare output_type, for example "
                 "'word string, n bigint'"
             )
-        names = stream_type.schema.names if stream_type.schema is not None else []
-        for column in self.partition_by:
-            if column not in names:
-                raise InvalidArgument(f"{self._name}: there is no field '{column}' to partition by in {stream_type}")
-        if self.partition_by and len(self.partition_by) == len(names):
-            raise InvalidArgument(f"{self._name}: nothing is left to write if all fields are partitions")
+        check_partitions(self._name, self.partition_by, stream_type)
 
     def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[PreparedFile]:
         """Writes the files of one subtask."""
-        return _FileWriter(self, context)
+        return FileSinkWriter(self, context)
 
     def committer(self, context: WriterContext) -> Committer[PreparedFile]:
-        """Makes them visible."""
-        return _FileCommitter(self._target(context))
-
-    def _target(self, context: WriterContext) -> Target:
-        return open_target(self.path, f".headgate-{context.job_id[:8]}")
+        return self.target(context)
 
     def target(self, context: WriterContext) -> Target:
-        """Where the files come into being."""
-        return self._target(context)
+        return open_target(self.path, f".headgate-{context.job_id[:8]}")
 
     def rest_of(self, type: TypeInformation) -> TypeInformation:
         """What is written into the files: all but the partitions."""
@@ -102,28 +93,20 @@ class FileSink(Sink[PreparedFile]):
             return type
         return TypeInformation("row", pa.schema([f for f in type.schema if f.name not in self.partition_by]))
 
-    def open_part(self, file: PendingFile, type: TypeInformation) -> _Part:
+    def open_part(self, file: PendingFile, type: TypeInformation) -> _FormatWriter:
         """A file of this format."""
         if self.format == "parquet":
-            return _ParquetPart(file, type, self.compression)
-        return _LinePart(file, encoder(self.format, type, self.delimiter))
+            return _ParquetFileWriter(file, type, self.compression)
+        return _LineWriter(file, encoder(self.format, type, self.delimiter))
 
 
-class _FileCommitter(Committer[PreparedFile]):
-    def __init__(self, target: Target) -> None:
-        self._target = target
-
-    def commit(self, requests: Sequence[CommitRequest[PreparedFile]]) -> None:
-        for request in requests:
-            self._target.commit(request)
-
-
-class _Part(ABC):
+class _FormatWriter(ABC):
     """A file in a format; what is written may wait in memory."""
 
     def __init__(self, file: PendingFile) -> None:
         self.file = file
-        self.buffered = 0
+        self.buffered = self.rows = 0
+        self.partition: dict[str, str | None] = {}
 
     @abstractmethod
     def write(self, batch: Batch) -> None:
@@ -141,25 +124,26 @@ class _Part(ABC):
         self.file.abort()
 
 
-class _LinePart(_Part):
-    def __init__(self, file: PendingFile, encoder: Encoder) -> None:
+class _LineWriter(_FormatWriter):
+    def __init__(self, file: PendingFile, encode: Encode) -> None:
         super().__init__(file)
-        self._encoder = encoder
+        self._encode = encode
 
     def write(self, batch: Batch) -> None:
-        self.file.write(self._encoder.lines(batch))
+        if len(batch):
+            self.file.write(b"\n".join([*self._encode(batch), b""]))
 
     def finish(self) -> PreparedFile:
         return self.file.finish()
 
 
-class _ParquetPart(_Part):
+class _ParquetFileWriter(_FormatWriter):
     """Batches wait until they make a row group of a useful size."""
 
     def __init__(self, file: PendingFile, type: TypeInformation, compression: str) -> None:
         super().__init__(file)
         self._schema = type.schema
-        self._writer = pq.ParquetWriter(_AsFile(file), type.schema, compression=compression)
+        self._writer = pq.ParquetWriter(file, type.schema, compression=compression)
         self._batches: list[pa.RecordBatch] = []
 
     def write(self, batch: Batch) -> None:
@@ -185,35 +169,9 @@ class _ParquetPart(_Part):
         super().abort()
 
 
-class _AsFile:
-    """What pyarrow wants of a file."""
+class FileSinkWriter(SinkWriter[PreparedFile]):
+    """Writes the files of one subtask: one for each partition, finished before each barrier."""
 
-    def __init__(self, file: PendingFile) -> None:
-        self._file, self.closed = file, False
-
-    def write(self, data: Any) -> int:
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        """Everything is durable when the part is finished."""
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def tell(self) -> int:
-        return self._file.size
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class _FileWriter(SinkWriter[PreparedFile]):
     def __init__(self, sink: FileSink, context: WriterContext) -> None:
         self._sink, self._type, self._rest = sink, context.type, sink.rest_of(context.type)
         self.batches = context.type.is_typed
@@ -221,7 +179,7 @@ class _FileWriter(SinkWriter[PreparedFile]):
         operator = blake2b(context.operator_id.encode(), digest_size=4).hexdigest()
         self._prefix = f"part-{context.job_id[:8]}-{operator}"
         self._context, self._token, self._number = context, uuid4().hex[:12], 0
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[str, _FormatWriter] = {}
         self._rows: list[Any] = []
         self._prepared: list[PreparedFile] = []
         self._cleaned = False
@@ -243,11 +201,11 @@ class _FileWriter(SinkWriter[PreparedFile]):
             self._append("", Batch.of_arrow(batch, self._type))
             return
         rest = batch.select([name for name in batch.schema.names if name not in self._sink.partition_by])
-        for directory, _, places in partitions_of(batch, self._sink.partition_by):
+        for directory, values, places in partitions_of(batch, self._sink.partition_by):
             part = rest if places is None else rest.take(pa.array(places))
-            self._append(directory, Batch.of_arrow(part, self._rest))
+            self._append(directory, Batch.of_arrow(part, self._rest), values)
 
-    def _append(self, directory: str, batch: Batch) -> None:
+    def _append(self, directory: str, batch: Batch, values: Sequence[str | None] = ()) -> None:
         part = self._parts.get(directory)
         if part is None:
             if len(self._parts) >= _OPEN_FILES:
@@ -255,7 +213,9 @@ class _FileWriter(SinkWriter[PreparedFile]):
             part = self._parts[directory] = self._sink.open_part(
                 self._target.open(self._new_name(directory)), self._rest
             )
+            part.partition = dict(zip(self._sink.partition_by, values, strict=True))
         part.write(batch)
+        part.rows += len(batch)
         if part.file.size + part.buffered >= self._sink.roll_bytes:
             self._finish(directory)
         elif sum(one.buffered for one in self._parts.values()) >= _BUFFERED_BYTES:
@@ -268,7 +228,9 @@ class _FileWriter(SinkWriter[PreparedFile]):
         return f"{directory}{self._prefix}-{self._context.subtask}-{self._token}-{self._number}.{suffix}"
 
     def _finish(self, directory: str) -> None:
-        self._prepared.append(self._parts.pop(directory).finish())
+        part = self._parts.pop(directory)
+        file = replace(part.finish(), rows=part.rows, size=part.file.size, partition=part.partition)
+        self._prepared.append(file)
 
     # --- checkpoints ---
 
@@ -283,10 +245,10 @@ class _FileWriter(SinkWriter[PreparedFile]):
         return prepared
 
     def _remove_abandoned(self) -> None:
-        """What earlier attempts have begun; theirs that counts was committed before this one took its first barrier.
+        """Remove files of earlier attempts; those in the restored checkpoint are committed by now.
 
         A barrier comes only when all subtasks run, and each commits what it was restored with before it runs. Each subtask
-        looks after its own files; the first one also after those of subtasks that are no more.
+        removes its own files, the first one also those of subtasks that do not exist any more.
         """
         mine = str(self._context.subtask)
         if self._context.subtask == 0:
@@ -313,6 +275,16 @@ def _at_least(number: int) -> str:
         if digit != "9":
             ways.append(rf"{digits[:place]}[{int(digit) + 1}-9]\d{{{len(digits) - place - 1}}}")
     return "|".join(ways)
+
+
+def check_partitions(sink: str, columns: Sequence[str], type: TypeInformation) -> None:
+    """InvalidArgument if records of a type cannot be partitioned by some columns."""
+    names = type.schema.names if type.schema is not None else []
+    for column in columns:
+        if column not in names:
+            raise InvalidArgument(f"{sink}: there is no field '{column}' to partition by in {type}")
+    if columns and len(columns) == len(names):
+        raise InvalidArgument(f"{sink}: nothing is left to write if all fields are partitions")
 
 
 def partitions_of(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, tuple[str | None, ...], Any]]:

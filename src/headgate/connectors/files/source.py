@@ -21,25 +21,26 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import fsspec
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headgate.api.durable import durable
 from headgate.api.functions import OutputTag
 from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
-from headgate.connectors.files.formats import FilePart, PartReader, open_part
-from headgate.connectors.values import Corrupt, CorruptRecords, Decoder, decoder
+from headgate.connectors.files.formats import FilePart, FileSplit, PartReader, open_part
+from headgate.connectors.values import Corrupt, CorruptRecords, Decoder, decoder, joined
 from headgate.errors import InvalidArgument, StorageError
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation, as_type
 
-__all__ = ["FileSource", "FileSplit"]
-
-FileSplit = tuple[FilePart, ...]
+__all__ = ["FileSource"]
 
 _FORMATS = ("text", "json", "csv", "parquet")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _PARTS_OF_A_SPLIT = 256
 _SPLITS, _LEAST_SPLIT = 32, 1 << 20
+_CAUGHT_UP_MS = 1000  # longer than the driver takes to give out the next split
 _WATCH_FOR_EVER = 10_000
 _BROKEN = (pa.ArrowException, ValueError, EOFError, zlib.error)
 
@@ -120,7 +121,7 @@ class FileSource(DynamicSource[FileSplit]):
 
     def reader(self, context: ReaderContext, splits: list[FileSplit]) -> SourceReader[FileSplit]:
         """Reads files, in a worker."""
-        return _FileReader(self, splits)
+        return _FileReader(self, context, splits)
 
 
 def _listed(fs: Any, root: str) -> Iterator[FilePart]:
@@ -155,14 +156,21 @@ def _as_part(info: dict[str, Any]) -> FilePart:
     return FilePart(info["name"], size, modified if isinstance(modified, float) else str(modified), 0, size)
 
 
+@durable("files-found-1")
+class FilesFound(msgspec.Struct, frozen=True):
+    """The state of the enumerator: path -> size and time of each file that it found."""
+
+    known: dict[str, tuple[int, float | str | None]]
+
+
 class _FileEnumerator(SplitEnumerator[FileSplit]):
     """Remembers every file that it gave, by name, size and time; forgets one that is no longer there."""
 
-    def __init__(self, source: FileSource, restored: dict[str, tuple[int, Any]] | None) -> None:
+    def __init__(self, source: FileSource, restored: FilesFound | None) -> None:
         self._source = source
         self._fs, self._root = fsspec.core.url_to_fs(source.path)
         self.interval = source.watch_ms or _WATCH_FOR_EVER
-        self._known: dict[str, tuple[int, Any]] = dict(restored or {})
+        self._known = {} if restored is None else dict(restored.known)
 
     def discover(self) -> Sequence[FileSplit]:
         try:
@@ -221,15 +229,15 @@ class _FileEnumerator(SplitEnumerator[FileSplit]):
         for part in parts:
             share = min(part.weight if part.end != _ALL_ROW_GROUPS else part.size, part.size) or 1
             if group and (weight + share > step or len(group) >= _PARTS_OF_A_SPLIT):
-                splits.append(tuple(group))
+                splits.append(FileSplit(tuple(group)))
                 group, weight = [], 0
             group.append(part)
             weight += share
-        return [*splits, tuple(group)] if group else splits
+        return [*splits, FileSplit(tuple(group))] if group else splits
 
     def snapshot(self) -> Any:
         # A source that is read once has nothing to find any more.
-        return {} if self.complete else dict(self._known)
+        return FilesFound({} if self.complete else dict(self._known))
 
 
 _ALL_ROW_GROUPS = 1 << 30
@@ -244,21 +252,25 @@ def changed(source: FileSource, path: str, before: int, now: int) -> StorageErro
 
 
 class _FileReader(SourceReader[FileSplit]):
-    def __init__(self, source: FileSource, splits: list[FileSplit]) -> None:
-        self._source = source
+    def __init__(self, source: FileSource, context: ReaderContext, splits: list[FileSplit]) -> None:
+        self._source, self._clock = source, context.clock
         self._fs, _ = fsspec.core.url_to_fs(source.path)
         self._decoder = source.decoder()
-        self._splits: deque[deque[FilePart]] = deque(deque(split) for split in splits if split)
+        self._splits: deque[deque[FilePart]] = deque(deque(split.parts) for split in splits)
         self._open: PartReader | None = None
         self._corrupt = CorruptRecords(source.on_corrupt, source.name)
         self._no_more = False
+        self._idle_since: int | None = None
+        self._caught_up = False
+        self.backlog = bool(self._splits)
 
     @property
     def wants_split(self) -> bool:
         return not self._splits and not self._no_more
 
     def add_splits(self, splits: list[FileSplit]) -> None:
-        self._splits.extend(deque(split) for split in splits if split)
+        self._splits.extend(deque(split.parts) for split in splits)
+        self.backlog = not self._caught_up
 
     def no_more_splits(self) -> None:
         self._no_more = True
@@ -266,6 +278,8 @@ class _FileReader(SourceReader[FileSplit]):
 
     def poll(self, max_records: int) -> Batch | None:
         """Small files are read together, so that they make batches of a useful size."""
+        if self.backlog:
+            self._catch_up()
         batches: list[Batch] = []
         left, parts = max_records, _PARTS_OF_A_SPLIT
         while self._splits and left > 0 and parts > 0:
@@ -276,7 +290,16 @@ class _FileReader(SourceReader[FileSplit]):
                 left -= len(batch)
         self.corrupt = self._corrupt.count
         self.finished = self._no_more and not self._splits
-        return _together(batches)
+        return joined(batches) if len(batches) > 1 else batches[0] if batches else None
+
+    def _catch_up(self) -> None:
+        """The files of the first listing are a backlog; it has ended when there was nothing to read for a while."""
+        if self._splits:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = self._clock()
+        elif self._clock() - self._idle_since >= _CAUGHT_UP_MS:
+            self._caught_up, self.backlog = True, False
 
     def _read(self, max_records: int) -> Batch | None:
         """Some records of the file that is being read; None if it turns out to be damaged or gone."""
@@ -336,17 +359,8 @@ class _FileReader(SourceReader[FileSplit]):
         return list(self._corrupt.take())
 
     def snapshot(self) -> list[FileSplit]:
-        return [tuple(split) for split in self._splits]
+        return [FileSplit(tuple(split)) for split in self._splits]
 
     def close(self) -> None:
         if self._open is not None:
             self._open.close()
-
-
-def _together(batches: list[Batch]) -> Batch | None:
-    if len(batches) < 2:
-        return batches[0] if batches else None
-    type = batches[0].type
-    if not type.is_typed:
-        return Batch.of_rows([row for batch in batches for row in batch.rows()])
-    return Batch.of_arrow(pa.concat_batches([batch.arrow() for batch in batches]), type)

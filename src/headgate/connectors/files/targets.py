@@ -1,25 +1,29 @@
-"""Where a sink's files come into being: invisible until they are committed, then visible at once and whole.
+"""Where a file sink writes: files are invisible until they are committed, then visible at once and complete.
 
     local and mounted directories   written in a hidden directory, committed by a rename
     s3                              a multipart upload, committed by completing it: no object exists before
 
-Both may be committed again. Schemes without such an atomic step are refused.
+Both can be committed again. Schemes without such an atomic step are refused. Workers use it, in the subtask's thread.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import msgspec
 
-from headgate.api.sink import CommitRequest
+from headgate.api.durable import durable
+from headgate.api.sink import CommitRequest, Committer
 from headgate.errors import InvalidArgument, StorageError
+from headgate.storage.local import flush_directory
 from headgate.storage.objects import scheme_of
 
 __all__ = ["PendingFile", "PreparedFile", "Target", "open_target"]
@@ -27,27 +31,28 @@ __all__ = ["PendingFile", "PreparedFile", "Target", "open_target"]
 _PART_BYTES = 8 << 20  # S3 takes no parts below 5 MiB, except the last
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedFile:
-    """A file that is durable and not visible yet.
-
-    >>> PreparedFile("/out/part-0.json", "/out/.headgate/part-0.json.inprogress").path
-    '/out/part-0.json'
-    """
+@durable("prepared-file-1")
+class PreparedFile(msgspec.Struct, frozen=True):
+    """A file that is durable and not visible yet."""
 
     path: str
     hidden: str  # the hidden file, or the id of the upload
     parts: tuple[str, ...] = ()  # of an upload
+    rows: int = 0
+    size: int = 0
+    partition: dict[str, str | None] = {}  # the values of the columns that the file is partitioned by
 
 
-class PendingFile(ABC):
-    """A file that is being written."""
+class PendingFile(io.RawIOBase, ABC):
+    """A file that is being written, and not visible."""
 
     size = 0
 
-    @abstractmethod
-    def write(self, data: Any) -> int:
-        """Append bytes."""
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.size
 
     @abstractmethod
     def finish(self) -> PreparedFile:
@@ -55,26 +60,30 @@ class PendingFile(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Forget it."""
+        """Discard it."""
 
 
-class Target(ABC):
-    """The directory of a sink. Names are relative to it."""
+class Target(Committer[PreparedFile]):
+    """The directory of a sink, and what makes its files visible. Names are relative to it."""
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
 
     @abstractmethod
     def open(self, name: str) -> PendingFile:
-        """A new file that will be visible under this name."""
+        """Create a file that will be visible under this name."""
+
+    def commit(self, requests: Sequence[CommitRequest[PreparedFile]]) -> None:
+        for request in requests:
+            self._commit(request)
 
     @abstractmethod
-    def commit(self, request: CommitRequest[PreparedFile]) -> None:
-        """Make a file visible."""
+    def _commit(self, request: CommitRequest[PreparedFile]) -> None:
+        """Make one file visible."""
 
     @abstractmethod
     def remove_abandoned(self, pattern: re.Pattern[str]) -> int:
-        """Remove what a writer that is no more has begun: files whose names match."""
+        """Remove files that writers of earlier attempts have begun, if their names match; return their number."""
 
 
 def open_target(root: str, hidden: str) -> Target:
@@ -111,7 +120,7 @@ class _LocalFile(PendingFile):
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        _sync_directory(self._hidden.parent)
+        flush_directory(self._hidden.parent)
         return PreparedFile(str(self._path), str(self._hidden))
 
     def abort(self) -> None:
@@ -134,13 +143,13 @@ class LocalTarget(Target):
         except OSError as error:
             raise StorageError(f"the file sink cannot write to '{self.root}': {error}") from error
 
-    def commit(self, request: CommitRequest[PreparedFile]) -> None:
+    def _commit(self, request: CommitRequest[PreparedFile]) -> None:
         path = Path(request.committable.path)
-        with suppress(FileNotFoundError):  # it was committed before; maybe somebody has even taken it away
+        with suppress(FileNotFoundError):  # it was committed before
             if path.parent != Path(self.root):
                 path.parent.mkdir(parents=True, exist_ok=True)
             Path(request.committable.hidden).rename(path)
-            _sync_directory(path.parent)
+            flush_directory(path.parent)
 
     def remove_abandoned(self, pattern: re.Pattern[str]) -> int:
         removed = 0
@@ -152,22 +161,14 @@ class LocalTarget(Target):
         return removed
 
 
-def _sync_directory(directory: Path) -> None:
-    number = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-
-
 # --- S3 ---------------------------------------------------------------------------------------------------------------
 
 
-class _Upload(PendingFile):
+class _S3Upload(PendingFile):
     def __init__(self, fs: Any, bucket: str, key: str, path: str) -> None:
         self._fs, self._path = fs, path
         self._where = {"Bucket": bucket, "Key": key}
-        self._id: str = _asked(fs, "create_multipart_upload", self._where)["UploadId"]
+        self._id: str = _call_s3(fs, "create_multipart_upload", self._where)["UploadId"]
         self._parts: list[str] = []
         self._buffer = bytearray()
 
@@ -180,7 +181,7 @@ class _Upload(PendingFile):
         return written
 
     def _send(self) -> None:
-        answer = _asked(
+        answer = _call_s3(
             self._fs,
             "upload_part",
             self._where | {"UploadId": self._id, "PartNumber": len(self._parts) + 1, "Body": bytes(self._buffer)},
@@ -195,7 +196,7 @@ class _Upload(PendingFile):
 
     def abort(self) -> None:
         with suppress(StorageError):
-            _asked(self._fs, "abort_multipart_upload", self._where | {"UploadId": self._id})
+            _call_s3(self._fs, "abort_multipart_upload", self._where | {"UploadId": self._id})
 
 
 class S3Target(Target):
@@ -211,27 +212,27 @@ class S3Target(Target):
     def open(self, name: str) -> PendingFile:
         path = f"{self.root}/{name}"
         bucket, key = self._split(path)
-        return _Upload(self._fs, bucket, key, path)
+        return _S3Upload(self._fs, bucket, key, path)
 
     def _split(self, path: str) -> tuple[str, str]:
         bucket, _, key = path.split("://", 1)[1].partition("/")
         return bucket, key
 
-    def commit(self, request: CommitRequest[PreparedFile]) -> None:
+    def _commit(self, request: CommitRequest[PreparedFile]) -> None:
         file = request.committable
         bucket, key = self._split(file.path)
         parts = [{"ETag": tag, "PartNumber": number} for number, tag in enumerate(file.parts, 1)]
         arguments = {"Bucket": bucket, "Key": key, "UploadId": file.hidden, "MultipartUpload": {"Parts": parts}}
         try:
-            _asked(self._fs, "complete_multipart_upload", arguments)
+            _call_s3(self._fs, "complete_multipart_upload", arguments)
         except StorageError as error:
             self._fs.invalidate_cache()
             if self._fs.exists(file.path):
                 return  # it was committed before
-            if isinstance(error, _Gone):
+            if isinstance(error, _UploadGone):
                 request.drop(
-                    "the upload is gone and the object is not there: it was aborted from outside (a rule of the bucket?), or "
-                    "the object was committed before and taken away since"
+                    "the upload is gone and the object does not exist: it was aborted outside the job (a lifecycle rule of the "
+                    "bucket?), or the object was deleted after its commit"
                 )
             else:
                 request.retry_later()
@@ -239,24 +240,24 @@ class S3Target(Target):
     def remove_abandoned(self, pattern: re.Pattern[str]) -> int:
         bucket, key = self._split(self.root)
         removed = 0
-        answer = _asked(self._fs, "list_multipart_uploads", {"Bucket": bucket, "Prefix": key})
+        answer = _call_s3(self._fs, "list_multipart_uploads", {"Bucket": bucket, "Prefix": key})
         for upload in answer.get("Uploads", ()):
             if pattern.fullmatch(upload["Key"].rpartition("/")[2]):
                 where = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
                 with suppress(StorageError):
-                    _asked(self._fs, "abort_multipart_upload", where)
+                    _call_s3(self._fs, "abort_multipart_upload", where)
                 removed += 1
         return removed
 
 
-class _Gone(StorageError):
-    """S3 knows no such upload (any more)."""
+class _UploadGone(StorageError):
+    """The upload was completed or aborted."""
 
 
-def _asked(fs: Any, method: str, arguments: dict[str, Any]) -> Any:
+def _call_s3(fs: Any, method: str, arguments: dict[str, Any]) -> Any:
     try:
         return fs.call_s3(method, **arguments)
     except Exception as error:
         response = getattr(error.__cause__ or error, "response", {})
-        kind = _Gone if response.get("Error", {}).get("Code") == "NoSuchUpload" else StorageError
+        kind = _UploadGone if response.get("Error", {}).get("Code") == "NoSuchUpload" else StorageError
         raise kind(f"s3 {method} of {arguments['Bucket']}/{arguments.get('Key', '')}: {error}") from error

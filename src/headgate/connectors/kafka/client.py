@@ -1,13 +1,14 @@
-"""What the Kafka source and sink share: librdkafka's options, and its errors in words that help."""
+"""Shared by the Kafka source and sink: librdkafka's options, its errors with advice, and a producer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument, StorageError
 
-__all__ = ["Client", "is_one_of", "load", "load_admin", "reason_of", "unreachable"]
+__all__ = ["Client", "RecordProducer", "is_one_of", "load", "load_admin", "reason_of", "unreachable"]
 
 _SECRET = ("password", "secret", "token", "credential", ".pem", "oauthbearer.config")
 
@@ -53,7 +54,7 @@ def reason_of(error: Exception) -> Any:
     """The KafkaError inside an exception; any other exception is raised again.
 
     A fatal error is raised in the middle of whatever librdkafka does then, also before callbacks that are due: Python then
-    complains of the callback, with a SystemError whose cause is the one that counts.
+    raises a SystemError for the callback, and its cause is the real error.
     """
     exception = load().KafkaException
     if isinstance(error, SystemError) and isinstance(error.__cause__, exception):
@@ -86,7 +87,7 @@ class Client:
         return f"Client({self.brokers!r})"
 
     def conf(self, defaults: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
-        """The options of one client: ours that the user may change, the user's, and ours that he may not."""
+        """The options of one client: our defaults, the options of the user, and those that the user cannot change."""
         return {**defaults, **self._options, **fixed, "bootstrap.servers": self.brokers}
 
     def option(self, key: str, default: Any) -> Any:
@@ -94,20 +95,10 @@ class Client:
         return self._options.get(key, default)
 
     def make(self, kind: str, conf: Mapping[str, Any]) -> Any:
-        """A Consumer or Producer; an option that librdkafka refuses is named."""
+        """A Consumer, Producer or AdminClient; an option that librdkafka refuses is named."""
         kafka = load()
         try:
-            return getattr(kafka, kind)(dict(conf))
-        except (kafka.KafkaException, TypeError, ValueError) as error:
-            raise InvalidArgument(
-                f"Kafka: librdkafka refuses the options: {self.say(error)}; see options=..."
-            ) from None
-
-    def admin(self, trouble: Callable[[Any], None]) -> Any:
-        """A client for questions about topics and offsets; it tells of errors when it is polled."""
-        kafka = load()
-        try:
-            return load_admin().AdminClient(self.conf({"client.id": "headgate"}, {"error_cb": trouble}))
+            return getattr(load_admin() if kind == "AdminClient" else kafka, kind)(dict(conf))
         except (kafka.KafkaException, TypeError, ValueError) as error:
             raise InvalidArgument(
                 f"Kafka: librdkafka refuses the options: {self.say(error)}; see options=..."
@@ -127,7 +118,7 @@ class Client:
         return self.hide(text)
 
     def refused(self, error: Any) -> HeadgateError | None:
-        """The error for a KafkaError that trying again does not mend; None for any other."""
+        """The error for a KafkaError that a retry does not fix; None for any other."""
         if is_one_of(error, "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"):
             return ConfigError(
                 f"Kafka: the brokers {self.brokers} refuse the login: {self.say(error)}; see sasl.mechanism, sasl.username, "
@@ -147,3 +138,45 @@ def unreachable(client: Client, seconds: float, error: Any) -> StorageError:
         f"Kafka: no broker of '{client.brokers}' answered in {seconds:.0f} s ({client.say(error)}); check brokers=..., that "
         "they run, and security.protocol in options=..."
     )
+
+
+class RecordProducer:
+    """A producer that keeps the errors of its records (`failed`), and one that a retry does not fix (`refused`)."""
+
+    def __init__(self, client: Client, defaults: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
+        self.failed: list[Any] = []
+        self.refused: HeadgateError | None = None
+        self._client = client
+        callbacks = {"delivery.report.only.error": True, "on_delivery": self._delivered, "error_cb": self._on_error}
+        conf = client.conf(
+            {"client.id": "headgate", "partitioner": "murmur2_random", **defaults}, {**fixed, **callbacks}
+        )
+        self.kafka = client.make("Producer", conf)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failed.append(error)
+
+    def _on_error(self, error: Any) -> None:
+        self.refused = self.refused or self._client.refused(error)
+
+    def produce(
+        self, topic: str, keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], full: Callable[[], None]
+    ) -> None:
+        """Put records into the queue; while it is full, `full` is called again and again, and may raise."""
+        producer = self.kafka
+        for key, value in zip(keys or [None] * len(values), values, strict=True):
+            while True:
+                try:
+                    producer.produce(topic, value=value, key=key)
+                    break
+                except BufferError:
+                    full()
+                    producer.poll(0.005)  # it returns late: records that arrive are no event
+        producer.poll(0)
+
+    def close(self, seconds: float) -> None:
+        """Discard what has not arrived, and disconnect."""
+        with suppress(load().KafkaException, RuntimeError, SystemError):  # from earlier errors
+            self.kafka.purge()
+            self.kafka.flush(seconds)

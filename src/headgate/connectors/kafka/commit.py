@@ -1,33 +1,37 @@
-"""Commits portions to Kafka: one transaction each, with a marker of what is done. See kafka_sink for the reasons."""
+"""Commits committables to Kafka: one transaction each, with a marker of what is done. See kafka_sink for the reasons."""
 
 from __future__ import annotations
 
 import json
-import sys
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
+from headgate.api.durable import durable
 from headgate.api.sink import CommitRequest, Committer
-from headgate.connectors.kafka.client import Client, is_one_of, load, reason_of
+from headgate.connectors.kafka.client import Client, RecordProducer, is_one_of, load, reason_of
 from headgate.errors import ConfigError, HeadgateError, StorageError
 
-__all__ = ["Marker", "Portion", "TransactionCommitter"]
+__all__ = ["KafkaCommittable", "Marker", "TransactionCommitter"]
+
+_LOG = logging.getLogger(__name__)
 
 _ORIGINS = 64  # writers remembered in a marker: at most 36 bytes each, and a broker takes 4096
 _TRY_SECONDS = 30.0
 _POLL_EVERY = 1000
-_OLD_SECONDS = 6 * 24 * 3600  # brokers forget offsets after offsets.retention.minutes, 7 days if nobody changed it
+_OLD_SECONDS = 6 * 24 * 3600  # brokers delete offsets after offsets.retention.minutes, 7 days by default
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Portion:
-    """The records of one writer between two barriers, encoded; `sequence` counts the portions of an `origin` from 1 on.
+@durable("kafka-records-1", binary=True)
+class KafkaCommittable(msgspec.Struct, frozen=True):
+    """The records of one writer between two barriers, encoded; `sequence` counts the committables of an `origin` from 1 on.
 
-    >>> Portion("totals-cbc357cc-0", "totals", "ab12", 3, 0, None, [b"{}"])
-    Portion(totals-cbc357cc-0, ab12:3, 1 records)
+    >>> KafkaCommittable("totals-cbc357cc-0", "totals", "ab12", 3, 0, None, [b"{}"])
+    KafkaCommittable(totals-cbc357cc-0, ab12:3, 1 records)
     """
 
     transactional_id: str
@@ -36,14 +40,14 @@ class Portion:
     sequence: int
     written: int  # seconds since 1970
     keys: list[bytes | None] | None
-    values: list[bytes | None] = field(repr=False)
+    values: list[bytes | None]
 
     def __repr__(self) -> str:
-        return f"Portion({self.transactional_id}, {self.origin}:{self.sequence}, {len(self.values)} records)"
+        return f"KafkaCommittable({self.transactional_id}, {self.origin}:{self.sequence}, {len(self.values)} records)"
 
 
 class Marker:
-    """How far each writer's portions are committed: origin -> sequence, the newest writers last.
+    """How far each writer's committables are committed: origin -> sequence, the newest writers last.
 
     >>> marker = Marker.read('{"a1":3}')
     >>> marker.of("a1"), marker.of("b2"), marker.after("b2", 1).text
@@ -64,48 +68,40 @@ class Marker:
         return json.dumps(self._done, separators=(",", ":"))
 
     def of(self, origin: str) -> int:
-        """The last portion of a writer that is committed; 0: none that is known."""
+        """The last committable of a writer that is committed; 0: none that is known."""
         return self._done.get(origin, 0)
 
     def after(self, origin: str, sequence: int) -> Marker:
-        """When one more portion is committed."""
+        """When one more committable is committed."""
         others = [(name, last) for name, last in self._done.items() if name != origin]
         return Marker(dict([*others[1 - _ORIGINS :], (origin, sequence)]))
 
 
-class _Transactions:
+class _TransactionalProducer:
     """One transactional id: its producer, and its marker, which is read when older producers are fenced."""
 
     def __init__(self, client: Client, transactional_id: str, topic: str, timeout_ms: int) -> None:
-        self._client, self.topic, self._id = client, topic, transactional_id
-        self.failed: list[Any] = []  # errors of records
-        self.refused: HeadgateError | None = None
-        fixed = {
-            "transactional.id": transactional_id,
-            "transaction.timeout.ms": timeout_ms,
-            "delivery.report.only.error": True,
-            "on_delivery": self._delivered,
-            "error_cb": self._trouble,
-        }
-        self._seconds = min(_TRY_SECONDS, timeout_ms / 1000)
-        # A portion is there as a whole: large batches, and a queue that takes most portions at once.
-        defaults: dict[str, Any] = {"linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
-        defaults |= {"client.id": "headgate", "partitioner": "murmur2_random"}
-        self._producer = client.make("Producer", client.conf(defaults, fixed))
-        # A group of its own for the marker; nobody ever joins it.
+        self.topic, self._seconds = topic, min(_TRY_SECONDS, timeout_ms / 1000)
+        fixed = {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
+        # All records are there from the start: large batches, and a queue that takes most committables at once.
+        defaults = {"linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
+        self._records = RecordProducer(client, defaults, fixed)
+        self._producer = self._records.kafka
+        # A group of its own for the marker, without members.
         alone = {"group.id": transactional_id, "enable.auto.commit": False, "isolation.level": "read_committed"}
         self._group = client.make("Consumer", client.conf({"client.id": "headgate"}, alone))
         self.marker = Marker({})
 
-    def _delivered(self, error: Any, message: Any) -> None:
-        if error is not None:
-            self.failed.append(error)
+    @property
+    def refused(self) -> HeadgateError | None:
+        return self._records.refused
 
-    def _trouble(self, error: Any) -> None:
-        self.refused = self.refused or self._client.refused(error)
+    @property
+    def failed(self) -> list[Any]:
+        return self._records.failed
 
     def open(self) -> None:
-        """Fence older producers, wait for their transactions to be over, then read how far they came."""
+        """Fence older producers, wait for their transactions to end, then read the marker that they left."""
         self._producer.init_transactions(self._seconds)
         place = load().TopicPartition(self.topic, 0)
         (found,) = self._group.committed([place], self._seconds)
@@ -113,11 +109,11 @@ class _Transactions:
             raise load().KafkaException(found.error)
         self.marker = Marker.read(found.metadata if found.offset >= 0 else None)
 
-    def commit(self, portion: Portion, number: int) -> None:
+    def commit(self, committable: KafkaCommittable, number: int) -> None:
         """Produce the records, and store the marker, in one transaction."""
-        marker = self.marker.after(portion.origin, portion.sequence)
+        marker = self.marker.after(committable.origin, committable.sequence)
         self._producer.begin_transaction()
-        self._produce(portion)
+        self._produce(committable)
         self._producer.flush(self._seconds)
         if self.failed:  # commit_transaction would only say that some have
             raise load().KafkaException(self.failed[0])
@@ -126,28 +122,22 @@ class _Transactions:
         self._producer.commit_transaction(self._seconds)
         self.marker = marker
 
-    def _produce(self, portion: Portion) -> None:
-        producer, topic = self._producer, self.topic
-        deadline = time.monotonic() + self._seconds
-        for start in range(0, len(portion.values), _POLL_EVERY):
-            values = portion.values[start : start + _POLL_EVERY]
-            keys = portion.keys[start : start + _POLL_EVERY] if portion.keys else [None] * len(values)
-            for key, value in zip(keys, values, strict=True):
-                while True:
-                    try:
-                        producer.produce(topic, value=value, key=key)
-                        break
-                    except BufferError:  # the queue is full
-                        if time.monotonic() > deadline:
-                            raise load().KafkaException(
-                                load().KafkaError(load().KafkaError.REQUEST_TIMED_OUT)
-                            ) from None
-                        producer.poll(0.005)  # it returns late: records that arrive are no event
-            producer.poll(0)
-            deadline = time.monotonic() + self._seconds  # it moves
+    def _produce(self, committable: KafkaCommittable) -> None:
+        deadline = 0.0
+
+        def full() -> None:
+            if time.monotonic() > deadline:
+                raise load().KafkaException(load().KafkaError(load().KafkaError.REQUEST_TIMED_OUT))
+
+        for start in range(0, len(committable.values), _POLL_EVERY):
+            deadline = time.monotonic() + self._seconds  # for each step: it moves
+            part = slice(start, start + _POLL_EVERY)
+            self._records.produce(
+                self.topic, committable.keys and committable.keys[part], committable.values[part], full
+            )
 
     def abandon(self) -> None:
-        """Give up what is under way, so that consumers need not wait for its timeout, and leave the brokers."""
+        """Abort the open transaction, so that consumers need not wait for its timeout, and disconnect."""
         with suppress(
             load().KafkaException, RuntimeError, SystemError
         ):  # else init_transactions of the next one does it
@@ -155,84 +145,81 @@ class _Transactions:
         self.close()
 
     def close(self) -> None:
-        """Leave the brokers."""
-        with suppress(load().KafkaException, RuntimeError, SystemError):  # of what went wrong before
-            self._producer.purge()
-            self._producer.flush(0)
+        self._records.close(0)
         self._group.close()
 
 
-class TransactionCommitter(Committer[Portion]):
-    """Commits the portions of a subtask, and after a rescale those of others, each under the id it was written for."""
+class TransactionCommitter(Committer[KafkaCommittable]):
+    """Commits the committables of a subtask, and after a rescale those of others, each under the id it was written for."""
 
     def __init__(self, client: Client, timeout_ms: int, own_id: str, on_lost_marker: str = "fail") -> None:
         self._client, self._timeout_ms, self._own_id = client, timeout_ms, own_id
         self._on_lost_marker = on_lost_marker
-        self._open: dict[tuple[str, str], _Transactions] = {}
+        self._open: dict[tuple[str, str], _TransactionalProducer] = {}
 
-    def commit(self, requests: Sequence[CommitRequest[Portion]]) -> None:
+    def commit(self, requests: Sequence[CommitRequest[KafkaCommittable]]) -> None:
         """Commit each that is not there yet; behind one that must wait, those of the same id wait as well."""
         waiting: set[str] = set()
         for request in requests:
-            portion = request.committable
-            if portion.transactional_id in waiting:
+            committable = request.committable
+            if committable.transactional_id in waiting:
                 request.retry_later()
-            elif not self._commit(portion, request.commit_number, request.tries):
-                waiting.add(portion.transactional_id)
+            elif not self._commit(committable, request.commit_number, request.tries):
+                waiting.add(committable.transactional_id)
                 request.retry_later()
         for key in [key for key in self._open if key[0] != self._own_id]:
             self._open.pop(key).close()  # the subtask that has the id now will need it
 
-    def _commit(self, portion: Portion, number: int | None, tries: int) -> bool:
+    def _commit(self, committable: KafkaCommittable, number: int | None, tries: int) -> bool:
         """Whether it is there now."""
-        key = portion.transactional_id, portion.topic
+        key = committable.transactional_id, committable.topic
         transactions = self._open.get(key)
         try:
             if transactions is None:
-                transactions = self._open[key] = _Transactions(self._client, *key, self._timeout_ms)
+                transactions = self._open[key] = _TransactionalProducer(self._client, *key, self._timeout_ms)
                 transactions.open()
-            if transactions.marker.of(portion.origin) >= portion.sequence:
+            if transactions.marker.of(committable.origin) >= committable.sequence:
                 return True
-            if self._marker_lost(portion, transactions.marker) and self._on_lost_marker == "skip":
+            if self._marker_lost(committable, transactions.marker) and self._on_lost_marker == "skip":
                 return True
-            transactions.commit(portion, number or 0)
+            transactions.commit(committable, number or 0)
             return True
         except (load().KafkaException, SystemError) as error:
             reason = reason_of(error)
             assert transactions is not None, "an error of librdkafka, but no client"
             del self._open[key]
             transactions.abandon()
-            self._raise_if_final(portion, transactions, reason)
-            sys.stderr.write(f"headgate: Kafka: {portion!r} is tried again: {self._client.say(reason)}\n")
+            self._raise_if_final(committable, transactions, reason)
+            _LOG.warning("Kafka: %r is tried again: %s", committable, self._client.say(reason))
             time.sleep(min(0.1 * 2**tries, 5.0))
             return False
 
-    def _marker_lost(self, portion: Portion, marker: Marker) -> bool:
-        """Whether a portion's predecessor is unknown: then nobody knows whether the portion itself is committed."""
-        known = marker.of(portion.origin)
-        forgotten = known == 0 and time.time() - portion.written > _OLD_SECONDS
-        if known == portion.sequence - 1 and not forgotten:
+    def _marker_lost(self, committable: KafkaCommittable, marker: Marker) -> bool:
+        """Whether the predecessor of a committable is unknown, and with it whether the committable was committed."""
+        known = marker.of(committable.origin)
+        forgotten = known == 0 and time.time() - committable.written > _OLD_SECONDS
+        if known == committable.sequence - 1 and not forgotten:
             return False
         message = (
-            f"Kafka: whether {portion!r} was written before is not known any more: group '{portion.transactional_id}' has no offset with "
-            f"its marker (brokers keep it for offsets.retention.minutes, and delete it with topic '{portion.topic}')"
+            f"Kafka: whether {committable!r} was written before is not known any more: group '{committable.transactional_id}' has no offset with "
+            f"its marker (brokers keep it for offsets.retention.minutes, and delete it with topic '{committable.topic}')"
         )
         if self._on_lost_marker == "fail":
             raise StorageError(
                 f"{message}. See whether the topic has records of that time, and set on_lost_marker='write' or 'skip' for one start"
             )
-        sys.stderr.write(f"headgate: {message}; on_lost_marker={self._on_lost_marker}\n")
+        _LOG.warning("%s; on_lost_marker=%s", message, self._on_lost_marker)
         return True
 
-    def _raise_if_final(self, portion: Portion, transactions: _Transactions, error: Any) -> None:
-        """Raise what trying again does not mend."""
+    def _raise_if_final(self, committable: KafkaCommittable, transactions: _TransactionalProducer, error: Any) -> None:
+        """Raise an error that a retry does not fix."""
         client = self._client
         refused = transactions.refused or client.refused(error)
         if refused is not None:
             raise refused
         if is_one_of(error, "_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"):
             raise StorageError(
-                f"Kafka: another producer with transactional id '{portion.transactional_id}' has started, so this one may not commit "
+                f"Kafka: another producer with transactional id '{committable.transactional_id}' has started, so this one may not commit "
                 f"({client.say(error)}). After a restart that is how an old attempt ends, and a commit that took longer than "
                 "transaction_timeout_ms ends so too; if it comes again and again, another job has the same transactional_id_prefix"
             )
@@ -240,12 +227,12 @@ class TransactionCommitter(Committer[Portion]):
         for cause in causes:
             if is_one_of(cause, "MSG_SIZE_TOO_LARGE"):
                 raise StorageError(
-                    f"Kafka: topic '{portion.topic}' takes no records as long as one of {portion!r} ({client.say(cause)}); raise "
+                    f"Kafka: topic '{committable.topic}' takes no records as long as one of {committable!r} ({client.say(cause)}); raise "
                     "max.message.bytes of the topic, the records are in the checkpoint"
                 )
             if is_one_of(cause, "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION", "_UNKNOWN_PARTITION"):
                 raise StorageError(
-                    f"Kafka: topic '{portion.topic}' does not exist ({client.say(cause)}); create it, the records are in the checkpoint"
+                    f"Kafka: topic '{committable.topic}' does not exist ({client.say(cause)}); create it, the records are in the checkpoint"
                 )
             if is_one_of(cause, "INVALID_TRANSACTION_TIMEOUT"):
                 raise ConfigError(
@@ -254,7 +241,6 @@ class TransactionCommitter(Committer[Portion]):
                 )
 
     def close(self) -> None:
-        """Leave the brokers."""
         for transactions in self._open.values():
             transactions.close()
         self._open.clear()

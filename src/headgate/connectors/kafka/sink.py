@@ -1,10 +1,10 @@
 """Writes Kafka, each record exactly once: records go through the checkpoint, and then through one transaction.
 
-librdkafka cannot take up a prepared transaction after a crash, as a two-phase commit would need. So the records of an
-portion, encoded, are the committable: they are in the checkpoint. When it is complete they are produced in one transaction,
-which also stores a *marker*: the offset of a group named like the transactional id, whose metadata say how far each writer
-is. After a failure the marker tells what is there already; `init_transactions` has settled by then what was under way, and
-fenced whoever was at it.
+librdkafka cannot resume a prepared transaction after a crash, as a two-phase commit would need. So the encoded records are
+the committable, and the checkpoint holds them. When it is complete they are produced in one transaction, which also stores
+a *marker*: the offset of a group named like the transactional id, whose metadata say how far each writer is. After a
+failure the marker tells what was written; by then `init_transactions` has ended open transactions and fenced their
+producers.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 
 from headgate.api.sink import Committer, Sink, SinkWriter, WriterContext
-from headgate.connectors.kafka.client import Client, load, reason_of
-from headgate.connectors.kafka.commit import Portion, TransactionCommitter
+from headgate.connectors.kafka.client import Client, RecordProducer, load, reason_of
+from headgate.connectors.kafka.commit import KafkaCommittable, TransactionCommitter
 from headgate.connectors.values import encoder
-from headgate.errors import HeadgateError, InvalidArgument, StorageError
+from headgate.errors import InvalidArgument, StorageError
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation
 
@@ -34,7 +33,7 @@ Encode = Callable[[Batch], Sequence[bytes | None]]
 Key = str | Callable[[Any], Any] | None
 
 
-class KafkaSink(Sink[Portion]):
+class KafkaSink(Sink[KafkaCommittable]):
     """Writes records to a topic, which must exist.
 
     `value_format` is `json`, `text`, `bytes`, `csv`, or a function that makes bytes of a record (None: a tombstone). `key` is the
@@ -117,14 +116,14 @@ class KafkaSink(Sink[Portion]):
         given = self.value_format
         if callable(given):
             return lambda batch: [_checked(given(row), row) for row in batch.rows()]
-        return encoder(given, self.type).encode
+        return encoder(given, self.type)
 
     def transactional_id(self, context: WriterContext) -> str:
         """The same for every attempt of a subtask, so that a new one fences an old one."""
         return f"{self.prefix}-{context.operator_id[:8]}-{context.subtask}"
 
-    def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[Portion]:
-        """Collects the records of a portion, or hands them to a producer."""
+    def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[KafkaCommittable]:
+        """Collects the records of a committable, or hands them to a producer."""
         if self.exactly_once:
             return TransactionWriter(self, self.transactional_id(context))
         return DirectWriter(self)
@@ -134,8 +133,8 @@ class KafkaSink(Sink[Portion]):
         """Whether it writes in transactions."""
         return self.exactly_once
 
-    def committer(self, context: WriterContext) -> Committer[Portion] | None:
-        """Produces portions."""
+    def committer(self, context: WriterContext) -> Committer[KafkaCommittable] | None:
+        """Produces committables."""
         if not self.exactly_once:
             return None
         own = self.transactional_id(context)
@@ -156,7 +155,7 @@ def _key_bytes(key: Any) -> bytes | None:
     return str(key).encode()
 
 
-class _Writer(SinkWriter[Portion]):
+class _KafkaWriter(SinkWriter[KafkaCommittable]):
     """Makes key and value of records; too long ones are refused here, before a checkpoint holds them."""
 
     def __init__(self, sink: KafkaSink) -> None:
@@ -197,8 +196,8 @@ class _Writer(SinkWriter[Portion]):
         """Take encoded records; no keys: none has one."""
 
 
-class TransactionWriter(_Writer):
-    """Keeps the records of a portion for the checkpoint."""
+class TransactionWriter(_KafkaWriter):
+    """Keeps the records of a committable for the checkpoint."""
 
     def __init__(self, sink: KafkaSink, transactional_id: str) -> None:
         super().__init__(sink)
@@ -212,65 +211,43 @@ class TransactionWriter(_Writer):
         self._kept[0].extend(keys or ())
         self._kept[1].extend(values)
 
-    def prepare(self, end_of_input: bool) -> Sequence[Portion]:
-        """The portion, if it has records."""
+    def prepare(self, end_of_input: bool) -> Sequence[KafkaCommittable]:
+        """The committable, if it has records."""
         (keys, values), self._kept = self._kept, ([], [])
         if not values:
             return []
         self._sequence += 1
         return [
-            Portion(self._id, self.sink.topic, self._origin, self._sequence, int(time.time()), keys or None, values)
+            KafkaCommittable(
+                self._id, self.sink.topic, self._origin, self._sequence, int(time.time()), keys or None, values
+            )
         ]
 
 
-class DirectWriter(_Writer):
+class DirectWriter(_KafkaWriter):
     """Produces at once; a checkpoint waits until everything has arrived."""
 
     def __init__(self, sink: KafkaSink) -> None:
         super().__init__(sink)
-        self._failed: list[Any] = []
-        conf = sink.client.conf(
-            {"client.id": "headgate", "partitioner": "murmur2_random"},
-            {"enable.idempotence": True, "delivery.report.only.error": True, "error_cb": self._trouble},
-        )
-        self._error: HeadgateError | None = None
-        self._producer = sink.client.make("Producer", conf)
-
-    def _trouble(self, error: Any) -> None:
-        self._error = self._error or self.sink.client.refused(error)
-
-    def _delivered(self, error: Any, message: Any) -> None:
-        if error is not None:
-            self._failed.append(error)
+        self._records = RecordProducer(sink.client, {}, {"enable.idempotence": True})
 
     def put(self, keys: list[bytes | None] | None, values: Sequence[bytes | None]) -> None:
         """Produce them."""
+        self._guarded(lambda: self._records.produce(self.sink.topic, keys, values, self._raise))
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        """The result of a call to the producer; its errors, and those of records, are raised."""
+        result = None
         try:
-            self._produce(keys or [None] * len(values), values)
+            result = call()
         except (load().KafkaException, SystemError) as error:
-            self._failed.append(reason_of(error))
+            self._records.failed.append(reason_of(error))
         self._raise()
+        return result
 
-    def _produce(self, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
-        producer, topic = self._producer, self.sink.topic
-        for key, value in zip(keys, values, strict=True):
-            while True:
-                try:
-                    producer.produce(topic, value=value, key=key, on_delivery=self._delivered)
-                    break
-                except BufferError:  # the queue is full: back-pressure
-                    producer.poll(0.005)
-                    self._raise()
-        producer.poll(0)
-
-    def prepare(self, end_of_input: bool) -> Sequence[Portion]:
+    def prepare(self, end_of_input: bool) -> Sequence[KafkaCommittable]:
         """Wait until everything has arrived."""
-        left = 0
-        try:
-            left = self._producer.flush(_FLUSH_SECONDS)
-        except (load().KafkaException, SystemError) as error:
-            self._failed.append(reason_of(error))
-        self._raise()
+        left = self._guarded(lambda: self._records.kafka.flush(_FLUSH_SECONDS))
         if left:
             raise StorageError(
                 f"{self.sink!r}: {left} records did not arrive in {_FLUSH_SECONDS:.0f} s; see whether the brokers run"
@@ -278,16 +255,13 @@ class DirectWriter(_Writer):
         return []
 
     def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
-        if self._failed:
-            error, client = self._failed[0], self.sink.client
-            raise client.refused(error) or StorageError(
-                f"{self.sink!r}: {len(self._failed)} records were not written, the first one since {client.say(error)}"
+        failed, client = self._records.failed, self.sink.client
+        if self._records.refused is not None:
+            raise self._records.refused
+        if failed:
+            raise client.refused(failed[0]) or StorageError(
+                f"{self.sink!r}: {len(failed)} records were not written, the first one because of {client.say(failed[0])}"
             )
 
     def close(self) -> None:
-        """Leave the brokers; what did not arrive was not promised."""
-        with suppress(load().KafkaException, SystemError):
-            self._producer.purge()
-            self._producer.flush(1)
+        self._records.close(1)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
+from headgate.api.durable import durable
 from headgate.api.functions import OutputTag
 from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
 from headgate.connectors.kafka.client import Client, is_one_of, load, load_admin, unreachable
@@ -22,6 +24,8 @@ from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation, as_type
 
 __all__ = ["KafkaSource", "KafkaSplit"]
+
+_LOG = logging.getLogger(__name__)
 
 BEGINNING = -2
 """The position of a partition that is read from its first record, whatever its offset is by then."""
@@ -34,6 +38,7 @@ _METADATA = (
     ("key", pa.binary()),
 )
 _ANSWER_SECONDS = 30.0
+_UNKNOWN = -1  # the end of a partition that was not fetched from yet
 _MOST = 10_000  # records of one poll
 _IDLE_MS = 5  # how long a reader without records is left alone
 
@@ -60,13 +65,9 @@ Offsets = Mapping[Place, int]
 """Offsets by (topic, partition)."""
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaSplit:
-    """A partition, the offset of the next record, and the offset to stop at (None: never).
-
-    >>> KafkaSplit("orders", 0, 17, None).place
-    ('orders', 0)
-    """
+@durable("kafka-split-1")
+class KafkaSplit(msgspec.Struct, frozen=True):
+    """A partition, the offset of the next record, and the offset to stop at (None: never)."""
 
     topic: str
     partition: int
@@ -77,6 +78,14 @@ class KafkaSplit:
     def place(self) -> Place:
         """Topic and partition."""
         return self.topic, self.partition
+
+
+@durable("kafka-partitions-1")
+class PartitionsFound(msgspec.Struct, frozen=True):
+    """The state of the enumerator."""
+
+    begun: bool
+    known: frozenset[Place]
 
 
 class KafkaSource(DynamicSource[KafkaSplit]):
@@ -197,11 +206,11 @@ def _is_place(key: Any) -> bool:
 
 def _decoder(format: str | Callable[[bytes], Any], type_info: object) -> Decoder:
     if callable(format):
-        return _Function(format, as_type(type_info))
+        return _FunctionDecoder(format, as_type(type_info))
     return decoder(format, type_info)
 
 
-class _Function(Decoder):
+class _FunctionDecoder(Decoder):
     """Records by a function of the user's, one at a time."""
 
     def __init__(self, function: Callable[[bytes], Any], type: TypeInformation) -> None:
@@ -242,9 +251,9 @@ def _with_metadata(value: TypeInformation) -> TypeInformation:
 class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
     """Finds partitions, and where to start and stop; its snapshot is the partitions it has given."""
 
-    def __init__(self, source: KafkaSource, restored: tuple[bool, set[Place]] | None) -> None:
+    def __init__(self, source: KafkaSource, restored: PartitionsFound | None) -> None:
         self._source = source
-        self._begun, self._known = (False, set()) if restored is None else (restored[0], set(restored[1]))
+        self._begun, self._known = (False, set()) if restored is None else (restored.begun, set(restored.known))
         self._admin: Any = None
         self._refused: HeadgateError | None = None
         if source.interval is not None:
@@ -253,14 +262,16 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
     def discover(self) -> Sequence[KafkaSplit]:
         """The partitions that are new; brokers that do not answer are asked again later, but not at the start."""
         # A new one each time: between two discoveries there is nothing to close.
-        self._admin = self._source.client.admin(self._trouble)
+        self._admin = self._source.client.make(
+            "AdminClient", self._source.client.conf({"client.id": "headgate"}, {"error_cb": self._trouble})
+        )
         try:
             found = sorted(self._partitions() - self._known)
             splits = self._splits(found) if found else []
         except StorageError as error:
             if not self._begun:
                 raise
-            sys.stderr.write(f"headgate: {error}; the source goes on, and looks for new partitions later\n")
+            _LOG.warning("%s; the source goes on, and looks for new partitions later", error)
             return []
         finally:
             self._admin = None
@@ -272,9 +283,8 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
     def _trouble(self, error: Any) -> None:
         self._refused = self._refused or self._source.client.refused(error)
 
-    def snapshot(self) -> tuple[bool, set[Place]]:
-        """Which partitions are known."""
-        return self._begun, set(self._known)
+    def snapshot(self) -> PartitionsFound:
+        return PartitionsFound(self._begun, frozenset(self._known))
 
     def owner(self, split: KafkaSplit, parallelism: int) -> int:
         """The partitions of a topic go round, and each topic starts elsewhere.
@@ -384,6 +394,9 @@ class KafkaReader(SourceReader[KafkaSplit]):
         self._source, self._clock = source, context.clock
         self._splits: dict[Place, KafkaSplit] = {}
         self._next: dict[Place, int] = {}  # positions: beside the splits, since they change with every record
+        self._ends: dict[
+            Place, int
+        ] = {}  # of partitions with a backlog: where it ends, or _UNKNOWN before the first fetch
         self._no_more = False
         self._idle_since: int | None = None
         self._error: HeadgateError | None = None
@@ -417,8 +430,10 @@ class KafkaReader(SourceReader[KafkaSplit]):
         for split in fresh:
             self._splits[split.place] = split
             self._next[split.place] = split.position
+            self._ends[split.place] = _UNKNOWN
         if fresh:
             partition = load().TopicPartition
+            self.backlog = True
             self._consumer.incremental_assign([partition(s.topic, s.partition, s.position) for s in fresh])
 
     def no_more_splits(self) -> None:
@@ -436,10 +451,22 @@ class KafkaReader(SourceReader[KafkaSplit]):
         if self._error is not None:
             raise self._error
         kept = self._accepted(messages)
+        if self._ends:
+            self._catch_up()
         self.finished = self._no_more and not self._splits
         batch = self._decoded(kept) if kept else None
         self._idle_since = None if kept else self._clock()
         return batch
+
+    def _catch_up(self) -> None:
+        """A partition has a backlog until the records that it had when its reader first fetched from it are read."""
+        for place, end in list(self._ends.items()):
+            if end == _UNKNOWN:
+                _, high = self._consumer.get_watermark_offsets(load().TopicPartition(*place), cached=True)
+                self._ends[place] = end = max(_UNKNOWN, high)
+            if place not in self._next or 0 <= end <= self._next[place]:
+                del self._ends[place]
+        self.backlog = bool(self._ends)
 
     def _accepted(self, messages: list[Any]) -> list[Any]:
         """The records in front of the stops; positions move on."""
@@ -467,9 +494,11 @@ class KafkaReader(SourceReader[KafkaSplit]):
         elif not is_one_of(error, "_PARTITION_EOF"):
             if not is_one_of(error, *_PASSING):
                 raise self._failure(place, error)
-        elif split.stop is not None and message.offset() >= split.stop:
+        else:
+            self._ends.pop(place, None)
             # The offset is behind the last record and whatever else is there: marks of transactions, aborted records.
-            self._stop(place)
+            if split.stop is not None and message.offset() >= split.stop:
+                self._stop(place)
 
     def _failure(self, place: Place, error: Any) -> HeadgateError:
         client, (topic, partition) = self._source.client, place

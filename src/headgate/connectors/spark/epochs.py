@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from headgate.api.sink import Epoch, EpochCommitter, EpochContext, Sink, SinkWriter, WriterContext
-from headgate.connectors.spark.staged import StagedFile, StagedWriter, remove_all
+from headgate.connectors.files.targets import PreparedFile
+from headgate.connectors.spark.staged import StagedParquet, remove_all
 from headgate.errors import InvalidArgument
 from headgate.records.types import TypeInformation
 from headgate.storage.remote import open_store
@@ -19,7 +20,7 @@ from headgate.storage.remote import open_store
 __all__ = ["EpochSink", "for_spark", "forget"]
 
 
-class EpochSink(Sink[StagedFile]):
+class EpochSink(Sink[PreparedFile]):
     """Hands every epoch to `function(df, commit_number)`; use it through `stream.foreach_epoch(function)`.
 
     After a failure the function may get an epoch again, with the same number and the same rows: whoever keeps the number
@@ -48,13 +49,13 @@ class EpochSink(Sink[StagedFile]):
         # The function stays on the driver: it may refer to the session, which cannot travel.
         return {"_function": None}
 
-    def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[StagedFile]:
+    def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[PreparedFile]:
         """Stages the records of one subtask."""
         assert context.staging is not None
         directory = staging_directory(context.staging, context.operator_id)
-        return StagedWriter(directory, f"part-{context.subtask}", context.type)
+        return StagedParquet(directory).writer(context, [])
 
-    def epoch_committer(self, context: EpochContext) -> EpochCommitter[StagedFile]:
+    def epoch_committer(self, context: EpochContext) -> EpochCommitter[PreparedFile]:
         """Calls the function."""
         assert self._function is not None
         return _Caller(self._function, context.spark)
@@ -74,11 +75,11 @@ def forget(staging: str, operator_id: str) -> None:
     remove_all(staging_directory(staging, operator_id))
 
 
-class _Caller(EpochCommitter[StagedFile]):
+class _Caller(EpochCommitter[PreparedFile]):
     def __init__(self, function: Callable[[Any, int], object], spark: Any) -> None:
         self._function, self._spark, self._store = function, spark, open_store()
 
-    def commit(self, epoch: Epoch[StagedFile]) -> None:
+    def commit(self, epoch: Epoch[PreparedFile]) -> None:
         paths = [file.path for file in epoch.committables]
         if all(map(self._store.exists, paths)):  # else it was done before: only who has seen it done deletes them
             self._function(self._spark.read.parquet(*map(for_spark, paths)), epoch.commit_number)

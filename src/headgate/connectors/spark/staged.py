@@ -1,40 +1,20 @@
-"""Parquet files that nobody sees yet: written by subtasks, named in the checkpoint, made visible by a commit on the driver."""
+"""Parquet files that readers do not see yet: subtasks write them, and the driver makes them visible with a commit."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from headgate.api.sink import SinkWriter
-from headgate.connectors.files.sink import partitions_of
-from headgate.records.types import TypeInformation
+from headgate.api.sink import CommitRequest, WriterContext
+from headgate.connectors.files.sink import FileSink
+from headgate.connectors.files.targets import PendingFile, PreparedFile, Target
+from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 
-__all__ = ["StagedFile", "StagedWriter", "remove_all"]
+__all__ = ["StagedParquet", "remove_all"]
 
-_FILE_BYTES = 64 << 20  # Arrow bytes that wait in memory for one file
-
-
-@dataclass(frozen=True, slots=True)
-class StagedFile:
-    """A Parquet file that is durable and not visible yet.
-
-    >>> StagedFile("/t/part-0.parquet", "part-0.parquet", 10, 900, 1_700_000_000_000).rows
-    10
-    """
-
-    path: str
-    name: str  # relative to the directory
-    rows: int
-    size: int
-    modified: int  # milliseconds since 1970
-    partition: Mapping[str, str | None] = field(default_factory=dict)
+_FILE_BYTES = 64 << 20
 
 
 def remove_all(directory: str) -> None:
@@ -48,64 +28,46 @@ def remove_all(directory: str) -> None:
     store.remove_directory(directory)
 
 
-@dataclass(slots=True)
-class _Waiting:
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    size: int = 0
+class StagedParquet(FileSink):
+    """Writes Parquet files of a directory under their own names; another system or the driver commits them."""
+
+    def __init__(self, path: str, partition_by: Sequence[str] = ()) -> None:
+        self.path, self.format, self.roll_bytes = path, "parquet", _FILE_BYTES
+        self.partition_by, self.compression = tuple(partition_by), "zstd"
+
+    def target(self, context: WriterContext) -> Target:
+        return _StagingTarget(self.path)
 
 
-class StagedWriter(SinkWriter[StagedFile]):
-    """Writes batches to Parquet files of a directory, one for each partition, at least at every barrier."""
+class _StagingTarget(Target):
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self._store = open_store()
 
-    batches = True
+    def open(self, name: str) -> PendingFile:
+        return _StagedFile(self._store, f"{self.root}/{name}")
 
-    def __init__(self, directory: str, prefix: str, type: TypeInformation, partition_by: Sequence[str] = ()) -> None:
-        """Files are called `prefix` and something that never comes again."""
-        assert type.schema is not None
-        self._store, self._directory, self._prefix = open_store(), directory.rstrip("/"), prefix
-        self._schema = pa.schema([f for f in type.schema if f.name not in partition_by])
-        self._partition_by = tuple(partition_by)
-        self._token, self._number = uuid4().hex[:12], 0
-        self._waiting: dict[tuple[str, tuple[str | None, ...]], _Waiting] = {}
-        self._size = 0
-        self._written: list[StagedFile] = []
+    def _commit(self, request: CommitRequest[PreparedFile]) -> None:
+        raise NotImplementedError("staged files are committed on the driver")
 
-    def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Take a batch; the largest file is written when too much waits."""
-        if not self._partition_by:
-            self._add(("", ()), batch)
-        else:
-            rest = batch.select(self._schema.names)
-            for directory, values, places in partitions_of(batch, self._partition_by):
-                self._add((directory, values), rest if places is None else rest.take(pa.array(places)))
-        while self._size >= _FILE_BYTES:
-            self._write(max(self._waiting, key=lambda one: self._waiting[one].size))
+    def remove_abandoned(self, pattern: re.Pattern[str]) -> int:
+        return 0  # they are removed with the directory
 
-    def _add(self, partition: tuple[str, tuple[str | None, ...]], batch: pa.RecordBatch) -> None:
-        waiting = self._waiting.setdefault(partition, _Waiting())
-        waiting.batches.append(batch)
-        waiting.size += batch.nbytes
-        self._size += batch.nbytes
 
-    def _write(self, partition: tuple[str, tuple[str | None, ...]]) -> None:
-        directory, values = partition
-        waiting = self._waiting.pop(partition)
-        self._size -= waiting.size
-        self._number += 1
-        name = f"{directory}{self._prefix}-{self._token}-{self._number}.parquet"
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_batches(waiting.batches, self._schema), sink, compression="zstd")
-        data = sink.getvalue()
-        path = f"{self._directory}/{name}"
-        self._store.make_directory(path.rpartition("/")[0])
-        self._store.put(path, data.to_pybytes())
-        rows = sum(batch.num_rows for batch in waiting.batches)
-        by_name: dict[str, Any] = dict(zip(self._partition_by, values, strict=True))
-        self._written.append(StagedFile(path, name, rows, data.size, time.time_ns() // 1_000_000, by_name))
+class _StagedFile(PendingFile):
+    def __init__(self, store: ObjectStore, path: str) -> None:
+        self._store, self._path, self._data = store, path, bytearray()
 
-    def prepare(self, end_of_input: bool) -> Sequence[StagedFile]:
-        """Write everything that waits."""
-        for partition in list(self._waiting):
-            self._write(partition)
-        written, self._written = self._written, []
+    def write(self, data: Any) -> int:
+        self._data += data
+        written = len(self._data) - self.size
+        self.size += written
         return written
+
+    def finish(self) -> PreparedFile:
+        self._store.make_directory(self._path.rpartition("/")[0])
+        self._store.put(self._path, bytes(self._data))
+        return PreparedFile(self._path, self._path)
+
+    def abort(self) -> None:
+        self._data.clear()

@@ -1,4 +1,4 @@
-"""`pyflink.common.completable_future`: what a job client answers with."""
+"""`pyflink.common.completable_future`."""
 
 from __future__ import annotations
 
@@ -13,43 +13,34 @@ T = TypeVar("T")
 
 
 class CompletableFuture(Generic[T]):
-    """An answer that may still be on its way.
-
-    >>> CompletableFuture(lambda: 5).result()
-    5
-    """
+    """The result of a call of a job client; `wait` blocks until it is there."""
 
     def __init__(self, wait: Callable[[], T], is_done: Callable[[], bool] = lambda: True) -> None:
         self._wait, self._is_done = wait, is_done
 
     @classmethod
     def of(cls, work: Callable[[], T]) -> CompletableFuture[T]:
-        """Begin some work in a thread of its own.
-
-        >>> CompletableFuture.of(lambda: 5).result()
-        5
-        """
-        answer: Future[T] = Future()
+        """Run `work` in a thread of its own."""
+        future: Future[T] = Future()
 
         def run() -> None:
             try:
-                answer.set_result(work())
+                future.set_result(work())
             except BaseException as error:
-                answer.set_exception(error)
+                future.set_exception(error)
 
         Thread(target=run, daemon=True).start()
-        return cls(answer.result, answer.done)
+        return cls(future.result, future.done)
 
     def done(self) -> bool:
-        """Whether `result` answers at once."""
         return self._is_done()
 
     def result(self) -> T:
-        """The answer; waits for it, and raises the error if there was one."""
+        """Wait for the result; raises the error if there was one."""
         return self._wait()
 
     def exception(self) -> Exception | None:
-        """The error, or None; waits for the answer."""
+        """The error, or None; waits for the future."""
         try:
             self._wait()
         except Exception as error:

@@ -2,47 +2,42 @@
 
 from __future__ import annotations
 
-from headgate.driver.job import JobStatus
 from headgate.environment import JobClient as _JobClient
 from headgate.environment import JobExecutionResult
 from headgate.ids import JobId
+from headgate.job.status import JobStatus
 from headgate.pyflink.common.completable_future import CompletableFuture
 
 __all__ = ["JobClient"]
 
 
 class JobClient:
-    """A hold on a running job."""
+    """Headgate's job client; every method but `get_job_id` returns a future."""
 
     def __init__(self, client: _JobClient) -> None:
         self._client = client
 
     def get_job_id(self) -> JobId:
-        """The job's id, 32 hex digits."""
         return self._client.get_job_id()
 
     def get_job_status(self) -> CompletableFuture[JobStatus]:
-        """Where the job is in its life."""
         return CompletableFuture(self._client.get_job_status)
 
     def cancel(self) -> CompletableFuture[None]:
-        """Cancel the job; the answer comes when it has ended."""
+        """Cancel the job; the future is done when the job has ended."""
         self._client.job.cancel()
         return CompletableFuture(self._wait_for_end, self._has_ended)
 
     def trigger_savepoint(self, savepoint_directory: str | None = None) -> CompletableFuture[str]:
-        """Take a savepoint; its path."""
         return CompletableFuture.of(lambda: self._client.trigger_savepoint(savepoint_directory))
 
     def stop_with_savepoint(
         self, advance_to_end_of_event_time: bool, savepoint_directory: str | None = None
     ) -> CompletableFuture[str]:
-        """Take a savepoint and stop; its path."""
         stop = self._client.stop_with_savepoint
         return CompletableFuture.of(lambda: stop(advance_to_end_of_event_time, savepoint_directory))
 
     def cancel_with_savepoint(self, savepoint_directory: str | None = None) -> CompletableFuture[str]:
-        """Take a savepoint, then cancel; its path."""
         return CompletableFuture.of(lambda: self._client.cancel_with_savepoint(savepoint_directory))
 
     def get_job_execution_result(self) -> CompletableFuture[JobExecutionResult]:

@@ -19,51 +19,40 @@ class Duration(timedelta):
 
     @staticmethod
     def of_days(days: int) -> timedelta:
-        """That many days."""
         return timedelta(days=days)
 
     @staticmethod
     def of_hours(hours: int) -> timedelta:
-        """That many hours."""
         return timedelta(hours=hours)
 
     @staticmethod
     def of_minutes(minutes: int) -> timedelta:
-        """That many minutes."""
         return timedelta(minutes=minutes)
 
     @staticmethod
     def of_seconds(seconds: int) -> timedelta:
-        """That many seconds."""
         return timedelta(seconds=seconds)
 
     @staticmethod
     def of_millis(millis: int) -> timedelta:
-        """That many milliseconds."""
         return timedelta(milliseconds=millis)
 
     @staticmethod
     def of_nanos(nanos: int) -> timedelta:
-        """That many nanoseconds, to the microsecond."""
+        """Rounded down to whole microseconds."""
         return timedelta(microseconds=nanos // 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """A point in time.
-
-    >>> Instant.of_epoch_milli(1500).to_epoch_milli()
-    1500
-    """
+    """A point in time, as seconds and nanoseconds since 1970."""
 
     seconds: int
     nanos: int
 
     @staticmethod
     def of_epoch_milli(epoch_milli: int) -> Instant:
-        """The point so many milliseconds after 1970."""
         return Instant(epoch_milli // 1000, epoch_milli % 1000 * 1_000_000)
 
     def to_epoch_milli(self) -> int:
-        """Milliseconds since 1970."""
         return self.seconds * 1000 + self.nanos // 1_000_000

@@ -5,13 +5,14 @@ from __future__ import annotations
 from headgate.environment import StreamExecutionEnvironment as _Environment
 from headgate.errors import InvalidArgument
 from headgate.pyflink.common.job_client import JobClient
+from headgate.pyflink.datastream.checkpoint_config import CheckpointConfig
 from headgate.pyflink.datastream.execution_mode import RuntimeExecutionMode
 
 __all__ = ["StreamExecutionEnvironment"]
 
 
 class StreamExecutionEnvironment(_Environment):
-    """Headgate's environment with PyFlink's job client and runtime mode.
+    """Headgate's environment with PyFlink's job client, runtime mode and settings of checkpoints.
 
     >>> from headgate.testing import local_runtime
     >>> with local_runtime():
@@ -29,6 +30,9 @@ class StreamExecutionEnvironment(_Environment):
             )
         return self
 
+    def get_checkpoint_config(self) -> CheckpointConfig:
+        return CheckpointConfig(self.get_configuration())
+
     def execute_async(self, job_name: str | None = None) -> JobClient:  # type: ignore[override]
-        """Start the program; PyFlink's client answers with futures."""
+        """Start the program; PyFlink's client returns futures."""
         return JobClient(super().execute_async(job_name))

@@ -6,9 +6,11 @@ import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
+from headgate import config
 from headgate.checkpoint.settings import EndStatus
-from headgate.config import Configuration
+from headgate.config import Configuration, Option
 from headgate.control.messages import AcknowledgeCheckpoint, AssignSplits, DeclineCheckpoint, Hold
 from headgate.environment import StreamExecutionEnvironment
 from headgate.errors import StorageError, WorkerLost
@@ -20,21 +22,19 @@ from headgate.testing.simulation.oracle import Oracle
 from headgate.testing.simulation.world import PROGRAMS, Program, Violation, World, worlds
 from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, Operation
 
-__all__ = ["Outcome", "Run", "play"]
-
 _MAX_ACTIONS = 20_000
 _FAULTS_UNTIL = 2_500  # actions; behind them a run must come to its end
 _ZOMBIE_ACTIONS = 400
 _START_TRIES = 50
 _KEY_GROUPS = 32
-_MODES = {
+_MODES: dict[str, dict[Option[Any], str]] = {
     "aligned": {},
-    "unaligned": {"execution.checkpointing.unaligned.enabled": "true"},
+    "unaligned": {config.UNALIGNED: "true"},
     "timeout": {
-        "execution.checkpointing.unaligned.enabled": "true",
-        "execution.checkpointing.aligned-checkpoint-timeout": "15 ms",
+        config.UNALIGNED: "true",
+        config.ALIGNED_TIMEOUT: "15 ms",
     },
-    "at-least-once": {"execution.checkpointing.mode": "AT_LEAST_ONCE"},
+    "at-least-once": {config.CHECKPOINT_MODE: "AT_LEAST_ONCE"},
 }
 
 
@@ -120,26 +120,24 @@ class Run:
         self._checked: set[tuple[int, int]] = set()
         self.driver = self._start_driver(resume=False)
 
-    def _draw_options(self, mode: str) -> dict[str, str]:
+    def _draw_options(self, mode: str) -> dict[Option[Any], str]:
         random = self.random
         tolerable = random.choice(["0", "3", "1000", "1000"])
-        options = {
-            "execution.checkpointing.interval": f"{random.randrange(10, 60)} ms",
-            "execution.checkpointing.timeout": f"{4000 if tolerable == '0' else random.choice([300, 1000, 4000])} ms",
-            "execution.checkpointing.dir": "file:///simulated",
-            "execution.checkpointing.num-retained": str(random.randrange(1, 4)),
-            "execution.checkpointing.incremental": random.choice(["true", "false"]),
-            "execution.checkpointing.tolerable-failed-checkpoints": tolerable,
-            "execution.checkpointing.data-inline-threshold": random.choice(["0 b", "20 kb"]),
-            "execution.checkpointing.max-concurrent-checkpoints": "1"
-            if mode in ("unaligned", "timeout")
-            else random.choice("123"),
-            "state.backend.async": random.choice(["true", "true", "false"]),
-            "headgate.alignment.memory": random.choice(["0 b", "60 b", "16 mb"]),
-            "headgate.alignment.spill.soft": random.choice(["40 b", "200 b", "64 mb"]),
-            "headgate.alignment.spill.max": random.choice(["400 b", "1 gb", "1 gb", "1 gb"]),
-            "headgate.buffer.size": f"{random.choice([1, 100, 400])} b",
-            "execution.buffer-timeout": f"{random.choice([0, 5, 20])} ms",
+        options: dict[Option[Any], str] = {
+            config.CHECKPOINT_INTERVAL: f"{random.randrange(10, 60)} ms",
+            config.CHECKPOINT_TIMEOUT: f"{4000 if tolerable == '0' else random.choice([300, 1000, 4000])} ms",
+            config.CHECKPOINT_DIR: "file:///simulated",
+            config.CHECKPOINT_NUM_RETAINED: str(random.randrange(1, 4)),
+            config.CHECKPOINT_INCREMENTAL: random.choice(["true", "false"]),
+            config.CHECKPOINT_TOLERABLE_FAILURES: tolerable,
+            config.CHECKPOINT_INLINE_THRESHOLD: random.choice(["0 b", "20 kb"]),
+            config.CHECKPOINT_MAX_CONCURRENT: "1" if mode in ("unaligned", "timeout") else random.choice("123"),
+            config.ASYNC_SNAPSHOTS: random.choice(["true", "true", "false"]),
+            config.ALIGNMENT_MEMORY: random.choice(["0 b", "60 b", "16 mb"]),
+            config.ALIGNMENT_SOFT: random.choice(["40 b", "200 b", "64 mb"]),
+            config.ALIGNMENT_LIMIT: random.choice(["400 b", "1 gb", "1 gb", "1 gb"]),
+            config.BUFFER_SIZE: f"{random.choice([1, 100, 400])} b",
+            config.BUFFER_TIMEOUT: f"{random.choice([0, 5, 20])} ms",
         }
         return options | _MODES[mode]
 
@@ -149,7 +147,7 @@ class Run:
         drawn = self.random.randrange(1, 4)
         env.set_parallelism(self._parallelism.pop(0) if self._parallelism else drawn).set_max_parallelism(_KEY_GROUPS)
         self._program(env, self.name, self._records)
-        return env.job_plan("simulated")
+        return env._job_plan("simulated")
 
     # --- the run ----------------------------------------------------------------------------------------------------
 
@@ -201,7 +199,7 @@ class Run:
             self.oracle.check_checkpoint(driver, newest, snapshot)
 
     def note(self, text: str) -> None:
-        """Remember what happened, for who looks at the run."""
+        """Add a line to the trace of the run."""
         if self._keep_trace:
             self.outcome.trace.append(f"{self.outcome.actions:6} {self.time:6} ms  {text}")
 
@@ -370,7 +368,7 @@ class Run:
                 self.store.heal()
 
     def replace_driver(self) -> None:
-        """The driver is killed, or only believed to be: then it goes on beside its successor until it notices."""
+        """The driver is killed, or only believed to be: then it continues beside its successor until it notices."""
         if not self.driver.started or self.driver.ended:
             return
         self.note("the driver is replaced")
@@ -396,7 +394,7 @@ class Run:
 
     def _start_driver(self, resume: bool, at_once: bool = True) -> Driver:
         """A new process; it runs tasks when this returns, unless it is not started `at_once`."""
-        configuration = Configuration(self._options | ({"headgate.resume": "true"} if resume else {}))
+        configuration = Configuration(self._options | ({config.RESUME: "true"} if resume else {}))
         plan = self._draw_plan()
         io = SimulatedIo(lambda: self.time, self.store, Random(self.random.random()), self._retry_later)
         job_id = JobId(f"{self.random.getrandbits(128):032x}")

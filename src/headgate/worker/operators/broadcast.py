@@ -17,8 +17,6 @@ from headgate.worker.operators.base import Operator, OperatorContext, Receiver, 
 from headgate.worker.operators.keyed import KeyedElementContext, KeyedProcessOperator
 from headgate.worker.operators.stateless import ElementContext, Process
 
-__all__ = ["BroadcastProcess", "KeyedBroadcastProcess"]
-
 
 class BroadcastContext:
     """The context of the broadcast side: read-write broadcast state, no key, no timers."""

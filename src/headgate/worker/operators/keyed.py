@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from headgate.api.functions import StateAccess, callable_of
+from headgate.api.functions import FunctionSnapshotContext, StateAccess, callable_of
+from headgate.api.raw_state import RawKeyedStateOutput
 from headgate.checkpoint.commits import Commits
 from headgate.graph.job_graph import ChainedOperator
 from headgate.records.batch import Batch
@@ -18,16 +19,6 @@ from headgate.worker.failures import NO_KEY as UNKNOWN
 from headgate.worker.failures import OperatorFailure
 from headgate.worker.keys import KeyReader
 from headgate.worker.operators.base import Operator, OperatorContext, Receiver, explain
-
-__all__ = [
-    "KeyedCoFlatMapOperator",
-    "KeyedCoMapOperator",
-    "KeyedCoProcessOperator",
-    "KeyedFilterOperator",
-    "KeyedFlatMapOperator",
-    "KeyedMapOperator",
-    "KeyedProcessOperator",
-]
 
 _CLEANUP_ENTRIES = 10_000  # in one go: a few milliseconds
 
@@ -43,6 +34,9 @@ class BackendState:
     def keyed(self, descriptor: Any) -> Any:
         """The handle of a descriptor."""
         return self._backend.state(descriptor)
+
+    def raw_streams(self) -> Mapping[int, bytes]:
+        return self._backend.raw_streams()
 
 
 class KeyedOperator(Operator):
@@ -69,6 +63,16 @@ class KeyedOperator(Operator):
 
     def keyed_state(self) -> StateAccess:
         return BackendState(self.backend)
+
+    def raw_keyed_output(self) -> RawKeyedStateOutput | None:
+        return RawKeyedStateOutput(self.backend.setup.key_groups, self.backend.key_group_of)
+
+    def store_raw_state(self, output: FunctionSnapshotContext) -> None:
+        super().store_raw_state(output)
+        assert output.raw_keyed is not None
+        self.backend.clear_raw_streams()
+        for group, stream in output.raw_keyed.streams.items():
+            self.backend.put_raw_stream(group, bytes(stream))
 
     def keyed_run(self, checkpoint_id: int, kind: SnapshotKind) -> SnapshotRun | None:
         if kind is SnapshotKind.CANONICAL:

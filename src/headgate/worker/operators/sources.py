@@ -1,8 +1,7 @@
-"""The ends of a job: sources that are polled, sinks that take records out."""
+"""Sources in a subtask: readers that are polled, and SourceFunctions with a thread of their own."""
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -10,23 +9,20 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from headgate.api.functions import callable_of
+from headgate.api.durable import to_text, unpack
 from headgate.api.sources import UNCUT, ReaderContext, Source, SourceReader
 from headgate.checkpoint.commits import Commits
 from headgate.errors import UserCodeError
 from headgate.graph.job_graph import ChainedOperator
 from headgate.records.batch import Batch
-from headgate.records.types import PICKLED, TypeInformation
+from headgate.records.types import TypeInformation
 from headgate.state.api import ListStateDescriptor
 from headgate.state.backend import SnapshotKind
-from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
+from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot
 
-__all__ = ["Collect", "Print", "Sink", "SourceOperator", "decode_collected"]
-
-
-_SPLITS = ListStateDescriptor("splits")
+_SPLITS = ListStateDescriptor("splits", "string")
+_BURST_MS = 100
 
 
 class SourceOperator(Operator):
@@ -36,13 +32,17 @@ class SourceOperator(Operator):
         super().__init__(operator, context)
         self._reader: SourceReader[Any] | None = None
         self._given: dict[int, list[Any]] = {}  # the splits in checkpoints that may become complete
+        rate = operator.spec.options.get("rate")
+        self._limit = None if rate is None else RateLimit(rate / context.info.parallelism, context.clock)
 
     def open(self) -> None:
         info = self.context.info
         if isinstance(self.function, Source):
             where = ReaderContext(info.subtask, info.parallelism, self.context.clock)
-            kept = self.context.operator_state.get_list_state(_SPLITS).get()
-            splits = self.guard(self.function.first_splits, where) if self.context.restored_id is None else kept
+            if self.context.restored_id is None:
+                splits = self.guard(self.function.first_splits, where)
+            else:
+                splits = list(map(unpack, self.context.operator_state.get_list_state(_SPLITS).get()))
             self._reader = self.guard(self.function.reader, where, splits)
         else:
             super().open()
@@ -76,8 +76,14 @@ class SourceOperator(Operator):
             self.guard(self.reader.no_more_splits)
 
     def poll(self, max_records: int) -> int:
-        """Read and emit at most so many records; how many there were."""
+        """Read and emit at most `max_records`; return their number."""
+        if self._limit is not None and max_records < UNCUT:  # a barrier may wait for what must not be cut
+            max_records = min(max_records, self._limit.allowed())
+            if not max_records:
+                return 0
         batch = self.guard(self.reader.poll, max_records)
+        if self._limit is not None:
+            self._limit.spend(0 if batch is None else len(batch))
         aside = self.reader.take_side()
         if aside:
             self.emit_tagged(aside)
@@ -94,8 +100,9 @@ class SourceOperator(Operator):
         return 0 if self._reader is None else self._reader.corrupt
 
     def ready_at(self) -> int | None:
-        """When asking again makes sense, if that is known."""
-        return self.reader.ready_at()
+        """The time at which the next poll makes sense, if it is known."""
+        limited = None if self._limit is None else self._limit.ready_at()
+        return self.reader.ready_at() if limited is None else limited
 
     def checkpoint_lock(self) -> AbstractContextManager[Any]:
         reader = self.reader
@@ -109,7 +116,7 @@ class SourceOperator(Operator):
     def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> OperatorSnapshot:
         if isinstance(self.function, Source):
             splits = self._given[checkpoint_id] = self.reader.snapshot()
-            self.context.operator_state.get_list_state(_SPLITS).update(splits)
+            self.context.operator_state.get_list_state(_SPLITS).update([self.guard(to_text, split) for split in splits])
         return super().snapshot(checkpoint_id, timestamp, kind)
 
     def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:
@@ -124,6 +131,29 @@ class SourceOperator(Operator):
             self.guard(self._reader.close)
         if not isinstance(self.function, Source):
             super().close()
+
+
+class RateLimit:
+    """Limits the records of one subtask per second; after a pause, it allows at most those of a tenth of a second."""
+
+    def __init__(self, rate: float, clock: Callable[[], int]) -> None:
+        self._rate, self._clock = rate, clock
+        self._credit, self._at = 0.0, clock()
+
+    def allowed(self) -> int:
+        """The number of records that may be read now."""
+        now = self._clock()
+        most = max(1.0, self._rate * _BURST_MS / 1000)
+        self._credit, self._at = min(most, self._credit + (now - self._at) * self._rate / 1000), now
+        return int(self._credit)
+
+    def spend(self, records: int) -> None:
+        """Count records that were read."""
+        self._credit -= records
+
+    def ready_at(self) -> int | None:
+        """The time of the next record, if the limit holds it back."""
+        return None if self._credit >= 1 else self._at + max(1, round((1 - self._credit) * 1000 / self._rate))
 
 
 class FunctionReader(SourceReader[Any]):
@@ -251,75 +281,3 @@ def _is_stamped(row: Any) -> bool:
 
 class _SourceClosed(BaseException):
     """Unwinds a source function whose job is over; not an Exception, so that user code does not swallow it."""
-
-
-class Sink(Operator):
-    """Hands every record to a SinkFunction."""
-
-    def receiver(self, input: int) -> Receiver:
-        invoke = self.function.invoke if hasattr(self.function, "invoke") else None
-        plain = callable_of(self.function, "invoke", "add_sink()")
-
-        def receive(batch: Batch) -> None:
-            rows = batch.rows()
-            iterator = iter(rows)
-            try:
-                if invoke is not None:
-                    for row in iterator:
-                        invoke(row, None)
-                else:
-                    for row in iterator:
-                        plain(row)
-            except Exception as error:
-                raise self.failed_at(error, rows, iterator) from error
-
-        return receive
-
-    def finish(self) -> None:
-        finish = getattr(self.function, "finish", None)
-        if finish is not None:
-            self.guard(finish)
-
-
-class Print(Operator):
-    """Sends lines to the driver."""
-
-    def receiver(self, input: int) -> Receiver:
-        info, identifier = self.context.info, self.operator.spec.options["identifier"]
-        number = str(info.subtask + 1) if info.parallelism > 1 else ""
-        prefix = ":".join(part for part in (identifier, number) if part)
-        prefix = f"{prefix}> " if prefix else ""
-
-        def receive(batch: Batch) -> None:
-            rows = batch.rows()
-            iterator = iter(rows)
-            try:
-                text = "\n".join([f"{prefix}{row}" for row in iterator])
-            except Exception as error:
-                raise self.failed_at(error, rows, iterator) from error
-            self.context.to_driver("", text.encode("utf-8", "replace"), len(rows))
-
-        return receive
-
-
-class Collect(Operator):
-    """Sends records to the driver."""
-
-    def receiver(self, input: int) -> Receiver:
-        channel = self.operator.spec.options["channel"]
-
-        def receive(batch: Batch) -> None:
-            if batch.type.is_typed:
-                payload = b"A" + memoryview(batch.arrow().serialize())
-            else:
-                payload = b"P" + self.guard(pickle.dumps, batch.rows(), 5)
-            self.context.to_driver(channel, payload, len(batch))
-
-        return receive
-
-
-def decode_collected(payload: bytes, type: TypeInformation = PICKLED) -> list[Any]:
-    """Records from a Collect operator. Pickles are loaded: give it only what came over the job's own control plane."""
-    if payload[:1] == b"A":
-        return type.to_rows(pa.ipc.read_record_batch(pa.py_buffer(payload[1:]), type.schema))
-    return pickle.loads(payload[1:])  # type: ignore[no-any-return]
