@@ -31,15 +31,15 @@ class Running(msgspec.Struct, tag=True, frozen=True):
 class Metrics(msgspec.Struct, tag=True, frozen=True):
     """Counters of a subtask since its start, sent once a second."""
 
-    records_in: int
-    records_out: int
-    bytes_in: int
-    bytes_out: int
-    busy_ms: int
-    back_pressured_ms: int
-    idle_ms: int
-    queued_bytes: int
-    resident_bytes: int
+    records_in: int = 0
+    records_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    busy_ms: int = 0
+    back_pressured_ms: int = 0
+    idle_ms: int = 0
+    queued_bytes: int = 0
+    resident_bytes: int = 0
     restored_bytes: int = 0
     restore_bytes: int = 0  # what is to be restored
     restored_locally: int = 0  # of the restored ones: from copies on the worker's host

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
 from headgate.checkpoint.commits import Commits
@@ -53,9 +54,7 @@ class OperatorChain:
 
     def _operator(self, position: int) -> Operator:
         chained, info, services = self._vertex.operators[position], self._info, self._services
-        own = TaskInfo(
-            chained.name, chained.id, info.subtask, info.parallelism, info.max_parallelism, info.attempt, info.job_id
-        )
+        own = replace(info, task_name=chained.name, operator_id=chained.id)
         restored = self._restore.operators.get(chained.id) if self._restore else None
         context = OperatorContext(
             info=own,

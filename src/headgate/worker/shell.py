@@ -151,7 +151,7 @@ class Shell:
         self._task: Subtask | Relay | None = None
         self._over = False
         self._unconfirmed = 0
-        self.checkpoints = CheckpointLink(self._say)
+        self.checkpoints = CheckpointLink(self._send)
         self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
         self._times = _Times()
         self.restore = RestoreProgress()
@@ -178,7 +178,7 @@ class Shell:
         """Register with the driver."""
         self._client = ControlClient(address, register, timeout, self._on_message, self._metrics)
 
-    def _say(self, message: FromWorker) -> None:
+    def _send(self, message: FromWorker) -> None:
         self.client.send(message)
 
     @property
@@ -367,7 +367,10 @@ class Shell:
         if task is None:
             restore = self.restore
             return Metrics(
-                0, 0, 0, 0, 0, 0, 0, 0, self._process.memory_info().rss, restore.done, restore.total, restore.local
+                resident_bytes=self._process.memory_info().rss,
+                restored_bytes=restore.done,
+                restore_bytes=restore.total,
+                restored_locally=restore.local,
             )
         return Metrics(
             records_in=task.records_in,
