@@ -36,7 +36,7 @@ from headgate.state.backend import BackendSetup, KeyedStateBackend
 from headgate.state.hashmap.backend import HashMapBackend
 from headgate.state.operator import OperatorStateSnapshot
 from headgate.state.rocksdb import MemoryBudget, RocksDBBackend
-from headgate.storage.layout import Attempt
+from headgate.storage.layout import AttemptId
 from headgate.worker.checkpoints import SnapshotWriter, WorkerStorage
 from headgate.worker.operators.base import OperatorSnapshot
 from headgate.worker.subtask import SnapshotInProgress
@@ -153,7 +153,7 @@ class Checkpoints:
         self.bench, self.number = bench, 0
         self.directory = Path(tempfile.mkdtemp(prefix="headgate-bench-"))
         self.acks: list[Any] = []
-        storage = WorkerStorage(Attempt(1, 0), f"{self.directory}/shared", 20 * 1024)
+        storage = WorkerStorage(AttemptId(1, 0), f"{self.directory}/shared", 20 * 1024)
         self.writer = SnapshotWriter(storage, "v0-s0", self.acks.append, executor=Inline())
 
     def take(self) -> int:

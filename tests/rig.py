@@ -15,7 +15,7 @@ from headgate.graph.plan import JobPlan, VertexPlan
 from headgate.records.batch import Batch
 from headgate.records.frames import DRAIN, Frame, FrameKind, pack, read_frames
 from headgate.worker.checkpoints import snapshot_inline
-from headgate.worker.operators.ends import decode_collected
+from headgate.worker.operators.sinks import decode_collected
 from headgate.worker.relay import Relay
 from headgate.worker.restore import VertexRestore
 from headgate.worker.subtask import Subtask
@@ -52,7 +52,7 @@ def plan_of(program: Callable[[StreamExecutionEnvironment], object], **conf: Any
     for key, value in conf.items():
         env.get_configuration().set(key.replace("__", "-").replace("_", "."), value)
     program(env)
-    return env.job_plan()
+    return env._job_plan()
 
 
 def vertex_plan(plan: JobPlan, name: str) -> VertexPlan:

@@ -36,7 +36,7 @@ from headgate import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from headgate.api.two_phase import FileSink
+from headgate.connectors.files import FileSink
 from headgate.storage.layout import JobLayout, metadata_path
 from headgate.storage.log import load_completed, newest_job
 from headgate.storage.remote import open_store
@@ -93,7 +93,7 @@ def build(env: StreamExecutionEnvironment, directory: str, count: int, rate: flo
     left = env.from_datagen(lambda n: 2 * n, count=count // 2, rate=rate / 2)
     right = env.from_datagen(lambda n: 2 * n + 1, count=count // 2, rate=rate / 2)
     both = left.key_by(lambda v: v % KEYS).connect(right.key_by(lambda v: v % KEYS)).process(NumberBoth())
-    both.rebalance().flat_map(NumberHere()).add_sink(FileSink(f"{directory}/out", "json"))
+    both.rebalance().flat_map(NumberHere()).sink_to(FileSink(f"{directory}/out", "json"))
 
 
 def checkpointed(parallelism: int, options: dict[str, str], directory: str) -> StreamExecutionEnvironment:
@@ -264,9 +264,9 @@ def duration_under_pressure(options: dict[str, str]) -> tuple[float, bool]:
         client.job.wait_running(120)
         time.sleep(8)  # until every queue is full
         started = time.monotonic()
-        client.job.checkpoints.trigger_checkpoint(timeout=500)
+        client.job.trigger_checkpoint(timeout=500)
         seconds = time.monotonic() - started
-        newest = client.job.checkpoints.stats.snapshot().history[0]
+        newest = client.job.stats.snapshot().history[0]
         client.cancel()
         return seconds, newest.unaligned
 
@@ -352,7 +352,7 @@ def bounded_files() -> Outcome:
         counts, completed = [], 0
         while completed < 200:
             time.sleep(0.5)
-            completed = client.job.checkpoints.stats.snapshot().counts.completed
+            completed = client.job.stats.snapshot().counts.completed
             counts.append((completed, len(files_below(directory))))
         early = max(n for at, n in counts if at < 60)
         late = max(n for at, n in counts if at >= 60)

@@ -32,7 +32,7 @@ from headgate import (
     Types,
     ValueStateDescriptor,
 )
-from headgate.api.two_phase import FileSink
+from headgate.connectors.files import FileSink
 from headgate.job_client import SavepointFormat
 from headgate.savepoints.reader import StateSnapshotReader
 from headgate.storage.layout import creator_of
@@ -150,7 +150,7 @@ def build(env: StreamExecutionEnvironment, directory: str, rate: float | None) -
     both = left.key_by(_key).connect(right.key_by(_key)).process(EveryState()).uid("states")
     counted = both.rebalance().flat_map(SplitAndUnion()).uid("operator state")
     ruled = counted.key_by(_last).connect(rules).process(UnderRules()).uid("rules applied")
-    ruled.add_sink(FileSink(f"{directory}/out", "json")).uid("files")
+    ruled.sink_to(FileSink(f"{directory}/out", "json")).uid("files")
 
 
 def _key(value: int) -> int:
@@ -188,7 +188,7 @@ def problem_of(directory: str, ended: float) -> str:
 def stop(client: JobClient, how: str, directory: str) -> str:
     """End a run half-way: where the next one starts from."""
     job = client.job
-    done = lambda: job.checkpoints.stats.snapshot().latest_completed  # noqa: E731
+    done = lambda: job.stats.snapshot().latest_completed  # noqa: E731
     before = done()
     wait_until(lambda: done() is not None and (before is None or done().id > before.id + 1), 60, "checkpoints")
     if how in ("canonical", "native"):
@@ -282,7 +282,7 @@ def full_checkpoint(trigger: str, backend: str) -> tuple[bool, str]:
         client = _sum_job(env, 300_000, None)
         job = client.job
         job.wait_running(120)
-        completed = lambda: [s for s in job.checkpoints.stats.snapshot().history if s.completed_timestamp]  # noqa: E731
+        completed = lambda: [s for s in job.stats.snapshot().history if s.completed_timestamp]  # noqa: E731
         wait_until(lambda: len([s for s in completed() if not s.full]) >= 9, 120, "increments")
         rate = _rate(job, 3.0)
         before, files = _newest_files(completed)

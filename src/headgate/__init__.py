@@ -7,6 +7,7 @@
 """
 
 from headgate.api.checkpoint_config import CheckpointConfig, CheckpointingMode, ExternalizedCheckpointRetention
+from headgate.api.durable import durable
 from headgate.api.functions import (
     AggregateFunction,
     BroadcastProcessFunction,
@@ -30,12 +31,24 @@ from headgate.api.functions import (
     SinkFunction,
     SourceFunction,
 )
+from headgate.api.sink import (
+    CommitRequest,
+    Committer,
+    Epoch,
+    EpochCommitter,
+    EpochContext,
+    Sink,
+    SinkWriter,
+    WriterContext,
+)
+from headgate.api.sources import DynamicSource, ReaderContext, Source, SourceReader, SplitEnumerator
 from headgate.api.state_backends import (
     EmbeddedRocksDBStateBackend,
     HashMapStateBackend,
     StateBackend,
 )
 from headgate.api.stream import ConnectedStreams, DataStream, KeyedStream
+from headgate.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from headgate.config import Configuration
 from headgate.driver.job import JobStatus
 from headgate.driver.session import spark_conf
@@ -55,7 +68,10 @@ from headgate.errors import (
     WorkerLost,
 )
 from headgate.job.restart import RestartStrategies
+from headgate.records.batch import Batch
 from headgate.records.types import Row, TypeInformation, Types
+from headgate.savepoints.reader import StateSnapshotReader
+from headgate.savepoints.writer import SavepointWriter
 from headgate.state.api import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -78,6 +94,7 @@ __all__ = [
     "AggregateFunction",
     "AggregatingState",
     "AggregatingStateDescriptor",
+    "Batch",
     "BroadcastProcessFunction",
     "CheckpointConfig",
     "CheckpointedFunction",
@@ -85,11 +102,17 @@ __all__ = [
     "CoFlatMapFunction",
     "CoMapFunction",
     "CoProcessFunction",
+    "CommitRequest",
+    "Committer",
     "ConfigError",
     "Configuration",
     "ConnectedStreams",
     "DataStream",
+    "DynamicSource",
     "EmbeddedRocksDBStateBackend",
+    "Epoch",
+    "EpochCommitter",
+    "EpochContext",
     "ExternalizedCheckpointRetention",
     "FilterFunction",
     "FlatMapFunction",
@@ -118,26 +141,37 @@ __all__ = [
     "OutputTag",
     "Partitioner",
     "ProcessFunction",
+    "ReaderContext",
     "ReduceFunction",
     "ReducingState",
     "ReducingStateDescriptor",
     "RestartStrategies",
     "Row",
     "RuntimeContext",
+    "SavepointWriter",
+    "Sink",
     "SinkFunction",
+    "SinkWriter",
+    "Source",
     "SourceFunction",
+    "SourceReader",
+    "SplitEnumerator",
     "StateBackend",
     "StateMigrationError",
+    "StateSnapshotReader",
     "StateTtlConfig",
     "StorageError",
     "StreamExecutionEnvironment",
     "Time",
     "TimeDomain",
+    "TwoPhaseCommitSinkFunction",
     "TypeInformation",
     "Types",
     "UserCodeError",
     "ValueState",
     "ValueStateDescriptor",
     "WorkerLost",
+    "WriterContext",
+    "durable",
     "spark_conf",
 ]

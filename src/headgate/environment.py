@@ -49,7 +49,7 @@ from headgate.local import LocalRun
 from headgate.records.types import TypeInformation, as_type
 from headgate.rest import linger, register
 from headgate.storage.settings import StorageSettings
-from headgate.worker.operators.ends import decode_collected
+from headgate.worker.operators.sinks import decode_collected
 
 __all__ = ["JobClient", "JobExecutionResult", "StreamExecutionEnvironment"]
 
@@ -273,15 +273,15 @@ class StreamExecutionEnvironment:
         printer = _Printer(self._configuration)
         return JobClient(self._start(job_name, printer.take), printer.report_dropped)
 
-    def collect(self, stream: DataStream, job_name: str | None) -> Records:
+    def _collect(self, stream: DataStream, job_name: str | None) -> Records:
         """Run the program and iterate over the records of one of its streams (see DataStream.execute_and_collect)."""
         channel = f"{_COLLECT}-{next(self._channels)}"
-        stream.collect_into(channel)
+        stream._collect_into(channel)
         results = _Results(stream.get_type(), channel, _Printer(self._configuration).take)
         results.job = self._start(job_name, results.take)
         return results
 
-    def foreach_epoch(self, stream: DataStream, function: Callable[[Any, int], object]) -> DataStreamSink:
+    def _foreach_epoch(self, stream: DataStream, function: Callable[[Any, int], object]) -> DataStreamSink:
         """Give each completed checkpoint's output to a function (see DataStream.foreach_epoch)."""
         sink = stream.sink_to(EpochSink(function))
         # The function runs Spark jobs beside the dataflow: they need a slot, or they would wait for ever.
@@ -301,7 +301,7 @@ class StreamExecutionEnvironment:
         )
         return graph, lay_out(graph)
 
-    def job_plan(self, job_name: str | None = None) -> JobPlan:
+    def _job_plan(self, job_name: str | None = None) -> JobPlan:
         """What a runtime gets to run; the program stays as it is. For tools and the test kit."""
         conf = self._configuration
         graph, layout = self._graph(job_name)
@@ -365,12 +365,12 @@ class StreamExecutionEnvironment:
     def _replanner(self, job_name: str | None) -> Callable[[int], JobPlan]:
         """A function that plans the program as it is now with another parallelism."""
         other = copy.copy(self)
-        other._pipeline = self._pipeline.copy()  # noqa: SLF001 - of its own class
-        other._configuration = Configuration(self._configuration)  # noqa: SLF001
+        other._pipeline = self._pipeline.copy()
+        other._configuration = Configuration(self._configuration)
 
         def replan(parallelism: int) -> JobPlan:
             other.get_configuration().set(config.PARALLELISM, parallelism)
-            return other.job_plan(job_name)
+            return other._job_plan(job_name)
 
         return replan
 
@@ -385,7 +385,7 @@ class StreamExecutionEnvironment:
             _LOG.warning(warning)
         job_id = new_job_id()
         frames = self._place_frames(job_id, self._graph(job_name)[0])
-        plan = self.job_plan(job_name)
+        plan = self._job_plan(job_name)
         replan = self._replanner(job_name)
         self._pipeline.job_started()
         if self._local is not None:

@@ -29,7 +29,7 @@ from headgate import (
     Types,
     ValueStateDescriptor,
 )
-from headgate.api.two_phase import FileSink
+from headgate.connectors.files import FileSink
 from headgate.job_client import SavepointFormat
 
 COUNT, KEYS = 4000, 8
@@ -122,7 +122,7 @@ def build(env, directory, rate=None):
     counted = numbers.key_by(lambda n: n % KEYS).process(Everything()).uid("everything")
     seen = counted.rebalance().flat_map(Seen()).uid("seen")
     ruled = seen.key_by(lambda row: row[0] % KEYS).connect(rules).process(Ruled()).uid("ruled")
-    ruled.add_sink(FileSink(f"{directory}/out", "json")).uid("files")
+    ruled.sink_to(FileSink(f"{directory}/out", "json")).uid("files")
 
 
 def main():
@@ -137,7 +137,7 @@ def main():
                 client = env.execute_async("golden")
                 job = client.job
                 job.wait_running(60)
-                while job.checkpoints.stats.snapshot().counts.completed < 3:
+                while job.stats.snapshot().counts.completed < 3:
                     time.sleep(0.05)
                 path = client.stop_with_savepoint(savepoint_directory=f"file://{directory}/savepoints", format=format)
                 place = target / f"{backend}-{format.value.lower()}"

@@ -27,8 +27,8 @@ from headgate.driver.session import REQUIRED
 from headgate.ids import JobId
 from headgate.records.batch import Batch
 from headgate.rest import server as rest_server
-from headgate.state.rocksdb.directory import LocalDirectory
-from headgate.storage.checkpoints import load, require_intact
+from headgate.state.rocksdb.store import LocalDirectory
+from headgate.storage.checkpoints import load_snapshot, require_intact
 from headgate.storage.layout import JobLayout
 from headgate.storage.local import LocalStore
 from headgate.storage.log import read_log
@@ -303,7 +303,7 @@ def log_entries(directory):
 def check_whole(pointer):
     """An error says which file of a checkpoint or savepoint is damaged or missing."""
     store = open_store()
-    require_intact(store, load(store, str(pointer)))
+    require_intact(store, load_snapshot(store, str(pointer)))
 
 
 def damage(path):
@@ -433,7 +433,7 @@ def set_worker_clock_ahead(monkeypatch, milliseconds):
 
 def was_unaligned(client, checkpoint_id):
     """Whether any subtask took a checkpoint unaligned, as REST shows it."""
-    return client.job.checkpoints.stats.snapshot().find(checkpoint_id).unaligned
+    return client.job.stats.snapshot().find(checkpoint_id).unaligned
 
 
 def use_local_state(job_id):

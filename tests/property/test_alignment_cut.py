@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.checkpoint.barriers import (
-    BarrierHandler,
-    BarrierTracker,
+from effort import examples
+from headgate.checkpoint.barriers.alignment import BarrierHandler
+from headgate.checkpoint.barriers.instructions import (
     Block,
     CaptureComplete,
     Decline,
@@ -23,6 +23,7 @@ from headgate.checkpoint.barriers import (
     TakeSnapshot,
     Unblock,
 )
+from headgate.checkpoint.barriers.tracker import BarrierTracker
 from headgate.checkpoint.types import AlignmentKind, Barrier, CheckpointOptions
 
 END = "end"
@@ -144,8 +145,9 @@ class Subtask:
                     self.send(Cancel(checkpoint))
         self.started.update(self.gate.pending)
         if isinstance(self.gate, BarrierHandler):
-            assert self.blocked == set(self.gate.blocked)
-            assert self.capturing == set(self.gate.capturing)
+            at = self.gate._at
+            assert self.blocked == (set() if at is None else set(at.blocked))
+            assert self.capturing == (set(at.waiting) if at is not None and at.taken else set())
 
     def take(self, barrier, unaligned):
         assert all(barrier.id > other.id for other in self.sent), "ids strictly increase"
@@ -315,12 +317,12 @@ def play(data, kinds, make_gate, *, tidy=False):
         assert not any(subtask.wires.values()), "all is read"
         assert not any(subtask.queues.values()), "no channel stays blocked for ever"
         assert (subtask.blocked, subtask.capturing) == (set(), set())
-        assert set(gate.open_channels) == {channel for channel in rows if END not in rows[channel]}
+        assert set(gate._open) == {channel for channel in rows if END not in rows[channel]}
     return rows | restored, subtask
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_exactly_once(data):  # SPEC R6.0, R6.2, R6.5, R6.6
     def make_gate(channels, restored):
         forced = [c for c in channels if c not in restored and data.draw(st.integers(0, 3), label="forced") == 0]
@@ -342,7 +344,7 @@ def test_exactly_once(data):  # SPEC R6.0, R6.2, R6.5, R6.6
 
 
 @given(data=st.data(), tracker=st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_all_checkpoints_complete_when_nothing_goes_wrong(data, tracker):
     def make_gate(channels, restored):
         if tracker:
@@ -357,7 +359,7 @@ def test_all_checkpoints_complete_when_nothing_goes_wrong(data, tracker):
 
 
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_aligned_stores_no_rows(data):  # SPEC R6.0: the channels are empty at the cut
     def make_gate(channels, restored):
         return BarrierHandler(channels, restored=restored)
@@ -370,7 +372,7 @@ def test_aligned_stores_no_rows(data):  # SPEC R6.0: the channels are empty at t
 
 
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_at_least_once(data):  # SPEC R6.0, R6.3
     def make_gate(channels, restored):
         return BarrierTracker(channels, restored=restored, after_finish=data.draw(st.booleans()))
@@ -417,7 +419,7 @@ class Node(Subtask):
 
     def process(self, channel):
         super().process(channel)
-        if not self.gate.open_channels:
+        if not self.gate._open:
             self.finish()
 
 
@@ -502,7 +504,7 @@ class Job:
 
 
 @given(data=st.data(), kind=st.sampled_from(["aligned", "timed", "unaligned"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_completed_checkpoint_is_a_consistent_cut_of_the_job(data, kind):  # SPEC R6.0
     job = Job(data, lambda channels: BarrierHandler(channels, forced_aligned=channels[:1]), KINDS[kind])
     job.run()

@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from headgate import Types, ValueStateDescriptor
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
 from headgate.state.addresses import NO_KEY, VOID
@@ -148,7 +149,7 @@ def check(handle, payloads, expected):
         assert state.value() == value
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.booleans(), st.lists(actions, max_size=25))
 def test_columns_answer_as_a_dict(incremental, script):
     pair = Pair(incremental)

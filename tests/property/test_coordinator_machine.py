@@ -11,6 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from effort import examples
 from headgate.checkpoint import events as ev
 from headgate.checkpoint.coordinator import Coordinator
 from headgate.checkpoint.decider import RequestId
@@ -500,7 +501,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 TestCoordinator = CoordinatorMachine.TestCase
 # Without shrinking, which takes longer than a test may: add Phase.shrink to see a failure in its smallest form.
 TestCoordinator.settings = hypothesis_settings(
-    max_examples=150, stateful_step_count=60, deadline=None, phases=[Phase.generate]
+    max_examples=examples(80), stateful_step_count=60, deadline=None, phases=[Phase.generate]
 )
 
 

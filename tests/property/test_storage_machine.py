@@ -25,28 +25,30 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from effort import examples
 from headgate.checkpoint.handles import CorruptState
+from headgate.checkpoint.settings import ClaimMode
+from headgate.checkpoint.types import SnapshotType
 from headgate.errors import IllegalState, StorageError
 from headgate.ids import JobId, OperatorId
 from headgate.storage import checkpoints, gc, shared
 from headgate.storage import log as log_module
-from headgate.storage.checkpoints import discard_checkpoint, discard_pending, load, publish, verify
+from headgate.storage.checkpoints import discard_checkpoint, discard_pending, load_snapshot, publish, verify
 from headgate.storage.gc import collect, plan_gc
 from headgate.storage.handles import FileSegment
 from headgate.storage.layout import JobLayout, PathKind, subtask_owner
-from headgate.storage.log import JobLog, Superseded, load_completed, read_log
+from headgate.storage.log import JobLog, SupersededError, load_completed, read_log
 from headgate.storage.manifest import (
     Manifest,
-    OperatorState,
+    OperatorManifest,
     PieceKind,
-    SnapshotType,
     StatePiece,
-    SubtaskState,
+    SubtaskManifest,
     handles_of,
 )
 from headgate.storage.objects import OutcomeUnknown
 from headgate.storage.reader import SnapshotReader
-from headgate.storage.shared import ClaimMode, SharedStateRegistry
+from headgate.storage.shared import SharedStateRegistry
 from headgate.storage.writer import Scope, SnapshotTarget, open_writer
 from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, Operation
 
@@ -239,7 +241,7 @@ class StorageMachine(RuleBasedStateMachine):
             ref = self.settle(driver)
             if ref is None:
                 return False
-        except (StorageError, Superseded):
+        except (StorageError, SupersededError):
             self.discard(snapshot.manifest.checkpoint_id, attempt, snapshot)
             return False
         assert driver is self.driver, "an old driver completed a checkpoint"
@@ -254,7 +256,7 @@ class StorageMachine(RuleBasedStateMachine):
             with suppress(StorageError):
                 try:
                     return driver.log.settle()
-                except Superseded:
+                except SupersededError:
                     return None
         self.store.heal()
         return driver.log.settle()
@@ -270,8 +272,8 @@ class StorageMachine(RuleBasedStateMachine):
 
     @staticmethod
     def manifest(number, acked, attempt):
-        subtasks = tuple(SubtaskState(index, pieces) for index, pieces in enumerate(acked))
-        operator = OperatorState(OPERATOR, "op", SUBTASKS, 128, subtasks)
+        subtasks = tuple(SubtaskManifest(index, pieces) for index, pieces in enumerate(acked))
+        operator = OperatorManifest(OPERATOR, "op", SUBTASKS, 128, subtasks)
         return Manifest(number, SnapshotType.CHECKPOINT, LAYOUT.job_id, "job", attempt, 0, (operator,))
 
     def expected(self, manifest):
@@ -381,7 +383,7 @@ class StorageMachine(RuleBasedStateMachine):
         for ref in read_log(self.behind(), LAYOUT).retained:
             needed.add(LAYOUT.metadata(ref.checkpoint_id))
             try:
-                needed |= load(self.behind(), LAYOUT.checkpoint(ref.checkpoint_id)).files().keys()
+                needed |= load_snapshot(self.behind(), LAYOUT.checkpoint(ref.checkpoint_id)).files().keys()
             except CorruptState:
                 readable = False
         return needed, readable
@@ -455,16 +457,14 @@ class UnfencedStorageMachine(StorageMachine):
     atomic = False
 
 
-def quick(examples):
-    return settings(
-        max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+def quick(number):
+    return settings(max_examples=number, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 TestStorage = StorageMachine.TestCase
-TestStorage.settings = quick(80)
+TestStorage.settings = quick(examples(50))
 TestUnfencedStorage = UnfencedStorageMachine.TestCase
-TestUnfencedStorage.settings = quick(40)
+TestUnfencedStorage.settings = quick(examples(25))
 
 
 # ---- the machine has teeth: each of these mistakes is found --------------------------------------------------------

@@ -1,10 +1,10 @@
 """Workers that connect one after the other: nothing is sent to one that is not there yet. SPEC R9.4"""
 
-import pickle
 import re
 
 import pytest
 
+from headgate.api.durable import from_text
 from headgate.control.messages import AskForSplit
 from headgate.driver.epochs import Epochs
 from headgate.driver.splits import Splits
@@ -22,8 +22,8 @@ def all_dealt(run):
         return False
     snapshots = run.driver.service._snapshots
     states = snapshots.driver_states(snapshots.published(run.driver.completed[-1]))
-    ((_, unassigned, complete),) = map(pickle.loads, states.values())
-    return complete and not unassigned
+    (found,) = (from_text(bytes(state).decode()) for state in states.values())
+    return found.complete and not found.unassigned
 
 
 def run_until_dealt(seed):
@@ -79,7 +79,7 @@ class OwnedChunks(world.Chunks):
 
 class OwnedEnumerator(world._ChunkEnumerator):
     def owner(self, split, parallelism):
-        return None if parallelism == 1 else split[1] % parallelism
+        return None if parallelism == 1 else split.end % parallelism
 
 
 def owned_splits(env, run, records):
@@ -129,7 +129,7 @@ def tell_at_once(self, line):
     tell(self, line)
 
 
-tell = Epochs._tell
+tell = Epochs._notify
 
 
 def test_it_finds_that_commits_are_reported_early(monkeypatch):
@@ -141,5 +141,5 @@ def test_it_finds_that_commits_are_reported_early(monkeypatch):
         run.go()
 
     play(0)
-    monkeypatch.setattr(Epochs, "_tell", tell_at_once)
+    monkeypatch.setattr(Epochs, "_notify", tell_at_once)
     assert re.fullmatch(r"EpochCommitted was sent to .*, which has not connected yet.*", first_violation(play))

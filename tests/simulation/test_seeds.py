@@ -2,12 +2,13 @@
 
 import pytest
 
+from effort import examples
 from headgate.state.hashmap.increments import History
 from headgate.testing.simulation.run import play
 from headgate.worker.inputs import Inputs
 from headgate.worker.subtask import Subtask
 
-FIXED = range(60)
+FIXED = range(examples(40))
 WITHIN = 500
 
 

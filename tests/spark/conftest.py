@@ -1,4 +1,4 @@
-"""One Spark session for all tests that need a JVM; tests that need another kind of session start a program of their own."""
+"""One Spark session for all tests of a process; tests that need another kind of session start a program of their own."""
 
 import os
 from pathlib import Path
@@ -56,7 +56,7 @@ def workers(spark):
 
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory):
-    """One Kafka broker for all tests that need a real one; skipped where it cannot be had."""
+    """One Kafka broker for the tests of xdist_group("kafka"); they are skipped where it cannot be had."""
     try:
         broker = Broker(tmp_path_factory.mktemp("kafka"))
     except NoBroker as reason:

@@ -1,18 +1,22 @@
-"""What the Spark tests share: looking for processes, running programs, comparing outputs."""
+"""What the Spark tests share: looking for processes, running programs, a source that they end, comparing outputs."""
 
 import json
 import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import psutil
 
+from headgate.api.sources import DataGenSource
+from headgate.records.types import as_type
 from waiting import wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
-ORPHAN_SECONDS = 10.0
+ORPHAN_SECONDS = 60.0  # on any machine; it is a matter of a second or two on a quiet one
 
 
 def comm(process):
@@ -71,6 +75,31 @@ def run_program(name, *args, timeout=120, env=None):
     )
     assert done.returncode == 0, f"{name} failed\n--- out\n{done.stdout[-4000:]}\n--- err\n{done.stderr[-6000:]}"
     return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+class Paced(DataGenSource):
+    """A bounded source that gives its records slowly until the test calls `release`, and then as fast as it can.
+
+    So a job runs for as long as the test needs, and not longer, on a fast machine and on a slow one.
+    """
+
+    def __init__(self, directory, generate, number, type_info, rate=600):
+        super().__init__(generate, number, rate, as_type(type_info), vectorised=False)
+        self.mark = Path(directory, "released")
+
+    def reader(self, context, splits):
+        calls = count()
+
+        def clock():
+            """By a clock that is put forward all other records are due at once; the reader counts from the first call."""
+            return context.clock() + (10**9 if next(calls) and self.mark.exists() else 0)
+
+        return super().reader(replace(context, clock=clock), splits)
+
+
+def release(directory):
+    """Let the `Paced` sources with this directory end."""
+    Path(directory, "released").touch()
 
 
 def multiset(rows):

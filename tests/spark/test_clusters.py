@@ -12,7 +12,7 @@ import pyspark
 import pytest
 from spark_kit import ORPHAN_SECONDS, run_program, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400), pytest.mark.xdist_group("cluster")]  # one at a time
 
 COUNTS = {"BE": 20, "IS": 10, "NOT": 10, "OR": 10, "QUESTION": 10, "THAT": 10, "THE": 10, "TO": 20}
 
@@ -21,21 +21,12 @@ def check(found):
     assert found["counts"] == COUNTS
     assert found["executors"] == 2
     assert found["executors_used"] == 2
-    text, seconds = found["failure"]
-    assert seconds < 5
-    assert "an executor died" in text or "the worker of" in text
-    assert "org.apache" not in text.split("\n")[0].split("Spark")[0]
-    assert found["left_after_failure"] is not None
-    assert found["restart"] is not None
-    assert len(found["log"]) == 1
-    assert found["attempts_alive"] == ["1"]
-    assert found["cancelled"] == "CANCELED"
-    assert found["left_after_cancel"] is not None
-    assert found["left_after_stop"] is not None
+    assert found["gone_after_stop"]
 
 
 def test_local_cluster():
-    check(run_program("cluster.py", "local-cluster[2,4,2048]", timeout=350))
+    """Of its executors that are killed see the line kill-executor of `make test-long`."""
+    check(run_program("cluster.py", "local-cluster[2,4,2048]", "without", timeout=350))
 
 
 def free_port():
@@ -105,5 +96,14 @@ def test_standalone_with_workers_on_other_addresses(standalone):
         "spark.executor.cores=4",
         f"spark.pyspark.python={sys.executable}",
     ]
-    found = run_program("cluster.py", master, *options, timeout=350, env={"SPARK_LOCAL_IP": "127.0.0.1"})
+    found = run_program("cluster.py", master, "with-kills", *options, timeout=350, env={"SPARK_LOCAL_IP": "127.0.0.1"})
     check(found)
+    text = found["failure"]
+    assert "an executor died" in text or "the worker of" in text
+    assert "org.apache" not in text.split("\n")[0].split("Spark")[0]
+    assert found["gone_after_failure"]
+    assert found["restarted"]
+    assert len(found["log"]) == 1
+    assert found["attempts_alive"] == ["1"]
+    assert found["cancelled"] == "CANCELED"
+    assert found["gone_after_cancel"]

@@ -20,6 +20,8 @@ from headgate.records.types import as_type
 from kafka_broker import read_all
 from rig import restore_of, snapshot_of, subtask
 
+pytestmark = pytest.mark.xdist_group("kafka")  # one broker
+
 _names = count()
 
 
@@ -153,7 +155,7 @@ def plan_of(broker, topic, parallelism):
     env = StreamExecutionEnvironment.local()
     sink = KafkaSink(broker.address, topic, "text", transactional_id_prefix=topic)
     env.set_parallelism(parallelism).from_sequence(1, 32).sink_to(sink)
-    return env.job_plan()
+    return env._job_plan()
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
@@ -308,7 +310,7 @@ def test_a_login_that_is_refused(kafka_broker, topic):
         TransactionCommitter(sink.client, 2000, "login").commit([CommitRequest(Writer(topic).portion(b"a"), 1)])
     sink = KafkaSink(where, topic, "text", delivery="at-least-once", options=wrong)
     sink.check(as_type("string"))
-    writer = sink.writer(WriterContext("Sink", "0" * 32, "0" * 32, 0, 1, 0, None), [])
+    writer = sink.writer(WriterContext("Sink", "0" * 32, 0, 1, 128, 0, "0" * 32), [])
     with pytest.raises(ConfigError, match=refused):
         for_seconds(20, lambda: writer.write_batch(as_type("string").to_batch(["a"])))
     writer.close()

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 
+import pytest
 from confluent_kafka import Producer
 from spark_kit import wait_until
 
@@ -14,7 +15,9 @@ from headgate import KeyedProcessFunction, RestartStrategies, ValueStateDescript
 from headgate.connectors.kafka import KafkaSink, KafkaSource
 from kafka_broker import read_all
 
-COUNT, KEYS, PARTITIONS, SECONDS = 20_000, 10, 4, 10
+pytestmark = pytest.mark.xdist_group("kafka")  # one broker
+
+COUNT, KEYS, PARTITIONS, SECONDS = 10_000, 10, 4, 5
 
 
 class Number(KeyedProcessFunction):
@@ -45,7 +48,7 @@ def fill(address, topic, kills_done):
 
 
 def completed(job):
-    return job.checkpoints.stats.snapshot().counts.completed
+    return job.stats.snapshot().counts.completed
 
 
 def kill(job, victim):

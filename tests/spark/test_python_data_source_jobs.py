@@ -16,7 +16,7 @@ from pyspark_datasources import ArrowDataSource, FakeDataSource
 from spark_kit import wait_until
 
 from headgate import RestartStrategies
-from headgate.api.two_phase import FileSink
+from headgate.connectors.files import FileSink
 from headgate.connectors.spark.source import PythonDataSource
 from headgate.errors import HeadgateError
 
@@ -135,8 +135,8 @@ def meter(directory, kind):
 
 
 def end_soon(options):
-    """Let the numbers end two seconds from now; how many there are then."""
-    total, directory = int((time.time() + 2 - options["since"]) * RATE), options["directory"]
+    """Let the numbers end a second from now; how many there are then."""
+    total, directory = int((time.time() + 1 - options["since"]) * RATE), options["directory"]
     (directory / "next").write_text(str(total))
     (directory / "next").rename(directory / "total")
     return total
@@ -158,8 +158,8 @@ def committed(directory):
 
 def kill_after_a_checkpoint(job, victim):
     assert job.wait_running(60)
-    before = job.checkpoints.stats.snapshot().counts.completed
-    wait_until(lambda: job.checkpoints.stats.snapshot().counts.completed > before + 1, 30, "a checkpoint")
+    before = job.stats.snapshot().counts.completed
+    wait_until(lambda: job.stats.snapshot().counts.completed > before + 1, 30, "a checkpoint")
     os.kill(job.workers()[victim].pid, signal.SIGKILL)
     wait_until(lambda: job.restarts > 0, 30, "the restart")
 
@@ -167,7 +167,7 @@ def kill_after_a_checkpoint(job, victim):
 def run_with_a_kill(env, source, options):
     """Start the job, kill a worker while rows come, and let them end; the client, and how many there are."""
     checkpointed(env, options["directory"])
-    env.from_source(source, "meter").rebalance().add_sink(FileSink(f"{options['directory']}/out", "json"))
+    env.from_source(source, "meter").rebalance().sink_to(FileSink(f"{options['directory']}/out", "json"))
     client = env.execute_async("meter")
     kill_after_a_checkpoint(client.job, (0, 0))
     return client, end_soon(options)

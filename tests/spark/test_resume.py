@@ -9,16 +9,16 @@ from collections import Counter
 from pathlib import Path
 
 import psutil
-from spark_kit import PROGRAMS, wait_until
+from spark_kit import ORPHAN_SECONDS, PROGRAMS, wait_until
 
 COUNT, KEYS = 9_000, 10
 
 
-def headgate_run(directory, *options):
+def headgate_run(directory, log_name, options=(), arguments=()):
     command = [sys.executable, "-m", "headgate.cli.main", "run", *options, "-D", "headgate.spark.master=local[16]"]
     command += ["-D", f"execution.checkpointing.dir=file://{directory}/checkpoints"]
-    command += [str(PROGRAMS / "resumable.py"), str(directory)]
-    with Path(directory, f"run{len(options)}.log").open("wb") as log:
+    command += ["-D", "headgate.control.timeout=3 s", str(PROGRAMS / "resumable.py"), str(directory), *arguments]
+    with Path(directory, log_name).open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
 
@@ -33,22 +33,21 @@ def rows(directory):
 
 
 def test_a_killed_driver_is_followed_by_another(tmp_path):  # SPEC R9.2
-    first = headgate_run(tmp_path)
+    first = headgate_run(tmp_path, "first.log", arguments=["500"])
     try:
         wait_until(lambda: newest_checkpoint(tmp_path) >= 5 or first.poll() is not None, 90, "five checkpoints")
-        assert first.poll() is None, Path(tmp_path, "run0.log").read_text()[-3000:]
+        assert first.poll() is None, Path(tmp_path, "first.log").read_text()[-3000:]
         below = psutil.Process(first.pid).children(recursive=True)
         os.kill(first.pid, signal.SIGKILL)
         first.wait(10)
-        wait_until(
-            lambda: not any(p.is_running() and p.status() != "zombie" for p in below), 60, "all its processes gone"
-        )
+        alive = lambda: any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in below)  # noqa: E731
+        wait_until(lambda: not alive(), ORPHAN_SECONDS, "the end of its JVM and its workers")
     finally:
         if first.poll() is None:
             os.killpg(first.pid, signal.SIGKILL)
     assert len(rows(tmp_path)) < COUNT
-    second = headgate_run(tmp_path, "--resume")
-    assert second.wait(120) == 0, Path(tmp_path, "run1.log").read_text()[-3000:]
+    second = headgate_run(tmp_path, "second.log", options=["--resume"])
+    assert second.wait(120) == 0, Path(tmp_path, "second.log").read_text()[-3000:]
     found = rows(tmp_path)
     assert Counter(row["v"] for row in found) == Counter(range(COUNT))
     for key in range(KEYS):

@@ -5,30 +5,25 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from spark_kit import wait_until
-from test_checkpoints import KEYS, build, checkpointed, completed, written
-from test_checkpoints import assert_exactly_once as assert_all
+from spark_kit import release, wait_until
+from test_checkpoints import COUNT, KEYS, assert_exactly_once, build, checkpointed, completed, written
 
 from headgate import RestartStrategies
 from headgate.driver.job import JobStatus
 from headgate.errors import HeadgateError, IllegalState, NotEnoughSlots
 from headgate.job_client import SavepointFormat
-from headgate.storage.checkpoints import load
+from headgate.storage.checkpoints import load_snapshot
 from headgate.storage.remote import open_store
 
-COUNT = 20_000
-MANY = 100_000  # for jobs that are stopped: they must not end before
 FORMATS = [SavepointFormat.CANONICAL, SavepointFormat.NATIVE]
 
 
-def assert_exactly_once(directory, count=COUNT):
-    assert_all(directory, count)
-
-
-def started(env, tmp_path, name, count=COUNT):
-    build(env, tmp_path, count, rate=4000)
+def started(env, tmp_path, name):
+    """A job that runs until `release`; it has taken a checkpoint."""
+    build(env, tmp_path)
     client = env.execute_async(name)
     assert client.job.wait_running(60)
+    wait_until(lambda: completed(client.job) > 0, 30, "a checkpoint")
     return client
 
 
@@ -38,49 +33,50 @@ def from_savepoint(make_env, parallelism, path, options=None):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_stop_with_a_savepoint_and_go_on_with_another_parallelism(make_env, workers, tmp_path, format):  # SPEC R8.3
-    client = started(checkpointed(make_env(2), tmp_path), tmp_path, f"stop {format}", MANY)
-    wait_until(lambda: completed(client.job) > 1, 30, "a checkpoint")
+    client = started(checkpointed(make_env(2), tmp_path), tmp_path, f"stop {format}")
     path = client.stop_with_savepoint(savepoint_directory=f"file://{tmp_path}/savepoints", format=format)
     assert client.wait(30) is not None
     assert client.get_job_status() is JobStatus.FINISHED
     before = len(written(tmp_path))
-    assert 0 < before < MANY  # what was prepared is committed
+    assert 0 < before < COUNT  # what was prepared is committed
     moved = tmp_path / "elsewhere"
     shutil.move(path.removeprefix("file://"), moved)  # self-contained: it may be moved
     env = checkpointed(from_savepoint(make_env, 3, moved), tmp_path)
-    build(env, tmp_path, MANY, rate=None)
+    release(tmp_path)
+    build(env, tmp_path)
     env.execute_async("goes on").wait(120)
-    assert_exactly_once(tmp_path, MANY)
+    assert_exactly_once(tmp_path)
     assert (moved / "_metadata").exists()  # it is the user's: nobody deletes it
 
 
 @pytest.mark.parametrize(("old", "new"), [("hashmap", "rocksdb"), ("rocksdb", "hashmap")])
 def test_another_backend_goes_on_from_a_canonical_savepoint(make_env, workers, tmp_path, old, new):  # SPEC R8.2
     env = checkpointed(make_env(2, {"state.backend.type": old}), tmp_path)
-    client = started(env, tmp_path, f"{old} to {new}", MANY)
+    client = started(env, tmp_path, f"{old} to {new}")
     path = client.stop_with_savepoint(savepoint_directory=f"file://{tmp_path}/savepoints")
     client.wait(30)
     env = checkpointed(from_savepoint(make_env, 2, path, {"state.backend.type": new}), tmp_path)
-    build(env, tmp_path, MANY, rate=None)
+    release(tmp_path)
+    build(env, tmp_path)
     env.execute_async("goes on").wait(120)
-    assert_exactly_once(tmp_path, MANY)
+    assert_exactly_once(tmp_path)
 
 
 def test_a_native_savepoint_keeps_its_backend(make_env, workers, tmp_path):  # SPEC R8.2
-    client = started(checkpointed(make_env(2), tmp_path), tmp_path, "native", MANY)
+    client = started(checkpointed(make_env(2), tmp_path), tmp_path, "native")
     path = client.stop_with_savepoint(
         savepoint_directory=f"file://{tmp_path}/savepoints", format=SavepointFormat.NATIVE
     )
     client.wait(30)
     env = checkpointed(from_savepoint(make_env, 2, path, {"state.backend.type": "rocksdb"}), tmp_path)
     env.set_restart_strategy(RestartStrategies.no_restart())
-    build(env, tmp_path, COUNT)
+    build(env, tmp_path)
     with pytest.raises(HeadgateError, match=r"holds hashmap state, the job runs rocksdb.*canonical savepoint"):
         env.execute_async("goes on").wait(60)
 
 
 def test_drained(make_env, workers, tmp_path):  # SPEC R8.3
-    client = started(checkpointed(make_env(2), tmp_path), tmp_path, "drain", MANY)
+    client = started(checkpointed(make_env(2), tmp_path), tmp_path, "drain")
     path = client.stop_with_savepoint(True, f"file://{tmp_path}/savepoints")
     client.wait(30)
     assert client.get_job_status() is JobStatus.FINISHED
@@ -94,9 +90,10 @@ def test_drained(make_env, workers, tmp_path):  # SPEC R8.3
 def test_a_plain_savepoint_changes_nothing(spark, make_env, workers, tmp_path):  # SPEC R8.1
     client = started(checkpointed(make_env(2), tmp_path), tmp_path, "plain")
     path = client.trigger_savepoint(f"file://{tmp_path}/savepoints")
+    release(tmp_path)
     client.wait(60)
     assert_exactly_once(tmp_path)
-    manifest = load(open_store(), path).manifest
+    manifest = load_snapshot(open_store(), path).manifest
     assert manifest.type.is_savepoint
     tables = sorted(
         str(p.relative_to(path.removeprefix("file://"))) for p in Path(path.removeprefix("file://")).rglob("*.parquet")
@@ -117,6 +114,7 @@ def test_without_a_directory_it_is_refused(make_env, workers, tmp_path):  # SPEC
         client.trigger_savepoint()
     with pytest.raises(HeadgateError, match=r"execution\.checkpointing\.savepoint-dir"):
         client.stop_with_savepoint()
+    release(tmp_path)
     client.wait(60)  # the job went on
     assert_exactly_once(tmp_path)
 
@@ -133,6 +131,7 @@ def test_rescaled_in_place(make_env, workers, tmp_path, mode):
     for parallelism in (4, 1):
         client.rescale(parallelism)
         assert job.plan.graph.vertices[1].parallelism == parallelism
+    release(tmp_path)
     client.wait(120)
     assert job.restarts == 0  # it is no failure
     assert_exactly_once(tmp_path)
@@ -146,5 +145,6 @@ def test_a_rescale_that_has_no_slots_is_refused_while_the_job_runs_on(make_env, 
     with pytest.raises((IllegalState, HeadgateError)):
         client.rescale(0)
     assert client.job.workers() == workers_before
+    release(tmp_path)
     client.wait(60)
     assert_exactly_once(tmp_path)

@@ -98,7 +98,7 @@ def test_slots_that_another_job_holds(make_env, workers):
     with pytest.raises(NotEnoughSlots, match=r"but Spark has 28 free \(36 are used by other jobs of the session\)"):
         second.wait(60)
     third = wide_job(make_env)  # waits for its slots until the first job is gone
-    time.sleep(2)
+    assert not third.job.wait_running(1)
     assert third.get_job_status() is JobStatus.CREATED
     first.cancel()
     assert third.job.wait_running(60)
@@ -161,9 +161,7 @@ def test_a_session_of_the_users_own():
     assert [[x for _, x in rows] for rows in found["results"]] == [list(range(1, 11))] * 2
     assert found["silent"] == "here"
     assert found["cancelled"] == "CANCELED"
-    message, seconds = found["stopped"]
-    assert "the Spark session was stopped while the job ran" in message
-    assert seconds < 10
+    assert "the Spark session was stopped while the job ran" in found["stopped"]
     assert found["left"] == []
 
 
@@ -179,38 +177,27 @@ def test_run_finds_modules_beside_the_program_and_is_quiet(tmp_path):
     assert noise == []
 
 
-def idle_driver(how):
-    process = subprocess.Popen(
-        [sys.executable, PROGRAMS / "idle_driver.py", how], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    pids = json.loads(process.stdout.readline())
-    family = psutil.Process(process.pid).children(recursive=True)
-    assert {p.pid for p in family} >= set(pids)
-    return process, pids, family
-
-
 def alive(processes):
     return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_workers_die_with_their_driver():
-    process, pids, family = idle_driver("wait")
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    wait_until(lambda: not alive(p for p in family if p.pid in pids), 3 + 2, "the end of the workers")
-    wait_until(lambda: not alive(family), ORPHAN_SECONDS, "the end of all processes")
-
-
-def test_nothing_is_left_when_the_program_ends_below_a_running_job():
-    process, _, family = idle_driver("leave")
-    assert process.wait(timeout=20) == 0
-    wait_until(lambda: not alive(family), ORPHAN_SECONDS, "the end of all processes")
-
-
-def test_interrupting_the_driver_cancels_the_job():
-    process, pids, family = idle_driver("wait")
+def test_a_driver_that_is_interrupted_and_one_that_ends_leave_nothing_behind():
+    """Of a driver that is killed see test_resume.py."""
+    process = subprocess.Popen(
+        [sys.executable, PROGRAMS / "idle_driver.py"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    cancelled = [psutil.Process(pid) for pid in json.loads(process.stdout.readline())]
     os.kill(process.pid, signal.SIGINT)
     assert process.stdout.readline() == "CANCELED\n"
-    wait_until(lambda: not alive(p for p in family if p.pid in pids), 5, "the end of the workers")
-    process.wait(timeout=20)
-    wait_until(lambda: not alive(family), ORPHAN_SECONDS, "the end of all processes")
+    wait_until(lambda: not alive(cancelled), ORPHAN_SECONDS, "the end of the workers")
+    left = [
+        psutil.Process(pid) for pid in json.loads(process.stdout.readline())
+    ]  # of a second job, below which the program ends
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.stdin.close()
+    assert process.wait(timeout=60) == 0
+    wait_until(lambda: not alive([*left, *family]), ORPHAN_SECONDS, "the end of all processes")

@@ -9,12 +9,14 @@ from typer.testing import CliRunner
 
 from headgate import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from headgate.api.checkpoint_config import ExternalizedCheckpointRetention
-from headgate.api.two_phase import FileSink
 from headgate.cli.main import app
+from headgate.connectors.files import FileSink
 from headgate.errors import InvalidArgument
 from headgate.job_client import SavepointFormat
 from headgate.savepoints.reader import StateSnapshotReader
 from headgate.savepoints.writer import SavepointWriter
+
+pytestmark = pytest.mark.xdist_group("state frames")  # one job of each backend
 
 COUNT = 6000
 
@@ -24,7 +26,7 @@ def build(env, directory, count=COUNT, rate=None):
     numbered = (
         source.uid("source").key_by("k").process(Number(), output_type="k bigint, v bigint, n bigint").uid("number")
     )
-    numbered.rebalance().add_sink(FileSink(f"{directory}/out", "json")).uid("sink")
+    numbered.rebalance().sink_to(FileSink(f"{directory}/out", "json")).uid("sink")
 
 
 @pytest.fixture(scope="module")
@@ -179,5 +181,14 @@ def test_a_savepoint_is_repaired(spark, make_env, workers, snapshots, tmp_path):
 def test_no_savepoint_no_repair(snapshots):
     from headgate.errors import IllegalState
 
-    with pytest.raises(IllegalState, match="is no canonical savepoint"):
+    with pytest.raises(IllegalState, match="is not a canonical savepoint"):
         SavepointWriter.from_existing(snapshots["hashmap", "native"])
+
+
+def test_an_operator_is_left_out(snapshots, tmp_path):
+    path = snapshots["hashmap", "canonical"]
+    before = {operator.uid for operator in StateSnapshotReader.open(path).manifest.operators}
+    made = SavepointWriter.from_existing(path).without_operator("number").write(f"file://{tmp_path}/smaller")
+    reader = StateSnapshotReader.open(made)
+    assert {operator.uid for operator in reader.manifest.operators} == before - {"number"}
+    reader.verify()

@@ -78,12 +78,12 @@ def test_execute_refuses_unknown_options_and_warns_of_those_without_effect(caplo
 def test_unaligned_checkpoints_behind_a_custom_partitioner_must_be_forced():  # SPEC R6.4
     env = local().enable_checkpointing(1000)
     env.from_collection([1]).partition_custom(lambda key, n: key % n, lambda n: n).map(str).name("reader").print()
-    env.job_plan()
+    env._job_plan()
     env.get_checkpoint_config().enable_unaligned_checkpoints()
     with pytest.raises(ConfigError, match=r"partition_custom\(\) before 'reader.*unaligned\.forced=true"):
-        env.job_plan()
+        env._job_plan()
     env.get_configuration().set("execution.checkpointing.unaligned.forced", True)
-    env.job_plan()
+    env._job_plan()
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ def test_a_stream_that_must_not_be_parallel():
     env = local().set_parallelism(4)
     stream = env.from_sequence(1, 2).map(str).force_non_parallel()
     stream.print()
-    assert [v.parallelism for v in env.job_plan().graph.vertices] == [4, 1, 4]
+    assert [v.parallelism for v in env._job_plan().graph.vertices] == [4, 1, 4]
     stream.set_parallelism(2)
     with pytest.raises(HeadgateError, match="always runs with parallelism 1"):
-        env.job_plan()
+        env._job_plan()
 
 
 def test_a_limited_collect():

@@ -93,7 +93,7 @@ def records(stream):
 
 def plan(stream):
     stream.print()
-    stream.executor.job_plan()
+    stream._executor._job_plan()
 
 
 def union_of_two_types():

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
+from headgate.api.durable import durable
 from headgate.api.functions import OutputTag
 from headgate.errors import InvalidArgument
 from headgate.records.batch import Batch
@@ -27,6 +29,7 @@ __all__ = [
     "CollectionSource",
     "DataGenSource",
     "DynamicSource",
+    "NumberRange",
     "ReaderContext",
     "SequenceSource",
     "Source",
@@ -223,55 +226,60 @@ class _CollectionReader(SourceReader[int]):
         return [self._position] if self._mine else []
 
 
-Range = tuple[int, int]
+@durable("number-range-1")
+class NumberRange(msgspec.Struct, frozen=True):
+    """The integers from `start` to below `end`."""
+
+    start: int
+    end: int
 
 
-class SequenceSource(Source[Range]):
+class SequenceSource(Source[NumberRange]):
     """The integers start .. end (both included); a split is a range (next, end) of them."""
 
     def __init__(self, start: int, end: int, type: TypeInformation) -> None:
         self.start, self.end, self.type = start, end, type
 
-    def splits(self, parallelism: int) -> list[Range]:
+    def splits(self, parallelism: int) -> list[NumberRange]:
         """Ranges of equal length."""
         total, count = max(0, self.end - self.start + 1), split_count(parallelism)
         cuts = [self.start + total * i // count for i in range(count + 1)]
-        return list(pairwise(cuts))
+        return [NumberRange(*cut) for cut in pairwise(cuts)]
 
-    def reader(self, context: ReaderContext, splits: list[Range]) -> SourceReader[Range]:
+    def reader(self, context: ReaderContext, splits: list[NumberRange]) -> SourceReader[NumberRange]:
         """The reader of some ranges, one after the other."""
         return _SequenceReader(splits, self.type)
 
 
-class _SequenceReader(SourceReader[Range]):
-    def __init__(self, splits: list[Range], type: TypeInformation) -> None:
-        self._left = [split for split in splits if split[0] < split[1]]
+class _SequenceReader(SourceReader[NumberRange]):
+    def __init__(self, splits: list[NumberRange], type: TypeInformation) -> None:
+        self._left = [split for split in splits if split.start < split.end]
         self._type = type
         self.finished = not self._left
 
     def poll(self, max_records: int) -> Batch | None:
         numbers = []
         while self._left and max_records > 0:
-            start, end = self._left[0]
+            start, end = self._left[0].start, self._left[0].end
             stop = min(end, start + max_records)
             numbers.append(np.arange(start, stop, dtype=np.int64))
             max_records -= stop - start
             if stop == end:
                 self._left.pop(0)
             else:
-                self._left[0] = (stop, end)
+                self._left[0] = NumberRange(stop, end)
         self.finished = not self._left
         if not numbers:
             return None
         column = pa.array(numbers[0] if len(numbers) == 1 else np.concatenate(numbers))
         return Batch.of_arrow(pa.RecordBatch.from_arrays([column], schema=self._type.schema), self._type)
 
-    def snapshot(self) -> list[Range]:
+    def snapshot(self) -> list[NumberRange]:
         return list(self._left)
 
 
-@dataclass(frozen=True, slots=True)
-class Stride:
+@durable("stride-1")
+class Stride(msgspec.Struct, frozen=True):
     """The numbers first, first + step, first + 2 step, ...; `done` of them were given."""
 
     first: int

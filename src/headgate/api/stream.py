@@ -25,11 +25,11 @@ _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 class Executor(Protocol):
     """What runs a program: the environment."""
 
-    def collect(self, stream: DataStream, job_name: str | None) -> Records:
+    def _collect(self, stream: DataStream, job_name: str | None) -> Records:
         """Run the program and give this stream's records."""
         ...
 
-    def foreach_epoch(self, stream: DataStream, function: Callable[[Any, int], object]) -> DataStreamSink:
+    def _foreach_epoch(self, stream: DataStream, function: Callable[[Any, int], object]) -> DataStreamSink:
         """Give each completed checkpoint's records to a function."""
         ...
 
@@ -46,7 +46,7 @@ class Records(Protocol):
 
 def call_site() -> str:
     """file:line of the user's call that led here."""
-    frame = sys._getframe(1)  # noqa: SLF001 - the cheapest way to the caller's line
+    frame = sys._getframe(1)  # the cheapest way to the caller's line
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         if frame.f_back is None:
             break
@@ -139,9 +139,9 @@ class DataStream(_Named):
         node: Node | None = None,
     ) -> None:
         super().__init__(node)
-        self.pipeline = pipeline
-        self.executor = executor
-        self.inlets = list(inlets)
+        self._pipeline = pipeline
+        self._executor = executor
+        self._inlets = list(inlets)
         self._type = type
 
     def get_type(self) -> TypeInformation:
@@ -154,7 +154,7 @@ class DataStream(_Named):
 
     def get_execution_environment(self) -> Executor:
         """The environment of the program."""
-        return self.executor
+        return self._executor
 
     def force_non_parallel(self) -> Self:
         """Run the operator in one subtask, and let nobody change that."""
@@ -202,7 +202,7 @@ class DataStream(_Named):
     def key_by(self, key_selector: Any, key_type: object = None) -> KeyedStream:
         """Group by a key: a field name (or several), a callable, or a KeySelector."""
         key = key_spec(self._type, key_selector, key_type)
-        return KeyedStream(self.pipeline, self.executor, self._spread(Partitioning("hash", key)), self._type, key)
+        return KeyedStream(self._pipeline, self._executor, self._spread(Partitioning("hash", key)), self._type, key)
 
     def rebalance(self) -> DataStream:
         """Spread records evenly, round robin, over all subtasks of the next operator."""
@@ -245,12 +245,12 @@ class DataStream(_Named):
                 raise GraphError(
                     f"union() at {call_site()} of streams with different types: {self._type} and {stream.get_type()}"
                 )
-        inlets = [inlet for stream in (self, *streams) for inlet in stream.inlets]
-        return DataStream(self.pipeline, self.executor, inlets, self._type)
+        inlets = [inlet for stream in (self, *streams) for inlet in stream._inlets]
+        return DataStream(self._pipeline, self._executor, inlets, self._type)
 
     def connect(self, other: DataStream | BroadcastStream) -> ConnectedStreams:
         """Two streams into one operator that tells them apart."""
-        _check_one_program(self, other.stream if isinstance(other, BroadcastStream) else other, "connect()")
+        _check_one_program(self, other._stream if isinstance(other, BroadcastStream) else other, "connect()")
         return ConnectedStreams(self, other)
 
     def get_side_output(self, output_tag: OutputTag) -> DataStream:
@@ -268,12 +268,14 @@ class DataStream(_Named):
                 f"get_side_output({output_tag.name!r}): {node.where} has no side outputs; process(...) does, "
                 "and a source that was given this tag, for corrupt records"
             )
-        return DataStream(self.pipeline, self.executor, [NodeInput(node.id, output_tag, None, 0)], output_tag.type)
+        return DataStream(self._pipeline, self._executor, [NodeInput(node.id, output_tag, None, 0)], output_tag.type)
 
     # --- sinks ------------------------------------------------------------------------------------------------------
 
     def add_sink(self, sink: Any) -> DataStreamSink:
-        """Hand every record to a SinkFunction."""
+        """Pass every record to a SinkFunction; a `Sink` (a TwoPhaseCommitSinkFunction is one) is the same as in `sink_to`."""
+        if isinstance(sink, Sink):
+            return self.sink_to(sink)
         callable_of(sink, "invoke", "add_sink()")
         return DataStreamSink(self._add("Sink", OperatorSpec("sink", sink), PICKLED))
 
@@ -294,7 +296,7 @@ class DataStream(_Named):
 
         >>> stream.foreach_epoch(lambda df, n: df.write.mode("append").saveAsTable("orders"))  # doctest: +SKIP
         """
-        return self.executor.foreach_epoch(self, function)
+        return self._executor._foreach_epoch(self, function)
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
         """Print every record on the driver, with `n>` in front when there is more than one subtask."""
@@ -306,30 +308,30 @@ class DataStream(_Named):
 
         The iterator is a context manager: leaving it cancels a job that still runs.
         """
-        records = self.executor.collect(self, job_execution_name)
+        records = self._executor._collect(self, job_execution_name)
         if limit is None:
             return records
         with records:
             return list(islice(records, limit))
 
-    def collect_into(self, channel: str) -> DataStreamSink:
+    def _collect_into(self, channel: str) -> DataStreamSink:
         """Send the records to the driver under a name; `execute_and_collect` and the test kit read them there."""
         return DataStreamSink(self._add("Collect", OperatorSpec("collect", None, {"channel": channel}), PICKLED))
 
     # --- building ---------------------------------------------------------------------------------------------------
 
     def _add(self, name: str, operator: OperatorSpec, output_type: object) -> Node:
-        return self.pipeline.add(name, operator, self.inlets, as_type(output_type), call_site())
+        return self._pipeline.add(name, operator, self._inlets, as_type(output_type), call_site())
 
     def _then(self, name: str, operator: OperatorSpec, output_type: object) -> DataStream:
         node = self._add(name, operator, output_type)
-        return DataStream(self.pipeline, self.executor, [NodeInput(node.id, None, None, 0)], node.type, node)
+        return DataStream(self._pipeline, self._executor, [NodeInput(node.id, None, None, 0)], node.type, node)
 
     def _spread(self, partitioning: Partitioning) -> list[NodeInput]:
-        return [NodeInput(i.node, i.tag, partitioning, i.input) for i in self.inlets]
+        return [NodeInput(i.node, i.tag, partitioning, i.input) for i in self._inlets]
 
     def _partitioned(self, partitioning: Partitioning) -> DataStream:
-        return DataStream(self.pipeline, self.executor, self._spread(partitioning), self._type)
+        return DataStream(self._pipeline, self._executor, self._spread(partitioning), self._type)
 
 
 class KeyedStream(DataStream):
@@ -339,32 +341,32 @@ class KeyedStream(DataStream):
         self, pipeline: Pipeline, executor: Executor, inlets: Sequence[NodeInput], type: TypeInformation, key: KeySpec
     ) -> None:
         super().__init__(pipeline, executor, inlets, type)
-        self.key = key
+        self._key = key
 
     def process(self, func: Any, output_type: object = None) -> DataStream:
         """The general keyed function: a KeyedProcessFunction."""
         callable_of(func, "process_element", "process()")
-        return self._then("Keyed Process", OperatorSpec("keyed_process", func, keys=(self.key,)), output_type)
+        return self._then("Keyed Process", OperatorSpec("keyed_process", func, keys=(self._key,)), output_type)
 
     def map(self, func: Any, output_type: object = None) -> DataStream:
         """A map with access to keyed state."""
         callable_of(func, "map", "map()")
-        return self._then("Map", OperatorSpec("map", func, keys=(self.key,)), output_type)
+        return self._then("Map", OperatorSpec("map", func, keys=(self._key,)), output_type)
 
     def flat_map(self, func: Any, output_type: object = None) -> DataStream:
         """A flat map with access to keyed state."""
         callable_of(func, "flat_map", "flat_map()")
-        return self._then("Flat Map", OperatorSpec("flat_map", func, keys=(self.key,)), output_type)
+        return self._then("Flat Map", OperatorSpec("flat_map", func, keys=(self._key,)), output_type)
 
     def filter(self, func: Any) -> DataStream:
         """A filter with access to keyed state."""
         callable_of(func, "filter", "filter()")
-        return self._then("Filter", OperatorSpec("filter", func, keys=(self.key,)), self._type)
+        return self._then("Filter", OperatorSpec("filter", func, keys=(self._key,)), self._type)
 
     def reduce(self, func: Any) -> DataStream:
         """The running combination of all records of a key: one result for each record."""
         callable_of(func, "reduce", "reduce()")
-        return self._then("Reduce", OperatorSpec("reduce", func, keys=(self.key,)), self._type)
+        return self._then("Reduce", OperatorSpec("reduce", func, keys=(self._key,)), self._type)
 
     def sum(self, position_to_sum: int | str = 0, emit: str = "record") -> DataStream:
         """The running sum of a field for each key; the other fields are those of the key's first record."""
@@ -381,13 +383,13 @@ class KeyedStream(DataStream):
     def count(self, emit: str = "record") -> DataStream:
         """The running number of records of each key, as (key, count)."""
         _check_emit(emit)
-        operator = OperatorSpec("aggregate", None, {"how": "count", "position": None, "emit": emit}, (self.key,))
-        return self._then("Count", operator, _count_type(self.key))
+        operator = OperatorSpec("aggregate", None, {"how": "count", "position": None, "emit": emit}, (self._key,))
+        return self._then("Count", operator, _count_type(self._key))
 
     def _aggregate(self, how: str, position: int | str, emit: str) -> DataStream:
         _check_emit(emit)
         index = _field_index(self._type, position, f"{how}()")
-        operator = OperatorSpec("aggregate", None, {"how": how, "position": index, "emit": emit}, (self.key,))
+        operator = OperatorSpec("aggregate", None, {"how": how, "position": index, "emit": emit}, (self._key,))
         return self._then(how.capitalize(), operator, self._type)
 
 
@@ -395,8 +397,8 @@ class BroadcastStream:
     """A stream whose records reach every subtask, with the descriptors of the state they change."""
 
     def __init__(self, stream: DataStream, descriptors: Sequence[Any]) -> None:
-        self.stream = stream
-        self.descriptors = tuple(descriptors)
+        self._stream = stream
+        self._descriptors = tuple(descriptors)
 
 
 class ConnectedStreams:
@@ -404,8 +406,8 @@ class ConnectedStreams:
 
     def __init__(self, first: DataStream, second: DataStream | BroadcastStream) -> None:
         self._first = first
-        self._second = second.stream if isinstance(second, BroadcastStream) else second
-        self._descriptors = second.descriptors if isinstance(second, BroadcastStream) else ()
+        self._second = second._stream if isinstance(second, BroadcastStream) else second
+        self._descriptors = second._descriptors if isinstance(second, BroadcastStream) else ()
 
     def key_by(self, key_selector1: Any, key_selector2: Any, key_type: object = None) -> ConnectedStreams:
         """Group both streams by key; equal keys meet in one subtask and share state."""
@@ -435,7 +437,7 @@ class ConnectedStreams:
         return self._then("Co-Process", kind, func, ("process_element1", "process_element2"), output_type)
 
     def _keys(self) -> tuple[KeySpec | None, KeySpec | None]:
-        first, second = (s.key if isinstance(s, KeyedStream) else None for s in (self._first, self._second))
+        first, second = (s._key if isinstance(s, KeyedStream) else None for s in (self._first, self._second))
         if (first is None) != (second is None) and not self._descriptors:
             raise GraphError(f"connect() at {call_site()}: key both streams or neither")
         if first is not None and second is not None:
@@ -453,15 +455,15 @@ class ConnectedStreams:
         inlets = [
             NodeInput(i.node, i.tag, i.partitioning, side)
             for side, s in enumerate((self._first, self._second))
-            for i in s.inlets
+            for i in s._inlets
         ]
         stream = self._first
-        node = stream.pipeline.add(name, operator, inlets, as_type(output_type), call_site())
-        return DataStream(stream.pipeline, stream.executor, [NodeInput(node.id, None, None, 0)], node.type, node)
+        node = stream._pipeline.add(name, operator, inlets, as_type(output_type), call_site())
+        return DataStream(stream._pipeline, stream._executor, [NodeInput(node.id, None, None, 0)], node.type, node)
 
 
 def _check_one_program(first: DataStream, second: DataStream, call: str) -> None:
-    if first.pipeline is not second.pipeline:
+    if first._pipeline is not second._pipeline:
         raise GraphError(
             f"{call} at {call_site()} of streams of two environments: build one program with one environment"
         )

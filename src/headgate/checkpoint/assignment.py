@@ -22,13 +22,12 @@ from headgate.errors import IllegalState, InvalidArgument
 from headgate.records.key_groups import KeyGroupRange, default_max_parallelism, key_group_range, owner
 
 __all__ = [
-    "OUTPUT_MAPPING",
     "EdgeMapping",
+    "ElementRange",
     "FinishedState",
     "InflightPart",
     "KeyedPart",
     "Mode",
-    "Part",
     "Predecessor",
     "SavedOperator",
     "Shapes",
@@ -37,6 +36,7 @@ __all__ = [
     "assign_keyed",
     "check_finished_graph",
     "check_inflight_chain",
+    "check_max_parallelism",
     "edge_mapping",
     "finished_state",
     "old_subtasks",
@@ -79,15 +79,15 @@ Shapes: TypeAlias = Mapping[str, StateShape]
 """The operator states of one old subtask by name."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class ElementRange(msgspec.Struct, frozen=True):
     """Elements `start` to `stop` (exclusive) of a state, in the snapshot that the old subtask `subtask` left.
 
     `carried`: whether the new subtask must write these elements into its next snapshot when the program does not touch
     the state. Of a union state each element is carried by one subtask only: if each wrote all it was given, a state
     that no function asks for any more would grow by the parallelism with every restore.
 
-    >>> Part("offsets", subtask=0, start=2, stop=5)
-    Part(name='offsets', subtask=0, start=2, stop=5, carried=True)
+    >>> ElementRange("offsets", subtask=0, start=2, stop=5)
+    ElementRange(name='offsets', subtask=0, start=2, stop=5, carried=True)
     """
 
     name: str
@@ -97,7 +97,7 @@ class Part(msgspec.Struct, frozen=True):
     carried: bool = True
 
 
-def redistribute(old: Sequence[Shapes | None], parallelism: int) -> list[list[Part]]:
+def redistribute(old: Sequence[Shapes | None], parallelism: int) -> list[list[ElementRange]]:
     """The parts of operator state that each new subtask restores (SPEC R4.2-R4.4); one entry per new subtask.
 
     `old` has one entry per old subtask, None where it reported nothing (it had finished, or has no state). The parts
@@ -112,7 +112,7 @@ def redistribute(old: Sequence[Shapes | None], parallelism: int) -> list[list[Pa
     """
     _check_parallelism(len(old), parallelism)
     reporters = _reporters(old)
-    result: list[list[Part]] = [[] for _ in range(parallelism)]
+    result: list[list[ElementRange]] = [[] for _ in range(parallelism)]
     first = 0
     for name in sorted(reporters):
         mode, counts = reporters[name]
@@ -122,7 +122,7 @@ def redistribute(old: Sequence[Shapes | None], parallelism: int) -> list[list[Pa
             _broadcast(name, counts, result)
         elif len(old) == parallelism:
             for subtask, elements in counts.items():
-                result[subtask].append(Part(name, subtask, 0, elements))
+                result[subtask].append(ElementRange(name, subtask, 0, elements))
         else:
             first = _split(name, counts, first, result)
     return result
@@ -144,7 +144,7 @@ def _reporters(old: Sequence[Shapes | None]) -> dict[str, tuple[Mode, dict[int, 
     return found
 
 
-def _split(name: str, counts: Mapping[int, int], first: int, result: list[list[Part]]) -> int:
+def _split(name: str, counts: Mapping[int, int], first: int, result: list[list[ElementRange]]) -> int:
     """Deal the elements out in contiguous runs, beginning at subtask `first`; returns where the next name begins."""
     base, extra = divmod(sum(counts.values()), len(result))
     runs = iter(counts.items())
@@ -157,27 +157,27 @@ def _split(name: str, counts: Mapping[int, int], first: int, result: list[list[P
                 source, left = next(runs)
                 at = 0
             taken = min(wanted, left)
-            result[target].append(Part(name, source, at, at + taken))
+            result[target].append(ElementRange(name, source, at, at + taken))
             at, left, wanted = at + taken, left - taken, wanted - taken
     # The first subtask without an extra element begins the next name, so the totals over all names stay even too.
     return (first + extra) % len(result)
 
 
-def _union(name: str, counts: Mapping[int, int], old_parallelism: int, result: list[list[Part]]) -> None:
+def _union(name: str, counts: Mapping[int, int], old_parallelism: int, result: list[list[ElementRange]]) -> None:
     for target, parts in enumerate(result):
         for source, elements in counts.items():
             # Monotone in `source`: elements that are carried on keep their order in the next union.
             carried = source * len(result) // old_parallelism == target
-            parts.append(Part(name, source, 0, elements, carried))
+            parts.append(ElementRange(name, source, 0, elements, carried))
 
 
-def _broadcast(name: str, counts: Mapping[int, int], result: list[list[Part]]) -> None:
+def _broadcast(name: str, counts: Mapping[int, int], result: list[list[ElementRange]]) -> None:
     copies = list(counts)
     for target, parts in enumerate(result):
         # If every old subtask reported and the parallelism is unchanged, this is the subtask's own copy. If only some
         # reported (the others had finished), nobody keeps its own: the rule is the same for all (SPEC R4.4).
         source = copies[target % len(copies)]
-        parts.append(Part(name, source, 0, counts[source]))
+        parts.append(ElementRange(name, source, 0, counts[source]))
 
 
 def _check_parallelism(old: int, new: int) -> None:
@@ -242,6 +242,15 @@ class SavedOperator(msgspec.Struct, frozen=True):
     keyed: bool
 
 
+def check_max_parallelism(where: str, stored: int, configured: int) -> None:
+    """Raise IllegalState if state was stored with another number of key groups than the job has (SPEC R3.3)."""
+    if stored != configured:
+        raise IllegalState(
+            f"{where}: max parallelism mismatch: the state was stored with {stored}, the program sets {configured}; the "
+            f"number of key groups is fixed for the life of the state, so set {stored} or leave it unset"
+        )
+
+
 def restored_max_parallelism(
     vertex: str, saved: Sequence[SavedOperator], parallelism: int, configured: int | None
 ) -> int:
@@ -269,11 +278,9 @@ def restored_max_parallelism(
                 f"{operator.max_parallelism}, which is lower than the parallelism {parallelism} it is restored with; "
                 f"lower the parallelism to {operator.max_parallelism} or less"
             )
-        if configured is not None and operator.max_parallelism != configured:
-            raise IllegalState(
-                f"vertex '{vertex}': max parallelism mismatch: the state of '{operator.name}' was stored with "
-                f"{operator.max_parallelism}, the program sets {configured}; the number of key groups is fixed for the "
-                f"life of the state, so set {operator.max_parallelism} or leave it unset"
+        if configured is not None:
+            check_max_parallelism(
+                f"vertex '{vertex}', operator '{operator.name}'", operator.max_parallelism, configured
             )
     if configured is not None:
         return configured
@@ -380,9 +387,6 @@ class EdgeMapping(Enum):
     FULL = "full"  # all go to every subtask
     UNSUPPORTED = "unsupported"
 
-
-OUTPUT_MAPPING = EdgeMapping.ROUND_ROBIN
-"""For the output side any mapping will do that uses every old subtask once."""
 
 _BY_PARTITIONING = {
     "hash": EdgeMapping.RANGE,

@@ -1,27 +1,25 @@
-"""The checkpoint coordinator: decides when checkpoints start, when they are complete and what becomes of them.
+"""The checkpoint coordinator: decides when checkpoints start, when they are complete and when their files are deleted.
 
-A state machine without clock, thread, file or network (SPEC R5). It is told what happened and when; it answers with
-instructions for the shell around it, which carries them out in order and reports what came of them:
+It is a state machine without clock, thread, file or network (SPEC R5); `driver/checkpoints.py` runs it on the job's
+thread of the driver. Events go in, instructions come out; the shell carries them out in order and reports the results:
 
-    instructions = coordinator.handle(event, now)      # now: milliseconds since the epoch, never going back
+    instructions = coordinator.handle(event, now)      # now: milliseconds since 1970, never going back
 
 The life of a checkpoint:
 
-    1 a request is let through by the decider            6 all tasks acknowledge; finished tasks are settled
+    1 the decider accepts a request                      6 all tasks acknowledge; finished tasks are accounted for
     2 a plan is made; from here on it has an id          7 the metadata is written
     3 its directory is prepared                          8 its completion is claimed in the job log
-    4 the parts on the driver give their state           9 it is stored, older ones are subsumed, the request answered
+    4 the state on the driver is taken                   9 it is stored, older ones are subsumed, the request answered
     5 tasks are triggered                               10 older pending ones are aborted, then tasks are notified
 
 Nothing is notified, committed or deleted because of a checkpoint before step 8 has succeeded: a driver that was replaced
-fails there and stands down. A plain savepoint skips steps 8 and 10, it leaves no trace in the job.
-
-Here is step 1 and what decides about it: the job's state, time, and the wishes of users. The rest is in
-`coordinator_flow.py`, what goes in and out in `coordinator_events.py`.
+fails there and stands down. A plain savepoint skips steps 8 and 10: it has no effect on the job.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -29,23 +27,44 @@ from functools import partial
 from random import Random
 from typing import Any
 
+import msgspec
+
 from headgate import config
 from headgate.checkpoint import events as ev
-from headgate.checkpoint.decider import Decision, Load, RequestDecider, RequestId, Trigger, TriggerRequest
-from headgate.checkpoint.flow import CheckpointFlow
-from headgate.checkpoint.full_policy import AutomaticFull, Figures
-from headgate.checkpoint.pending import Outbox, PendingCheckpoint, PeriodicSchedule
-from headgate.checkpoint.plan import TaskId, TaskStatus
+from headgate.checkpoint.decider import Activity, Decision, RequestDecider, RequestId, Trigger, TriggerRequest
+from headgate.checkpoint.failure_manager import FailureManager
+from headgate.checkpoint.full_policy import AutomaticFull, CompletedSize
+from headgate.checkpoint.pending import AckResult, PendingCheckpoint, Stage
+from headgate.checkpoint.plan import (
+    CheckpointPlan,
+    NotAllRunning,
+    TaskId,
+    TaskStatus,
+    Topology,
+    UnionStateRefused,
+    plan_checkpoint,
+    settle_finished,
+)
 from headgate.checkpoint.reasons import FailureReason
+from headgate.checkpoint.schedule import PeriodicSchedule
 from headgate.checkpoint.settings import CheckpointProperties, CheckpointSettings, EndStatus, FullCheckpointPolicy
-from headgate.checkpoint.stats import StatsTracker
+from headgate.checkpoint.stats import (
+    CheckpointStats,
+    RestoredStats,
+    StatsTracker,
+    SubtaskMetrics,
+    SubtaskStats,
+    VertexStats,
+)
 from headgate.checkpoint.store import CheckpointStore, CompletedCheckpoint
-from headgate.checkpoint.types import SnapshotType
-from headgate.errors import InvalidArgument
+from headgate.checkpoint.types import Barrier, SnapshotType, options_for
+from headgate.errors import IllegalState, InvalidArgument
 
 __all__ = ["Coordinator"]
 
 _FINAL_RETRY_MS = 1000
+_EXPIRED_REMEMBERED = 16
+_NAMED_TASKS = 5  # in a message
 
 _Handler = Callable[[Any], None]
 
@@ -67,8 +86,9 @@ class _Stop:
 class Coordinator:
     """The checkpoints of one job, over all its attempts.
 
-    `driver_state`: whether there are parts on the driver to ask. `next_full`: the first moment after a moment at which
-    the schedule wants a full checkpoint. `recovered` and `next_id` are what a job that is resumed finds in its log.
+    `driver_state`: whether there is state on the driver to snapshot. `next_full`: the first time after a given time at
+    which the schedule requests a full checkpoint. `recovered` and `next_id` are what a resumed job finds in its log.
+    The latest checkpoint of `store` is the one to restore from; `stats` may be read by any thread through `snapshot`.
 
     >>> coordinator = Coordinator(CheckpointSettings(), Random(0))
     >>> coordinator.handle(ev.CheckpointRequested(RequestId("r1")), now=0)[0].result.reason.name
@@ -86,43 +106,55 @@ class Coordinator:
         next_id: int = 1,
     ) -> None:
         self.settings = settings
-        self._outbox = Outbox()
-        self._flow = CheckpointFlow(
-            settings, self._outbox, self, driver_state=driver_state, recovered=recovered, next_id=next_id
-        )
+        self.store = CheckpointStore(settings.num_retained, recovered)
+        self.stats = StatsTracker(settings.history_size)
+        self._driver_state = driver_state
+        self._failures = FailureManager(settings.tolerable_failures)
         self._decider = RequestDecider(settings.max_concurrent, settings.min_pause_ms)
         self._schedule = PeriodicSchedule(settings, rng)
-        # Without increments every checkpoint is full, and there is no chain to cut.
+        # Without increments every checkpoint is full, and there is no chain to end.
         policy = settings.full if settings.incremental else FullCheckpointPolicy()
         self._full = AutomaticFull(policy, next_full if settings.incremental else None)
+        self._handlers = self._make_handlers()
+        # The event being handled
+        self._now = 0
+        self._cause = ""
+        self._instructions: list[ev.Instruction] = []
+        self._armed: int | None = None  # the time of the last ScheduleAt
+        self._slot_freed = False  # requests that wait may be accepted now
+        # The job
         self._phase = _Phase.OPEN
         self._end_status: EndStatus | None = None
+        self._attempt: int | None = None
+        self._topology = Topology(())
+        self._tasks: dict[TaskId, TaskStatus] = {}
         self._job_running = False
         self._active = False  # the job runs, and so does every task that has not finished
         self._at_end: set[TaskId] = set()  # tasks that have reached the end of their data
         self._final_at: int | None = None  # when the final checkpoint of a bounded job is due
         self._held = False
         self._stop: _Stop | None = None
-        self._slow = False
-        self._armed: int | None = None
-        self._handlers = self._make_handlers()
-
-    # ---- what others see -------------------------------------------------------------------------------------------
-
-    @property
-    def store(self) -> CheckpointStore:
-        """The completed checkpoints that are kept; the latest is the one to restore from."""
-        return self._flow.store
-
-    @property
-    def stats(self) -> StatsTracker:
-        """What is remembered of all checkpoints."""
-        return self._flow.stats
+        # Checkpoints
+        self._next_id = max([next_id, *(checkpoint.id + 1 for checkpoint in recovered)])
+        self._pending: dict[int, PendingCheckpoint] = {}
+        self._triggering: int | None = None  # in steps 2 to 4
+        self._claiming: PendingCheckpoint | None = None  # in step 8
+        self._last_completion: int | None = None
+        self._force_full = False
+        self._slow = False  # the last checkpoint took longer than the interval
+        self._expired: deque[int] = deque(maxlen=_EXPIRED_REMEMBERED)
+        # Files
+        self._cleaning: set[int] = set()  # checkpoints whose files are being deleted
+        self._late_locations: dict[int, PendingCheckpoint] = {}  # aborted while the directory was being made
+        self._late_writes: dict[int, PendingCheckpoint] = {}  # aborted while the metadata was being written
+        self._kept: set[int] = set()  # not the coordinator's to delete any more: savepoints above all
+        self._folders: dict[int, CompletedCheckpoint] = {}  # imported and subsumed, perhaps with files still in use
+        self._released: int | None = None
 
     @property
     def pending(self) -> tuple[int, ...]:
         """The ids of the checkpoints under way."""
-        return tuple(self._flow.pending)
+        return tuple(self._pending)
 
     @property
     def queued(self) -> int:
@@ -132,27 +164,32 @@ class Coordinator:
     @property
     def settled(self) -> bool:
         """Whether no claim of a log entry is under way. Choose what to restore from only then: a claim may succeed."""
-        return self._flow.claiming is None
+        return self._claiming is None
+
+    # ---- events in, instructions out -------------------------------------------------------------------------------
 
     def handle(self, event: ev.Event, now: int) -> list[ev.Instruction]:
-        """Take one event in; gives what is to be done, in order."""
-        self._outbox.open(now, _describe(event))
+        """Process one event; returns the instructions to carry out, in order."""
+        self._now, self._cause = max(self._now, now), _cause_of(event)
         if isinstance(event, ev.TimePassed):
             self._armed = None  # the alarm is spent
         else:
             self._handlers[type(event)](event)
         self._fire_due()
-        if self._flow.slot_freed:
-            self._flow.slot_freed = False
-            self._follow(self._decider.next(self._outbox.now, self._load()))
+        if self._slot_freed:
+            self._slot_freed = False
+            self._follow(self._decider.next(self._now, self._activity()))
         self._arm()
-        return self._outbox.close()
+        instructions, self._instructions = self._instructions, []
+        return instructions
+
+    def _emit(self, instruction: ev.Instruction) -> None:
+        self._instructions.append(msgspec.structs.replace(instruction, cause=self._cause))
 
     def _make_handlers(self) -> dict[type[Any], _Handler]:
-        """Which method takes which event; what comes too late for its phase is ignored."""
-        flow = self._flow
+        """Which method handles which event; what comes too late for its phase is ignored."""
         while_open: dict[type[Any], _Handler] = {
-            ev.SnapshotImported: flow.import_snapshot,
+            ev.SnapshotImported: self._on_imported,
             ev.AttemptStarted: self._on_attempt,
             ev.JobStatusChanged: self._on_job_status,
             ev.JobEnded: self._on_job_ended,
@@ -160,22 +197,22 @@ class Coordinator:
             ev.EndOfData: self._on_end_of_data,
             ev.BacklogChanged: self._on_backlog,
             ev.HoldChanged: self._on_hold,
-            ev.Acknowledged: flow.on_acknowledged,
-            ev.Declined: flow.on_declined,
-            ev.TriggerFailed: flow.on_trigger_failed,
-            ev.DriverStateReady: flow.on_driver_state,
-            ev.DriverStateFailed: flow.on_driver_state_failed,
+            ev.Acknowledged: self._on_acknowledged,
+            ev.Declined: self._on_declined,
+            ev.TriggerFailed: self._on_trigger_failed,
+            ev.DriverStateReady: self._on_driver_state,
+            ev.DriverStateFailed: self._on_driver_state_failed,
         }
         until_superseded: dict[type[Any], _Handler] = {
-            ev.LocationReady: flow.on_location,
-            ev.LocationFailed: flow.on_location_failed,
-            ev.MetadataWritten: flow.on_metadata,
-            ev.MetadataFailed: flow.on_metadata_failed,
-            ev.LogEntryClaimed: flow.on_claimed,
-            ev.LogEntryFailed: flow.on_claim_failed,
+            ev.LocationReady: self._on_location,
+            ev.LocationFailed: self._on_location_failed,
+            ev.MetadataWritten: self._on_metadata,
+            ev.MetadataFailed: self._on_metadata_failed,
+            ev.LogEntryClaimed: self._on_claimed,
+            ev.LogEntryFailed: self._on_claim_failed,
             ev.Superseded: self._on_superseded,
-            ev.Discarded: flow.on_discarded,
-            ev.SharedReleased: flow.on_shared_released,
+            ev.Discarded: self._on_discarded,
+            ev.SharedReleased: self._on_shared_released,
         }
         always: dict[type[Any], _Handler] = {
             ev.CheckpointRequested: self._on_checkpoint_requested,
@@ -194,8 +231,11 @@ class Coordinator:
     # ---- time ------------------------------------------------------------------------------------------------------
 
     def _deadlines(self) -> Iterator[tuple[int, Callable[[], None]]]:
-        for at, action, pending in self._flow.deadlines():
-            yield at, partial(action, pending)
+        for pending in self._pending.values():
+            if pending.can_expire:
+                yield pending.deadline, partial(self._expire, pending)
+            if pending.announce_at is not None:
+                yield pending.announce_at, partial(self._announce, pending)
         if self._schedule.next_at is not None:
             yield self._schedule.next_at, self._fire_periodic
         if not self._active or self._stop is not None:
@@ -207,7 +247,7 @@ class Coordinator:
 
     def _fire_due(self) -> None:
         while True:
-            due = [deadline for deadline in self._deadlines() if deadline[0] <= self._outbox.now]
+            due = [deadline for deadline in self._deadlines() if deadline[0] <= self._now]
             if not due:
                 return
             _, action = min(due, key=lambda deadline: deadline[0])
@@ -216,23 +256,40 @@ class Coordinator:
     def _arm(self) -> None:
         earliest = min((at for at, _ in self._deadlines()), default=None)
         if earliest is not None and earliest != self._armed:
-            self._outbox.emit(ev.ScheduleAt(earliest))
+            self._emit(ev.ScheduleAt(earliest))
         self._armed = earliest
 
     def _fire_periodic(self) -> None:
         self._schedule.fire()
-        self._submit(TriggerRequest(self._checkpoint_properties(), Trigger.PERIODIC, self._outbox.now))
+        self._submit(TriggerRequest(self._checkpoint_properties(), Trigger.PERIODIC, self._now))
 
     def _fire_full(self) -> None:
         properties = self._checkpoint_properties(SnapshotType.FULL_CHECKPOINT)
-        reason = self._full.take(self._outbox.now)
-        self._submit(TriggerRequest(properties, Trigger.AUTOMATIC, self._outbox.now, full_reason=reason))
+        reason = self._full.take(self._now)
+        self._submit(TriggerRequest(properties, Trigger.AUTOMATIC, self._now, full_reason=reason))
 
     def _fire_final(self) -> None:
         self._final_at = None
-        self._submit(TriggerRequest(self._checkpoint_properties(), Trigger.END_OF_DATA, self._outbox.now))
+        self._submit(TriggerRequest(self._checkpoint_properties(), Trigger.END_OF_DATA, self._now))
 
     # ---- the job ---------------------------------------------------------------------------------------------------
+
+    def _on_imported(self, event: ev.SnapshotImported) -> None:
+        """Start from a snapshot that the user named; ids continue from its id (SPEC R8.4)."""
+        if self._attempt is not None or self.store.checkpoints:
+            raise IllegalState("a snapshot that the user named can only be imported before the job has started")
+        imported = CompletedCheckpoint(
+            event.checkpoint_id,
+            self._now,
+            CheckpointProperties.for_restored(event.claim, self.settings.retention),
+            event.location,
+            event.pointer,
+            state_size=event.state_size,
+            chain_length=event.chain_length,
+            imported=True,
+        )
+        self.store.add(imported)
+        self._next_id = max(self._next_id, event.checkpoint_id + 1)
 
     def _on_attempt(self, event: ev.AttemptStarted) -> None:
         self._job_running = False
@@ -241,46 +298,67 @@ class Coordinator:
         self._at_end.clear()
         self._final_at = None
         self._schedule.clear_backlog()
-        self._flow.start_attempt(event)
+        assert not self._pending, self._pending
+        if self._claiming is not None:
+            raise IllegalState(f"the claim of checkpoint {self._claiming.id} is not answered: wait until it is settled")
+        forgotten = [] if event.restored is None else self.store.step_back(event.restored)
+        self._attempt, self._topology = event.attempt, event.topology
+        self._tasks = dict.fromkeys(event.topology.tasks(), TaskStatus.STARTING)
+        if event.restored is None:
+            return
+        self._kept |= {newer.id for newer in forgotten}
+        restored = self.store.latest
+        assert restored is not None
+        # Files of the user that the job must not depend on: its first own checkpoint writes everything (SPEC R7.6). The
+        # savepoint of a stop that did not end is such a case too.
+        self._force_full = restored.properties.unclaimed or restored.properties.is_synchronous
+        savepoint = restored.properties.is_savepoint
+        self.stats.restored(RestoredStats(restored.id, self._now, savepoint, restored.pointer, restored.state_size))
 
     def _on_job_status(self, event: ev.JobStatusChanged) -> None:
         self._job_running = event.running
         self._update_active()
 
     def _on_task_status(self, event: ev.TaskStatusChanged) -> None:
-        if event.attempt != self._flow.attempt or event.task not in self._flow.tasks:
+        if event.attempt != self._attempt or event.task not in self._tasks:
             return
-        self._flow.tasks[event.task] = event.status
+        self._tasks[event.task] = event.status
         if event.status is TaskStatus.FINISHED:
-            self._flow.on_task_finished(event.task)
+            self._abort_unreachable(event.task)
         self._update_active()
         self._answer_stop()
 
+    def _abort_unreachable(self, task: TaskId) -> None:
+        """Abort what waits for a task that has finished: its acknowledgement would have come before."""
+        for pending in list(self._pending.values()):
+            if pending.stage <= Stage.RUNNING and task in pending.not_acknowledged:
+                message = f"task {task} finished before checkpoint {pending.id} reached it"
+                self._abort(pending, FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING, message)
+
     def _on_end_of_data(self, event: ev.EndOfData) -> None:
-        if event.attempt != self._flow.attempt:
+        if event.attempt != self._attempt:
             return
-        tasks, now = self._flow.tasks, self._outbox.now
         self._at_end.add(event.task)
-        over = self._at_end | {task for task, status in tasks.items() if status is TaskStatus.FINISHED}
-        for vertex in self._flow.topology.vertices:
+        over = self._at_end | {task for task, status in self._tasks.items() if status is TaskStatus.FINISHED}
+        for vertex in self._topology.vertices:
             if vertex.id == event.task.vertex and over.issuperset(vertex.tasks()):
                 for operator in vertex.operators:
-                    self._schedule.backlog(operator, now, processing=False)
+                    self._schedule.backlog(operator, self._now, processing=False)
         # A bounded job commits its last output with a final checkpoint, which need not wait for the interval.
         periodic = self.settings.interval_ms is not None
-        if periodic and self.settings.after_tasks_finish and over.issuperset(tasks):
-            self._final_at = now
+        if periodic and self.settings.after_tasks_finish and over.issuperset(self._tasks):
+            self._final_at = self._now
 
     def _on_backlog(self, event: ev.BacklogChanged) -> None:
-        self._schedule.backlog(event.operator, self._outbox.now, processing=event.backlog)
+        self._schedule.backlog(event.operator, self._now, processing=event.backlog)
 
     def _on_hold(self, event: ev.HoldChanged) -> None:
         self._held = event.held
-        self._flow.slot_freed = True
+        self._slot_freed = True
 
     def _update_active(self) -> None:
-        """Start or stop triggering: it goes on only while the job and all its tasks run, or have finished."""
-        statuses = self._flow.tasks.values()
+        """Start or stop triggering: checkpoints need a running job all of whose tasks run or have finished."""
+        statuses = self._tasks.values()
         going = {TaskStatus.RUNNING, TaskStatus.FINISHED}.issuperset(statuses)
         active = self._job_running and bool(statuses) and going
         if active == self._active:
@@ -288,17 +366,12 @@ class Coordinator:
         self._active = active
         if active:
             if self._stop is None:
-                self._schedule.start(self._outbox.now)
-            self._full.start(self._outbox.now)
+                self._schedule.start(self._now)
+            self._full.start(self._now)
         else:
             self._schedule.stop()
             self._abort_all(FailureReason.CHECKPOINT_COORDINATOR_SUSPEND)
             self._answer_stop()
-
-    def _abort_all(self, reason: FailureReason) -> None:
-        for request in self._decider.clear():
-            self.on_request_failed(request, reason, reason.text, None)
-        self._flow.abort_all(reason, job_runs=self._active)
 
     def _on_job_ended(self, event: ev.JobEnded) -> None:
         self._phase, self._end_status = _Phase.ENDED, event.status
@@ -306,24 +379,38 @@ class Coordinator:
         self._schedule.stop()
         self._abort_all(FailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
         self._answer_stop()
-        self._flow.end(event.status)
+        if self._claiming is None:  # otherwise the answer to the claim decides what is kept
+            self._close_store(event.status)
+
+    def _close_store(self, status: EndStatus) -> None:
+        decision = self.store.end(status)
+        self._kept |= {checkpoint.id for checkpoint in decision.retained}
+        for checkpoint in decision.discard:
+            self._discard_completed(checkpoint)
+        if decision.release_shared:
+            self._emit(ev.ReleaseShared(decision.lowest_retained))
 
     def _on_superseded(self, event: ev.Superseded) -> None:
-        """Another driver goes on with the job. No file, no task: only those who wait for an answer here get one."""
+        """Another driver runs the job now: touch no file and no task, only answer the requests that wait here."""
         self._phase = _Phase.SUPERSEDED
         self._active = self._job_running = False
         self._schedule.stop()
-        unanswered = [*self._flow.stand_down(), *self._decider.clear()]
+        waiting = list(self._pending.values())
+        if self._claiming is not None and self._claiming.id not in self._pending:
+            waiting.append(self._claiming)
+        self._pending.clear()
+        self._triggering = self._claiming = None
+        unanswered = [*(pending.request for pending in waiting), *self._decider.clear()]
         if self._stop is not None and self._stop.done is not None:
             unanswered.append(self._stop.request)
         result = ev.RequestFailed(event.message, FailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
         for request in unanswered:
             if request.id is not None:
-                self._outbox.emit(ev.CompleteRequest(request.id, result))
+                self._emit(ev.CompleteRequest(request.id, result))
         self._stop = None
-        self._outbox.emit(ev.StandDown(event.message))
+        self._emit(ev.StandDown(event.message))
 
-    # ---- wishes (step 1) -------------------------------------------------------------------------------------------
+    # ---- requests (step 1) -----------------------------------------------------------------------------------------
 
     def _on_checkpoint_requested(self, event: ev.CheckpointRequested) -> None:
         if not isinstance(event.kind, ev.CheckpointKind):
@@ -333,13 +420,13 @@ class Coordinator:
         full = event.kind is ev.CheckpointKind.FULL
         properties = self._checkpoint_properties(SnapshotType.FULL_CHECKPOINT if full else SnapshotType.CHECKPOINT)
         reason = "requested" if full else None
-        self._submit(TriggerRequest(properties, Trigger.USER, self._outbox.now, event.request_id, full_reason=reason))
+        self._submit(TriggerRequest(properties, Trigger.USER, self._now, event.request_id, full_reason=reason))
 
     def _on_savepoint_requested(self, event: ev.SavepointRequested) -> None:
         target = self._target(event.request_id, event.target)
         if target is not None:
             properties = CheckpointProperties.for_savepoint(not self.settings.unaligned, event.format)
-            self._submit(TriggerRequest(properties, Trigger.USER, self._outbox.now, event.request_id, target))
+            self._submit(TriggerRequest(properties, Trigger.USER, self._now, event.request_id, target))
 
     def _on_stop_requested(self, event: ev.StopRequested) -> None:
         target = self._target(event.request_id, event.target)
@@ -349,7 +436,7 @@ class Coordinator:
         self._schedule.stop()
         self._abort_all(FailureReason.CHECKPOINT_COORDINATOR_SUSPEND)
         properties = CheckpointProperties.for_stop(not self.settings.unaligned, event.drain, event.format)
-        request = TriggerRequest(properties, Trigger.USER, self._outbox.now, event.request_id, target)
+        request = TriggerRequest(properties, Trigger.USER, self._now, event.request_id, target)
         self._stop = _Stop(request)
         self._submit(request)
 
@@ -359,7 +446,7 @@ class Coordinator:
         target = target or self.settings.savepoint_dir
         if target is None:
             message = f"no directory for the savepoint: name one, or set {config.SAVEPOINT_DIR.key}"
-            self._outbox.emit(ev.CompleteRequest(request_id, ev.RequestFailed(message)))
+            self._emit(ev.CompleteRequest(request_id, ev.RequestFailed(message)))
         return target
 
     def _refused(self, request_id: RequestId) -> bool:
@@ -370,97 +457,377 @@ class Coordinator:
             reason, message = FailureReason.CHECKPOINT_COORDINATOR_SUSPEND, "the job is being stopped with a savepoint"
         else:
             return False
-        self._outbox.emit(ev.CompleteRequest(request_id, ev.RequestFailed(message, reason)))
+        self._emit(ev.CompleteRequest(request_id, ev.RequestFailed(message, reason)))
         return True
 
     def _checkpoint_properties(self, type: SnapshotType = SnapshotType.CHECKPOINT) -> CheckpointProperties:
         return CheckpointProperties.for_checkpoint(self.settings.retention, type)
 
-    def _load(self) -> Load:
-        return Load(
-            triggering=self._flow.triggering is not None,
-            pending=len(self._flow.pending),
-            cleaning=len(self._flow.cleaning),
+    def _activity(self) -> Activity:
+        return Activity(
+            triggering=self._triggering is not None,
+            pending=len(self._pending),
+            cleaning=len(self._cleaning),
             held=self._held,
-            last_completion=self._flow.last_completion,
+            last_completion=self._last_completion,
         )
 
     def _submit(self, request: TriggerRequest) -> None:
         if not self._active:
-            self._flow.begin(request, job_runs=False)  # which says what is missing; there is nothing to wait for
+            self._begin(request)  # it fails with what is missing; there is nothing to wait for
             return
-        self._follow(self._decider.submit(request, self._outbox.now, self._load()))
+        self._follow(self._decider.submit(request, self._now, self._activity()))
 
     def _follow(self, decision: Decision) -> None:
         while True:
             for request, reason in decision.dropped:
-                self.on_request_failed(request, reason, reason.text, None)
+                self._request_failed(request, reason, reason.text)
             if decision.reschedule_at is not None:
-                self._schedule.ask_again(decision.reschedule_at)
+                self._schedule.postpone(decision.reschedule_at)
             if decision.start is None:
                 return
-            self._flow.begin(decision.start, job_runs=self._active)
-            decision = self._decider.next(self._outbox.now, self._load())  # another one, if this could not begin
+            self._begin(decision.start)
+            decision = self._decider.next(self._now, self._activity())  # another one, if this could not begin
 
-    # ---- answers (step 9) ------------------------------------------------------------------------------------------
+    # ---- triggering (steps 2 to 5) ---------------------------------------------------------------------------------
 
-    def on_request_failed(
-        self, request: TriggerRequest, reason: FailureReason, message: str, checkpoint_id: int | None
-    ) -> None:
-        """A wish was not fulfilled."""
-        now = self._outbox.now
-        if request.id is not None:
-            self._outbox.emit(ev.CompleteRequest(request.id, ev.RequestFailed(message, reason, checkpoint_id)))
-        if request.trigger is Trigger.AUTOMATIC:
-            self._full.failed(now)
-        elif request.trigger is Trigger.END_OF_DATA:
-            self._final_at = now + max(self.settings.min_pause_ms, _FINAL_RETRY_MS)
-        if request.properties.is_synchronous:
-            self._stop = None
-            if self._active:
-                self._schedule.start(now)
+    def _begin(self, request: TriggerRequest) -> None:
+        """Steps 2 and 3."""
+        plan = plan_checkpoint(self._topology, self._tasks, after_finish=self.settings.after_tasks_finish)
+        if not isinstance(plan, NotAllRunning) and not self._active:
+            plan = NotAllRunning("the job is not running")
+        if isinstance(plan, NotAllRunning):
+            self.stats.failed_before_start()
+            self._request_failed(request, FailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING, plan.message)
+            return
+        checkpoint_id, self._next_id = self._next_id, self._next_id + 1
+        properties, full_reason = request.properties, request.full_reason
+        if self._force_full and not properties.is_savepoint:
+            properties, full_reason = properties.as_full(), "first checkpoint after a start from files of the user"
+        base = self.store.latest
+        from_scratch = not self.settings.incremental or properties.type is not SnapshotType.CHECKPOINT
+        stats = self._new_stats(checkpoint_id, request, properties, plan)
+        stats.full, stats.full_reason = from_scratch, full_reason
+        self._pending[checkpoint_id] = PendingCheckpoint(
+            checkpoint_id,
+            request,
+            properties,
+            plan,
+            timestamp=self._now,
+            deadline=self._now + self.settings.timeout_ms,
+            stats=stats,
+            attempt=self._attempt,
+            base=None if base is None or properties.is_savepoint else base.id,
+            chain_length=1 if base is None or from_scratch else base.chain_length + 1,
+        )
+        self._triggering = checkpoint_id
+        self.stats.pending(stats)
+        self._emit(ev.PrepareLocation(checkpoint_id, properties.type, request.target))
 
-    def on_completed(self, pending: PendingCheckpoint, done: ev.RequestDone) -> None:
-        """A wish was fulfilled."""
+    def _new_stats(
+        self, checkpoint_id: int, request: TriggerRequest, properties: CheckpointProperties, plan: CheckpointPlan
+    ) -> CheckpointStats:
+        stats = CheckpointStats(
+            checkpoint_id,
+            self._now,
+            (properties.type if properties.is_savepoint else SnapshotType.CHECKPOINT).name,
+            properties.is_savepoint,
+            properties.format.value if properties.format else None,
+            request.trigger.value,
+            {vertex.id: VertexStats(vertex.id, vertex.parallelism) for vertex in self._topology.vertices},
+        )
+        for task in plan.finished:
+            stats.report(task, SubtaskStats(task.subtask, self._now, SubtaskMetrics()))
+        return stats
+
+    def _on_location(self, event: ev.LocationReady) -> None:
+        """Step 4, or 5 if there is no state on the driver."""
+        late = self._late_locations.pop(event.checkpoint_id, None)
+        if late is not None:
+            late.location = event.location
+            self._discard_aborted(late)
+        pending = self._in_stage(event.checkpoint_id, Stage.PREPARING)
+        if pending is None:
+            return
+        pending.location = event.location
+        pending.stage = Stage.DRIVER_STATE
+        if self._driver_state:
+            self._emit(ev.SnapshotDriverState(pending.id))
+        else:
+            self._trigger(pending)
+
+    def _on_location_failed(self, event: ev.LocationFailed) -> None:
+        pending = self._in_stage(event.checkpoint_id, Stage.PREPARING)
+        if pending is not None:
+            self._abort(pending, FailureReason.IO_EXCEPTION, event.message)
+        self._late_locations.pop(event.checkpoint_id, None)
+
+    def _on_driver_state(self, event: ev.DriverStateReady) -> None:
+        pending = self._in_stage(event.checkpoint_id, Stage.DRIVER_STATE)
+        if pending is not None:
+            pending.driver_states.update(event.states)
+            self._trigger(pending)
+
+    def _on_driver_state_failed(self, event: ev.DriverStateFailed) -> None:
+        pending = self._in_stage(event.checkpoint_id, Stage.DRIVER_STATE)
+        if pending is not None:
+            self._abort(pending, FailureReason.TRIGGER_CHECKPOINT_FAILURE, event.message)
+
+    def _trigger(self, pending: PendingCheckpoint) -> None:
+        settings, properties = self.settings, pending.properties
+        options = options_for(
+            properties.type,
+            exactly_once=settings.exactly_once,
+            unaligned=settings.unaligned,
+            aligned_timeout_ms=settings.aligned_timeout_ms,
+            location=pending.location or "",
+            format=properties.format,
+            drain=properties.drain,
+        )
+        pending.barrier = Barrier(pending.id, pending.timestamp, options)
+        pending.stage = Stage.RUNNING
+        self._triggering = None
+        self._slot_freed = True
+        self._emit(ev.TriggerTasks(pending.barrier, pending.plan.trigger))
+        pending.announce_at = pending.barrier.deadline
+        if options.unaligned:
+            self._announce(pending)
+        self._finalize_if_acknowledged(pending)
+
+    def _on_trigger_failed(self, event: ev.TriggerFailed) -> None:
+        pending = self._in_stage(event.checkpoint_id, Stage.RUNNING)
+        if pending is not None:
+            self._abort(pending, FailureReason.TRIGGER_CHECKPOINT_FAILURE, event.message)
+
+    def _announce(self, pending: PendingCheckpoint) -> None:
+        """Announce an unaligned barrier on the control plane: it cannot overtake rows inside Spark."""
+        pending.announce_at = None
+        assert pending.barrier is not None
+        triggered = set(pending.plan.trigger)
+        others = tuple(task for task in pending.not_acknowledged if task not in triggered)
+        if others:
+            self._emit(ev.Announce(pending.barrier.as_unaligned(), others))
+
+    # ---- acknowledgements (step 6) ---------------------------------------------------------------------------------
+
+    def _on_acknowledged(self, event: ev.Acknowledged) -> None:
+        pending = self._pending.get(event.checkpoint_id)
+        if event.state is not None and (pending is None or not pending.properties.is_savepoint):
+            # Also when it is late: the task may build on these files, and unused ones are deleted when released.
+            self._emit(ev.RegisterShared(event.checkpoint_id, event.task, event.state))
+        if pending is None:
+            self._on_late(event)
+            return
+        known = event.attempt == self._attempt
+        result = pending.acknowledge(event, self._now) if known else AckResult.UNKNOWN
+        if result is AckResult.SUCCESS:
+            self._finalize_if_acknowledged(pending)
+        elif result is AckResult.UNKNOWN and event.state is not None:
+            self._emit(ev.DiscardFiles(event.checkpoint_id, event.task, event.state))
+
+    def _on_late(self, event: ev.Acknowledged) -> None:
+        self.stats.late(event.checkpoint_id, event.task, self._now, event.metrics)
+        if event.checkpoint_id in self._expired:
+            message = f"task {event.task} acknowledged checkpoint {event.checkpoint_id} after it had expired"
+            self._emit(ev.Warn(f"{message}: {config.CHECKPOINT_TIMEOUT.key} may be too short"))
+        if event.state is not None and not self._is_protected(event.checkpoint_id):
+            self._emit(ev.DiscardFiles(event.checkpoint_id, event.task, event.state))
+
+    def _on_declined(self, event: ev.Declined) -> None:
+        pending = self._pending.get(event.checkpoint_id)
+        if pending is not None and pending.stage <= Stage.RUNNING and event.attempt == self._attempt:
+            reason = event.reason
+            if reason is FailureReason.CHECKPOINT_SUBSUMED:  # only the coordinator subsumes
+                reason = FailureReason.CHECKPOINT_DECLINED_SUBSUMED
+            self._abort(pending, reason, f"task {event.task}: {event.message or reason.text}", task=event.task)
+
+    def _expire(self, pending: PendingCheckpoint) -> None:
+        waiting = pending.not_acknowledged
+        more = f" and {len(waiting) - _NAMED_TASKS} more" if len(waiting) > _NAMED_TASKS else ""
+        missing = ", ".join(map(str, waiting[:_NAMED_TASKS])) + more
+        what = f"not acknowledged by {missing}" if waiting else "acknowledged by all, but its metadata is not written"
+        limit = config.format_value(config.CHECKPOINT_TIMEOUT, self.settings.timeout_ms)
+        message = f"checkpoint {pending.id} took longer than {limit} ({config.CHECKPOINT_TIMEOUT.key}): {what}"
+        self._abort(pending, FailureReason.CHECKPOINT_EXPIRED, message)
+
+    # ---- completion (steps 7 to 10) --------------------------------------------------------------------------------
+
+    def _finalize_if_acknowledged(self, pending: PendingCheckpoint) -> None:
+        if pending.stage is not Stage.RUNNING or pending.not_acknowledged:
+            return
+        vertices = settle_finished(self._topology, pending.plan, pending.reports)
+        if isinstance(vertices, UnionStateRefused):
+            self._abort(pending, FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING, vertices.message)
+            return
+        pending.stage, pending.announce_at = Stage.WRITING, None  # 7
+        content = ev.Content(
+            pending.id,
+            pending.timestamp,
+            pending.properties,
+            pending.location or "",
+            dict(pending.states),
+            dict(pending.driver_states),
+            vertices,
+            pending.chain_length,
+        )
+        self._emit(ev.WriteMetadata(content))
+
+    def _on_metadata(self, event: ev.MetadataWritten) -> None:
+        """Step 8; a plain savepoint is complete."""
+        late = self._late_writes.pop(event.checkpoint_id, None)
+        if late is not None:
+            late.metadata = event
+            self._discard_aborted(late)
+        pending = self._in_stage(event.checkpoint_id, Stage.WRITING)
+        if pending is None:
+            return
+        pending.metadata = event
+        pending.stage = Stage.WRITTEN
+        if pending.properties.is_plain_savepoint:
+            self._complete(pending, None)
+        else:
+            self._claim_next()
+
+    def _on_metadata_failed(self, event: ev.MetadataFailed) -> None:
+        late = self._late_writes.pop(event.checkpoint_id, None)
+        if late is not None:
+            self._discard_aborted(late)
+        pending = self._in_stage(event.checkpoint_id, Stage.WRITING)
+        if pending is not None:
+            pending.stage = Stage.WRITTEN  # the write is over: nothing to wait for before the files are deleted
+            self._abort(pending, FailureReason.FINALIZE_CHECKPOINT_FAILURE, event.message)
+
+    def _claim_next(self) -> None:
+        """Claim one entry at a time, oldest checkpoint first, so that commit numbers grow with the ids."""
+        written = [pending for pending in self._pending.values() if pending.stage is Stage.WRITTEN]
+        if self._claiming is not None or not written:
+            return
+        pending = min(written, key=lambda p: p.id)
+        metadata, properties = pending.metadata, pending.properties
+        assert metadata is not None
+        pending.stage, self._claiming = Stage.CLAIMING, pending
+        # Nothing enters or leaves the store before the answer, so that the log and the store agree.
+        numbers = (old.commit_number for old in self.store.subsumed_by(properties))
+        subsumed = tuple(number for number in numbers if number is not None)
+        self._emit(ev.ClaimLogEntry(pending.id, metadata.pointer, properties.type, subsumed, metadata.snapshot))
+
+    def _on_claimed(self, event: ev.LogEntryClaimed) -> None:
+        pending = self._end_claim(event.checkpoint_id)
+        if pending is not None:
+            self._complete(pending, event.commit_number)
+            self._after_claim()
+
+    def _on_claim_failed(self, event: ev.LogEntryFailed) -> None:
+        """Abort the checkpoint; files that the log may name are kept."""
+        pending = self._end_claim(event.checkpoint_id)
+        if pending is not None:
+            reason = FailureReason.FINALIZE_CHECKPOINT_FAILURE
+            self._abort(pending, reason, event.message, keep_files=event.outcome_unknown)
+            self._after_claim()
+
+    def _end_claim(self, checkpoint_id: int) -> PendingCheckpoint | None:
+        pending = self._claiming
+        if pending is None or pending.id != checkpoint_id:
+            return None
+        self._claiming = None
+        return pending
+
+    def _after_claim(self) -> None:
+        if self._end_status is not None:
+            self._close_store(self._end_status)
+        else:
+            self._claim_next()
+
+    def _complete(self, pending: PendingCheckpoint, commit_number: int | None) -> None:
+        metadata = pending.metadata
+        assert metadata is not None
+        # If it is not pending any more, the job stopped running during the claim: it is complete, but no task is left
+        # to be notified.
+        tasks_run = self._pending.pop(pending.id, None) is not None
+        stats = pending.stats
+        stats.external_path, stats.commit_number, stats.completed_timestamp = metadata.pointer, commit_number, self._now
+        stats.metadata_size, stats.metadata_objects = metadata.size, metadata.objects
+        subsumed = None if pending.properties.is_plain_savepoint else self._store(pending, metadata, commit_number)
+        if pending.properties.is_savepoint:
+            self._kept.add(pending.id)
+        self._failures.success(pending.id)
+        self.stats.completed(stats)
+        self._last_completion = self._now
+        self._slot_freed = True
+        self._request_done(pending, ev.RequestDone(pending.id, metadata.pointer, commit_number))
+        if commit_number is None:
+            return
+        for older in list(self._pending.values()):  # 10
+            if older.id < pending.id and older.can_be_subsumed:
+                message = f"checkpoint {pending.id} was completed before checkpoint {older.id}"
+                self._abort(older, FailureReason.CHECKPOINT_SUBSUMED, message)
+        if tasks_run:
+            tasks = pending.plan.commit
+            self._emit(ev.NotifyComplete(pending.id, commit_number, pending.timestamp, tasks, subsumed))
+
+    def _store(self, pending: PendingCheckpoint, metadata: ev.MetadataWritten, commit_number: int | None) -> int | None:
+        """Step 9; returns the newest checkpoint that is subsumed, if its files are deleted."""
+        completed = CompletedCheckpoint(
+            pending.id,
+            pending.timestamp,
+            pending.properties,
+            pending.location or "",
+            metadata.pointer,
+            commit_number,
+            pending.stats.state_size,
+            pending.chain_length,
+        )
+        subsumed = self.store.add(completed)
+        if not pending.properties.is_savepoint:
+            self._force_full = False
+        for old in subsumed:
+            if old.properties.discard_subsumed:
+                self._discard_completed(old)
+            else:
+                self._kept.add(old.id)
+        self._release_shared()
+        newest = max(subsumed, key=lambda c: c.id, default=None)
+        return newest.id if newest is not None and newest.properties.discard_subsumed else None
+
+    def _request_done(self, pending: PendingCheckpoint, done: ev.RequestDone) -> None:
         request = pending.request
         if request.properties.is_synchronous:
             self._stop = _Stop(request, done)
             self._answer_stop()
         elif request.id is not None:
-            self._outbox.emit(ev.CompleteRequest(request.id, done))
+            self._emit(ev.CompleteRequest(request.id, done))
         if pending.properties.is_savepoint:
             return
         self._warn_if_slow(pending)
-        now = self._outbox.now
         if pending.properties.type is SnapshotType.FULL_CHECKPOINT:
-            self._full.completed_full(now, requested_here=request.trigger is Trigger.AUTOMATIC)
+            self._full.completed_full(self._now, requested_here=request.trigger is Trigger.AUTOMATIC)
         else:
-            figures = Figures(pending.stats.state_size, pending.chain_length, pending.shared_files)
-            self._full.completed(now, figures, earliest=now + self.settings.min_pause_ms)
+            size = CompletedSize(pending.stats.state_size, pending.chain_length, pending.shared_files)
+            self._full.completed(self._now, size, earliest=self._now + self.settings.min_pause_ms)
 
     def _answer_stop(self) -> None:
-        """The savepoint to stop with is complete: the answer depends on whether the tasks finish (SPEC R8.3)."""
+        """Answer a stop whose savepoint is complete: the answer depends on whether the tasks finish (SPEC R8.3)."""
         stop = self._stop
         if stop is None or stop.done is None or stop.request.id is None:
             return
         done = stop.done
-        finished = all(status is TaskStatus.FINISHED for status in self._flow.tasks.values())
+        finished = all(status is TaskStatus.FINISHED for status in self._tasks.values())
         if finished or self._end_status is EndStatus.FINISHED:
             self._stop = replace(stop, request=replace(stop.request, id=None))  # answered; the job still stops
-            self._outbox.emit(ev.CompleteRequest(stop.request.id, done))
+            self._emit(ev.CompleteRequest(stop.request.id, done))
         elif not self._active:
             self._stop = None
             message = f"savepoint {done.checkpoint_id} was taken, but the job did not finish; it is at {done.pointer}"
             failed = ev.RequestFailed(message, None, done.checkpoint_id, done.pointer)
-            self._outbox.emit(ev.CompleteRequest(stop.request.id, failed))
+            self._emit(ev.CompleteRequest(stop.request.id, failed))
 
     def _warn_if_slow(self, pending: PendingCheckpoint) -> None:
-        """Say it once, and again only after a checkpoint was in time."""
-        interval, took = self._schedule.interval, self._outbox.now - pending.timestamp
+        """Warn once, and again only after a checkpoint was in time."""
+        interval, took = self._schedule.interval, self._now - pending.timestamp
         slow, self._slow = self._slow, interval is not None and took > interval
         if interval is None or slow or not self._slow:
             return
-        self._outbox.emit(
+        self._emit(
             ev.Warn(
                 f"checkpoint {pending.id} took {took} ms, longer than the interval of {interval} ms "
                 f"({config.CHECKPOINT_INTERVAL.key}): the next one starts at once, and the job may spend most of its "
@@ -469,11 +836,140 @@ class Coordinator:
             )
         )
 
+    # ---- failure ---------------------------------------------------------------------------------------------------
 
-def _describe(event: ev.Event) -> str:
-    """An event in a few words, for the instructions that it leads to.
+    def _request_failed(
+        self, request: TriggerRequest, reason: FailureReason, message: str, checkpoint_id: int | None = None
+    ) -> None:
+        if request.id is not None:
+            self._emit(ev.CompleteRequest(request.id, ev.RequestFailed(message, reason, checkpoint_id)))
+        if request.trigger is Trigger.AUTOMATIC:
+            self._full.failed(self._now)
+        elif request.trigger is Trigger.END_OF_DATA:
+            self._final_at = self._now + max(self.settings.min_pause_ms, _FINAL_RETRY_MS)
+        if request.properties.is_synchronous:
+            self._stop = None
+            if self._active:
+                self._schedule.start(self._now)
 
-    >>> _describe(ev.LocationReady(3, "file:/tmp/chk-3"))
+    def _abort(
+        self,
+        pending: PendingCheckpoint,
+        reason: FailureReason,
+        message: str,
+        *,
+        task: TaskId | None = None,
+        keep_files: bool = False,
+    ) -> None:
+        """Abort a checkpoint; `task` is the one that reported the failure, if one did."""
+        assert reason is not FailureReason.CHECKPOINT_SUBSUMED or pending.can_be_subsumed, pending
+        # If it is not pending any more, the job stopped running during the claim: its tasks are gone.
+        tasks_run = self._pending.pop(pending.id, None) is not None
+        if self._triggering == pending.id:
+            self._triggering = None
+        self._slot_freed = True
+        if keep_files:
+            self._kept.add(pending.id)
+        elif pending.location is None:
+            self._late_locations[pending.id] = pending
+        elif pending.stage is Stage.WRITING:
+            self._late_writes[pending.id] = pending  # deleting now would race with the write
+        else:
+            self._discard_aborted(pending)
+        if reason is FailureReason.CHECKPOINT_EXPIRED:
+            self._expired.append(pending.id)
+        self.stats.failed(pending.stats, self._now, reason.name, message)
+        self._request_failed(pending.request, reason, message, pending.id)
+        if not tasks_run:
+            return
+        if pending.stage > Stage.PREPARING:
+            self._notify_aborted(pending, reason)
+        by_task = task is not None
+        failure = self._failures.failure(reason, pending.properties, pending.id, by_task=by_task, detail=message)
+        if failure is not None:
+            self._emit(ev.FailJob(failure, reason, pending.id, task))
+
+    def _notify_aborted(self, pending: PendingCheckpoint, reason: FailureReason) -> None:
+        own = [c for c in self.store.checkpoints if c.commit_number is not None]
+        latest = own[-1] if own else None
+        self._emit(
+            ev.NotifyAborted(
+                pending.id,
+                pending.timestamp,
+                pending.plan.commit if pending.stage >= Stage.RUNNING else (),
+                reason,
+                latest.id if latest else None,
+                latest.commit_number if latest else None,
+            )
+        )
+
+    def _abort_all(self, reason: FailureReason) -> None:
+        """Abort the requests that wait and every checkpoint that can still be aborted."""
+        for request in self._decider.clear():
+            self._request_failed(request, reason, reason.text)
+        for pending in list(self._pending.values()):
+            if pending.stage is not Stage.CLAIMING:
+                self._abort(pending, reason, reason.text)
+            elif not self._active:
+                # It may be in the log already, and is then the one to restore from: the answer to the claim decides.
+                # Only `settled` waits for that answer.
+                del self._pending[pending.id]
+
+    # ---- files -----------------------------------------------------------------------------------------------------
+
+    def _on_discarded(self, event: ev.Discarded) -> None:
+        self._cleaning.discard(event.checkpoint_id)
+        self._slot_freed = True
+
+    def _on_shared_released(self, event: ev.SharedReleased) -> None:
+        """Delete the folder of an imported snapshot when none of its files is used any more."""
+        for checkpoint_id in [i for i in self._folders if i not in event.still_in_use]:
+            self._discard(_discard_of(self._folders.pop(checkpoint_id)))
+
+    def _release_shared(self) -> None:
+        # A pending checkpoint may use files of the one it builds on, which its acknowledgements have yet to name.
+        under_way = [pending.base for pending in self._pending.values() if pending.base is not None]
+        lowest = min([*under_way, *(c.id for c in self.store.checkpoints)])
+        if self._released is None or lowest > self._released:
+            self._released = lowest
+            self._emit(ev.ReleaseShared(lowest))
+
+    def _discard_completed(self, checkpoint: CompletedCheckpoint) -> None:
+        self.stats.discarded(checkpoint.id)
+        if checkpoint.imported:
+            self._folders[checkpoint.id] = checkpoint
+        else:
+            self._discard(_discard_of(checkpoint))
+
+    def _discard_aborted(self, pending: PendingCheckpoint) -> None:
+        assert pending.location is not None
+        snapshot = None if pending.metadata is None else pending.metadata.snapshot
+        type = pending.properties.type
+        self._discard(ev.DiscardCheckpoint(pending.id, pending.location, type, False, pending.attempt, snapshot))
+
+    def _discard(self, instruction: ev.DiscardCheckpoint) -> None:
+        assert not self._is_protected(instruction.checkpoint_id), instruction
+        self._cleaning.add(instruction.checkpoint_id)
+        self._emit(instruction)
+
+    def _is_protected(self, checkpoint_id: int) -> bool:
+        """Whether files of this checkpoint may still be needed, by this job or by the user."""
+        claimed = self._claiming is not None and self._claiming.id == checkpoint_id
+        return claimed or checkpoint_id in self._kept or self.store.find(checkpoint_id) is not None
+
+    def _in_stage(self, checkpoint_id: int, stage: Stage) -> PendingCheckpoint | None:
+        pending = self._pending.get(checkpoint_id)
+        return pending if pending is not None and pending.stage is stage else None
+
+
+def _discard_of(checkpoint: CompletedCheckpoint) -> ev.DiscardCheckpoint:
+    return ev.DiscardCheckpoint(checkpoint.id, checkpoint.location, checkpoint.properties.type, completed=True)
+
+
+def _cause_of(event: ev.Event) -> str:
+    """The event in a few words, for the instructions that it leads to.
+
+    >>> _cause_of(ev.LocationReady(3, "file:/tmp/chk-3"))
     'LocationReady(checkpoint_id=3)'
     """
     names = ("checkpoint_id", "task", "request_id", "status", "attempt", "reason", "running", "operator")

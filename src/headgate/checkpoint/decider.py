@@ -1,4 +1,4 @@
-"""Which request for a checkpoint is served, now or later, and which is turned away (SPEC R5.3).
+"""Which request for a checkpoint starts, waits or is dropped (SPEC R5.3). Part of the coordinator: pure, on the driver.
 
 Requests wait in a queue: savepoints first, then forced ones, then those of users, then by age.
 """
@@ -14,16 +14,16 @@ from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.settings import CheckpointProperties
 from headgate.errors import InvalidArgument
 
-__all__ = ["Decision", "Load", "RequestDecider", "RequestId", "Trigger", "TriggerRequest"]
+__all__ = ["Activity", "Decision", "RequestDecider", "RequestId", "Trigger", "TriggerRequest"]
 
 MAX_QUEUED = 1000
 
 RequestId = NewType("RequestId", str)
-"""Given by whoever asks for a checkpoint, unique in the job; the answer carries it."""
+"""Chosen by the caller who requests a checkpoint, unique in the job; the answer carries it."""
 
 
 class Trigger(Enum):
-    """What asked for a checkpoint; statistics show the value."""
+    """The origin of a request; statistics show the value."""
 
     PERIODIC = "periodic"
     USER = "user"
@@ -33,7 +33,7 @@ class Trigger(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TriggerRequest:
-    """A wish for a checkpoint. Only those of users have an id, which is answered exactly once."""
+    """A request for a checkpoint. Only those of users have an id, which is answered exactly once."""
 
     properties: CheckpointProperties
     trigger: Trigger
@@ -49,10 +49,10 @@ class TriggerRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What goes on while the decision is made."""
+class Activity:
+    """The state of the coordinator when the decision is made."""
 
-    triggering: bool = False  # a checkpoint is being prepared, tasks have not heard of it yet
+    triggering: bool = False  # a checkpoint is being prepared, its tasks are not triggered yet
     pending: int = 0
     cleaning: int = 0  # old checkpoints whose files are still being deleted
     held: bool = False  # the consumers of completed checkpoints lag behind
@@ -73,7 +73,7 @@ class RequestDecider:
 
     >>> request = TriggerRequest(CheckpointProperties.for_savepoint(force=True), Trigger.USER, timestamp=0)
     >>> decider = RequestDecider(max_concurrent=1, min_pause_ms=0)
-    >>> decider.submit(request, now=0, load=Load(pending=1)).start is request
+    >>> decider.submit(request, now=0, activity=Activity(pending=1)).start is request
     True
     """
 
@@ -89,28 +89,28 @@ class RequestDecider:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def submit(self, request: TriggerRequest, now: int, load: Load) -> Decision:
-        """A new request has come: choose among it and those that wait."""
+    def submit(self, request: TriggerRequest, now: int, activity: Activity) -> Decision:
+        """Add a request, and choose among all that wait."""
         full = len(self._queue) >= self._max_queued
         if full and not self._queue[-1][1].periodic:
-            # Only wishes of users wait: they keep their places.
+            # Only requests of users wait: they keep their places.
             return Decision(dropped=((request, FailureReason.TOO_MANY_CHECKPOINT_REQUESTS),))
         self._submitted += 1
         bisect.insort(self._queue, (self._rank(request), request))
         dropped = ((self._queue.pop()[1], FailureReason.TOO_MANY_CHECKPOINT_REQUESTS),) if full else ()
-        chosen = self.next(now, load)
+        chosen = self.next(now, activity)
         return Decision(chosen.start, dropped + chosen.dropped, chosen.reschedule_at)
 
-    def next(self, now: int, load: Load) -> Decision:
-        """Something has ended: choose among the requests that wait."""
-        if load.triggering or load.held or not self._queue or load.cleaning > self._max_concurrent:
+    def next(self, now: int, activity: Activity) -> Decision:
+        """Choose among the requests that wait."""
+        if activity.triggering or activity.held or not self._queue or activity.cleaning > self._max_concurrent:
             return Decision()
         head = self._queue[0][1]
-        if load.pending >= self._max_concurrent and not head.properties.force:
+        if activity.pending >= self._max_concurrent and not head.properties.force:
             return Decision()
         self._queue.pop(0)
-        if head.periodic and not head.properties.force and load.last_completion is not None:
-            earliest = load.last_completion + self._min_pause_ms
+        if head.periodic and not head.properties.force and activity.last_completion is not None:
+            earliest = activity.last_completion + self._min_pause_ms
             if now < earliest:
                 # Dropped, not kept: the scheduler asks again, so that at most one checkpoint follows the pause.
                 dropped = ((head, FailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS),)
@@ -118,7 +118,7 @@ class RequestDecider:
         return Decision(head)
 
     def clear(self) -> list[TriggerRequest]:
-        """Empty the queue; gives what was in it, first in line first."""
+        """Empty the queue; returns its requests in order."""
         waiting = [request for _, request in self._queue]
         self._queue.clear()
         return waiting

@@ -1,24 +1,25 @@
-"""What the checkpoint coordinator is told, and what it tells others to do: plain data, no behaviour.
+"""The events that the checkpoint coordinator receives and the instructions that it returns: plain data, no behaviour.
 
-Events are facts. Every instruction is carried out in the order given and names its cause, the event that led to it.
-An instruction with an outcome is answered by exactly one event:
+Every instruction is carried out in the order given and names its cause, the event that led to it. An instruction with
+an outcome is answered by exactly one event:
 
     PrepareLocation      LocationReady | LocationFailed
     SnapshotDriverState  DriverStateReady | DriverStateFailed
     WriteMetadata        MetadataWritten | MetadataFailed
     ClaimLogEntry        LogEntryClaimed | LogEntryFailed | Superseded
-    DiscardCheckpoint    Discarded, whether or not the deletion went well
+    DiscardCheckpoint    Discarded, whether or not the deletion succeeded
     ReleaseShared        SharedReleased
-    TriggerTasks         TriggerFailed, only if a task could not be reached; acknowledgements come by Acknowledged
+    TriggerTasks         TriggerFailed, only if a task could not be reached; tasks answer by Acknowledged or Declined
     ScheduleAt           TimePassed
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any
+
+import msgspec
 
 from headgate.checkpoint.decider import RequestId
 from headgate.checkpoint.plan import TaskId, TaskReport, TaskStatus, Topology, VertexOutcome
@@ -28,69 +29,25 @@ from headgate.checkpoint.stats import SubtaskMetrics
 from headgate.checkpoint.types import Barrier, SavepointFormat, SnapshotType
 from headgate.ids import OperatorId, VertexId
 
-__all__ = [
-    "Acknowledged",
-    "Announce",
-    "AttemptStarted",
-    "BacklogChanged",
-    "CheckpointKind",
-    "CheckpointRequested",
-    "ClaimLogEntry",
-    "CompleteRequest",
-    "Content",
-    "Declined",
-    "DiscardCheckpoint",
-    "DiscardFiles",
-    "Discarded",
-    "DriverStateFailed",
-    "DriverStateReady",
-    "EndOfData",
-    "Event",
-    "FailJob",
-    "HoldChanged",
-    "Instruction",
-    "JobEnded",
-    "JobStatusChanged",
-    "LocationFailed",
-    "LocationReady",
-    "LogEntryClaimed",
-    "LogEntryFailed",
-    "MetadataFailed",
-    "MetadataWritten",
-    "NotifyAborted",
-    "NotifyComplete",
-    "PrepareLocation",
-    "RegisterShared",
-    "ReleaseShared",
-    "RequestDone",
-    "RequestFailed",
-    "SavepointRequested",
-    "ScheduleAt",
-    "SharedReleased",
-    "SnapshotDriverState",
-    "SnapshotImported",
-    "StandDown",
-    "StopRequested",
-    "Superseded",
-    "TaskStatusChanged",
-    "TimePassed",
-    "TriggerFailed",
-    "TriggerTasks",
-    "Warn",
-    "WriteMetadata",
-]
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened."""
+
+
+class Instruction(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to be done, and the event that led to it."""
+
+    cause: str = ""
 
 
 # ---- events: the job -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
-    """The time of the last ScheduleAt has come; coming early or for nothing does no harm."""
+class TimePassed(Event, frozen=True):
+    """The time of the last ScheduleAt has come; an early or needless one does no harm."""
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotImported:
+class SnapshotImported(Event, frozen=True):
     """The job is to start from a snapshot that the user named; before the first attempt."""
 
     checkpoint_id: int
@@ -101,9 +58,8 @@ class SnapshotImported:
     chain_length: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptStarted:
-    """The job starts, or starts again, perhaps with other parallelism; no task runs yet, and no claim is under way.
+class AttemptStarted(Event, frozen=True):
+    """The job starts, or starts again, perhaps with another parallelism; no task runs yet, and no claim is under way.
 
     `restored` is the completed checkpoint it starts from, normally the latest. An older one is a step back: newer ones
     are forgotten, their files stay.
@@ -114,83 +70,70 @@ class AttemptStarted:
     restored: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JobStatusChanged:
+class JobStatusChanged(Event, frozen=True):
     """The job is RUNNING, or it is in any other status that is not its end."""
 
     running: bool
 
 
-@dataclass(frozen=True, slots=True)
-class JobEnded:
+class JobEnded(Event, frozen=True):
     """The job reached its end; nothing starts any more."""
 
     status: EndStatus
 
 
-@dataclass(frozen=True, slots=True)
-class TaskStatusChanged:
-    """A task turned to this status."""
-
+class TaskStatusChanged(Event, frozen=True):
     attempt: int
     task: TaskId
     status: TaskStatus
 
 
-@dataclass(frozen=True, slots=True)
-class EndOfData:
+class EndOfData(Event, frozen=True):
     """A task has processed its last record and waits for a final checkpoint (SPEC R4.5)."""
 
     attempt: int
     task: TaskId
 
 
-@dataclass(frozen=True, slots=True)
-class BacklogChanged:
-    """A source works off a backlog, or has caught up."""
+class BacklogChanged(Event, frozen=True):
+    """A source processes a backlog, or has caught up."""
 
     operator: OperatorId
     backlog: bool
 
 
-@dataclass(frozen=True, slots=True)
-class HoldChanged:
-    """Whoever consumes completed checkpoints lags behind: start no new one until this is taken back."""
+class HoldChanged(Event, frozen=True):
+    """A consumer of completed checkpoints lags behind: no new one starts while `held`."""
 
     held: bool
 
 
-# ---- events: wishes ------------------------------------------------------------------------------------------------
+# ---- events: requests ----------------------------------------------------------------------------------------------
 
 
 class CheckpointKind(Enum):
-    """What a user may ask for; CONFIGURED is what the job does anyway."""
+    """What a user may request; CONFIGURED is what the job does anyway."""
 
     CONFIGURED = "CONFIGURED"
     FULL = "FULL"
     INCREMENTAL = "INCREMENTAL"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRequested:
-    """A user wants a checkpoint now."""
-
+class CheckpointRequested(Event, frozen=True):
     request_id: RequestId
     kind: CheckpointKind = CheckpointKind.CONFIGURED
 
 
-@dataclass(frozen=True, slots=True)
-class SavepointRequested:
-    """A user wants a savepoint; without a target it goes to the default directory."""
+class SavepointRequested(Event, frozen=True):
+    """A user requests a savepoint; without a target it goes to the default directory."""
 
     request_id: RequestId
     target: str | None = None
     format: SavepointFormat = SavepointFormat.CANONICAL
 
 
-@dataclass(frozen=True, slots=True)
-class StopRequested:
-    """A user wants the job to stop with a savepoint (SPEC R8.3); answered when all tasks have finished."""
+class StopRequested(Event, frozen=True):
+    """A user requests a stop with a savepoint (SPEC R8.3); answered when all tasks have finished."""
 
     request_id: RequestId
     target: str | None = None
@@ -201,9 +144,8 @@ class StopRequested:
 # ---- events: tasks -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
-    """A task has written its part. `state` is for the metadata, the coordinator does not look into it.
+class Acknowledged(Event, frozen=True):
+    """A task has written its part. `state` goes into the metadata, the coordinator does not look into it.
 
     `shared_files` is the number of shared files that the part uses, new or old, for each operator.
     """
@@ -212,13 +154,12 @@ class Acknowledged:
     task: TaskId
     checkpoint_id: int
     state: Any = None
-    metrics: SubtaskMetrics = field(default_factory=SubtaskMetrics)
-    report: TaskReport = field(default_factory=TaskReport)
-    shared_files: Mapping[OperatorId, int] = field(default_factory=dict)
+    metrics: SubtaskMetrics = SubtaskMetrics()
+    report: TaskReport = TaskReport()
+    shared_files: Mapping[OperatorId, int] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Declined:
+class Declined(Event, frozen=True):
     """A task cannot take part."""
 
     attempt: int
@@ -228,9 +169,8 @@ class Declined:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TriggerFailed:
-    """A task could not be told to start its part."""
+class TriggerFailed(Event, frozen=True):
+    """A task could not be reached to start its part."""
 
     checkpoint_id: int
     message: str
@@ -239,43 +179,32 @@ class TriggerFailed:
 # ---- events: results -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LocationReady:
-    """The directory of a checkpoint is there."""
-
+class LocationReady(Event, frozen=True):
     checkpoint_id: int
     location: str
 
 
-@dataclass(frozen=True, slots=True)
-class LocationFailed:
-    """The directory of a checkpoint could not be made."""
-
+class LocationFailed(Event, frozen=True):
     checkpoint_id: int
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class DriverStateReady:
-    """The parts on the driver (enumerators of sources) have given their state, by operator."""
+class DriverStateReady(Event, frozen=True):
+    """The state on the driver (enumerators of sources), by operator."""
 
     checkpoint_id: int
-    states: Mapping[OperatorId, Any] = field(default_factory=dict)
+    states: Mapping[OperatorId, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class DriverStateFailed:
-    """A part on the driver could not."""
-
+class DriverStateFailed(Event, frozen=True):
     checkpoint_id: int
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataWritten:
+class MetadataWritten(Event, frozen=True):
     """The metadata is on storage; `pointer` is the path to restore from.
 
-    `snapshot` is whatever the storage wants to be given with the claim, or when the metadata must be deleted again.
+    `snapshot` is handed back to the storage with the claim, or when the metadata must be deleted again.
     """
 
     checkpoint_id: int
@@ -285,95 +214,49 @@ class MetadataWritten:
     snapshot: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataFailed:
-    """The metadata could not be written."""
-
+class MetadataFailed(Event, frozen=True):
     checkpoint_id: int
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntryClaimed:
-    """The completion stands in the job log, under this number, which never comes again."""
+class LogEntryClaimed(Event, frozen=True):
+    """The completion is in the job log, under this number, which is never used again."""
 
     checkpoint_id: int
     commit_number: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntryFailed:
-    """The entry could not be claimed; if `outcome_unknown`, it may be there all the same."""
+class LogEntryFailed(Event, frozen=True):
+    """The entry could not be claimed; if `outcome_unknown`, it may exist all the same."""
 
     checkpoint_id: int
     message: str
     outcome_unknown: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Superseded:
-    """Another driver has claimed the entry: it goes on with the job, and this one is over."""
+class Superseded(Event, frozen=True):
+    """Another driver has claimed the entry: it runs the job now, and this one must stop."""
 
     checkpoint_id: int
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Discarded:
+class Discarded(Event, frozen=True):
     """The files of a checkpoint are deleted, or left for `headgate gc`."""
 
     checkpoint_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class SharedReleased:
-    """Unused shared files are gone; these imported snapshots still have files in use, so their folders must stay."""
+class SharedReleased(Event, frozen=True):
+    """Unused shared files are deleted; these imported snapshots still have files in use, so their folders must stay."""
 
     still_in_use: frozenset[int] = frozenset()
-
-
-Event: TypeAlias = (
-    TimePassed
-    | SnapshotImported
-    | AttemptStarted
-    | JobStatusChanged
-    | JobEnded
-    | TaskStatusChanged
-    | EndOfData
-    | BacklogChanged
-    | HoldChanged
-    | CheckpointRequested
-    | SavepointRequested
-    | StopRequested
-    | Acknowledged
-    | Declined
-    | TriggerFailed
-    | LocationReady
-    | LocationFailed
-    | DriverStateReady
-    | DriverStateFailed
-    | MetadataWritten
-    | MetadataFailed
-    | LogEntryClaimed
-    | LogEntryFailed
-    | Superseded
-    | Discarded
-    | SharedReleased
-)
 
 
 # ---- instructions --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instruction:
-    """Something to be done, and the event that led to it."""
-
-    cause: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PrepareLocation(Instruction):
+class PrepareLocation(Instruction, frozen=True):
     """Make the directory of a checkpoint, or of a savepoint below `target`; shared/ and taskowned/ too if missing."""
 
     checkpoint_id: int
@@ -381,31 +264,27 @@ class PrepareLocation(Instruction):
     target: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotDriverState(Instruction):
-    """Ask the parts on the driver for their state; tasks are triggered after they have answered (SPEC R9.4)."""
+class SnapshotDriverState(Instruction, frozen=True):
+    """Take the state on the driver; tasks are triggered after it is there (SPEC R9.4)."""
 
     checkpoint_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class TriggerTasks(Instruction):
-    """Tell these tasks to take their part now and to send the barrier."""
+class TriggerTasks(Instruction, frozen=True):
+    """Make these tasks take their part now and send the barrier."""
 
     barrier: Barrier
     tasks: tuple[TaskId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Announce(Instruction):
-    """Tell these tasks that the barrier is in a hurry: start unaligned, do not wait for it to arrive."""
+class Announce(Instruction, frozen=True):
+    """Announce to these tasks that the barrier is unaligned: they start now and do not wait for it to arrive."""
 
     barrier: Barrier
     tasks: tuple[TaskId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterShared(Instruction):
+class RegisterShared(Instruction, frozen=True):
     """Register the shared files of a task's part as used by the checkpoint, also when it came too late (SPEC R7.5)."""
 
     checkpoint_id: int
@@ -413,20 +292,17 @@ class RegisterShared(Instruction):
     state: Any
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseShared(Instruction):
+class ReleaseShared(Instruction, frozen=True):
     """Delete shared files that were last used before the checkpoint `lowest`; None: all of them."""
 
     lowest: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What goes into the metadata of a checkpoint."""
+class Content(msgspec.Struct, frozen=True):
+    """The content of a checkpoint's metadata."""
 
     checkpoint_id: int
     timestamp: int
-    type: SnapshotType
     properties: CheckpointProperties
     location: str
     states: Mapping[TaskId, Any]
@@ -435,20 +311,17 @@ class Content:
     chain_length: int
 
 
-@dataclass(frozen=True, slots=True)
-class WriteMetadata(Instruction):
+class WriteMetadata(Instruction, frozen=True):
     """Write the metadata; placeholders of shared files are replaced by what the registry holds."""
 
     content: Content
 
     @property
     def checkpoint_id(self) -> int:
-        """The checkpoint it belongs to."""
         return self.content.checkpoint_id
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimLogEntry(Instruction):
+class ClaimLogEntry(Instruction, frozen=True):
     """Claim the next entry of the job log for "this checkpoint is completed"; at most one claim is under way.
 
     With it the checkpoints of the commit numbers in `subsumed` are not retained any more.
@@ -461,9 +334,8 @@ class ClaimLogEntry(Instruction):
     snapshot: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class NotifyComplete(Instruction):
-    """Tell these tasks and the parts on the driver that a checkpoint is complete.
+class NotifyComplete(Instruction, frozen=True):
+    """Notify these tasks and the driver's operators that a checkpoint is complete.
 
     `subsumed` is the newest checkpoint whose files are deleted because of it.
     """
@@ -475,11 +347,10 @@ class NotifyComplete(Instruction):
     subsumed: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NotifyAborted(Instruction):
-    """Tell these tasks and the parts on the driver that a checkpoint will not be completed.
+class NotifyAborted(Instruction, frozen=True):
+    """Notify these tasks and the driver's operators that a checkpoint will not be completed.
 
-    `latest_completed` and `latest_commit_number` stand for a completion that they may not have heard of.
+    `latest_completed` and `latest_commit_number` repeat the last completion, whose notification may have been lost.
     """
 
     checkpoint_id: int
@@ -490,8 +361,7 @@ class NotifyAborted(Instruction):
     latest_commit_number: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DiscardFiles(Instruction):
+class DiscardFiles(Instruction, frozen=True):
     """Delete the private files of one task's part; shared ones stay until they are released."""
 
     checkpoint_id: int
@@ -499,12 +369,11 @@ class DiscardFiles(Instruction):
     state: Any
 
 
-@dataclass(frozen=True, slots=True)
-class DiscardCheckpoint(Instruction):
+class DiscardCheckpoint(Instruction, frozen=True):
     """Delete the directory of a checkpoint with its metadata and private files; shared ones stay.
 
-    One that is not `completed` was given up: only what this attempt wrote is ours, and the metadata only if there is a
-    `snapshot`.
+    One that is not `completed` was aborted: only the files of this attempt are deleted, and the metadata only if there
+    is a `snapshot`.
     """
 
     checkpoint_id: int
@@ -515,18 +384,16 @@ class DiscardCheckpoint(Instruction):
     snapshot: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestDone:
-    """The snapshot that was asked for is complete."""
+class RequestDone(msgspec.Struct, frozen=True):
+    """The requested snapshot is complete."""
 
     checkpoint_id: int
     pointer: str
     commit_number: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFailed:
-    """It is not. Without a reason the request itself was wrong; with a pointer the savepoint is there all the same."""
+class RequestFailed(msgspec.Struct, frozen=True):
+    """The request failed. Without a reason it was itself wrong; with a pointer the savepoint exists all the same."""
 
     message: str
     reason: FailureReason | None = None
@@ -534,17 +401,15 @@ class RequestFailed:
     pointer: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CompleteRequest(Instruction):
+class CompleteRequest(Instruction, frozen=True):
     """Answer a request; each is answered once."""
 
     request_id: RequestId
     result: RequestDone | RequestFailed
 
 
-@dataclass(frozen=True, slots=True)
-class FailJob(Instruction):
-    """Checkpoints failed so that the job must: it restarts as after any failure."""
+class FailJob(Instruction, frozen=True):
+    """Fail the job because of failed checkpoints: it restarts as after any failure."""
 
     message: str
     reason: FailureReason
@@ -552,22 +417,19 @@ class FailJob(Instruction):
     task: TaskId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleAt(Instruction):
+class ScheduleAt(Instruction, frozen=True):
     """Send TimePassed at this time; replaces the one before."""
 
     time: int
 
 
-@dataclass(frozen=True, slots=True)
-class Warn(Instruction):
-    """Tell the user."""
+class Warn(Instruction, frozen=True):
+    """Show a warning to the user."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class StandDown(Instruction):
-    """A newer driver has taken over: stop, notify nobody, commit nothing, delete nothing."""
+class StandDown(Instruction, frozen=True):
+    """Stop without notifying, committing or deleting anything: another driver runs the job now."""
 
     message: str

@@ -1,7 +1,7 @@
-"""When failed checkpoints fail the job (SPEC R5.6).
+"""When failed checkpoints fail the job (SPEC R5.6). Part of the coordinator: pure, on the driver.
 
-Only five reasons count, each checkpoint at most once, and a success that is newer starts the count again. What happened
-on the driver and what a task reported are told apart, because savepoints are treated differently:
+Only five reasons count, each checkpoint at most once, and a newer success resets the count. Failures on the driver
+and failures that a task reported are distinguished, because savepoints are treated differently:
 
                         failure on the driver    failure that a task reported
     checkpoint          counts                   counts
@@ -48,7 +48,7 @@ class FailureManager:
         by_task: bool = False,
         detail: str = "",
     ) -> str | None:
-        """Take a failure in; gives what to fail the job with, or None. There is no id before a checkpoint is made."""
+        """Count a failure; returns the message to fail the job with, or None. A preflight failure has no id."""
         why = detail or reason.text
         if reason.preflight or not by_task:
             if properties.is_savepoint:

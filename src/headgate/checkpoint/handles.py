@@ -36,7 +36,6 @@ __all__ = [
     "attach",
     "checked_read",
     "decode_handle",
-    "detach",
     "encode_handle",
 ]
 
@@ -167,16 +166,6 @@ class KeyedStateHandle(msgspec.Struct, frozen=True, omit_defaults=True):
                 by_id[payload.id] = payload
         return list(by_id.values())
 
-    def written_size(self) -> int:
-        """Bytes that this checkpoint wrote itself (R10.2 checkpointed size)."""
-        own = {s.payload.id: s.payload.size for s in self.segments if s.checkpoint_id == self.checkpoint_id}
-        new = [f.payload for f in self.files if f.created_by == self.checkpoint_id]
-        return sum(own.values()) + sum(payload.size for payload in new)
-
-    def full_size(self) -> int:
-        """Bytes including what earlier checkpoints wrote (R10.2 state size)."""
-        return sum(payload.size for payload in self.payloads())
-
 
 ReadPayload: TypeAlias = Callable[[Payload, int, int], bytes]
 """Reads `length` bytes of a payload from `offset` on."""
@@ -204,20 +193,12 @@ def checked_read(read: ReadPayload, payload: Payload, offset: int, length: int, 
 
 def attach(handle: KeyedStateHandle, payloads: Mapping[str, bytes]) -> KeyedStateHandle:
     """The handle with the bytes of these payloads inside; payloads that are not given stay as they are."""
-    return _with_payloads(
-        handle, lambda payload: msgspec.structs.replace(payload, data=payloads.get(payload.id, payload.data))
-    )
 
+    def filled(payload: Payload) -> Payload:
+        return msgspec.structs.replace(payload, data=payloads.get(payload.id, payload.data))
 
-def detach(handle: KeyedStateHandle) -> tuple[KeyedStateHandle, dict[str, bytes]]:
-    """The handle without bytes, and the bytes by payload id."""
-    found = {payload.id: payload.data for payload in handle.payloads() if payload.data is not None}
-    return _with_payloads(handle, lambda payload: msgspec.structs.replace(payload, data=None)), found
-
-
-def _with_payloads(handle: KeyedStateHandle, change: Callable[[Payload], Payload]) -> KeyedStateHandle:
-    segments = [msgspec.structs.replace(segment, payload=change(segment.payload)) for segment in handle.segments]
-    files = [msgspec.structs.replace(file, payload=change(file.payload)) for file in handle.files]
+    segments = [msgspec.structs.replace(segment, payload=filled(segment.payload)) for segment in handle.segments]
+    files = [msgspec.structs.replace(file, payload=filled(file.payload)) for file in handle.files]
     return msgspec.structs.replace(handle, segments=segments, files=files)
 
 

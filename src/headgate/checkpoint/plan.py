@@ -2,9 +2,9 @@
 
 A plan is made anew for every checkpoint, from the state each task is in at that moment:
 
-    trigger    tasks told by the coordinator: the sources, or running tasks with no running task upstream
+    trigger    tasks triggered by the coordinator: the sources, or running tasks with no running task upstream
     wait       tasks that must acknowledge: all running ones
-    commit     tasks that are told how it ended: all running ones
+    commit     tasks that are notified of its end: all running ones
     finished   tasks that ended before it began
 """
 
@@ -31,17 +31,13 @@ __all__ = [
     "Topology",
     "UnionStateRefused",
     "VertexOutcome",
-    "make_plan",
+    "plan_checkpoint",
     "settle_finished",
 ]
 
 
 class TaskId(NamedTuple):
-    """A subtask of a vertex.
-
-    >>> str(TaskId(VertexId(1), 0))
-    'v1/0'
-    """
+    """A subtask of a vertex; as text `v1/0`."""
 
     vertex: VertexId
     subtask: int
@@ -61,7 +57,7 @@ class TaskStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlanInput:
-    """An edge into a vertex: who writes it, and for each reader the writers it has a channel from (None: all).
+    """An edge into a vertex: the vertex that writes it, and for each reader the writers it has a channel from (None: all).
 
     >>> PlanInput(VertexId(0), writers=((0,), (1,))).reach(1, 2)
     (1,)
@@ -77,7 +73,7 @@ class PlanInput:
 
 @dataclass(frozen=True, slots=True)
 class PlanVertex:
-    """A vertex of the job graph; relays are none, they take no part in checkpoints."""
+    """A vertex of the job graph; relays are not vertices and take no part in checkpoints."""
 
     id: VertexId
     parallelism: int
@@ -85,26 +81,19 @@ class PlanVertex:
     operators: tuple[OperatorId, ...] = ()
 
     def tasks(self) -> Iterator[TaskId]:
-        """Its subtasks."""
         return (TaskId(self.id, subtask) for subtask in range(self.parallelism))
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The vertices in topological order.
-
-    >>> [str(task) for task in Topology((PlanVertex(VertexId(0), 2),)).tasks()]
-    ['v0/0', 'v0/1']
-    """
+    """The vertices in topological order."""
 
     vertices: tuple[PlanVertex, ...]
 
     def tasks(self) -> Iterator[TaskId]:
-        """All subtasks of the job."""
         return (task for vertex in self.vertices for task in vertex.tasks())
 
     def parallelism(self) -> dict[VertexId, int]:
-        """The number of subtasks of each vertex."""
         return {vertex.id: vertex.parallelism for vertex in self.vertices}
 
 
@@ -126,14 +115,14 @@ class NotAllRunning:
     message: str
 
 
-def make_plan(
+def plan_checkpoint(
     topology: Topology, statuses: Mapping[TaskId, TaskStatus], *, after_finish: bool = True
 ) -> CheckpointPlan | NotAllRunning:
     """The plan of a checkpoint that starts now; `after_finish` allows it when some tasks have finished.
 
     >>> source, sink = PlanVertex(VertexId(0), 1), PlanVertex(VertexId(1), 1, (PlanInput(VertexId(0)),))
     >>> job = Topology((source, sink))
-    >>> plan = make_plan(job, dict.fromkeys(job.tasks(), TaskStatus.RUNNING))
+    >>> plan = plan_checkpoint(job, dict.fromkeys(job.tasks(), TaskStatus.RUNNING))
     >>> [str(task) for task in plan.trigger], [str(task) for task in plan.wait]
     (['v0/0'], ['v0/0', 'v1/0'])
     """
@@ -195,7 +184,7 @@ class TaskReport(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class VertexOutcome:
-    """What the metadata records of a vertex: how far it was, and which of its subtasks were finished."""
+    """The progress of a vertex as the metadata records it, and its finished subtasks."""
 
     state: FinishedState
     finished: tuple[int, ...] = ()
@@ -228,8 +217,8 @@ def settle_finished(
             outcomes[vertex.id] = VertexOutcome(FinishedState.FULLY, tuple(range(vertex.parallelism)))
             continue
         finished = [task in gone for task in tasks]
-        # A fast task that has called finish() must wait for the slow ones when they share union state: were it allowed
-        # to end, every later checkpoint would be refused by the rule on tasks that are gone.
+        # A fast task that has called finish() must wait for the slow ones when they share union state: if it
+        # ended, every later checkpoint would be refused because of its finished subtasks.
         closing = [bool(report and report.finished_operators) for report in of_vertex]
         for flags, what in ((finished, "have finished"), (closing, "have called finish()")):
             names = _union_states(of_vertex, flags)

@@ -31,7 +31,7 @@ _YEAR_MS = 365 * 24 * 60 * 60 * 1000
 
 
 class EndStatus(Enum):
-    """How a job ended, as retention sees it; SUSPENDED is no end: somebody else goes on with it."""
+    """How a job ended, for retention; SUSPENDED is not an end: another driver may resume the job."""
 
     FINISHED = "FINISHED"
     CANCELED = "CANCELED"
@@ -40,7 +40,7 @@ class EndStatus(Enum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nobody will go on with the job."""
+        """Whether no driver will resume the job."""
         return self is not EndStatus.SUSPENDED
 
 
@@ -75,7 +75,7 @@ class ClaimMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointProperties:
-    """What is done with a checkpoint, fixed when it is requested.
+    """How a checkpoint is treated, fixed when it is requested.
 
     `force`: may exceed the number of concurrent checkpoints and skips the pause. `discard_...`: whether its files are
     deleted when it is subsumed, or when the job ends that way. `unclaimed`: a snapshot of the user that the job was
@@ -114,14 +114,14 @@ class CheckpointProperties:
 
     @classmethod
     def for_savepoint(cls, force: bool, format: SavepointFormat = SavepointFormat.CANONICAL) -> CheckpointProperties:
-        """A savepoint: the user's, deleted by nobody else."""
+        """A savepoint: it belongs to the user and is never deleted by the job."""
         return cls(SnapshotType.SAVEPOINT, force, format=format)
 
     @classmethod
     def for_stop(
         cls, force: bool, drain: bool, format: SavepointFormat = SavepointFormat.CANONICAL
     ) -> CheckpointProperties:
-        """The savepoint that a job stops with: to be resumed later, or drained for good."""
+        """The savepoint that a job stops with; `drain`: it ends for good."""
         return cls(SnapshotType.SYNC_SAVEPOINT, force, format=format, drain=drain)
 
     @classmethod
@@ -149,7 +149,7 @@ class CheckpointProperties:
 
     @property
     def is_plain_savepoint(self) -> bool:
-        """Whether it leaves no trace in the job: not kept for recovery, not notified, no output committed (R8.1)."""
+        """Whether it has no effect on the job: not kept for recovery, not notified, no output committed (R8.1)."""
         return self.type is SnapshotType.SAVEPOINT
 
     def discard_on_end(self, status: EndStatus) -> bool:
@@ -171,7 +171,7 @@ class CheckpointProperties:
 
 @dataclass(frozen=True, slots=True)
 class FullCheckpointPolicy:
-    """When incremental checkpoints are cut off by a full one without being asked (SPEC R7.6); None: never.
+    """When a chain of incremental checkpoints is ended by an automatic full one (SPEC R7.6); None: never.
 
     Checked after each completed checkpoint: its full size in bytes, its shared files in total or of one operator, and
     the number of checkpoints it builds on. `cooldown_ms` passes between a full checkpoint and the next one for such a
@@ -191,7 +191,7 @@ class FullCheckpointPolicy:
 
     @classmethod
     def from_configuration(cls, configuration: Configuration) -> FullCheckpointPolicy:
-        """The policy that the options ask for.
+        """The policy that the options set.
 
         >>> options = Configuration({"headgate.full-checkpoint.max-chain-length": 20})
         >>> FullCheckpointPolicy.from_configuration(options).max_chain_length
@@ -218,7 +218,7 @@ class FullCheckpointPolicy:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSettings:
-    """Everything a job's coordinator must know, with Flink's defaults and bounds; times are milliseconds.
+    """The settings of a job's coordinator, with Flink's defaults and bounds; times are milliseconds.
 
     Values that Flink corrects silently are corrected here too; `warnings` says so, and what else looks wrong.
 
@@ -300,7 +300,7 @@ class CheckpointSettings:
     def from_configuration(
         cls, configuration: Configuration, full: FullCheckpointPolicy | None = None
     ) -> CheckpointSettings:
-        """The settings that the options ask for.
+        """The settings that the options set.
 
         >>> options = Configuration({"execution.checkpointing.interval": "10 s"})
         >>> CheckpointSettings.from_configuration(options).interval_ms
@@ -336,7 +336,7 @@ class CheckpointSettings:
         return self.interval_ms
 
     def first_delay_bounds(self) -> tuple[int, int]:
-        """Between which delays the first checkpoint starts: spread, so that jobs do not checkpoint in step.
+        """The bounds of the delay before the first checkpoint, which is random so that jobs do not checkpoint in step.
 
         >>> CheckpointSettings(interval_ms=10_000, min_pause_ms=100).first_delay_bounds()
         (100, 10000)

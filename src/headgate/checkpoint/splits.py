@@ -1,11 +1,11 @@
-"""Which subtask reads which split of a source: decided on the driver, split by split (SPEC R9.4).
+"""Which subtask reads which split of a source (SPEC R9.4): pure, called on the job's thread of the driver.
 
-    found      an enumerator found splits: those with an owner go there, the others to who asks first
-    asked      a reader has nothing left to read
-    Assignment goes to the reader's subtask; `no_more` tells it that nothing will follow
+    add_splits      an enumerator found splits: those with a fixed reader go there, the others to the first that asks
+    request_split   a reader has nothing left to read
+    Assignment      goes to the reader's subtask; `no_more`: nothing will follow
 
-A checkpoint keeps what is not assigned; what is assigned is kept by its reader. Both are cut at one moment: messages to a
-reader keep their order, so a split that was assigned before the trigger is in the reader's part.
+The driver's part of a checkpoint holds the splits that are not assigned, the reader's part those that are. The two
+agree: messages to a reader keep their order, so a split that was assigned before the trigger is in the reader's part.
 """
 
 from __future__ import annotations
@@ -22,11 +22,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True)
 class Assignment(Generic[S]):
-    """Splits for one subtask; `no_more`: it will never get another one.
-
-    >>> Assignment(0, ["a"]).no_more
-    False
-    """
+    """Splits for one subtask; `no_more`: it will never get another one."""
 
     subtask: int
     splits: list[S]
@@ -34,14 +30,14 @@ class Assignment(Generic[S]):
 
 
 class SplitAssigner(Generic[S]):
-    """Deals out the splits of one source.
+    """Assigns the splits of one source.
 
     >>> assigner = SplitAssigner(2, lambda split, parallelism: None)
-    >>> assigner.asked(1)
+    >>> assigner.request_split(1)
     []
-    >>> assigner.found(["a", "b"], complete=True)
+    >>> assigner.add_splits(["a", "b"], complete=True)
     [Assignment(subtask=1, splits=['a'], no_more=False)]
-    >>> assigner.asked(0)  # doctest: +NORMALIZE_WHITESPACE
+    >>> assigner.request_split(0)  # doctest: +NORMALIZE_WHITESPACE
     [Assignment(subtask=0, splits=['b'], no_more=False), Assignment(subtask=0, splits=[], no_more=True),
      Assignment(subtask=1, splits=[], no_more=True)]
     """
@@ -49,55 +45,55 @@ class SplitAssigner(Generic[S]):
     def __init__(
         self,
         parallelism: int,
-        owner: Callable[[S, int], int | None],
+        reader_of: Callable[[S, int], int | None],
         unassigned: Iterable[S] = (),
         complete: bool = False,
     ) -> None:
-        """`owner` names the subtask that must read a split; None: any may."""
-        self._parallelism, self._owner = parallelism, owner
+        """`reader_of` gives the subtask that must read a split; None: any may."""
+        self._parallelism, self._reader_of = parallelism, reader_of
         self._free: deque[S] = deque(unassigned)
-        self._asking: deque[int] = deque()
+        self._waiting: deque[int] = deque()
         self.complete = complete
-        self._told = False
+        self._ended = False
 
     @property
     def unassigned(self) -> list[S]:
-        """The splits that nobody reads yet."""
+        """The splits that are not assigned yet."""
         return list(self._free)
 
     @property
     def idle(self) -> bool:
-        """Whether every subtask has asked since it got something: if splits are dealt only then, all of them are read."""
-        return not self._free and len(self._asking) == self._parallelism
+        """Whether every subtask waits for a split, so that all that were assigned are read."""
+        return not self._free and len(self._waiting) == self._parallelism
 
-    def found(self, splits: Iterable[S], complete: bool) -> list[Assignment[S]]:
-        """New splits; `complete`: there will be no others."""
+    def add_splits(self, splits: Iterable[S], complete: bool) -> list[Assignment[S]]:
+        """Add splits; `complete`: there will be no others."""
         self._free.extend(splits)
         self.complete = self.complete or complete
-        return self._deal()
+        return self._assign()
 
-    def asked(self, subtask: int) -> list[Assignment[S]]:
-        """A reader wants something to read."""
-        if subtask not in self._asking:
-            self._asking.append(subtask)
-        return self._deal()
+    def request_split(self, subtask: int) -> list[Assignment[S]]:
+        """Note that a reader waits for a split."""
+        if subtask not in self._waiting:
+            self._waiting.append(subtask)
+        return self._assign()
 
-    def _deal(self) -> list[Assignment[S]]:
+    def _assign(self) -> list[Assignment[S]]:
         given: dict[int, list[S]] = {}
         free: deque[S] = deque()
         for split in self._free:
-            owner = self._owner(split, self._parallelism)
-            if owner is None and self._asking:
-                owner = self._asking.popleft()
-            if owner is None:
+            reader = self._reader_of(split, self._parallelism)
+            if reader is None and self._waiting:
+                reader = self._waiting.popleft()
+            if reader is None:
                 free.append(split)
             else:
-                given.setdefault(owner, []).append(split)
+                given.setdefault(reader, []).append(split)
         self._free = free
-        if given:  # who got a split that it owns asks again when it has read it
-            self._asking = deque(subtask for subtask in self._asking if subtask not in given)
-        dealt = [Assignment(subtask, splits) for subtask, splits in given.items()]
-        if self.complete and not free and not self._told:
-            self._told = True
-            dealt += [Assignment(subtask, [], no_more=True) for subtask in range(self._parallelism)]
-        return dealt
+        if given:  # the reader of a fixed split asks again when it has read it
+            self._waiting = deque(subtask for subtask in self._waiting if subtask not in given)
+        assigned = [Assignment(subtask, splits) for subtask, splits in given.items()]
+        if self.complete and not free and not self._ended:
+            self._ended = True
+            assigned += [Assignment(subtask, [], no_more=True) for subtask in range(self._parallelism)]
+        return assigned

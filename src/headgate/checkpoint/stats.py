@@ -1,7 +1,7 @@
-"""What is remembered of checkpoints: a bounded history, counts, summaries, figures of every subtask (SPEC R10.2).
+"""Statistics of checkpoints: a bounded history, counts, summaries, metrics of every subtask (SPEC R10.2).
 
-Plain data, of which REST, the dashboard, the metrics and the live table make their own shapes. The coordinator writes
-it; readers of other threads take a `snapshot`, which never changes any more.
+Plain data for REST, the dashboard and the live table. The coordinator writes it on the job's thread of the driver;
+other threads read a `snapshot`, which does not change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
     "SubtaskMetrics",
     "SubtaskStats",
     "Summary",
-    "SummaryFigures",
+    "SummaryStatistics",
     "VertexStats",
 ]
 
@@ -43,14 +43,14 @@ class CheckpointStatus(Enum):
     FAILED = "FAILED"
 
 
-# ---- figures -------------------------------------------------------------------------------------------------------
+# ---- summaries -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryFigures:
+class SummaryStatistics:
     """Smallest, largest, mean and percentiles of one measurement; all 0 while there is none.
 
-    >>> SummaryFigures.of([1, 2, 3]).avg
+    >>> SummaryStatistics.of([1, 2, 3]).avg
     2
     """
 
@@ -65,12 +65,12 @@ class SummaryFigures:
     p999: float = 0.0
 
     @classmethod
-    def of(cls, values: Iterable[int]) -> SummaryFigures:
-        """The figures of these values."""
+    def of(cls, values: Iterable[int]) -> SummaryStatistics:
+        """The statistics of these values."""
         summary = Summary()
         for value in values:
             summary.add(value)
-        return summary.figures()
+        return summary.statistics()
 
 
 class Summary:
@@ -79,7 +79,7 @@ class Summary:
     >>> size = Summary()
     >>> for value in (10, 20, 40):
     ...     size.add(value)
-    >>> size.figures().max, size.figures().p50
+    >>> size.statistics().max, size.statistics().p50
     (40, 20.0)
     """
 
@@ -97,13 +97,13 @@ class Summary:
         self._sum += value
         self._recent.append(value)
 
-    def figures(self) -> SummaryFigures:
+    def statistics(self) -> SummaryStatistics:
         """What came in so far."""
         if not self._count:
-            return SummaryFigures()
+            return SummaryStatistics()
         ordered = sorted(self._recent)
         percentiles = {name: _percentile(ordered, percent) for name, percent in PERCENTILES.items()}
-        return SummaryFigures(self._count, self._min, self._max, self._sum // self._count, **percentiles)
+        return SummaryStatistics(self._count, self._min, self._max, self._sum // self._count, **percentiles)
 
 
 def _percentile(ordered: list[int], percent: float) -> float:
@@ -159,7 +159,6 @@ class VertexStats:
 
     @property
     def acknowledged(self) -> int:
-        """How many subtasks have acknowledged."""
         return sum(1 for subtask in self.subtasks.values() if subtask.completed)
 
     @property
@@ -171,18 +170,18 @@ class VertexStats:
         """The sum of one measurement over the subtasks."""
         return sum(max(0, getattr(subtask.metrics, measure)) for subtask in self.subtasks.values())
 
-    def summary(self, trigger_timestamp: int) -> dict[str, SummaryFigures]:
+    def summary(self, trigger_timestamp: int) -> dict[str, SummaryStatistics]:
         """Every measurement over the subtasks, and `end_to_end_duration`."""
         done = [subtask for subtask in self.subtasks.values() if subtask.completed]
         measures = [name for name in SubtaskMetrics.__struct_fields__ if name not in {"unaligned", "objects_written"}]
-        figures = {name: SummaryFigures.of(getattr(s.metrics, name) for s in done) for name in measures}
+        statistics = {name: SummaryStatistics.of(getattr(s.metrics, name) for s in done) for name in measures}
         durations = (max(0, s.ack_timestamp - trigger_timestamp) for s in done)
-        return figures | {"end_to_end_duration": SummaryFigures.of(durations)}
+        return statistics | {"end_to_end_duration": SummaryStatistics.of(durations)}
 
 
 @dataclass(slots=True)
 class CheckpointStats:
-    """All that is known of one checkpoint or savepoint."""
+    """The statistics of one checkpoint or savepoint."""
 
     id: int
     trigger_timestamp: int
@@ -211,7 +210,6 @@ class CheckpointStats:
 
     @property
     def num_acknowledged_subtasks(self) -> int:
-        """How many have acknowledged."""
         return sum(vertex.acknowledged for vertex in self.vertices.values())
 
     @property
@@ -252,11 +250,11 @@ class CheckpointStats:
 
     @property
     def unaligned(self) -> bool:
-        """Whether any subtask let the barrier overtake data."""
+        """Whether the barrier overtook data in any subtask."""
         return any(s.metrics.unaligned for vertex in self.vertices.values() for s in vertex.subtasks.values())
 
     def report(self, task: TaskId, stats: SubtaskStats) -> bool:
-        """Take a subtask's figures in; False if the subtask is not known or has reported before."""
+        """Add a subtask's metrics; False if the subtask is not known or has reported before."""
         vertex = self.vertices.get(task.vertex)
         if vertex is None or task.subtask in vertex.subtasks:
             return False
@@ -283,7 +281,7 @@ class RestoredStats:
 
 @dataclass(slots=True)
 class Counts:
-    """How many checkpoints came to what; those that failed before they had an id count in total and failed."""
+    """Counts of checkpoints by outcome; those that failed before they had an id count in total and failed."""
 
     restored: int = 0
     total: int = 0
@@ -297,7 +295,7 @@ class StatsSnapshot:
     """The statistics at one moment; `history` has the newest first."""
 
     counts: Counts
-    summary: Mapping[str, SummaryFigures]
+    summary: Mapping[str, SummaryStatistics]
     history: tuple[CheckpointStats, ...]
     latest_completed: CheckpointStats | None
     latest_savepoint: CheckpointStats | None
@@ -311,12 +309,7 @@ class StatsSnapshot:
 
 
 class StatsTracker:
-    """Keeps the statistics of one job.
-
-    >>> tracker = StatsTracker(history_size=10)
-    >>> tracker.snapshot().counts.total
-    0
-    """
+    """Keeps the statistics of one job."""
 
     _MEASURES = (
         "checkpointed_size",
@@ -365,7 +358,7 @@ class StatsTracker:
         self._latest_failed = _newer(self._latest_failed, stats)
 
     def failed_before_start(self) -> None:
-        """A checkpoint could not even get an id."""
+        """Count a checkpoint that failed before it had an id."""
         self._counts.total += 1
         self._counts.failed += 1
 
@@ -375,7 +368,7 @@ class StatsTracker:
         self._restored = stats
 
     def late(self, checkpoint_id: int, task: TaskId, now: int, metrics: SubtaskMetrics) -> None:
-        """A subtask reported after the checkpoint had failed: the figures are kept as far as they go."""
+        """Add the metrics of a subtask that reported after the checkpoint had failed."""
         for stats in self._history:
             if stats.id == checkpoint_id and stats.status is CheckpointStatus.FAILED:
                 stats.report(task, SubtaskStats(task.subtask, now, metrics, completed=False))
@@ -389,7 +382,7 @@ class StatsTracker:
     def snapshot(self) -> StatsSnapshot:
         """A copy that does not change; checkpoints that have ended are copied too, as late reports may come.
 
-        May be asked for by any thread: what changes while it is copied is copied again.
+        May be called by any thread: if something changes meanwhile, it is copied again.
         """
         while True:
             try:
@@ -397,8 +390,8 @@ class StatsTracker:
                 break
             except RuntimeError:  # a dict or deque changed its size under the copy
                 continue
-        figures = {measure: summary.figures() for measure, summary in self._summary.items()}
-        return StatsSnapshot(copy.copy(self._counts), figures, history, completed, savepoint, failed, self._restored)
+        statistics = {measure: summary.statistics() for measure, summary in self._summary.items()}
+        return StatsSnapshot(copy.copy(self._counts), statistics, history, completed, savepoint, failed, self._restored)
 
     def _copy(
         self,

@@ -1,6 +1,6 @@
-"""Which completed checkpoints are kept, and which go: when a newer one comes, and when the job ends (SPEC R5.8).
+"""Which completed checkpoints are kept when a newer one completes and when the job ends (SPEC R5.8). Pure, on the driver.
 
-Decisions only: what is said to go is deleted by somebody else, later, and shared files by the rule of R7.5.
+The store only decides: the coordinator has the files deleted later, and shared files by the rule of R7.5.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class CompletedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class EndDecision:
-    """What happens to the store when the job ends.
+    """What happens to the checkpoints when the job ends.
 
-    Shared files that are used by no checkpoint from `lowest_retained` on may go; None: none is retained, all may go.
-    `release_shared` is False when somebody may still go on with the job.
+    Shared files that no checkpoint from `lowest_retained` on uses may be deleted; None: none is retained, all may be.
+    `release_shared` is False when another driver may still resume the job.
     """
 
     discard: tuple[CompletedCheckpoint, ...]
@@ -59,7 +59,7 @@ class CheckpointStore:
     """
 
     def __init__(self, num_retained: int, recovered: Sequence[CompletedCheckpoint] = ()) -> None:
-        """`recovered` are those that an earlier driver of the job left; superfluous ones go with the next one added."""
+        """`recovered` are those that an earlier driver of the job left; superfluous ones are subsumed by the next one added."""
         if num_retained < 1:
             raise InvalidArgument(f"at least one completed checkpoint must be retained, got {num_retained}")
         self._num_retained = num_retained
@@ -68,7 +68,7 @@ class CheckpointStore:
 
     @property
     def checkpoints(self) -> tuple[CompletedCheckpoint, ...]:
-        """All that are kept, oldest first."""
+        """Oldest first."""
         return tuple(self._checkpoints)
 
     @property
@@ -98,7 +98,7 @@ class CheckpointStore:
         return list(itertools.islice(superfluous, excess))
 
     def add(self, checkpoint: CompletedCheckpoint) -> list[CompletedCheckpoint]:
-        """Keep a checkpoint; gives those that it subsumes. Whether their files go is said by their properties."""
+        """Keep a checkpoint; returns those that it subsumes. Their properties decide whether their files are deleted."""
         if self._ended:
             raise IllegalState("the checkpoint store is closed: the job has ended")
         subsumed = self.subsumed_by(checkpoint.properties)
@@ -107,7 +107,7 @@ class CheckpointStore:
         return subsumed
 
     def step_back(self, checkpoint_id: int) -> list[CompletedCheckpoint]:
-        """Forget everything newer than this one, which the job was restored from; gives what was forgotten."""
+        """Drop everything newer than this one, which the job was restored from; returns what was dropped."""
         place = next((i for i, c in enumerate(self._checkpoints) if c.id == checkpoint_id), None)
         if place is None:
             kept = ", ".join(str(c.id) for c in self._checkpoints) or "none"
@@ -117,7 +117,7 @@ class CheckpointStore:
         return newer
 
     def end(self, status: EndStatus) -> EndDecision:
-        """The job has ended: what goes and what outlives it."""
+        """Close the store; returns what is deleted and what outlives the job."""
         self._ended = True
         # A job that is suspended has not ended: whoever continues it needs everything, whatever the retention says.
         discard = tuple(c for c in self._checkpoints if status.is_terminal and c.properties.discard_on_end(status))

@@ -1,4 +1,4 @@
-"""What travels with a checkpoint: its barrier and its options, as plain data (SPEC R6.1, R6.4).
+"""The barrier of a checkpoint and its options, as plain data (SPEC R6.1, R6.4); made on the driver, used everywhere.
 
 The same barrier goes through the channels (the body of a BARRIER frame) and over the control plane (triggers and
 announcements), so that a subtask treats both alike.
@@ -6,7 +6,7 @@ announcements), so that a subtask treats both alike.
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum, StrEnum
 
 import msgspec
 
@@ -26,13 +26,13 @@ _LONG_MAX = 2**63 - 1
 """Flink's 'no timeout', still found in configuration files."""
 
 
-class SnapshotType(StrEnum):
-    """What kind of snapshot is taken."""
+class SnapshotType(Enum):
+    """The kind of a snapshot; the values are stored in `_metadata`, the names are Flink's and appear in REST."""
 
-    CHECKPOINT = "CHECKPOINT"
-    FULL_CHECKPOINT = "FULL_CHECKPOINT"  # builds on nothing older; later ones may build on it (SPEC R7.6)
-    SAVEPOINT = "SAVEPOINT"
-    SYNC_SAVEPOINT = "SYNC_SAVEPOINT"  # the job stops when it is complete (SPEC R8.3)
+    CHECKPOINT = "checkpoint"
+    FULL_CHECKPOINT = "full checkpoint"  # builds on nothing older; later ones may build on it (SPEC R7.6)
+    SAVEPOINT = "savepoint"
+    SYNC_SAVEPOINT = "sync savepoint"  # the job stops when it is complete (SPEC R8.3)
 
     @property
     def is_savepoint(self) -> bool:
@@ -43,7 +43,7 @@ class SnapshotType(StrEnum):
 class AlignmentKind(StrEnum):
     """How the barriers of a checkpoint are treated.
 
-    Forced alignment (SPEC R6.4) is no kind of its own: it belongs to an edge, and the reader of the edge knows it.
+    Forced alignment (SPEC R6.4) is not a kind: it is a property of an edge, known to the reader of the edge.
     """
 
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
@@ -78,7 +78,7 @@ class CheckpointOptions(msgspec.Struct, frozen=True, array_like=True):
     drain: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what has no meaning."""
+        """Refuse contradictions."""
         savepoint = self.type.is_savepoint
         if savepoint and self.alignment in {AlignmentKind.UNALIGNED, AlignmentKind.ALIGNED_WITH_TIMEOUT}:
             raise InvalidArgument("a savepoint cannot be unaligned")
@@ -132,7 +132,7 @@ class Barrier(msgspec.Struct, frozen=True, array_like=True):
         return None if timeout is None else self.timestamp + timeout
 
     def as_unaligned(self) -> Barrier:
-        """The same barrier, in a hurry.
+        """The same barrier, which does not wait for alignment any more.
 
         >>> Barrier(7, 1000).as_unaligned().options.alignment
         <AlignmentKind.UNALIGNED: 'UNALIGNED'>

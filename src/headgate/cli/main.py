@@ -26,8 +26,8 @@ from headgate.config import Configuration
 from headgate.driver.log_output import start_log_output
 from headgate.errors import ConfigError, HeadgateError
 from headgate.storage.gc import collect, plan_gc
-from headgate.storage.layout import Attempt, JobLayout
-from headgate.storage.log import find_jobs
+from headgate.storage.layout import AttemptId, JobLayout
+from headgate.storage.log import newest_entries
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 
@@ -155,15 +155,15 @@ def gc(
 ) -> None:
     """Delete files that no checkpoint needs any more, such as what a killed driver left behind."""
     store = open_store()
-    jobs = [entry for entry in find_jobs(store, directory) if entry.job_id.startswith(job)]
+    jobs = [entry for entry in newest_entries(store, directory) if entry.job_id.startswith(job)]
     if not jobs:
         raise ConfigError(f"there is no job{f' {job}' if job else ''} in '{directory}'")
     for entry in jobs:
-        live = None if stopped else Attempt(entry.epoch)
+        live = None if stopped else AttemptId(entry.epoch)
         _gc_job(store, JobLayout.of(directory, entry.job_id), live, dry_run)
 
 
-def _gc_job(store: ObjectStore, layout: JobLayout, live: Attempt | None, dry_run: bool) -> None:
+def _gc_job(store: ObjectStore, layout: JobLayout, live: AttemptId | None, dry_run: bool) -> None:
     plan = plan_gc(store, layout, live=live)
     for finding in plan.orphans:
         typer.echo(f"{finding.path}  {finding.size} bytes  {finding.reason}")

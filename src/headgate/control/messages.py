@@ -141,9 +141,9 @@ class AskForSplit(msgspec.Struct, tag=True, frozen=True):
 
 
 class AssignSplits(msgspec.Struct, tag=True, frozen=True):
-    """Splits for the reader of a dynamic source, pickled; `no_more`: nothing will follow."""
+    """Splits for the reader of a dynamic source, in their tagged form; `no_more`: nothing will follow."""
 
-    splits: bytes
+    splits: list[str]
     no_more: bool = False
 
 

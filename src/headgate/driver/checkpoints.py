@@ -1,4 +1,4 @@
-"""The driver's shell around the checkpoint coordinator: carries out its instructions and tells it what came of them.
+"""The driver's shell around the checkpoint coordinator: carries out its instructions and reports the results.
 
 The coordinator decides (`checkpoint/coordinator.py`), storage knows files (`storage/`), the job talks to workers
 (`job.py`). Everything here is called in the job's thread, except I/O, which runs in a small pool whose results come back
@@ -140,15 +140,15 @@ class CheckpointService:
         self._end_claimed = self._ended = False
         self._damaged: set[int] = set()
         self._backlogs: set[TaskId] = set()
-        self._doers = self._make_doers()
+        self._actions = self._make_actions()
         for warning in self.settings.warnings:
             self._warn(warning)
         imported = self._snapshots.import_named()
         if imported is not None:
             self._tell(imported)
 
-    def _make_doers(self) -> dict[type[ev.Instruction], Callable[[Any], None]]:
-        """Who carries out which instruction."""
+    def _make_actions(self) -> dict[type[ev.Instruction], Callable[[Any], None]]:
+        """Which method carries out which instruction."""
         return {
             ev.PrepareLocation: self._prepare_location,
             ev.SnapshotDriverState: self._snapshot_driver_state,
@@ -240,7 +240,7 @@ class CheckpointService:
         return Choice(None, None, {})
 
     def on_message(self, task: TaskId, message: FromWorker) -> None:
-        """A subtask of the attempt that runs said something; what does not concern checkpoints is passed over."""
+        """A message of a subtask; messages that do not concern checkpoints are ignored."""
         match message:
             case AcknowledgeCheckpoint():
                 self._acknowledged(task, message)
@@ -310,7 +310,7 @@ class CheckpointService:
 
     @property
     def end_recorded(self) -> bool:
-        """Whether the job log has been told of the end, or need not be."""
+        """Whether the end is in the job log, or need not be."""
         return self._ended
 
     @property
@@ -370,7 +370,7 @@ class CheckpointService:
             self._carry_out(instruction)
 
     def _carry_out(self, instruction: ev.Instruction) -> None:
-        self._doers[type(instruction)](instruction)
+        self._actions[type(instruction)](instruction)
 
     def _later(
         self,

@@ -1,11 +1,11 @@
 """Commits on the driver: what all subtasks of a sink prepared for one checkpoint is one epoch, committed as a whole.
 
-A subtask keeps what it prepared, in every checkpoint, until it hears that the epoch is committed. So whatever checkpoint
-a job is restored from holds everything that may not have been committed, and the numbers say what has been.
+A subtask keeps what it prepared, in every checkpoint, until it is notified that the epoch is committed. So the checkpoint
+that a job restores holds everything that may not have been committed, and commit numbers tell what has been.
 
     completed      a checkpoint is complete: its epochs join the queue, in order
     (a thread)     commits them, one at a time
-    committed      the subtasks are told; the coordinator is held while too many epochs wait
+    committed      the subtasks are notified; the coordinator waits while too many epochs are in the queue
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def epoch_sinks(graph: JobGraph) -> dict[int, list[ChainedOperator]]:
 
 
 @dataclass(slots=True)
-class _Line:
+class _SinkQueue:
     """The epochs of one sink."""
 
     operator: ChainedOperator
@@ -55,7 +55,7 @@ class _Line:
 class Epochs:
     """The sinks of a job that commit on the driver. Called in the job's thread; only commits run in another one.
 
-    `pool` is one thread; `read(manifest, operator)` gives what the subtasks had prepared, `hold` tells the coordinator to wait or go on.
+    `pool` is one thread; `read(manifest, operator)` gives what the subtasks had prepared, `hold` makes the coordinator wait or continue.
     """
 
     def __init__(
@@ -72,11 +72,13 @@ class Epochs:
         self._graph, self._read, self._send, self._call = graph, read, send, call
         self._fail, self._hold, self._context = fail, hold, context
         self._pool = pool
-        self._lines = {
-            operator.id: _Line(operator, vertex) for vertex, some in epoch_sinks(graph).items() for operator in some
+        self._queues = {
+            operator.id: _SinkQueue(operator, vertex)
+            for vertex, some in epoch_sinks(graph).items()
+            for operator in some
         }
         self._generation = 0
-        self._broken = -1  # the generation in which a commit failed: what stands behind it must not be committed first
+        self._broken = -1  # the generation in which a commit failed: epochs after it must not be committed first
         self._under_way = 0
         self._running = False  # whether all subtasks are connected
         self._held = False
@@ -84,7 +86,7 @@ class Epochs:
     @property
     def any(self) -> bool:
         """Whether the job has such sinks at all."""
-        return bool(self._lines)
+        return bool(self._queues)
 
     @property
     def idle(self) -> bool:
@@ -94,14 +96,14 @@ class Epochs:
     @property
     def waiting(self) -> int:
         """Epochs that are complete and not committed, of the sink that has most."""
-        return max((len(line.waiting) for line in self._lines.values()), default=0)
+        return max((len(queue.waiting) for queue in self._queues.values()), default=0)
 
     def replan(self, graph: JobGraph) -> None:
         """The next attempt runs another graph of the same program."""
         self._graph = graph
         for vertex, operators in epoch_sinks(graph).items():
             for operator in operators:
-                self._lines[operator.id].operator, self._lines[operator.id].vertex = operator, vertex
+                self._queues[operator.id].operator, self._queues[operator.id].vertex = operator, vertex
 
     # --- the job's thread -------------------------------------------------------------------------------------------
 
@@ -110,42 +112,43 @@ class Epochs:
         assert self.idle, "an epoch is being committed"
         self._generation += 1
         self._running = False
-        for line in self._lines.values():
-            line.waiting.clear()
-            line.newest = line.committed = 0
+        for queue in self._queues.values():
+            queue.waiting.clear()
+            queue.newest = queue.committed = 0
         self._update_hold()
         if manifest is not None and checkpoint_id is not None:
             self.completed(manifest, checkpoint_id, commits)
 
     def completed(self, manifest: Any, checkpoint_id: int, commits: Commits) -> None:
         """A checkpoint is complete: its epochs are due."""
-        for line in self._lines.values():
-            line.waiting.add(checkpoint_id)
-            line.newest = checkpoint_id
+        for queue in self._queues.values():
+            queue.waiting.add(checkpoint_id)
+            queue.newest = checkpoint_id
             self._under_way += 1
-            self._pool.submit(self._work, line, self._generation, manifest, checkpoint_id, commits)
+            self._pool.submit(self._work, queue, self._generation, manifest, checkpoint_id, commits)
         self._update_hold()
 
     def job_running(self) -> None:
-        """All subtasks are connected: tell them what need not be kept."""
+        """All subtasks are connected: notify them of what they need not keep."""
         self._running = True
-        for line in self._lines.values():
-            self._tell(line)
+        for queue in self._queues.values():
+            self._notify(queue)
 
     def close(self) -> None:
         """Release what the committers hold; one whose commit is under way is left to it."""
         if not self.idle:
             return
-        for line in self._lines.values():
-            if line.committer is not None:
-                line.committer.close()
-                line.committer = None
+        for queue in self._queues.values():
+            if queue.committer is not None:
+                queue.committer.close()
+                queue.committer = None
 
-    def _tell(self, line: _Line) -> None:
-        if self._running and line.committed:
-            for task in range(self._graph.vertices[line.vertex].parallelism):
+    def _notify(self, queue: _SinkQueue) -> None:
+        if self._running and queue.committed:
+            for task in range(self._graph.vertices[queue.vertex].parallelism):
                 self._send(
-                    TaskId(self._graph.vertices[line.vertex].id, task), EpochCommitted(line.operator.id, line.committed)
+                    TaskId(self._graph.vertices[queue.vertex].id, task),
+                    EpochCommitted(queue.operator.id, queue.committed),
                 )
 
     def _update_hold(self) -> None:
@@ -154,40 +157,40 @@ class Epochs:
             self._held = held
             self._hold(held)
 
-    def _done(self, line: _Line, generation: int, checkpoint_id: int, committed: bool) -> None:
+    def _done(self, queue: _SinkQueue, generation: int, checkpoint_id: int, committed: bool) -> None:
         self._under_way -= 1
         if generation != self._generation:
             return
-        line.waiting.discard(checkpoint_id)
+        queue.waiting.discard(checkpoint_id)
         if committed:
-            line.committed = checkpoint_id
-            self._tell(line)
+            queue.committed = checkpoint_id
+            self._notify(queue)
         self._update_hold()
 
-    def _failed(self, line: _Line, generation: int, error: Exception) -> None:
+    def _failed(self, queue: _SinkQueue, generation: int, error: Exception) -> None:
         self._under_way -= 1
         if generation == self._generation:
             self._generation += 1
-            operator = line.operator
+            operator = queue.operator
             self._fail(f"sink '{operator.name}' ({operator.call_site}) cannot commit: {type(error).__name__}: {error}")
 
     # --- the committing thread --------------------------------------------------------------------------------------
 
-    def _work(self, line: _Line, generation: int, manifest: Any, checkpoint_id: int, commits: Commits) -> None:
+    def _work(self, queue: _SinkQueue, generation: int, manifest: Any, checkpoint_id: int, commits: Commits) -> None:
         stale = generation != self._generation or generation == self._broken
         try:
-            committed = not stale and self._commit(line, manifest, checkpoint_id, commits)
-            done: Callable[[], None] = partial(self._done, line, generation, checkpoint_id, committed)
+            committed = not stale and self._commit(queue, manifest, checkpoint_id, commits)
+            done: Callable[[], None] = partial(self._done, queue, generation, checkpoint_id, committed)
         except Exception as error:
             self._broken = generation
-            done = partial(self._failed, line, generation, error)
+            done = partial(self._failed, queue, generation, error)
         self._call(done)
 
-    def _commit(self, line: _Line, manifest: Any, checkpoint_id: int, commits: Commits) -> bool:
+    def _commit(self, queue: _SinkQueue, manifest: Any, checkpoint_id: int, commits: Commits) -> bool:
         try:
-            prepared = list(self._read(manifest, line.operator.id))
+            prepared = list(self._read(manifest, queue.operator.id))
         except MissingObject:
-            if line.newest == checkpoint_id:
+            if queue.newest == checkpoint_id:
                 raise
             return False  # it was subsumed meanwhile: the newer checkpoint holds what this one did
         epochs: dict[int, list[Any]] = {}
@@ -195,11 +198,11 @@ class Epochs:
             number = commits.number_for(one.checkpoint_id)
             assert number is not None, f"checkpoint {one.checkpoint_id} is complete and has no number"
             epochs.setdefault(number, []).extend(one.committables)
-        if line.committer is None:
-            sink: Sink[Any] = line.operator.spec.function
-            line.committer = sink.epoch_committer(self._context(line.operator))
+        if queue.committer is None:
+            sink: Sink[Any] = queue.operator.spec.function
+            queue.committer = sink.epoch_committer(self._context(queue.operator))
         for number in sorted(epochs):
-            if number > line.last_number:  # else it was committed before the job was restored
-                line.committer.commit(Epoch(number, epochs[number]))
-                line.last_number = number
+            if number > queue.last_number:  # else it was committed before the job was restored
+                queue.committer.commit(Epoch(number, epochs[number]))
+                queue.last_number = number
         return True

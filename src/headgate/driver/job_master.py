@@ -160,7 +160,7 @@ class JobMaster:
             self._tell(event)
 
     def _tell(self, event: ev.JobEvent) -> None:
-        """Hand an event to the machine, behind those that it is being told."""
+        """Hand an event to the machine, after those that wait."""
         self._pending.append(event)
         if self._handling:
             return
@@ -276,7 +276,7 @@ class JobMaster:
         self._tell(ev.AttemptSubmitted(number))
 
     def _send(self, task: TaskId, message: FromDriver) -> None:
-        """Send to a subtask. Between two attempts nothing is sent: the next one is told when it runs."""
+        """Send to a subtask. Between two attempts nothing is sent: the next one gets its messages when it runs."""
         if self.machine.phase not in (Phase.RUNNING, Phase.STOPPING):
             return
         worker = self.plan.worker_of(task.vertex, task.subtask)

@@ -9,7 +9,6 @@ from functools import partial
 
 from headgate import config
 from headgate.api.sink import Prepared, Sink
-from headgate.api.two_phase import TwoPhaseCommitSinkFunction
 from headgate.checkpoint import events as ev
 from headgate.checkpoint.assignment import (
     FinishedState,
@@ -34,23 +33,31 @@ from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, OperatorId, VertexId
 from headgate.state.operator import OperatorStateBackend, rescale
 from headgate.storage import manifest as mf
-from headgate.storage import shared
 from headgate.storage.checkpoints import (
     Snapshot,
     discard_checkpoint,
     discard_pending,
     discard_pending_savepoint,
-    load,
+    load_snapshot,
     publish,
     require_intact,
 )
 from headgate.storage.handles import FileSegment, InlineBytes, size_of
-from headgate.storage.layout import Attempt, JobLayout, make_savepoint_directory, savepoint_target
-from headgate.storage.log import CommitNumber, CompletedRef, JobEnded, JobLog, Superseded, load_completed, newest_job
+from headgate.storage.layout import AttemptId, JobLayout, make_savepoint_directory, savepoint_target
+from headgate.storage.log import (
+    CommitNumber,
+    CompletedRef,
+    JobEnded,
+    JobLog,
+    SupersededError,
+    load_completed,
+    newest_job,
+)
 from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown, require_create_if_absent
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
 from headgate.storage.settings import StorageKind, StorageSettings
+from headgate.storage.shared import SharedStateRegistry
 from headgate.worker.checkpoints import WorkerStorage
 from headgate.worker.operators.sinks import prepared_in
 from headgate.worker.restore import VertexRestore, operator_state_of
@@ -61,7 +68,7 @@ _FIRST_ENTRY = 1
 _SETTLE_SECONDS = 0.5
 _READ_TRIES = 5
 _READ_PAUSE_SECONDS = 1.0
-_KEYED = {mf.PieceKind.KEYED, mf.PieceKind.RAW_KEYED, mf.PieceKind.CHANNEL}
+_KEYED = {mf.PieceKind.KEYED, mf.PieceKind.CHANNEL}
 
 
 class JobSnapshots:
@@ -72,12 +79,12 @@ class JobSnapshots:
         self._step_back = StepBack(plan, configuration)
         self._settings = StorageSettings.of(configuration)
         self._store = io.open_store(self._settings.write_buffer)
-        self._registry = shared.SharedStateRegistry()
+        self._registry = SharedStateRegistry()
         self._lock = threading.Lock()
         self._restart = 0
         self._published: dict[int, Snapshot] = {}
         self._commits = Commits()  # of storage 'jobmanager', which has no log
-        self._numbered = _FIRST_ENTRY  # which stands for what an imported snapshot holds
+        self._numbered = _FIRST_ENTRY  # the number of what an imported snapshot holds
         self._recovered: list[CompletedCheckpoint] = []
         self._resumed_ref: CompletedRef | None = None
         self._origin: str | None = None  # what the job that is resumed began with, if it has completed no checkpoint
@@ -99,7 +106,9 @@ class JobSnapshots:
     def _resume(self) -> Snapshot | None:
         """Continue the newest job of this name: its id, and the newest completed snapshot that is whole."""
         if self._settings.directory is None:
-            raise IllegalState("--resume needs execution.checkpointing.dir: the directory of the job that is to go on")
+            raise IllegalState(
+                "--resume needs execution.checkpointing.dir: the directory of the job that is to be continued"
+            )
         entry = newest_job(self._store, self._settings.directory, self._plan.name)
         self.job_id = entry.job_id
         layout = self._settings.layout(entry.job_id)
@@ -136,7 +145,7 @@ class JobSnapshots:
             return None
         for operator in (operator for vertex in self._plan.graph.vertices for operator in vertex.operators):
             sink = operator.spec.function
-            if isinstance(sink, TwoPhaseCommitSinkFunction) or (isinstance(sink, Sink) and sink.commits):
+            if isinstance(sink, Sink) and sink.commits:
                 require_create_if_absent(self._store, self._layout.log, f"the exactly-once sink '{operator.name}'")
         ref = self._resumed_ref if resumed is not None else None
         origin = self._configuration.get(config.RECOVERY_PATH)
@@ -144,7 +153,7 @@ class JobSnapshots:
         if resumed is not None and ref is not None:
             manifest = resumed.manifest
             self._published[manifest.checkpoint_id] = resumed
-            self._registry.register_restored(manifest, shared.ClaimMode.CLAIM)
+            self._registry.register_restored(manifest, ClaimMode.CLAIM)
             retention = CheckpointSettings.from_configuration(self._configuration).retention
             properties = CheckpointProperties.for_checkpoint(retention)
             self._recovered.append(
@@ -162,7 +171,7 @@ class JobSnapshots:
 
     @property
     def resumed(self) -> mf.Manifest | None:
-        """The metadata of the snapshot that a resumed job goes on from."""
+        """The metadata of the snapshot that a resumed job restores."""
         return self.published(self._recovered[0].id) if self._recovered else None
 
     def import_named(self) -> ev.SnapshotImported | None:
@@ -170,11 +179,11 @@ class JobSnapshots:
         pointer = self._origin or self._configuration.get(config.RECOVERY_PATH)
         if pointer is None or self._recovered:
             return None
-        snapshot = load(self._store, pointer)
+        snapshot = load_snapshot(self._store, pointer)
         manifest = snapshot.manifest
         mode = ClaimMode(self._configuration.get(config.RECOVERY_CLAIM_MODE))
         self._published[manifest.checkpoint_id] = snapshot
-        self._registry.register_restored(manifest, shared.ClaimMode(mode.value))
+        self._registry.register_restored(manifest, mode)
         size = sum(size_of(handle) for handle in mf.handles_of(manifest))
         return ev.SnapshotImported(manifest.checkpoint_id, snapshot.directory, snapshot.directory, mode, size)
 
@@ -196,9 +205,9 @@ class JobSnapshots:
         """Where sinks may put files that are not visible yet; None without a directory for checkpoints."""
         return None if self._layout is None else self._layout.task_owned
 
-    def _attempt(self, restart: int | None = None) -> Attempt:
+    def _attempt(self, restart: int | None = None) -> AttemptId:
         restart = self._restart if restart is None else restart
-        return Attempt(1, restart) if self._log is None else self._log.attempt(restart)
+        return AttemptId(1, restart) if self._log is None else self._log.attempt(restart)
 
     # --- a checkpoint's way -----------------------------------------------------------------------------------------
 
@@ -239,12 +248,12 @@ class JobSnapshots:
             done = _finished(outcome, vertex.parallelism)
             for operator in vertex.operators:
                 subtasks = tuple(
-                    mf.SubtaskState(i, states.get(TaskId(vertex.id, i), {}).get(operator.id, ()), finished=i in done)
+                    mf.SubtaskManifest(i, states.get(TaskId(vertex.id, i), {}).get(operator.id, ()), finished=i in done)
                     for i in range(vertex.parallelism)
                 )
                 driver_state = content.driver_states.get(operator.id)
                 operators.append(
-                    mf.OperatorState(
+                    mf.OperatorManifest(
                         operator.id,
                         operator.name,
                         vertex.parallelism,
@@ -256,7 +265,7 @@ class JobSnapshots:
                 )
         return mf.Manifest(
             content.checkpoint_id,
-            mf.SnapshotType[content.type.name],
+            content.properties.type,
             self.job_id,
             self._plan.name,
             self._attempt(),
@@ -276,7 +285,7 @@ class JobSnapshots:
         commits = [CommitNumber(number) for number in subsumed]
         try:
             return ev.LogEntryClaimed(checkpoint_id, self._log.complete(self._published[checkpoint_id], commits).commit)
-        except Superseded as error:
+        except SupersededError as error:
             return ev.Superseded(checkpoint_id, str(error))
         except OutcomeUnknown as error:
             return self._settle(checkpoint_id, error)
@@ -288,7 +297,7 @@ class JobSnapshots:
             try:
                 self._log.end(status.name, discarded)
                 break
-            except Superseded as error:
+            except SupersededError as error:
                 return ev.Superseded(0, str(error))
             except StorageError as error:
                 failure = error
@@ -302,18 +311,18 @@ class JobSnapshots:
     def _settle(
         self, checkpoint_id: int, error: OutcomeUnknown
     ) -> ev.LogEntryClaimed | ev.LogEntryFailed | ev.Superseded:
-        """Whether a claim counts is not known: ask until it is, since nothing can go on before."""
+        """Whether a claim counts is not known: ask until it is, since nothing can continue before."""
         assert self._log is not None
         damaged = 0
         while True:
             try:
                 ref = self._log.settle()
-            except Superseded as superseded:
+            except SupersededError as superseded:
                 return ev.Superseded(checkpoint_id, str(superseded))
             except StorageError as failure:
                 damaged += isinstance(failure.__cause__, CorruptState)
                 if damaged >= _READ_TRIES:  # no later try makes a damaged log whole
-                    return ev.Superseded(checkpoint_id, f"the job log is damaged, the job cannot go on: {failure}")
+                    return ev.Superseded(checkpoint_id, f"the job log is damaged, the job cannot continue: {failure}")
                 self._io.pause(_SETTLE_SECONDS)
                 continue
             if ref is None:
@@ -334,7 +343,7 @@ class JobSnapshots:
     def _intact(self, checkpoint: CompletedCheckpoint) -> Snapshot:
         snapshot = self._published.get(checkpoint.id)
         if snapshot is None or checkpoint.location:
-            snapshot = load(self._store, checkpoint.pointer)
+            snapshot = load_snapshot(self._store, checkpoint.pointer)
         require_intact(self._store, snapshot, self._io.pool.map)
         return snapshot
 
@@ -374,7 +383,7 @@ class JobSnapshots:
                 self._io.pause(_READ_PAUSE_SECONDS)
         return read()
 
-    # --- deleting: Superseded if another driver has taken the job over, who may need the files -----------------------
+    # --- deleting: SupersededError if another driver, which may need the files, has taken over -----------------------
 
     def _check_leading(self) -> None:
         if self._log is not None:
@@ -438,7 +447,7 @@ def _finished(outcome: object, parallelism: int) -> frozenset[int]:
 def named_manifest(configuration: Configuration) -> mf.Manifest | None:
     """The metadata of the snapshot that the user names to start from, if any."""
     pointer = configuration.get(config.RECOVERY_PATH)
-    return None if pointer is None else load(open_store(), pointer).manifest
+    return None if pointer is None else load_snapshot(open_store(), pointer).manifest
 
 
 def restore_plan(
@@ -488,7 +497,7 @@ def restore_plan(
     return restore
 
 
-def saved_operators(operators: Collection[mf.OperatorState]) -> dict[OperatorId, SavedOperator]:
+def saved_operators(operators: Collection[mf.OperatorManifest]) -> dict[OperatorId, SavedOperator]:
     """The operators that left state; keyed are those whose state or in-flight data goes by key groups."""
     kinds = {op.id: {piece.kind for subtask in op.subtasks for piece in subtask.pieces} for op in operators}
     return {
@@ -498,7 +507,7 @@ def saved_operators(operators: Collection[mf.OperatorState]) -> dict[OperatorId,
     }
 
 
-def _finished_before(vertex: Vertex, found: Mapping[OperatorId, mf.OperatorState]) -> FinishedState:
+def _finished_before(vertex: Vertex, found: Mapping[OperatorId, mf.OperatorManifest]) -> FinishedState:
     """How far a vertex had come; an operator that is new in it has not finished."""
     if len(found) == len(vertex.operators) and all(op.fully_finished for op in found.values()):
         return FinishedState.FULLY
@@ -506,7 +515,7 @@ def _finished_before(vertex: Vertex, found: Mapping[OperatorId, mf.OperatorState
     return FinishedState.PARTLY if some else FinishedState.RUNNING
 
 
-def _left(operator: mf.OperatorState, *, without_channel_state: bool) -> list[tuple[mf.StatePiece, ...] | None]:
+def _left(operator: mf.OperatorManifest, *, without_channel_state: bool) -> list[tuple[mf.StatePiece, ...] | None]:
     left: list[tuple[mf.StatePiece, ...] | None] = [None] * operator.parallelism
     for subtask in operator.subtasks:
         if not subtask.finished:

@@ -1,6 +1,6 @@
 """The only module that uses Spark's internals: the pipelined shuffle between levels, slots, running tasks.
 
-Written for Spark 4.3. Facts it stands on (all covered by tests that run Spark):
+Written for Spark 4.3. Facts that it relies on (all covered by tests that run Spark):
 - `ShuffleExchangeExec(pipelined=true)` makes all stages run at once; there is no public switch for it.
 - The feeder of mapInArrow asks for row k+1 before it hands over row k, so behind every row a filler is made in the JVM:
   the filler is what waits.
@@ -107,16 +107,16 @@ def _slots_message(spark: SparkSession, needed: int, reserved: int, have: int, e
     total = needed + reserved
     if is_local(spark):
         more = total + used
-        mend = f"use master local[{more}] or more (slots are only permits, not cores), or lower the parallelism"
+        advice = f"use master local[{more}] or more (slots are only permits, not cores), or lower the parallelism"
     else:
-        mend = (
+        advice = (
             f"give Spark more cores (executors x spark.executor.cores / spark.task.cpus must be at least {total + used}), "
             "set spark.task.cpus to a fraction such as 0.25, or lower the parallelism"
         )
     extra = f" and {reserved} reserved (headgate.spark.reserved-slots)" if reserved else ""
     free = f" free ({used} are used by other jobs of the session)" if used > 0 else ""
     return (
-        f"the job needs {needed} task slots{extra}, but Spark has {have}{free} on {_master(spark)}: {mend}\n{explain}"
+        f"the job needs {needed} task slots{extra}, but Spark has {have}{free} on {_master(spark)}: {advice}\n{explain}"
     )
 
 
@@ -131,7 +131,7 @@ def is_local(spark: SparkSession) -> bool:
 
 
 def is_stopped(spark: SparkSession) -> bool:
-    """Whether somebody has called stop(), or the JVM is gone."""
+    """Whether stop() was called, or the JVM is gone."""
     try:
         context: Any = spark.sparkContext._jsc
         return context is None or bool(context.sc().isStopped())
@@ -171,7 +171,7 @@ def lacked_slots(error: BaseException | None) -> int | None:
 
 
 def was_cancelled(error: BaseException | None) -> bool:
-    """Whether the job ended because somebody cancelled it."""
+    """Whether the job ended because it was cancelled in Spark."""
     return "[SPARK_JOB_CANCELLED]" in str(error)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
+
+from headgate.api.durable import durable, from_text, to_text
 from headgate.api.sources import DynamicSource
 from headgate.checkpoint.plan import TaskId
 from headgate.checkpoint.splits import Assignment, SplitAssigner
@@ -15,7 +17,7 @@ from headgate.driver.services import DriverIo
 from headgate.graph.job_graph import ChainedOperator, JobGraph
 from headgate.ids import OperatorId
 
-__all__ = ["SourceSplits", "Splits", "dynamic_sources"]
+__all__ = ["SourceSplits", "Splits", "SplitsFound", "dynamic_sources"]
 
 
 def dynamic_sources(graph: JobGraph) -> dict[int, ChainedOperator]:
@@ -23,15 +25,27 @@ def dynamic_sources(graph: JobGraph) -> dict[int, ChainedOperator]:
     return {vertex.id: vertex.head for vertex in graph.vertices if isinstance(vertex.head.spec.function, DynamicSource)}
 
 
+@durable("splits-found-1")
+class SplitsFound(msgspec.Struct, frozen=True):
+    """What a checkpoint holds of a source on the driver: the state of its enumerator, and splits that no reader has."""
+
+    state: str
+    unassigned: list[str]
+    complete: bool
+
+
 class SourceSplits:
-    """The enumerator of one source, and what it has found that nobody reads yet."""
+    """The enumerator of one source, and the splits that it has found and no reader has."""
 
     def __init__(self, operator: ChainedOperator, parallelism: int, restored: bytes | None) -> None:
         """`restored` is a `snapshot` from a checkpoint, whose file was checksummed by us."""
         self.operator = operator
-        state, unassigned, complete = (None, [], False) if restored is None else pickle.loads(restored)
+        kept = SplitsFound(to_text(None), [], False) if restored is None else from_text(restored.decode())
+        state, unassigned = from_text(kept.state), list(map(from_text, kept.unassigned))
         self.enumerator = operator.spec.function.enumerator(state)
-        self._assigner: SplitAssigner[Any] = SplitAssigner(parallelism, self.enumerator.owner, unassigned, complete)
+        self._assigner: SplitAssigner[Any] = SplitAssigner(
+            parallelism, self.enumerator.owner, unassigned, kept.complete
+        )
         # Taken when a discovery is over: the next one may be under way, in another thread, when a checkpoint comes.
         self._state = state if restored is not None else self.enumerator.snapshot()
         # In rounds: the newest state whose splits are all read, now and at each checkpoint that may become complete.
@@ -56,22 +70,23 @@ class SourceSplits:
     def found(self, splits: list[Any]) -> list[Assignment[Any]]:
         """A discovery is over."""
         self._state = self.enumerator.snapshot()
-        return self._assigner.found(splits, self.enumerator.complete)
+        return self._assigner.add_splits(splits, self.enumerator.complete)
 
     def resumed(self) -> list[Assignment[Any]]:
         """What can be assigned at the start: splits that were found before the checkpoint."""
-        return self._assigner.found([], complete=False)
+        return self._assigner.add_splits([], complete=False)
 
     def asked(self, subtask: int) -> list[Assignment[Any]]:
         """A reader has nothing left."""
-        return self._assigner.asked(subtask)
+        return self._assigner.request_split(subtask)
 
     def snapshot(self, checkpoint_id: int) -> bytes:
         """What a checkpoint keeps."""
         if self.enumerator.in_rounds:
             # A reader that has asked has emitted all it had: the barrier, which it gets later, is behind that.
             self._read_at[checkpoint_id] = self._state if self._assigner.idle else self._read
-        return pickle.dumps((self._state, self._assigner.unassigned, self._assigner.complete))
+        splits = list(map(to_text, self._assigner.unassigned))
+        return to_text(SplitsFound(to_text(self._state), splits, self._assigner.complete)).encode()
 
     def notify_complete(self, checkpoint_id: int) -> None:
         """A checkpoint is complete: what it has in front of its barriers will never be read again."""
@@ -96,7 +111,9 @@ class Splits:
         self._operators = dynamic_sources(graph)
         self._sources: dict[int, SourceSplits] = {}
         self._due: dict[int, int] = {}  # when to look for splits again
-        self._early: list[TaskId] | None = []  # who asked before all readers were connected; None from then on
+        self._early: (
+            list[TaskId] | None
+        ) = []  # subtasks that asked before all readers were connected; None from then on
         self._attempt = 0
 
     def replan(self, graph: JobGraph) -> None:
@@ -147,7 +164,7 @@ class Splits:
         return {source.operator.id: source.snapshot(checkpoint_id) for source in self._sources.values()}
 
     def notify_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete: enumerators may tell the outside."""
+        """A checkpoint is complete: enumerators may confirm to the system they read from."""
         for source in self._sources.values():
             source.notify_complete(checkpoint_id)
 
@@ -169,7 +186,7 @@ class Splits:
         for one in assignments:
             self._send(
                 TaskId(self._graph.vertices[vertex].id, one.subtask),
-                AssignSplits(pickle.dumps(one.splits), one.no_more),
+                AssignSplits(list(map(to_text, one.splits)), one.no_more),
             )
 
     def _discover(self, vertex: int, source: SourceSplits) -> None:

@@ -1,4 +1,4 @@
-"""What the job machine is told, and what it asks for.
+"""The events and instructions of the job machine.
 
 Times are milliseconds of the clock that the caller hands to `JobMachine.handle`. A worker is named by its level and its
 index in the level. Events of an attempt carry its number, so that a late one is recognised.
@@ -6,78 +6,33 @@ index in the level. Events of an attempt carry its number, so that a late one is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from headgate.errors import HeadgateError
 from headgate.job.status import JobStatus
 
-__all__ = [
-    "AnswerRescale",
-    "ApplyRescale",
-    "AttemptEnded",
-    "AttemptRefused",
-    "AttemptSubmitted",
-    "AwaitSettled",
-    "CancelRequested",
-    "CancelTasks",
-    "CauseFound",
-    "CheckTasks",
-    "CheckpointsClosed",
-    "CloseCheckpoints",
-    "DriverFailed",
-    "DriverSuperseded",
-    "EndJob",
-    "EndRecorded",
-    "FindCause",
-    "JobEvent",
-    "JobInstruction",
-    "KillWorker",
-    "RecordFailure",
-    "RecordLostWorker",
-    "RescaleRequested",
-    "SetCheckpointing",
-    "SetStatus",
-    "Settled",
-    "StartAttempt",
-    "StartRequested",
-    "StopAttempt",
-    "TaskFailed",
-    "TasksLeft",
-    "TimeElapsed",
-    "WarnUser",
-    "Worker",
-    "WorkerDisconnected",
-    "WorkerFinished",
-    "WorkerHeard",
-    "WorkerRegistered",
-    "WorkerRunning",
-]
-
 Worker = tuple[int, int]
 
 
-# --- events -----------------------------------------------------------------------------------------------------------
+class JobEvent(msgspec.Struct, frozen=True):
+    """Something happened to the job."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartRequested:
+class StartRequested(JobEvent, frozen=True):
     """The job begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(JobEvent, frozen=True):
     """No claim in the job log and no commit on the driver is under way any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptSubmitted:
+class AttemptSubmitted(JobEvent, frozen=True):
     """The cluster runs the tasks of an attempt, or is about to."""
 
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptRefused:
+class AttemptRefused(JobEvent, frozen=True):
     """An attempt could not be started.
 
     `retry`: the cluster or the storage may answer next time; else the program or its configuration does not fit.
@@ -88,40 +43,34 @@ class AttemptRefused:
     retry: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerRegistered:
+class WorkerRegistered(JobEvent, frozen=True):
     attempt: int
     worker: Worker
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerRunning:
+class WorkerRunning(JobEvent, frozen=True):
     attempt: int
     worker: Worker
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFinished:
+class WorkerFinished(JobEvent, frozen=True):
     attempt: int
     worker: Worker
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerHeard:
+class WorkerHeard(JobEvent, frozen=True):
     """A worker sent something else: it is alive."""
 
     attempt: int
     worker: Worker
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerDisconnected:
+class WorkerDisconnected(JobEvent, frozen=True):
     attempt: int
     worker: Worker
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFailed:
+class TaskFailed(JobEvent, frozen=True):
     """A task, or a part of the job on the driver, reported a failure.
 
     `certain`: no later report can name a better cause, as when the user's code raised.
@@ -131,16 +80,14 @@ class TaskFailed:
     certain: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptEnded:
+class AttemptEnded(JobEvent, frozen=True):
     """The cluster runs no task of the attempt any more. `failed`: not because all of them finished."""
 
     attempt: int
     failed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CauseFound:
+class CauseFound(JobEvent, frozen=True):
     """The answer to `FindCause`.
 
     `cancelled`: the attempt was cancelled in the cluster. `final`: another attempt cannot run, for example because the
@@ -153,8 +100,7 @@ class CauseFound:
     final: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TasksLeft:
+class TasksLeft(JobEvent, frozen=True):
     """The answer to `CheckTasks`: workers that are connected, and the number of tasks that the cluster still runs."""
 
     attempt: int
@@ -162,87 +108,54 @@ class TasksLeft:
     active: int
 
 
-@dataclass(frozen=True, slots=True)
-class CancelRequested:
+class CancelRequested(JobEvent, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class RescaleRequested:
+class RescaleRequested(JobEvent, frozen=True):
     """Continue with another plan, of `tasks` tasks, from the newest checkpoint."""
 
     request: int
     tasks: int
 
 
-@dataclass(frozen=True, slots=True)
-class DriverSuperseded:
+class DriverSuperseded(JobEvent, frozen=True):
     """Another driver has taken over the job: this one must stop, and change nothing."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class DriverFailed:
+class DriverFailed(JobEvent, frozen=True):
     """An error inside the driver: the job cannot continue in this process."""
 
     error: HeadgateError
 
 
-@dataclass(frozen=True, slots=True)
-class EndRecorded:
+class EndRecorded(JobEvent, frozen=True):
     """The job log says that the job is over; what is not retained is being deleted."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointsClosed:
+class CheckpointsClosed(JobEvent, frozen=True):
     """The answer to `CloseCheckpoints`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeElapsed:
+class TimeElapsed(JobEvent, frozen=True):
     """Nothing happened until now; no event waits."""
 
 
-JobEvent = (
-    StartRequested
-    | Settled
-    | AttemptSubmitted
-    | AttemptRefused
-    | WorkerRegistered
-    | WorkerRunning
-    | WorkerFinished
-    | WorkerHeard
-    | WorkerDisconnected
-    | TaskFailed
-    | AttemptEnded
-    | CauseFound
-    | TasksLeft
-    | CancelRequested
-    | RescaleRequested
-    | DriverSuperseded
-    | DriverFailed
-    | EndRecorded
-    | CheckpointsClosed
-    | TimeElapsed
-)
+class JobInstruction(msgspec.Struct, frozen=True):
+    """Something is to be done for the job."""
 
 
-# --- instructions -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SetStatus:
+class SetStatus(JobInstruction, frozen=True):
     status: JobStatus
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitSettled:
+class AwaitSettled(JobInstruction, frozen=True):
     """Send `Settled` as soon as it is true."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartAttempt:
+class StartAttempt(JobInstruction, frozen=True):
     """Wait for slots, choose the checkpoint to restore, submit the tasks.
 
     Answered by `AttemptSubmitted` or `AttemptRefused`.
@@ -251,45 +164,39 @@ class StartAttempt:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class SetCheckpointing:
+class SetCheckpointing(JobInstruction, frozen=True):
     """All subtasks run, so checkpoints may be taken; or they may not any more."""
 
     running: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StopAttempt:
+class StopAttempt(JobInstruction, frozen=True):
     """Tell the workers and the cluster to stop; repeated until `AttemptEnded`."""
 
     attempt: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class CheckTasks:
+class CheckTasks(JobInstruction, frozen=True):
     """Answer with `TasksLeft`."""
 
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class CancelTasks:
+class CancelTasks(JobInstruction, frozen=True):
     """Tell workers that are still connected that their attempt is over."""
 
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class KillWorker:
+class KillWorker(JobInstruction, frozen=True):
     """End a worker's process from outside, where that is possible: it does not react."""
 
     attempt: int
     worker: Worker
 
 
-@dataclass(frozen=True, slots=True)
-class RecordLostWorker:
+class RecordLostWorker(JobInstruction, frozen=True):
     """Note as a failure of the attempt that a worker died, or (`silent`) that nothing was heard from it."""
 
     attempt: int
@@ -297,41 +204,35 @@ class RecordLostWorker:
     silent: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RecordFailure:
+class RecordFailure(JobInstruction, frozen=True):
     """Remember why an attempt failed, for the user."""
 
     error: HeadgateError
 
 
-@dataclass(frozen=True, slots=True)
-class FindCause:
-    """Answer with `CauseFound`. `stopped`: the attempt ended because it was told to."""
+class FindCause(JobInstruction, frozen=True):
+    """Answer with `CauseFound`. `stopped`: the attempt ended because it was stopped."""
 
     attempt: int
     stopped: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyRescale:
+class ApplyRescale(JobInstruction, frozen=True):
     """The next attempt runs the plan of this request."""
 
     request: int
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerRescale:
+class AnswerRescale(JobInstruction, frozen=True):
     request: int
     error: HeadgateError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WarnUser:
+class WarnUser(JobInstruction, frozen=True):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class CloseCheckpoints:
+class CloseCheckpoints(JobInstruction, frozen=True):
     """The job is over: delete what is not retained, then answer with `CheckpointsClosed`.
 
     With `keep_all` nothing durable is deleted.
@@ -341,29 +242,8 @@ class CloseCheckpoints:
     keep_all: bool
 
 
-@dataclass(frozen=True, slots=True)
-class EndJob:
+class EndJob(JobInstruction, frozen=True):
     """The status is final; nothing follows."""
 
     status: JobStatus
     error: HeadgateError | None
-
-
-JobInstruction = (
-    SetStatus
-    | AwaitSettled
-    | StartAttempt
-    | SetCheckpointing
-    | StopAttempt
-    | CheckTasks
-    | CancelTasks
-    | KillWorker
-    | RecordLostWorker
-    | RecordFailure
-    | FindCause
-    | ApplyRescale
-    | AnswerRescale
-    | WarnUser
-    | CloseCheckpoints
-    | EndJob
-)

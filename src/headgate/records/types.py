@@ -41,8 +41,10 @@ class Row(tuple[Any, ...]):
     ('a', 1, 1, True)
     """
 
+    __module__ = "headgate"  # pickles in stored state name the public path
     __slots__ = ()
     _fields: tuple[str, ...] = ()
+    _names: Row | None = None  # of a class with names: a row of them
 
     def __new__(cls, *values: Any, **named: Any) -> Row:  # noqa: PYI034 - named rows have a class of their own
         if named:
@@ -77,8 +79,8 @@ class Row(tuple[Any, ...]):
         return f"Row({', '.join(named)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Classes of named rows are made on the fly: a pickle carries the names instead.
-        return _restore_row, (self._fields, tuple(self))
+        # Classes of named rows are made on the fly: a pickle calls the row of names instead.
+        return Row if self._names is None else self._names, tuple(self)
 
 
 @lru_cache(maxsize=4096)
@@ -86,7 +88,7 @@ def row_class(names: tuple[str, ...]) -> type[Row]:
     """The Row class with these fields; the same class for the same names."""
     if len(set(names)) != len(names):
         raise InvalidArgument(f"field names must be unique, got {', '.join(names)}")
-    body: dict[str, Any] = {"__slots__": (), "_fields": names}
+    body: dict[str, Any] = {"__slots__": (), "_fields": names, "_names": tuple.__new__(Row, names)}
     for index, name in enumerate(names):
         # A field may hide a method of tuple, but none that rows themselves need.
         if name in ("count", "index") or not hasattr(Row, name):
@@ -103,10 +105,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return value
-
-
-def _restore_row(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
-    return tuple.__new__(row_class(names) if names else Row, values)
 
 
 class TypeInformation:

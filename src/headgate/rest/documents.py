@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from headgate import config
-from headgate.checkpoint.stats import CheckpointStats, StatsSnapshot, SubtaskStats, SummaryFigures, VertexStats
+from headgate.checkpoint.stats import CheckpointStats, StatsSnapshot, SubtaskStats, SummaryStatistics, VertexStats
 from headgate.config import Configuration
 from headgate.driver.job import SparkJob
 from headgate.graph.job_graph import Vertex
@@ -140,7 +140,7 @@ def checkpoints(stats: StatsSnapshot) -> Document:
     }
 
 
-def _figures(figures: SummaryFigures | None) -> Document:
+def _figures(figures: SummaryStatistics | None) -> Document:
     names = "min max avg p50 p90 p95 p99 p999"
     return dict.fromkeys(names.split(), 0) if figures is None else _fields(figures, names)
 

@@ -1,4 +1,4 @@
-"""Checkpoints and savepoints as a whole: publish, load, verify, discard.
+"""Checkpoints and savepoints as a whole: publish, load_snapshot, verify, discard.
 
 A snapshot exists once its `_metadata` does, and that is written last. It is never written over: two drivers that take
 the same checkpoint id collide here, and the later one fails this checkpoint. Deleting goes the other way round, so that
@@ -17,7 +17,7 @@ from headgate.errors import IllegalState, StorageError
 from headgate.storage.handles import FileSegment, Handle
 from headgate.storage.layout import (
     METADATA,
-    Attempt,
+    AttemptId,
     JobLayout,
     PathKind,
     attempt_of,
@@ -40,10 +40,9 @@ __all__ = [
     "discard_pending",
     "discard_pending_savepoint",
     "dispose_savepoint",
-    "load",
+    "load_snapshot",
     "publish",
     "require_intact",
-    "stored_checkpoints",
     "verify",
 ]
 
@@ -72,7 +71,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         return found
 
 
-# ---- publish and load ----------------------------------------------------------------------------------------------
+# ---- publish and load_snapshot ----------------------------------------------------------------------------------------------
 
 
 def publish(store: ObjectStore, manifest: Manifest, directory: str) -> Snapshot:
@@ -109,7 +108,7 @@ def _with_path(handle: Handle, change: Callable[[str], str]) -> Handle:
     return msgspec.structs.replace(handle, path=change(handle.path)) if isinstance(handle, FileSegment) else handle
 
 
-def load(store: ObjectStore, pointer: str) -> Snapshot:
+def load_snapshot(store: ObjectStore, pointer: str) -> Snapshot:
     """The snapshot a pointer names: a directory or its `_metadata`.
 
     Its metadata is verified, its files are not (`verify`). StorageError if there is none, CorruptState if it is damaged.
@@ -120,14 +119,6 @@ def load(store: ObjectStore, pointer: str) -> Snapshot:
     stored = decode_manifest(data, path)
     manifest = map_handles(stored, lambda handle: _with_path(handle, lambda ref: resolve_ref(ref, directory)))
     return Snapshot(manifest, directory, len(data), sealed_crc32(data))
-
-
-def stored_checkpoints(store: ObjectStore, layout: JobLayout) -> list[int]:
-    """The ids of a job's checkpoints that have metadata, newest first.
-
-    Whether the job completed them is in its log (`log.read_log`); without a log this is all that is known.
-    """
-    return [found for found in layout.checkpoint_ids(store) if store.exists(layout.metadata(found))]
 
 
 # ---- verify --------------------------------------------------------------------------------------------------------
@@ -204,7 +195,7 @@ def discard_checkpoint(store: ObjectStore, layout: JobLayout, checkpoint_id: int
     store.remove_directory(directory)
 
 
-def discard_pending(store: ObjectStore, directory: str, attempt: Attempt, published: Snapshot | None = None) -> None:
+def discard_pending(store: ObjectStore, directory: str, attempt: AttemptId, published: Snapshot | None = None) -> None:
     """Delete what an attempt wrote for a checkpoint or savepoint that will not complete (SPEC R5.8).
 
     Only its own private files: another driver may be at work in the same directory. `published` is given if the metadata
@@ -242,7 +233,7 @@ def dispose_savepoint(store: ObjectStore, pointer: str) -> Disposal:
     The metadata goes last: a disposal that was interrupted can be repeated, and until then the savepoint is refused as
     damaged. IllegalState if the pointer names a checkpoint.
     """
-    snapshot = load(store, pointer)
+    snapshot = load_snapshot(store, pointer)
     if not snapshot.manifest.type.is_savepoint:
         raise IllegalState(
             f"'{pointer}' is a {snapshot.manifest.type.value}, not a savepoint: the job that took it deletes it; "

@@ -14,18 +14,18 @@ import msgspec
 
 from headgate.checkpoint.handles import CorruptState
 from headgate.errors import StorageError
-from headgate.storage.checkpoints import RunAll, Snapshot, load
-from headgate.storage.layout import Attempt, JobLayout, ParsedPath, PathKind
+from headgate.storage.checkpoints import RunAll, Snapshot, load_snapshot
+from headgate.storage.layout import AttemptId, JobLayout, ParsedPath, PathKind
 from headgate.storage.log import CompletedRef, LogEntry, read_log
 from headgate.storage.objects import MissingObject, ObjectInfo, ObjectStore
 
-__all__ = ["Collected", "Facts", "Finding", "GcPlan", "Verdict", "classify", "collect", "plan_gc"]
+__all__ = ["Collected", "Facts", "Finding", "GcPlan", "GcVerdict", "classify", "collect", "plan_gc"]
 
 
-class Verdict(enum.Enum):
+class GcVerdict(enum.Enum):
     """What becomes of an object.
 
-    >>> Verdict.ORPHAN.value
+    >>> GcVerdict.ORPHAN.value
     'orphan'
     """
 
@@ -39,26 +39,26 @@ class Verdict(enum.Enum):
 
 
 _REASONS: Final = {
-    Verdict.IN_USE: "part of a completed checkpoint",
-    Verdict.IN_FLIGHT: "may belong to a checkpoint under way",
-    Verdict.LOG: "part of the job log",
-    Verdict.TASK_OWNED: "tasks look after it",
-    Verdict.FOREIGN: "not written by Headgate",
-    Verdict.UNCERTAIN: "damaged metadata may refer to it",
-    Verdict.ORPHAN: "no completed checkpoint refers to it",
+    GcVerdict.IN_USE: "part of a completed checkpoint",
+    GcVerdict.IN_FLIGHT: "may belong to a checkpoint under way",
+    GcVerdict.LOG: "part of the job log",
+    GcVerdict.TASK_OWNED: "tasks look after it",
+    GcVerdict.FOREIGN: "not written by Headgate",
+    GcVerdict.UNCERTAIN: "damaged metadata may refer to it",
+    GcVerdict.ORPHAN: "no completed checkpoint refers to it",
 }
 
 
 class Finding(msgspec.Struct, frozen=True):
     """An object, and what becomes of it.
 
-    >>> Finding("/job/shared/x", 9, Verdict.ORPHAN).reason
+    >>> Finding("/job/shared/x", 9, GcVerdict.ORPHAN).reason
     'no completed checkpoint refers to it'
     """
 
     path: str
     size: int
-    verdict: Verdict
+    verdict: GcVerdict
 
     @property
     def reason(self) -> str:
@@ -75,7 +75,7 @@ class GcPlan(msgspec.Struct, frozen=True):
     @property
     def orphans(self) -> list[Finding]:
         """What would be deleted."""
-        return [finding for finding in self.findings if finding.verdict is Verdict.ORPHAN]
+        return [finding for finding in self.findings if finding.verdict is GcVerdict.ORPHAN]
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -89,10 +89,10 @@ class Facts(msgspec.Struct, frozen=True):
     objects: tuple[ObjectInfo, ...]
     log: LogEntry | None
     snapshots: dict[int, Snapshot | None]
-    live: Attempt | None
+    live: AttemptId | None
 
 
-def plan_gc(store: ObjectStore, layout: JobLayout, *, live: Attempt | None) -> GcPlan:
+def plan_gc(store: ObjectStore, layout: JobLayout, *, live: AttemptId | None) -> GcPlan:
     """Classify everything below a job's directory. Nothing is deleted.
 
     `live` is the attempt that is running, or may be: its unfinished work is kept. Pass None only if the job is stopped.
@@ -116,7 +116,7 @@ def _load_all(
         if parsed.kind is not PathKind.METADATA or parsed.checkpoint_id is None:
             continue
         try:
-            found[parsed.checkpoint_id] = load(store, info.path)
+            found[parsed.checkpoint_id] = load_snapshot(store, info.path)
         except MissingObject:
             return None
         except CorruptState:
@@ -131,7 +131,7 @@ def _load_all(
 def classify(facts: Facts) -> GcPlan:
     """The verdict on every object."""
     roots = {number: _verdict_on_metadata(facts, number) for number in facts.snapshots}
-    kept = [number for number, verdict in roots.items() if verdict is not Verdict.ORPHAN]
+    kept = [number for number, verdict in roots.items() if verdict is not GcVerdict.ORPHAN]
     needed: set[str] = set()
     for number in kept:
         snapshot = facts.snapshots[number]
@@ -139,33 +139,33 @@ def classify(facts: Facts) -> GcPlan:
             needed |= snapshot.files().keys()
     unreadable = {number for number in kept if facts.snapshots[number] is None}
 
-    def verdict(path: str) -> Verdict:
+    def verdict(path: str) -> GcVerdict:
         parsed = facts.layout.parse(path)
         if parsed.kind is PathKind.METADATA and parsed.checkpoint_id is not None:
             return roots[parsed.checkpoint_id]
         if path in needed:
-            return Verdict.IN_USE
+            return GcVerdict.IN_USE
         return _verdict_on_unneeded(facts, parsed, unreadable)
 
     damaged = tuple(facts.layout.metadata(number) for number, found in sorted(facts.snapshots.items()) if found is None)
     return GcPlan(tuple(Finding(info.path, info.size, verdict(info.path)) for info in facts.objects), damaged)
 
 
-def _verdict_on_metadata(facts: Facts, checkpoint_id: int) -> Verdict:
+def _verdict_on_metadata(facts: Facts, checkpoint_id: int) -> GcVerdict:
     snapshot = facts.snapshots[checkpoint_id]
     if facts.log is None:
         # Nothing says which checkpoints were completed, so all of them were.
-        return Verdict.UNCERTAIN if snapshot is None else Verdict.IN_USE
+        return GcVerdict.UNCERTAIN if snapshot is None else GcVerdict.IN_USE
     ref = _retained(facts.log, checkpoint_id)
     if snapshot is None:
         if ref is not None or not facts.layout.create_subdir:  # then it may also be another job's
-            return Verdict.UNCERTAIN
-        return Verdict.IN_FLIGHT if facts.live is not None and checkpoint_id > _newest(facts) else Verdict.ORPHAN
+            return GcVerdict.UNCERTAIN
+        return GcVerdict.IN_FLIGHT if facts.live is not None and checkpoint_id > _newest(facts) else GcVerdict.ORPHAN
     if snapshot.manifest.job_id != facts.layout.job_id or (ref is not None and ref.crc32 == snapshot.crc32):
-        return Verdict.IN_USE  # with create-subdir = false, an earlier job's checkpoints lie beside ours
+        return GcVerdict.IN_USE  # with create-subdir = false, an earlier job's checkpoints lie beside ours
     if ref is not None:
-        return Verdict.UNCERTAIN
-    return Verdict.IN_FLIGHT if _under_way(facts, snapshot.manifest.attempt, checkpoint_id) else Verdict.ORPHAN
+        return GcVerdict.UNCERTAIN
+    return GcVerdict.IN_FLIGHT if _under_way(facts, snapshot.manifest.attempt, checkpoint_id) else GcVerdict.ORPHAN
 
 
 def _retained(log: LogEntry, checkpoint_id: int) -> CompletedRef | None:
@@ -173,28 +173,28 @@ def _retained(log: LogEntry, checkpoint_id: int) -> CompletedRef | None:
     return next(found, None)
 
 
-def _verdict_on_unneeded(facts: Facts, parsed: ParsedPath, unreadable: set[int]) -> Verdict:
+def _verdict_on_unneeded(facts: Facts, parsed: ParsedPath, unreadable: set[int]) -> GcVerdict:
     match parsed.kind:
         case PathKind.LOG:
-            return Verdict.LOG
+            return GcVerdict.LOG
         case PathKind.TASK_OWNED:
-            return Verdict.TASK_OWNED
+            return GcVerdict.TASK_OWNED
         case PathKind.TEMPORARY:
             # Without an attempt it is the driver's; it cannot be told from one that is just being written.
             alive = facts.live is not None and (parsed.attempt is None or parsed.attempt >= facts.live)
-            return Verdict.IN_FLIGHT if alive else Verdict.ORPHAN
+            return GcVerdict.IN_FLIGHT if alive else GcVerdict.ORPHAN
         case PathKind.PRIVATE | PathKind.SHARED:
             assert parsed.attempt is not None
             assert parsed.checkpoint_id is not None
             if parsed.checkpoint_id in unreadable or (unreadable and parsed.kind is PathKind.SHARED):
-                return Verdict.UNCERTAIN
+                return GcVerdict.UNCERTAIN
             under_way = _under_way(facts, parsed.attempt, parsed.checkpoint_id)
-            return Verdict.IN_FLIGHT if under_way else Verdict.ORPHAN
+            return GcVerdict.IN_FLIGHT if under_way else GcVerdict.ORPHAN
         case _:
-            return Verdict.FOREIGN
+            return GcVerdict.FOREIGN
 
 
-def _under_way(facts: Facts, attempt: Attempt, checkpoint_id: int) -> bool:
+def _under_way(facts: Facts, attempt: AttemptId, checkpoint_id: int) -> bool:
     """Whether a file that no completed checkpoint needs may become part of one.
 
     Only of a checkpoint that is newer than every completed one: a completed checkpoint aborts all older ones, and

@@ -30,7 +30,7 @@ from headgate.storage.objects import MissingObject, ObjectStore, normalise
 
 __all__ = [
     "METADATA",
-    "Attempt",
+    "AttemptId",
     "JobLayout",
     "ParsedPath",
     "PathKind",
@@ -69,12 +69,12 @@ _LOG_NAME: Final = re.compile(r"\d{12}")
 _TEMPORARY_NAME: Final = re.compile(rf"\.tmp-(?:{_ATTEMPT}-)?[0-9a-f]{{16}}")
 
 
-class Attempt(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
+class AttemptId(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """One run of a job's tasks: the driver's epoch (from the job log) and how often it restarted them.
 
     It is part of the name of every state file, so that no attempt, dead or alive, writes over a file of another.
 
-    >>> str(Attempt(2, 1)), Attempt.parse("e2r1") < Attempt(3)
+    >>> str(AttemptId(2, 1)), AttemptId.parse("e2r1") < AttemptId(3)
     ('e2r1', True)
     """
 
@@ -85,7 +85,7 @@ class Attempt(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Tru
         return f"e{self.epoch}r{self.restart}"
 
     @classmethod
-    def parse(cls, text: str) -> Attempt:
+    def parse(cls, text: str) -> AttemptId:
         """The attempt in a file's name; InvalidArgument if there is none."""
         found = _ATTEMPT_TEXT.fullmatch(text)
         if found is None:
@@ -93,8 +93,8 @@ class Attempt(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Tru
         return _attempt_of(found)
 
 
-def _attempt_of(found: re.Match[str]) -> Attempt:
-    return Attempt(int(found["epoch"]), int(found["restart"]))
+def _attempt_of(found: re.Match[str]) -> AttemptId:
+    return AttemptId(int(found["epoch"]), int(found["restart"]))
 
 
 def subtask_owner(vertex: int, subtask: int) -> str:
@@ -226,7 +226,7 @@ class ParsedPath(msgspec.Struct, frozen=True):
 
     kind: PathKind
     checkpoint_id: int | None = None
-    attempt: Attempt | None = None
+    attempt: AttemptId | None = None
     owner: str | None = None
     seq: int | None = None
 
@@ -234,19 +234,19 @@ class ParsedPath(msgspec.Struct, frozen=True):
 # ---- names of state files ------------------------------------------------------------------------------------------
 
 
-def private_file(attempt: Attempt, owner: str) -> str:
+def private_file(attempt: AttemptId, owner: str) -> str:
     """The name of a private file in a checkpoint's directory.
 
-    >>> private_file(Attempt(1), subtask_owner(3, 0))
+    >>> private_file(AttemptId(1), subtask_owner(3, 0))
     'e1r0-v3-s0.state'
     """
     return f"{attempt}-{_checked_owner(owner)}.state"
 
 
-def shared_file(attempt: Attempt, checkpoint_id: int, owner: str, digest: str) -> str:
+def shared_file(attempt: AttemptId, checkpoint_id: int, owner: str, digest: str) -> str:
     """The name of a file in shared/; `digest` is of its content.
 
-    >>> shared_file(Attempt(1), 7, "v3-s0", "0" * 32)
+    >>> shared_file(AttemptId(1), 7, "v3-s0", "0" * 32)
     'e1r0-c7-v3-s0-00000000000000000000000000000000.shared'
     """
     return f"{attempt}-c{checkpoint_id}-{_checked_owner(owner)}-{digest}.shared"
@@ -258,11 +258,11 @@ def _checked_owner(owner: str) -> str:
     return owner
 
 
-def attempt_of(name: str) -> Attempt | None:
+def attempt_of(name: str) -> AttemptId | None:
     """The attempt that wrote a private or temporary file, wherever it lies; None if the name says nothing.
 
     >>> attempt_of("e2r0-v3-s0.state"), attempt_of("_metadata")
-    (Attempt(epoch=2, restart=0), None)
+    (AttemptId(epoch=2, restart=0), None)
     """
     found = _PRIVATE_NAME.fullmatch(name) or _TEMPORARY_NAME.fullmatch(name)
     return _attempt_of(found) if found and found["epoch"] else None

@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 from headgate.errors import StorageError
 from headgate.storage.objects import ObjectInfo, ObjectStore, ObjectWriter, OutcomeUnknown, reported, temporary_name
 
-__all__ = ["LocalStore"]
+__all__ = ["LocalStore", "flush_directory"]
 
 _OPEN_ATTEMPTS: Final = 3  # another thread may remove an empty directory between our mkdir and our open
 _NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -97,7 +97,7 @@ class LocalStore(ObjectStore):
             finally:
                 temporary.unlink(missing_ok=True)
             try:
-                _flush_directory(target.parent)
+                flush_directory(target.parent)
             except OSError as error:
                 raise OutcomeUnknown(f"cannot tell whether '{path}' survives a power failure: {error}") from error
         return True
@@ -114,7 +114,7 @@ class LocalStore(ObjectStore):
                 local.mkdir()
             except FileExistsError:
                 return False
-            _flush_directory(local.parent)
+            flush_directory(local.parent)
             return True
 
     def remove_directory(self, directory: str) -> None:
@@ -140,7 +140,7 @@ class _LocalWriter(ObjectWriter):
         self._file.close()
         target = _local(path)
         self._temporary.replace(target)
-        _flush_directory(target.parent)
+        flush_directory(target.parent)
 
     def _discard(self) -> None:
         # Closing writes what is still buffered, so a full disk fails here once more; the file goes either way.
@@ -172,7 +172,7 @@ def _ensure_directory(directory: Path) -> None:
         return
     _ensure_directory(directory.parent)
     directory.mkdir(exist_ok=True)
-    _flush_directory(directory.parent)
+    flush_directory(directory.parent)
 
 
 def _flush(file: BinaryIO) -> None:
@@ -180,7 +180,8 @@ def _flush(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def _flush_directory(directory: Path) -> None:
+def flush_directory(directory: Path) -> None:
+    """Make the names in a directory survive a power failure."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -26,8 +26,8 @@ from headgate.checkpoint.commits import Commits
 from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState, StorageError
 from headgate.ids import JobId
-from headgate.storage.checkpoints import Snapshot, load
-from headgate.storage.layout import Attempt, JobLayout, PathKind, is_job_id, make_ref, metadata_path, resolve_ref
+from headgate.storage.checkpoints import Snapshot, load_snapshot
+from headgate.storage.layout import AttemptId, JobLayout, PathKind, is_job_id, make_ref, metadata_path, resolve_ref
 from headgate.storage.objects import (
     MissingObject,
     ObjectStore,
@@ -47,9 +47,9 @@ __all__ = [
     "JobLog",
     "LogEntry",
     "LogStatus",
-    "Superseded",
-    "find_jobs",
+    "SupersededError",
     "load_completed",
+    "newest_entries",
     "newest_job",
     "read_log",
 ]
@@ -62,7 +62,7 @@ FORMAT_VERSION: Final = 1
 KEPT_ENTRIES: Final = 16
 
 
-class Superseded(IllegalState):
+class SupersededError(IllegalState):
     """Another driver has taken the job over; this one must stop without notifying or committing anything."""
 
 
@@ -199,7 +199,7 @@ def _numbers(store: ObjectStore, layout: JobLayout) -> list[int]:
     return sorted(parsed.seq for parsed in found if parsed.kind is PathKind.LOG and parsed.seq is not None)
 
 
-def find_jobs(store: ObjectStore, directory: str) -> list[LogEntry]:
+def newest_entries(store: ObjectStore, directory: str) -> list[LogEntry]:
     """The newest log entry of every job in a checkpoint directory, the job that was started last first."""
     root = normalise(directory)
     layouts = [JobLayout(root, JobId(name)) for name in store.list_names(root) if is_job_id(name)]
@@ -210,7 +210,7 @@ def find_jobs(store: ObjectStore, directory: str) -> list[LogEntry]:
 
 def newest_job(store: ObjectStore, directory: str, name: str) -> LogEntry:
     """The job that `--resume` continues: the last one started under this name; StorageError if there is none."""
-    jobs = find_jobs(store, directory)
+    jobs = newest_entries(store, directory)
     for entry in jobs:
         if entry.job_name == name:
             return entry
@@ -224,7 +224,7 @@ def newest_job(store: ObjectStore, directory: str, name: str) -> LogEntry:
 def load_completed(store: ObjectStore, layout: JobLayout, ref: CompletedRef) -> Snapshot:
     """Load a snapshot that the log names; CorruptState if it is damaged, or not the file the log means."""
     directory = resolve_ref(ref.pointer, layout.job)
-    snapshot = load(store, directory)
+    snapshot = load_snapshot(store, directory)
     if snapshot.crc32 != ref.crc32:
         raise CorruptState(
             f"'{metadata_path(directory)}' is damaged: it is not the file that completed checkpoint {ref.checkpoint_id} "
@@ -255,7 +255,7 @@ class JobLog:
     >>> layout = JobLayout.of("/data", JobId("a" * 32))
     >>> log = JobLog.start(MemoryStore(), layout, "wordcount", clock=lambda: 0)
     >>> log.attempt(0)
-    Attempt(epoch=1, restart=0)
+    AttemptId(epoch=1, restart=0)
     """
 
     def __init__(self, store: ObjectStore, layout: JobLayout, newest: _Read | None, clock: Callable[[], int]) -> None:
@@ -280,7 +280,7 @@ class JobLog:
         restored: CompletedRef | None = None,
         origin: str | None = None,
     ) -> JobLog:
-        """Take a job over, or begin a new one, as a new epoch; Superseded if another driver does so at this moment.
+        """Take a job over, or begin a new one, as a new epoch; SupersededError if another driver does so at this moment.
 
         `restored` is the snapshot of this job's log that is restored; later ones are left out from now on (a step back).
         `origin` is a snapshot from elsewhere. `clock` gives milliseconds since 1970.
@@ -313,11 +313,6 @@ class JobLog:
         return log
 
     @property
-    def fenced(self) -> bool:
-        """Whether an old driver is certain to be stopped; not on stores without create-if-absent."""
-        return self._store.supports_create_if_absent(self._layout.log)
-
-    @property
     def status(self) -> LogStatus:
         """Whether this driver still leads, as far as it knows."""
         return self._status
@@ -328,9 +323,9 @@ class JobLog:
         assert self._newest is not None
         return self._newest.entry
 
-    def attempt(self, restart: int) -> Attempt:
+    def attempt(self, restart: int) -> AttemptId:
         """The attempt of this epoch after so many restarts of its tasks."""
-        return Attempt(self.state.epoch, restart)
+        return AttemptId(self.state.epoch, restart)
 
     @property
     def commits(self) -> Commits:
@@ -345,7 +340,7 @@ class JobLog:
         """Complete a published checkpoint, or a savepoint the job is stopped with; its `commit` is the commit number.
 
         1. Build the entry on the newest one: the snapshot is retained, those it subsumes are not any more.
-        2. Claim the entry. Superseded: stop. OutcomeUnknown: keep all files, then `settle` until it answers.
+        2. Claim the entry. SupersededError: stop. OutcomeUnknown: keep all files, then `settle` until it answers.
         3. Now the checkpoint is complete. Delete entries that are too old.
         """
         if self._status is LogStatus.UNCERTAIN:
@@ -409,7 +404,7 @@ class JobLog:
         return 0 if self._newest is None else self._newest.crc32
 
     def check_leading(self) -> None:
-        """Raise Superseded if another driver has taken over since; before deleting what it may need. For any thread.
+        """Raise SupersededError if another driver has taken over since; before deleting what it may need. For any thread.
 
         Where there is no next entry, our newest one must still be there: old entries are deleted, the oldest first.
         """
@@ -473,8 +468,8 @@ class JobLog:
             return None
         return _Read(decode_entry(data, path), sealed_crc32(data))
 
-    def _superseded(self, seq: int) -> Superseded:
-        return Superseded(
+    def _superseded(self, seq: int) -> SupersededError:
+        return SupersededError(
             f"another driver has taken over job '{self._layout.job_id}' (entry {seq} of '{self._layout.log}' is not ours); "
             "this one stops without committing anything"
         )

@@ -19,24 +19,23 @@ from typing import Final
 import msgspec
 
 from headgate.checkpoint.handles import CorruptState
+from headgate.checkpoint.types import SnapshotType
 from headgate.errors import IllegalState, StorageError
 from headgate.ids import JobId, OperatorId
 from headgate.records.key_groups import KeyGroupRange
 from headgate.storage.handles import FileSegment, Handle, Placeholder, size_of
-from headgate.storage.layout import Attempt
+from headgate.storage.layout import AttemptId
 from headgate.storage.sealed import seal, unseal
 
 __all__ = [
     "FORMAT_VERSION",
     "MAGIC",
     "Manifest",
-    "OperatorState",
-    "Part",
+    "OperatorManifest",
     "PieceKind",
-    "Property",
-    "SnapshotType",
+    "StatePart",
     "StatePiece",
-    "SubtaskState",
+    "SubtaskManifest",
     "decode_manifest",
     "encode_manifest",
     "handles_of",
@@ -45,26 +44,6 @@ __all__ = [
 
 MAGIC: Final = b"\x89HGM"  # the first byte is no text, so that no tool takes the file for one
 FORMAT_VERSION: Final = 1
-
-Property = bool | int | str
-
-
-class SnapshotType(enum.Enum):
-    """What was taken; it decides what may share files with it (SPEC R7.4) and who may delete it (R8.1).
-
-    >>> SnapshotType.SYNC_SAVEPOINT.is_savepoint
-    True
-    """
-
-    CHECKPOINT = "checkpoint"
-    FULL_CHECKPOINT = "full checkpoint"
-    SAVEPOINT = "savepoint"
-    SYNC_SAVEPOINT = "sync savepoint"
-
-    @property
-    def is_savepoint(self) -> bool:
-        """Whether it belongs to the user."""
-        return self in {SnapshotType.SAVEPOINT, SnapshotType.SYNC_SAVEPOINT}
 
 
 class PieceKind(enum.Enum):
@@ -75,20 +54,16 @@ class PieceKind(enum.Enum):
     """
 
     KEYED = "keyed"
-    RAW_KEYED = "raw keyed"
     OPERATOR = "operator"
-    RAW_OPERATOR = "raw operator"
     CHANNEL = "channel"
-    SOURCE = "source"
-    SINK = "sink"
 
 
-class Part(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class StatePart(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A run of bytes of a piece; `id` is unique in the operator, and is what a placeholder is looked up by.
 
     `shared`: later checkpoints may use it too, so the shared-file registry decides when its file goes.
 
-    >>> Part("base", Placeholder(100), shared=True).id
+    >>> StatePart("base", Placeholder(100), shared=True).id
     'base'
     """
 
@@ -105,7 +80,7 @@ class StatePiece(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     """
 
     kind: PieceKind
-    parts: tuple[Part, ...] = ()
+    parts: tuple[StatePart, ...] = ()
     description: bytes = b""
     key_groups: KeyGroupRange | None = None
 
@@ -113,16 +88,16 @@ class StatePiece(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     def size(self) -> int:
         """The bytes of its parts.
 
-        >>> StatePiece(PieceKind.KEYED, (Part("base", Placeholder(100)), Part("next", Placeholder(20)))).size
+        >>> StatePiece(PieceKind.KEYED, (StatePart("base", Placeholder(100)), StatePart("next", Placeholder(20)))).size
         120
         """
         return sum(size_of(part.handle) for part in self.parts)
 
 
-class SubtaskState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class SubtaskManifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What one subtask of an operator left; nothing at all if it is not listed.
 
-    >>> SubtaskState(0, finished=True).pieces
+    >>> SubtaskManifest(0, finished=True).pieces
     ()
     """
 
@@ -131,10 +106,10 @@ class SubtaskState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     finished: bool = False
 
 
-class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class OperatorManifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """State of one operator; `coordinator` is that of its part on the driver, such as a source's enumerator.
 
-    >>> OperatorState(OperatorId("0" * 32), "count", 2, 128).fully_finished
+    >>> OperatorManifest(OperatorId("0" * 32), "count", 2, 128).fully_finished
     False
     """
 
@@ -142,7 +117,7 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     name: str
     parallelism: int
     max_parallelism: int
-    subtasks: tuple[SubtaskState, ...] = ()
+    subtasks: tuple[SubtaskManifest, ...] = ()
     uid: str | None = None
     coordinator: Handle | None = None
 
@@ -160,7 +135,7 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A completed checkpoint or savepoint.
 
-    >>> manifest = Manifest(7, SnapshotType.CHECKPOINT, JobId("a" * 32), "wordcount", Attempt(1), 1000)
+    >>> manifest = Manifest(7, SnapshotType.CHECKPOINT, JobId("a" * 32), "wordcount", AttemptId(1), 1000)
     >>> decode_manifest(encode_manifest(manifest), "chk-7") == manifest
     True
     """
@@ -169,15 +144,13 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     type: SnapshotType
     job_id: JobId
     job_name: str
-    attempt: Attempt
+    attempt: AttemptId
     timestamp_ms: int
-    operators: tuple[OperatorState, ...] = ()
+    operators: tuple[OperatorManifest, ...] = ()
     format: str | None = None  # of a savepoint: canonical or native
-    properties: dict[str, Property] = {}
-    master_states: dict[str, bytes] = {}
 
 
-_ENCODER: Final = msgspec.msgpack.Encoder(order="deterministic")  # equal manifests are equal bytes
+_ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(Manifest, strict=True)
 
 
@@ -218,10 +191,10 @@ def map_handles(manifest: Manifest, change: Callable[[Handle], Handle]) -> Manif
     def piece_of(piece: StatePiece) -> StatePiece:
         return replace(piece, parts=tuple(replace(part, handle=change(part.handle)) for part in piece.parts))
 
-    def subtask_of(subtask: SubtaskState) -> SubtaskState:
+    def subtask_of(subtask: SubtaskManifest) -> SubtaskManifest:
         return replace(subtask, pieces=tuple(map(piece_of, subtask.pieces)))
 
-    def operator_of(operator: OperatorState) -> OperatorState:
+    def operator_of(operator: OperatorManifest) -> OperatorManifest:
         coordinator = None if operator.coordinator is None else change(operator.coordinator)
         return replace(operator, coordinator=coordinator, subtasks=tuple(map(subtask_of, operator.subtasks)))
 
@@ -246,7 +219,7 @@ def _fault(manifest: Manifest) -> str | None:
     return None
 
 
-def _fault_of_operator(operator: OperatorState) -> str | None:
+def _fault_of_operator(operator: OperatorManifest) -> str | None:
     if not 1 <= operator.parallelism <= operator.max_parallelism:
         return f"parallelism {operator.parallelism} does not fit max parallelism {operator.max_parallelism}"
     indexes = [subtask.index for subtask in operator.subtasks]

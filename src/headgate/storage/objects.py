@@ -160,7 +160,7 @@ class Written(msgspec.Struct, frozen=True):
     crc32: int
 
 
-class _Status(enum.Enum):
+class _WriterStatus(enum.Enum):
     OPEN = "open"
     FINISHED = "finished"
     ABORTED = "aborted"
@@ -176,7 +176,7 @@ class ObjectWriter(ABC):
         self.directory = directory
         self.size = 0
         self.crc32 = 0
-        self._status = _Status.OPEN
+        self._status = _WriterStatus.OPEN
 
     def write(self, data: bytes | memoryview) -> None:
         """Append."""
@@ -192,17 +192,17 @@ class ObjectWriter(ABC):
         path = f"{self.directory}/{name}"
         with reported("write", path):
             self._commit(path)
-        self._status = _Status.FINISHED
+        self._status = _WriterStatus.FINISHED
         return Written(path, self.size, self.crc32)
 
     def abort(self) -> None:
         """Forget what was written; harmless when the writer is finished or aborted."""
-        if self._status is _Status.OPEN:
-            self._status = _Status.ABORTED
+        if self._status is _WriterStatus.OPEN:
+            self._status = _WriterStatus.ABORTED
             self._discard()
 
     def _require_open(self, action: str) -> None:
-        if self._status is not _Status.OPEN:
+        if self._status is not _WriterStatus.OPEN:
             raise IllegalState(
                 f"cannot {action} an object below '{self.directory}': the writer is {self._status.value}"
             )

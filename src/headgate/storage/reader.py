@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Final, assert_never
 
 from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState
-from headgate.storage.handles import FileSegment, Handle, InlineBytes, Placeholder, size_of
-from headgate.storage.objects import MissingObject, ObjectStore, reported
+from headgate.storage.handles import FileSegment, Handle, InlineBytes, Placeholder
+from headgate.storage.objects import MissingObject, ObjectStore
 
 __all__ = ["SnapshotReader", "damaged"]
 
@@ -45,37 +43,15 @@ class SnapshotReader:
 
     def read(self, handle: Handle) -> bytes:
         """All bytes of a handle; CorruptState ('damaged') if the file is missing, short or changed."""
-        if isinstance(handle, FileSegment):
-            return b"".join(self.chunks(handle, handle.length))
-        return _bytes_in(handle)
-
-    def read_range(self, handle: Handle, offset: int, length: int, crc32: int) -> bytes:
-        """Some of the bytes: a restore with other key groups needs only those, whose checksum it knows."""
-        if not 0 <= offset <= offset + length <= size_of(handle):
-            raise IllegalState(f"{length} bytes at {offset} are not within a state of {size_of(handle)} bytes")
-        if isinstance(handle, FileSegment):
-            return self.read(FileSegment(handle.path, handle.offset + offset, length, crc32)) if length else b""
-        found = _bytes_in(handle)[offset : offset + length]
-        if zlib.crc32(found) != crc32:
-            raise CorruptState(
-                f"state is damaged: {length} bytes at {offset} of a state of {size_of(handle)} bytes inside the "
-                "metadata do not match their checksum; restore from an older checkpoint or savepoint"
-            )
-        return found
-
-    def copy_to(self, handle: Handle, target: Path) -> None:
-        """Write the bytes to a local file; if they are damaged there will be no file."""
-        if isinstance(handle, Placeholder):
-            _bytes_in(handle)
-        pieces = self.chunks(handle) if isinstance(handle, FileSegment) else iter([_bytes_in(handle)])
-        try:
-            with reported("write", str(target)), target.open("wb") as file:
-                for piece in pieces:
-                    file.write(piece)
-        except BaseException:
-            with suppress(OSError):
-                target.unlink(missing_ok=True)
-            raise
+        match handle:
+            case InlineBytes(data):
+                return data
+            case FileSegment():
+                return b"".join(self.chunks(handle, handle.length))
+            case Placeholder():
+                raise IllegalState("a placeholder has no bytes; register it with the shared-file registry first")
+            case _:
+                assert_never(handle)
 
     def chunks(self, segment: FileSegment, chunk: int = _CHUNK) -> Iterator[bytes]:
         """The bytes of a segment piece by piece; damage is known for certain only after the last piece."""
@@ -92,15 +68,3 @@ class SnapshotReader:
             if read == segment.length and crc32 != segment.crc32:
                 raise damaged(segment, "their checksum does not match")
             yield piece
-
-
-def _bytes_in(handle: Handle) -> bytes:
-    match handle:
-        case InlineBytes(data):
-            return data
-        case Placeholder():
-            raise IllegalState("a placeholder has no bytes; register it with the shared-file registry first")
-        case FileSegment():
-            raise AssertionError("read from a file")
-        case _:
-            assert_never(handle)

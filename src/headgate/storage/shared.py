@@ -10,30 +10,18 @@ stays true when acks come late, twice, or not at all.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
+from headgate.checkpoint.settings import ClaimMode
 from headgate.errors import IllegalState
 from headgate.ids import OperatorId
 from headgate.storage.handles import FileSegment, Handle, InlineBytes, Placeholder
-from headgate.storage.manifest import Manifest, Part, PieceKind, StatePiece
+from headgate.storage.manifest import Manifest, PieceKind, StatePart, StatePiece
 
-__all__ = ["ClaimMode", "SharedEntry", "SharedStateRegistry", "Unregistered", "shared_key"]
-
-
-class ClaimMode(enum.Enum):
-    """Who owns the files of the snapshot a job starts from (SPEC R8.4).
-
-    >>> ClaimMode("NO_CLAIM")
-    <ClaimMode.NO_CLAIM: 'NO_CLAIM'>
-    """
-
-    NO_CLAIM = "NO_CLAIM"
-    CLAIM = "CLAIM"
-    LEGACY = "LEGACY"
+__all__ = ["SharedEntry", "SharedStateRegistry", "Unregistered", "shared_key"]
 
 
 @dataclass(slots=True)
@@ -111,7 +99,7 @@ class SharedStateRegistry:
     ) -> tuple[StatePiece, ...]:
         """Register the shared parts of an ack and replace its placeholders. Not for savepoints: they share nothing."""
 
-        def part_of(part: Part) -> Part:
+        def part_of(part: StatePart) -> StatePart:
             if not part.shared:
                 return part
             handle = self.register(shared_key(operator, part.id), part.handle, checkpoint_id)

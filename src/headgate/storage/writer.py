@@ -27,8 +27,8 @@ import msgspec
 
 from headgate.errors import IllegalState, StorageError
 from headgate.storage.handles import FileSegment, Handle, InlineBytes, Placeholder
-from headgate.storage.layout import Attempt, private_file, shared_file
-from headgate.storage.manifest import Part
+from headgate.storage.layout import AttemptId, private_file, shared_file
+from headgate.storage.manifest import StatePart
 from headgate.storage.objects import ObjectStore, ObjectWriter, reported
 from headgate.storage.settings import MAX_JOBMANAGER_STATE
 
@@ -56,12 +56,12 @@ class SnapshotTarget(msgspec.Struct, frozen=True):
     Without a `directory` all state travels in the acks (storage `jobmanager`). Without a `shared_directory` nothing is
     shared: a savepoint keeps everything in its own directory.
 
-    >>> SnapshotTarget(7, Attempt(1), "/data/job/chk-7", "/data/job/shared").inline_threshold
+    >>> SnapshotTarget(7, AttemptId(1), "/data/job/chk-7", "/data/job/shared").inline_threshold
     20480
     """
 
     checkpoint_id: int
-    attempt: Attempt
+    attempt: AttemptId
     directory: str | None = None
     shared_directory: str | None = None
     inline_threshold: int = 20 * 1024
@@ -85,7 +85,7 @@ class WriteStats(msgspec.Struct, frozen=True):
         return self.file_bytes + self.inline_bytes
 
 
-class _Status(enum.Enum):
+class _StateWriterStatus(enum.Enum):
     OPEN = "open"
     BROKEN = "broken by an earlier error"
     CLOSED = "closed"
@@ -96,7 +96,7 @@ class PartStream(ABC):
     """State on its way; after `finish`, or the end of the `with` block, `part` says where it is."""
 
     def __init__(self, writer: StateWriter, part_id: str) -> None:
-        self.part: Part | None = None  # an empty stream leaves no handle (SPEC R5.9)
+        self.part: StatePart | None = None  # an empty stream leaves no handle (SPEC R5.9)
         self.length = 0
         self._writer = writer
         self._id = part_id
@@ -113,7 +113,7 @@ class PartStream(ABC):
         with self._writer._breaking():  # noqa: SLF001
             self._append(data)
 
-    def finish(self) -> Part | None:
+    def finish(self) -> StatePart | None:
         """End the stream; None if nothing was written."""
         if not self._finished:
             self._writer._require_open(f"finish state '{self._id}'")  # noqa: SLF001
@@ -132,7 +132,7 @@ class PartStream(ABC):
     def _append(self, data: bytes | memoryview) -> None: ...
 
     @abstractmethod
-    def _end(self) -> Part: ...
+    def _end(self) -> StatePart: ...
 
     @abstractmethod
     def _drop(self) -> None: ...
@@ -161,7 +161,7 @@ class _Breaking:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and not isinstance(error, IllegalState):
-            self._writer._status = _Status.BROKEN  # noqa: SLF001
+            self._writer._status = _StateWriterStatus.BROKEN  # noqa: SLF001
 
 
 class StateWriter(ABC):
@@ -172,7 +172,7 @@ class StateWriter(ABC):
 
     def __init__(self, target: SnapshotTarget) -> None:
         self._target = target
-        self._status = _Status.OPEN
+        self._status = _StateWriterStatus.OPEN
         self._lock = Condition()
         self._inline_bytes = 0
 
@@ -181,36 +181,36 @@ class StateWriter(ABC):
         self._require_open(f"write state '{part_id}'")
         return self._stream(part_id, scope)
 
-    def write(self, part_id: str, data: bytes | Iterable[bytes], scope: Scope = Scope.EXCLUSIVE) -> Part | None:
+    def write(self, part_id: str, data: bytes | Iterable[bytes], scope: Scope = Scope.EXCLUSIVE) -> StatePart | None:
         """Write a part at once; None if it is empty."""
         with self.open(part_id, scope) as stream:
             for chunk in [data] if isinstance(data, bytes) else data:
                 stream.write(chunk)
         return stream.part
 
-    def write_file(self, part_id: str, path: Path, scope: Scope = Scope.EXCLUSIVE) -> Part | None:
+    def write_file(self, part_id: str, path: Path, scope: Scope = Scope.EXCLUSIVE) -> StatePart | None:
         """Write the content of a local file; None if it is empty."""
         with reported("read", str(path)), path.open("rb") as file:
             return self.write(part_id, iter(lambda: file.read(_FILE_CHUNK), b""), scope)
 
-    def reuse(self, part_id: str, length: int) -> Part:
+    def reuse(self, part_id: str, length: int) -> StatePart:
         """A part that a confirmed checkpoint has stored under this id; nothing is written."""
         self._require_open(f"reuse state '{part_id}'")
-        return Part(part_id, Placeholder(length), shared=True)
+        return StatePart(part_id, Placeholder(length), shared=True)
 
     def close(self) -> WriteStats:
         """Make everything durable. Harmless to repeat."""
-        if self._status is not _Status.CLOSED:
+        if self._status is not _StateWriterStatus.CLOSED:
             self._require_open("close the checkpoint's files")
             with self._breaking():
                 self._finish_files()
-            self._status = _Status.CLOSED
+            self._status = _StateWriterStatus.CLOSED
         return self._stats()
 
     def abort(self) -> None:
         """Delete what was written, unless it was closed and aborted before; only while nobody else knows of it."""
-        if self._status is not _Status.ABORTED:
-            self._status = _Status.ABORTED
+        if self._status is not _StateWriterStatus.ABORTED:
+            self._status = _StateWriterStatus.ABORTED
             self._delete_files()
 
     @abstractmethod
@@ -225,13 +225,13 @@ class StateWriter(ABC):
     @abstractmethod
     def _stats(self) -> WriteStats: ...
 
-    def _inline(self, part_id: str, data: bytes, scope: Scope) -> Part:
+    def _inline(self, part_id: str, data: bytes, scope: Scope) -> StatePart:
         with self._lock:
             self._inline_bytes += len(data)
-        return Part(part_id, InlineBytes(data), shared=scope is Scope.SHARED)
+        return StatePart(part_id, InlineBytes(data), shared=scope is Scope.SHARED)
 
     def _require_open(self, action: str) -> None:
-        if self._status is not _Status.OPEN:
+        if self._status is not _StateWriterStatus.OPEN:
             raise IllegalState(
                 f"cannot {action} for checkpoint {self._target.checkpoint_id}: the writer is {self._status.value}"
             )
@@ -253,15 +253,15 @@ def open_writer(store: ObjectStore, target: SnapshotTarget, owner: str) -> State
     """The writer of one owner (`layout.subtask_owner`, or "driver") for one checkpoint.
 
     >>> from headgate.testing.storage_faults import MemoryStore
-    >>> writer = open_writer(MemoryStore(), SnapshotTarget(7, Attempt(1), "/chk-7"), "v0-s0")
+    >>> writer = open_writer(MemoryStore(), SnapshotTarget(7, AttemptId(1), "/chk-7"), "v0-s0")
     >>> writer.write("words", b"abc")
-    Part(id='words', handle=InlineBytes(data=b'abc'), shared=False)
+    StatePart(id='words', handle=InlineBytes(data=b'abc'), shared=False)
     >>> writer.close()
     WriteStats(objects=0, file_bytes=0, inline_bytes=3)
     """
     if target.directory is None:
         return _AckWriter(target)
-    return _FileWriter(store, target, target.directory, owner)
+    return _FilesystemWriter(store, target, target.directory, owner)
 
 
 # ---- jobmanager: bytes in the ack ----------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ class _AckStream(PartStream):
         if self.length <= self._limit:
             self._buffer += data
 
-    def _end(self) -> Part:
+    def _end(self) -> StatePart:
         if self.length > self._limit:
             raise StorageError(
                 f"state '{self._id}' is larger than what the storage 'jobmanager' takes: size={self.length}, "
@@ -309,7 +309,7 @@ class _AckStream(PartStream):
 # ---- filesystem ----------------------------------------------------------------------------------------------------
 
 
-class _FileWriter(StateWriter):
+class _FilesystemWriter(StateWriter):
     def __init__(self, store: ObjectStore, target: SnapshotTarget, directory: str, owner: str) -> None:
         super().__init__(target)
         self._store = store
@@ -428,9 +428,9 @@ class _FileWriter(StateWriter):
 class _PackedStream(PartStream):
     """Private state: kept until it outgrows the threshold, then written into the packed file as soon as that is free."""
 
-    _writer: _FileWriter
+    _writer: _FilesystemWriter
 
-    def __init__(self, writer: _FileWriter, part_id: str) -> None:
+    def __init__(self, writer: _FilesystemWriter, part_id: str) -> None:
         super().__init__(writer, part_id)
         self._kept: list[bytes | memoryview] = []
         self._file: ObjectWriter | None = None
@@ -444,13 +444,13 @@ class _PackedStream(PartStream):
         if self.length > self._writer.threshold:
             self._enter(wait=False)
 
-    def _end(self) -> Part:
+    def _end(self) -> StatePart:
         if self.length <= self._writer.threshold:
             return self._writer._inline(self._id, b"".join(self._kept), Scope.EXCLUSIVE)  # noqa: SLF001
         if self._file is None:
             self._enter(wait=True)
         self._writer.leave(self)
-        return Part(self._id, self._writer.packed_segment(self._offset, self.length, self._crc32))
+        return StatePart(self._id, self._writer.packed_segment(self._offset, self.length, self._crc32))
 
     def _drop(self) -> None:
         self._kept.clear()
@@ -468,9 +468,9 @@ class _PackedStream(PartStream):
 class _SharedStream(PartStream):
     """State that may be shared: a file of its own, named by its content."""
 
-    _writer: _FileWriter
+    _writer: _FilesystemWriter
 
-    def __init__(self, writer: _FileWriter, part_id: str, directory: str) -> None:
+    def __init__(self, writer: _FilesystemWriter, part_id: str, directory: str) -> None:
         super().__init__(writer, part_id)
         self._directory = directory
         self._kept: list[bytes] = []
@@ -489,11 +489,11 @@ class _SharedStream(PartStream):
             self._kept.clear()
         self._file.write(data)
 
-    def _end(self) -> Part:
+    def _end(self) -> StatePart:
         if self._file is None:
             return self._writer._inline(self._id, b"".join(self._kept), Scope.SHARED)  # noqa: SLF001
         handle: Handle = self._writer.store_shared(self._file, self._digest.hexdigest()[:_DIGEST])
-        return Part(self._id, handle, shared=True)
+        return StatePart(self._id, handle, shared=True)
 
     def _drop(self) -> None:
         self._kept.clear()
@@ -504,9 +504,9 @@ class _SharedStream(PartStream):
 class _TableStream(PartStream):
     """A table that other programs read too: a file of its own, under its own name."""
 
-    _writer: _FileWriter
+    _writer: _FilesystemWriter
 
-    def __init__(self, writer: _FileWriter, part_id: str, directory: str) -> None:
+    def __init__(self, writer: _FilesystemWriter, part_id: str, directory: str) -> None:
         super().__init__(writer, part_id)
         folder = f"{directory}/{part_id}".rpartition("/")[0]
         writer.make_directory(folder)
@@ -515,8 +515,8 @@ class _TableStream(PartStream):
     def _append(self, data: bytes | memoryview) -> None:
         self._file.write(data)
 
-    def _end(self) -> Part:
-        return Part(self._id, self._writer.store_table(self._file, self._id))
+    def _end(self) -> StatePart:
+        return StatePart(self._id, self._writer.store_table(self._file, self._id))
 
     def _drop(self) -> None:
         self._file.abort()

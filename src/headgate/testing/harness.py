@@ -13,6 +13,7 @@ import numpy as np
 
 from headgate.api import functions as f
 from headgate.api.functions import OutputTag
+from headgate.api.sink import Sink
 from headgate.api.stream import DataStream, DataStreamSink
 from headgate.checkpoint.types import Barrier
 from headgate.config import Configuration
@@ -44,6 +45,7 @@ _ONE_INPUT: dict[type, str] = {
     f.ProcessFunction: "process",
     f.KeyedProcessFunction: "process",
     f.SinkFunction: "add_sink",
+    Sink: "add_sink",
 }
 _TWO_INPUTS: dict[type, str] = {
     f.CoMapFunction: "map",
@@ -128,7 +130,7 @@ class _Harness:
             end.rebalance().add_sink(_nowhere)
             for tag in side_outputs:
                 end.get_side_output(tag).rebalance().add_sink(_nowhere)
-        plan = env.job_plan(_UID)
+        plan = env._job_plan(_UID)
         number = next(v.id for v in plan.graph.vertices if v.head.uid == _UID)
         self._time = start_time
         self._inputs = {edge.input: _input(plan, edge, subtask) for edge in plan.graph.inputs(number)}

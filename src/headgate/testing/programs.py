@@ -12,7 +12,7 @@ from headgate.config import Configuration
 from headgate.environment import StreamExecutionEnvironment, use_local_runtime
 from headgate.errors import IllegalState, InvalidArgument
 from headgate.local import LocalRun
-from headgate.worker.operators.ends import decode_collected
+from headgate.worker.operators.sinks import decode_collected
 
 __all__ = ["RunResult", "local_runtime", "run"]
 
@@ -88,7 +88,7 @@ def run(
     env.set_parallelism(parallelism)
     streams = _streams(build(env))
     for name, stream in streams.items():
-        stream.collect_into(name)
+        stream._collect_into(name)
     result = RunResult({name: [] for name in streams})
 
     def on_output(channel: str, payload: bytes) -> None:
@@ -100,7 +100,7 @@ def run(
     def at_the_end() -> None:
         result.snapshot = local.snapshot()
 
-    local = LocalRun(env.job_plan(), on_output, start_time, seed, slice_records, restore)
+    local = LocalRun(env._job_plan(), on_output, start_time, seed, slice_records, restore)
     stop = (lambda: until(result)) if callable(until) else None
     local.run(None if callable(until) else until, stop, at_the_end if snapshot else None)
     result.time = local.time

@@ -15,8 +15,8 @@ from headgate.state.operator import OperatorStateBackend
 from headgate.worker.failures import OperatorFailure
 from headgate.worker.local_state import open_backend
 from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver, SubtaskServices
-from headgate.worker.operators.ends import SourceOperator
 from headgate.worker.operators.registry import make_operator
+from headgate.worker.operators.sources import SourceOperator
 from headgate.worker.restore import SubtaskRestore
 
 __all__ = ["OperatorChain"]

@@ -6,7 +6,6 @@ records go on while a snapshot is written; the driver gets the acknowledgement w
 
 from __future__ import annotations
 
-import pickle
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from headgate.api.durable import from_text
 from headgate.checkpoint.assignment import StateShape
 from headgate.checkpoint.commits import Commits
 from headgate.checkpoint.handles import KeyedStateHandle, Payload, encode_handle
@@ -47,8 +47,8 @@ from headgate.records.key_groups import KeyGroupRange
 from headgate.state.backend import SnapshotRun
 from headgate.state.operator import OperatorStateSnapshot
 from headgate.state.parquet.operator import StoredOperatorTable, StoredOperatorTables, write_operator_tables
-from headgate.storage.layout import Attempt, table_directory, table_file
-from headgate.storage.manifest import Part, PieceKind, StatePiece
+from headgate.storage.layout import AttemptId, table_directory, table_file
+from headgate.storage.manifest import PieceKind, StatePart, StatePiece
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 from headgate.storage.writer import PartStream, Scope, SnapshotTarget, StateWriter, open_writer
@@ -74,7 +74,7 @@ CheckpointMessage = (
 class WorkerStorage:
     """Where a worker writes: plain data that travels with the task."""
 
-    attempt: Attempt
+    attempt: AttemptId
     shared_directory: str | None
     inline_threshold: int
     asynchronous: bool = True  # else records wait until a snapshot is written
@@ -235,7 +235,7 @@ class CheckpointLink:
             self._complete(task, message.checkpoint_id, message.commits)
         elif isinstance(message, AssignSplits):
             self._asked = False
-            task.add_splits(pickle.loads(message.splits), message.no_more)
+            task.add_splits(list(map(from_text, message.splits)), message.no_more)
         elif isinstance(message, EpochCommitted):
             task.epoch_committed(message.operator_id, message.checkpoint_id)
         elif isinstance(message, Hold):
@@ -260,7 +260,7 @@ class CheckpointLink:
 
 def snapshot_inline(progress: SnapshotInProgress) -> TaskState:
     """Write a snapshot at once and keep its bytes inside the handles: for the local runtime and the harness."""
-    target = SnapshotTarget(progress.barrier.id, Attempt(1), max_inline_state=sys.maxsize)
+    target = SnapshotTarget(progress.barrier.id, AttemptId(1), max_inline_state=sys.maxsize)
     writer = open_writer(open_store(), target, "local")
     state, _ = _write_operators(progress, writer, False, None, [])
     _write_captured(progress, writer, state)
@@ -331,7 +331,7 @@ def _write_operator_tables(operator: OperatorSnapshot, state: OperatorStateSnaps
 
 def _write_keyed(run: SnapshotRun, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> StatePiece | None:
     """Write the payloads in the order in which they come; refer to those that an earlier checkpoint has written."""
-    parts: dict[str, Part] = {}
+    parts: dict[str, StatePart] = {}
     stream: PartStream | None = None
     current = ""
     for name, data in run:
@@ -353,13 +353,13 @@ def _write_keyed(run: SnapshotRun, writer: StateWriter, scope: Scope, copy: Copy
     return StatePiece(PieceKind.KEYED, tuple(parts.values()), bare, groups)
 
 
-def _finish(stream: PartStream | None, parts: dict[str, Part], name: str) -> None:
+def _finish(stream: PartStream | None, parts: dict[str, StatePart], name: str) -> None:
     part = stream.finish() if stream is not None else None
     if part is not None:
         parts[name] = part
 
 
-def _stored(payload: Payload, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> Part:
+def _stored(payload: Payload, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> StatePart:
     """A payload that did not come as a stream: a local file to be copied, or what an earlier checkpoint wrote."""
     if payload.path is not None:
         if copy is not None:

@@ -27,7 +27,7 @@ from headgate.records.key_groups import key_group_range
 from headgate.state.operator import OperatorStateSnapshot, RestoredOperatorState, rescale
 from headgate.state.parquet.operator import StoredOperatorTables, read_operator_tables
 from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
-from headgate.storage.manifest import Part, PieceKind, StatePiece
+from headgate.storage.manifest import PieceKind, StatePart, StatePiece
 from headgate.storage.objects import ObjectStore
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
@@ -119,7 +119,7 @@ class Payloads:
         self._origins: dict[str, _Origin] = {}
         self._local: dict[str, Path | None] = {}
 
-    def add(self, part: Part, operator_id: str = "", subtask: int = 0, parallelism: int = 1) -> None:
+    def add(self, part: StatePart, operator_id: str = "", subtask: int = 0, parallelism: int = 1) -> None:
         """A part that may be asked for; who wrote it is needed only to find its copy."""
         if not isinstance(part.handle, Placeholder):
             self._origins[part.id] = _Origin(part.handle, operator_id, subtask, parallelism)

@@ -15,14 +15,13 @@ from typing import Any
 
 import msgspec
 
-from headgate.checkpoint.barriers import (
+from headgate.checkpoint.barriers.alignment import BarrierHandler
+from headgate.checkpoint.barriers.gate import InputGate
+from headgate.checkpoint.barriers.instructions import (
     AlignmentMetrics,
-    BarrierHandler,
-    BarrierTracker,
     Block,
     CaptureComplete,
     Decline,
-    InputGate,
     Instruction,
     SendCancelMarker,
     StartCapture,
@@ -30,6 +29,7 @@ from headgate.checkpoint.barriers import (
     TakeSnapshot,
     Unblock,
 )
+from headgate.checkpoint.barriers.tracker import BarrierTracker
 from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.checkpoint.types import Barrier, SavepointFormat, SnapshotType
 from headgate.control.messages import HoldWriter

@@ -1,6 +1,6 @@
 """A dataflow on several executors: it works, an executor is killed, it starts again, and nothing is left behind.
 
-cluster.py MASTER KEY=VALUE...   prints one JSON line.
+cluster.py MASTER with-kills|without KEY=VALUE...   prints one JSON line.
 """
 
 import json
@@ -57,14 +57,11 @@ def marked(job_id):
     return found
 
 
-def poll(condition, seconds):
-    """Seconds until the condition is true; None if it never was."""
-    started = time.monotonic()
-    while time.monotonic() - started < seconds:
-        if condition():
-            return time.monotonic() - started
+def comes_true(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
-    return None
+    return bool(condition())
 
 
 def start(configuration, restart=None):
@@ -78,15 +75,32 @@ def start(configuration, restart=None):
 
 
 def kill_executor(app):
-    """kill -9 of one executor; its process id."""
-    victim = executors(app)[0]
-    os.kill(victim.pid, signal.SIGKILL)
-    return victim.pid
+    os.kill(executors(app)[0].pid, signal.SIGKILL)
+
+
+def with_kills(configuration, client, app):
+    """Of a job that may not start again, and of one that may."""
+    found = {}
+    kill_executor(app)
+    try:
+        client.wait(60)
+    except JobFailed as error:
+        found["failure"] = str(error)
+    found["gone_after_failure"] = comes_true(lambda: not marked(client.get_job_id()))
+    client = start(configuration, RestartStrategies.fixed_delay_restart(3, 100))
+    kill_executor(app)
+    found["restarted"] = comes_true(lambda: client.job.restarts >= 1 and client.job.wait_running(0), 90)
+    found["log"] = client.job.failure_log
+    attempts = {Path(f"/proc/{pid}/comm").read_text().strip().rsplit("-", 1)[1] for pid in marked(client.get_job_id())}
+    found["attempts_alive"] = sorted(attempts)
+    found["cancelled"] = client.cancel().value
+    found["gone_after_cancel"] = comes_true(lambda: not marked(client.get_job_id()))
+    return found
 
 
 def main():
     configuration = Configuration({"headgate.spark.master": sys.argv[1], "headgate.slots.timeout": "60 s"})
-    for pair in sys.argv[2:]:
+    for pair in sys.argv[3:]:
         configuration.set(*pair.split("=", 1))
     found = {}
 
@@ -99,29 +113,15 @@ def main():
     found["executors"] = len(executors(app))
 
     client = start(configuration)
-    hosts = {psutil.Process(r.pid).parent().parent().pid for r in client.job.workers().values()}
-    found["executors_used"] = len(hosts)
-    started = time.monotonic()
-    kill_executor(app)
-    try:
-        client.wait(60)
-    except JobFailed as error:
-        found["failure"] = [str(error), time.monotonic() - started]
-    found["left_after_failure"] = poll(lambda: not marked(client.get_job_id()), 10)
-
-    client = start(configuration, RestartStrategies.fixed_delay_restart(3, 100))
-    started = time.monotonic()
-    kill_executor(app)
-    found["restart"] = poll(lambda: client.job.restarts >= 1 and client.job.wait_running(0), 90)
-    found["log"] = client.job.failure_log
-    attempts = {Path(f"/proc/{pid}/comm").read_text().strip().rsplit("-", 1)[1] for pid in marked(client.get_job_id())}
-    found["attempts_alive"] = sorted(attempts)
-    found["cancelled"] = client.cancel().value
-    found["left_after_cancel"] = poll(lambda: not marked(client.get_job_id()), 10)
+    found["executors_used"] = len({psutil.Process(r.pid).parent().parent().pid for r in client.job.workers().values()})
+    if sys.argv[2] == "with-kills":
+        found |= with_kills(configuration, client, app)
+    else:
+        client.cancel()
 
     family = [p for p in psutil.process_iter() if _belongs(p, app)]
     spark.stop()
-    found["left_after_stop"] = poll(lambda: not any(p.is_running() for p in family), 10)
+    found["gone_after_stop"] = comes_true(lambda: not any(p.is_running() for p in family))
     shutil.rmtree(Path(pyspark.__file__).parent / "work" / app, ignore_errors=True)
     print(json.dumps(found))
 

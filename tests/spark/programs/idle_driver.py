@@ -1,4 +1,7 @@
-"""A job that runs until its driver is killed, or until the driver's main thread ends; prints its workers first."""
+"""A job that runs until the driver is interrupted, and one that runs when the program ends, as it does with its input.
+
+Each prints the processes of its workers.
+"""
 
 import json
 import sys
@@ -19,14 +22,21 @@ class Silent(SourceFunction):
         self.over = True
 
 
-env = StreamExecutionEnvironment.get_execution_environment(Configuration({"headgate.control.timeout": "3 s"}))
-env.set_parallelism(2)
-env.add_source(Silent()).key_by(lambda x: x).map(lambda x: x).print()
-client = env.execute_async()
-assert client.job.wait_running(90)
+def start():
+    env = StreamExecutionEnvironment.get_execution_environment(Configuration({"headgate.spark.master": "local[8]"}))
+    env.set_parallelism(2)
+    env.add_source(Silent()).key_by(lambda x: x).map(lambda x: x).print()
+    client = env.execute_async()
+    assert client.job.wait_running(90)
+    return client
+
+
+client = start()
 try:
     print(json.dumps([w.pid for w in client.job.workers().values()]), flush=True)
-    if sys.argv[1] == "wait":
-        client.wait()
+    client.wait()
 except KeyboardInterrupt:
     print(client.cancel().value, flush=True)
+client = start()
+print(json.dumps([w.pid for w in client.job.workers().values()]), flush=True)
+sys.stdin.read()

@@ -17,12 +17,12 @@ if __name__ == "__main__":
     env = StreamExecutionEnvironment.get_execution_environment(Configuration(options)).set_parallelism(2)
     env.enable_checkpointing(300)
     env.get_checkpoint_config().set_checkpoint_storage_dir(f"{bucket}/checkpoints")
-    rows = env.from_sequence(0, 3999, rate=1500).map(lambda n: (n, "x"), output_type="id bigint, word string")
+    rows = env.from_sequence(0, 2999, rate=600).map(lambda n: (n, "x"), output_type="id bigint, word string")
     rows.sink_to(FileSink(f"{bucket}/out", "json"))
     client = env.execute_async("s3")
     job = client.job
     assert job.wait_running(60)
-    while job.checkpoints.stats.snapshot().counts.completed < 2:
+    while job.stats.snapshot().counts.completed < 2:
         time.sleep(0.05)
     os.kill(job.workers()[0, 0].pid, signal.SIGKILL)
     client.wait(100)

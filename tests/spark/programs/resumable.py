@@ -1,9 +1,9 @@
-"""A job that numbers records and writes them to files; the directory is its argument."""
+"""resumable.py DIRECTORY [RATE]: a job that numbers records and writes them to files."""
 
 import sys
 
 from headgate import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
-from headgate.api.two_phase import FileSink
+from headgate.connectors.files import FileSink
 
 COUNT, KEYS = 9_000, 10
 
@@ -22,9 +22,10 @@ def main():
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(2)
     env.enable_checkpointing(200)
-    source = env.from_datagen(lambda n: (n % KEYS, n), count=COUNT, rate=1000, type_info="k bigint, v bigint")
+    rate = float(sys.argv[2]) if len(sys.argv) > 2 else None
+    source = env.from_datagen(lambda n: (n % KEYS, n), count=COUNT, rate=rate, type_info="k bigint, v bigint")
     numbered = source.key_by("k").process(Number(), output_type="k bigint, v bigint, n bigint")
-    numbered.add_sink(FileSink(f"{sys.argv[1]}/out", "json"))
+    numbered.sink_to(FileSink(f"{sys.argv[1]}/out", "json"))
     env.execute("resumable")
 
 

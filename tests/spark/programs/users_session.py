@@ -73,11 +73,11 @@ def main():
     env.add_source(Silent()).print()
     client = env.execute_async()
     client.job.wait_running(60)
-    started = time.monotonic()
     spark.stop()
-    client.job.wait(30)
-    found["stopped"] = [str(client.job.error), time.monotonic() - started]
-    while time.monotonic() - started < 10 and (left := python_below(psutil.Process())):
+    client.job.wait(60)
+    found["stopped"] = str(client.job.error)
+    deadline = time.monotonic() + 60
+    while (left := python_below(psutil.Process())) and time.monotonic() < deadline:
         time.sleep(0.1)
     found["left"] = [p.cmdline() for p in left]
     print(json.dumps(found))

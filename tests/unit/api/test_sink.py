@@ -238,16 +238,3 @@ def test_a_rescale_keeps_together_and_in_order_what_a_subtask_prepared(before, a
         seen += committed()
         LOG.clear()
     assert len(seen) == 2 * before
-
-
-def test_checkpoints_of_the_older_layout_are_restored():
-    from headgate.api.sink import Prepared
-    from headgate.state.operator import OperatorStateBackend
-    from headgate.worker.operators.sinks import _COMMITTABLES, _Prepared, prepared_in
-
-    assert _Prepared is Prepared  # the name in their pickles
-    one, two, three = (Prepared(number, (f"c{number}",)) for number in (1, 2, 3))
-    for elements in ([three, one, two], [(one, three), (two,)]):
-        state = OperatorStateBackend("sink")
-        state.get_list_state(_COMMITTABLES).update(elements)
-        assert prepared_in(state) == [one, two, three]

@@ -14,7 +14,7 @@ from headgate.api.functions import SourceFunction
 from headgate.api.sources import CollectionSource, DataGenSource, ReaderContext, SequenceSource
 from headgate.errors import InvalidArgument, UserCodeError
 from headgate.records.types import PICKLED, TypeMismatch, as_type
-from headgate.worker.operators.ends import FunctionReader
+from headgate.worker.operators.sources import FunctionReader
 
 
 class Clock:

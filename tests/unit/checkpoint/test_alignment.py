@@ -9,9 +9,8 @@ import re
 
 import pytest
 
-from headgate.checkpoint.barriers import (
-    BarrierHandler,
-    BarrierTracker,
+from headgate.checkpoint.barriers.alignment import BarrierHandler
+from headgate.checkpoint.barriers.instructions import (
     Block,
     CaptureComplete,
     Decline,
@@ -21,6 +20,7 @@ from headgate.checkpoint.barriers import (
     TakeSnapshot,
     Unblock,
 )
+from headgate.checkpoint.barriers.tracker import BarrierTracker
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.types import AlignmentKind, Barrier, CheckpointOptions
 from headgate.errors import IllegalState, InvalidArgument
@@ -136,7 +136,7 @@ def aligned(channels, **options):
 @pytest.mark.parametrize(("channels", "words"), [(1, "d0 d0 d0 e0"), (4, "d2 d2 d0 d1 d0 e0 d3 d1 e3 d1 e1 d2 e2")])
 def test_no_barriers(channels, words):  # SPEC R6.2 testSingleChannelNoBarriers, testMultiChannelNoBarriers
     rig = aligned(channels).run(words)
-    assert (rig.triggered, rig.declined, rig.blocked, rig.gate.open_channels) == ([], [], set(), ())
+    assert (rig.triggered, rig.declined, rig.blocked, list(rig.gate._open)) == ([], [], set(), [])
 
 
 def test_single_channel_with_barriers():  # SPEC R6.2 testSingleChannelWithBarriers

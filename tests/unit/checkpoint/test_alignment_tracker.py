@@ -3,7 +3,7 @@
 import pytest
 from test_alignment import CANCELLED, ENDED, Rig
 
-from headgate.checkpoint.barriers import BarrierTracker
+from headgate.checkpoint.barriers.tracker import BarrierTracker
 from headgate.checkpoint.types import Barrier
 
 
@@ -99,7 +99,7 @@ def test_single_channel_metrics():  # SPEC R6.3 testSingleChannelMetrics
 def test_end_of_partition_triggers_the_newest():  # SPEC R6.3 testTriggerCheckpointsWithEndOfPartition
     rig = tracker(3).run("b1@0 b2@0 b2@1 b3@0 b4@0 b4@1 b5@1 e2")
     assert (rig.acked, rig.declined, rig.gate.pending) == ([4], [], (5,))
-    assert len(rig.gate.open_channels) == 2
+    assert len(rig.gate._open) == 2
 
 
 def test_a_channel_with_barrier_and_end_counts_once():  # SPEC R6.3 testDeduplicateChannelsWithBothBarrierAndEndOfPartition

@@ -3,8 +3,8 @@
 import pytest
 from test_alignment import CANCELLED, ENDED, LIMIT, SUBSUMED, Rig
 
-from headgate.checkpoint.barriers import (
-    BarrierHandler,
+from headgate.checkpoint.barriers.alignment import BarrierHandler
+from headgate.checkpoint.barriers.instructions import (
     Block,
     CaptureComplete,
     Decline,
@@ -125,7 +125,7 @@ def test_cancel_before_barrier():  # SPEC R6.5 testProcessCancellationBarrierBef
 def test_end_of_stream_with_finished_tasks_off():  # SPEC R6.5 testEndOfStreamWithPendingCheckpoint
     rig = unaligned(2, after_finish=False).run("b1@0 e0")
     assert (rig.gate.pending, rig.gate.latest, rig.declined) == ((), 1, [(1, ENDED)])
-    assert len(rig.gate.open_channels) == 1
+    assert len(rig.gate._open) == 1
 
 
 def test_end_of_partition_completes():  # SPEC R6.5 testTriggerCheckpointsWithEndOfPartition
@@ -218,11 +218,11 @@ def test_the_end_of_a_channel_ends_its_capture_when_it_is_read():
     rig.apply(rig.gate.on_announced(rig.barrier(1), rig.now))
     rig.run("d0 re0 rb1@1")
     assert (rig.acked, rig.captured[1]) == ([1], [0])
-    assert rig.gate.open_channels == (0, 1)  # the rows before the end are still to be processed
+    assert list(rig.gate._open) == [0, 1]  # the rows before the end are still to be processed
     rig.apply(rig.gate.on_announced(rig.barrier(2), rig.now))
     assert rig.capturing == {1}  # captured once more, and whole at once
     rig.run("e0 rb2@1")
-    assert (rig.acked, rig.gate.open_channels) == ([1, 2], (1,))
+    assert (rig.acked, list(rig.gate._open)) == ([1, 2], [1])
 
 
 def test_an_end_that_is_read_aborts_a_capture_with_finished_tasks_off():

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.checkpoint.assignment import (
-    OUTPUT_MAPPING,
     EdgeMapping,
+    ElementRange,
     FinishedState,
     KeyedPart,
     Mode,
-    Part,
     Predecessor,
     SavedOperator,
     StateShape,
@@ -95,7 +94,7 @@ def test_split_of_two_to_four_leaves_two_empty():
 def test_split_is_left_alone_when_the_parallelism_is_unchanged():
     # SPEC R4.2: no redistribution at all, however uneven
     got = redistribute(split(5, 0, None), 3)
-    assert got == [[Part("a", 0, 0, 5)], [Part("a", 1, 0, 0)], []]
+    assert got == [[ElementRange("a", 0, 0, 5)], [ElementRange("a", 1, 0, 0)], []]
 
 
 @pytest.mark.parametrize(("new", "counts"), [(3, [1, 1, 2]), (1, [4]), (2, [2, 2])])
@@ -206,7 +205,7 @@ def test_parallelism_must_be_positive(old, new):
 
 
 def test_parts_travel_as_plain_data():
-    for value in (Part("a", 0, 1, 2), KeyedPart(0, 1, KeyGroupRange(2, 3)), StateShape(Mode.UNION, 4)):
+    for value in (ElementRange("a", 0, 1, 2), KeyedPart(0, 1, KeyGroupRange(2, 3)), StateShape(Mode.UNION, 4)):
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=type(value)) == value
 
 
@@ -262,7 +261,7 @@ def test_unchanged_parallelism_gives_every_split_list_back(old):
     got = redistribute(old, len(old))
     for subtask, states in enumerate(old):
         assert got[subtask] == [
-            Part(name, subtask, 0, shape.elements) for name, shape in sorted((states or {}).items())
+            ElementRange(name, subtask, 0, shape.elements) for name, shape in sorted((states or {}).items())
         ]
 
 
@@ -386,8 +385,8 @@ def test_restore_fails_when_max_parallelism_changes():
     with pytest.raises(IllegalState) as caught:
         restored_max_parallelism("map -> count", [SavedOperator("count", 64, keyed=True)], 4, 128)
     assert str(caught.value) == (
-        "vertex 'map -> count': max parallelism mismatch: the state of 'count' was stored with 64, the program sets "
-        "128; the number of key groups is fixed for the life of the state, so set 64 or leave it unset"
+        "vertex 'map -> count', operator 'count': max parallelism mismatch: the state was stored with 64, the program "
+        "sets 128; the number of key groups is fixed for the life of the state, so set 64 or leave it unset"
     )
 
 
@@ -509,15 +508,15 @@ def test_channel_state_assignment_downscaling():
     # SPEC R6.7: StateAssignmentOperationTest#testChannelStateAssignmentDownscaling
     assert plan(EdgeMapping.RANGE, 3, 2) == [[0, 1], [1, 2]]
     assert filtered(EdgeMapping.RANGE, 3, 2) == {1}
-    assert plan(OUTPUT_MAPPING, 3, 2) == [[0, 2], [1]]
-    assert filtered(OUTPUT_MAPPING, 3, 2) == set()
+    assert plan(EdgeMapping.ROUND_ROBIN, 3, 2) == [[0, 2], [1]]
+    assert filtered(EdgeMapping.ROUND_ROBIN, 3, 2) == set()
 
 
 def test_channel_state_assignment_upscaling():
     # SPEC R6.7: StateAssignmentOperationTest#testChannelStateAssignmentUpscaling
     assert plan(EdgeMapping.RANGE, 2, 3) == [[0], [0, 1], [1]]
     assert filtered(EdgeMapping.RANGE, 2, 3) == {0, 1}
-    assert plan(OUTPUT_MAPPING, 2, 3) == [[0], [1], []]
+    assert plan(EdgeMapping.ROUND_ROBIN, 2, 3) == [[0], [1], []]
 
 
 def test_channel_state_assignment_two_different_gates():

@@ -16,7 +16,7 @@ def snapshots():
     env = StreamExecutionEnvironment.local()
     env.from_sequence(1, 3).print()
     configuration = Configuration({"execution.checkpointing.storage": "jobmanager"})
-    return JobSnapshots(env.job_plan(), new_job_id(), configuration, DriverIo())
+    return JobSnapshots(env._job_plan(), new_job_id(), configuration, DriverIo())
 
 
 def checkpoint(id, number):

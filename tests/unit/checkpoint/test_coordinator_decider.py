@@ -2,14 +2,14 @@
 
 import pytest
 
-from headgate.checkpoint.decider import Decision, Load, RequestDecider, Trigger, TriggerRequest
+from headgate.checkpoint.decider import Activity, Decision, RequestDecider, Trigger, TriggerRequest
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.settings import CheckpointProperties, RetentionPolicy
 from headgate.errors import InvalidArgument
 
 NOW = 86_400_000
-IDLE = Load(last_completion=123)
-TRIGGERING = Load(triggering=True)
+IDLE = Activity(last_completion=123)
+TRIGGERING = Activity(triggering=True)
 CHECKPOINT = CheckpointProperties.for_checkpoint(RetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION)
 
 
@@ -32,7 +32,7 @@ def decider(max_concurrent=1, min_pause_ms=1, max_queued=10):
 def test_a_forced_request_exceeds_the_limit():
     """R5.3, testForce."""
     request = savepoint(trigger=Trigger.PERIODIC)
-    busy = Load(pending=1, last_completion=NOW)
+    busy = Activity(pending=1, last_completion=NOW)
     assert RequestDecider(1, 10**9, 1).submit(request, NOW, busy) == Decision(request)
 
 
@@ -40,7 +40,7 @@ def test_a_forced_request_exceeds_the_limit():
 def test_others_wait_for_a_slot(make):
     """R5.3, testEnqueueOnTooManyPending and testNonForcedEnqueueOnTooManyPending."""
     queue, request = decider(), make()
-    assert queue.submit(request, NOW, Load(pending=1)) == Decision()
+    assert queue.submit(request, NOW, Activity(pending=1)) == Decision()
     assert queue.next(NOW, IDLE) == Decision(request)
     assert len(queue) == 0
 
@@ -48,15 +48,15 @@ def test_others_wait_for_a_slot(make):
 def test_all_wait_while_too_many_old_checkpoints_are_being_deleted():
     """R5.3, testEnqueueOnTooManyCleaning: the limit is that of concurrent checkpoints."""
     queue, request = decider(max_concurrent=10), periodic_checkpoint()
-    assert queue.submit(request, NOW, Load(cleaning=11)) == Decision()
-    assert queue.next(NOW, Load(cleaning=10)) == Decision(request)
+    assert queue.submit(request, NOW, Activity(cleaning=11)) == Decision()
+    assert queue.next(NOW, Activity(cleaning=10)) == Decision(request)
 
 
 def test_even_a_forced_request_waits_for_cleaning_triggering_and_holding():
     queue, request = decider(), savepoint()
-    assert queue.submit(request, NOW, Load(cleaning=2)) == Decision()
+    assert queue.submit(request, NOW, Activity(cleaning=2)) == Decision()
     assert queue.next(NOW, TRIGGERING) == Decision()
-    assert queue.next(NOW, Load(held=True)) == Decision()
+    assert queue.next(NOW, Activity(held=True)) == Decision()
     assert queue.next(NOW, IDLE) == Decision(request)
     assert queue.next(NOW, IDLE) == Decision()
 
@@ -128,18 +128,18 @@ def test_requests_of_users_keep_their_places():
 )
 def test_the_pause_does_not_concern_savepoints_and_users(request_):
     """R5.3, testSavepointTiming and the second half of testCheckpointTiming."""
-    assert decider(min_pause_ms=10).submit(request_, NOW, Load(last_completion=NOW)).start is request_
+    assert decider(min_pause_ms=10).submit(request_, NOW, Activity(last_completion=NOW)).start is request_
 
 
 def test_a_periodic_checkpoint_within_the_pause_is_dropped_and_asked_for_again():
     """R5.3, testCheckpointTiming."""
-    request, load = periodic_checkpoint(), Load(last_completion=NOW - 4)
+    request, load = periodic_checkpoint(), Activity(last_completion=NOW - 4)
     decision = decider(min_pause_ms=10).submit(request, NOW, load)
     assert decision.start is None
     assert decision.dropped == ((request, FailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS),)
     assert decision.reschedule_at == NOW + 6
     assert decider(min_pause_ms=10).submit(request, NOW + 6, load).start is request
-    assert decider(min_pause_ms=10).submit(request, NOW, Load()).start is request  # nothing completed yet
+    assert decider(min_pause_ms=10).submit(request, NOW, Activity()).start is request  # nothing completed yet
 
 
 def test_clear_gives_back_what_waits():

@@ -37,7 +37,7 @@ def test_failures_in_a_row():
     reports = (
         (R.CHECKPOINT_DECLINED, 1),
         (R.CHECKPOINT_DECLINED, 2),
-        (R.JOB_FAILOVER_REGION, 3),
+        (R.CHECKPOINT_COORDINATOR_SUSPEND, 3),
         (R.CHECKPOINT_DECLINED, 4),
     )
     assert failures(FailureManager(2), *reports) == 1
@@ -46,7 +46,9 @@ def test_failures_in_a_row():
 def test_a_success_breaks_the_row():
     """R5.6, testBreakContinuousFailure."""
     manager = FailureManager(2)
-    assert failures(manager, (R.IO_EXCEPTION, 1), (R.CHECKPOINT_DECLINED, 2), (R.JOB_FAILOVER_REGION, 3)) == 0
+    assert (
+        failures(manager, (R.IO_EXCEPTION, 1), (R.CHECKPOINT_DECLINED, 2), (R.CHECKPOINT_COORDINATOR_SUSPEND, 3)) == 0
+    )
     manager.success(4)
     assert failures(manager, (R.CHECKPOINT_EXPIRED, 5)) == 0
 
@@ -72,7 +74,7 @@ def test_one_checkpoint_counts_once():
     reports = (
         (R.CHECKPOINT_DECLINED, 1),
         (R.CHECKPOINT_DECLINED, 2),
-        (R.JOB_FAILOVER_REGION, 3),
+        (R.CHECKPOINT_COORDINATOR_SUSPEND, 3),
         (R.CHECKPOINT_DECLINED, 2),
     )
     assert failures(FailureManager(2), *reports) == 0

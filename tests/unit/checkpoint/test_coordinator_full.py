@@ -5,7 +5,7 @@ from coordinator_harness import LONG, Job, chain, task
 
 from headgate.checkpoint import events as ev
 from headgate.checkpoint.decider import RequestId
-from headgate.checkpoint.full_policy import AutomaticFull, Figures, reason_for_full
+from headgate.checkpoint.full_policy import AutomaticFull, CompletedSize, reason_for_full
 from headgate.checkpoint.settings import FullCheckpointPolicy
 from headgate.checkpoint.types import SnapshotType
 from headgate.errors import InvalidArgument
@@ -76,14 +76,14 @@ def test_chain_length():
 @pytest.mark.parametrize(
     ("limits", "figures", "reason"),
     [
-        ({"max_size": 10}, Figures(11, 1, {}), "full size of 11 bytes, limit 10"),
-        ({"max_size": 10}, Figures(10, 1, {}), None),
-        ({"max_files": 3}, Figures(0, 1, {A: 2, B: 2}), "4 shared files, limit 3"),
-        ({"max_files": 4}, Figures(0, 1, {A: 2, B: 2}), None),
-        ({"max_files_per_operator": 2}, Figures(0, 1, {A: 2, B: 3}), "3 shared files of operator b, limit 2"),
-        ({"max_files_per_operator": 3}, Figures(0, 1, {A: 3, B: 3}), None),
-        ({"max_chain_length": 5}, Figures(0, 6, {}), "chain of 6 checkpoints, limit 5"),
-        ({}, Figures(10**15, 10**6, {A: 10**6}), None),
+        ({"max_size": 10}, CompletedSize(11, 1, {}), "full size of 11 bytes, limit 10"),
+        ({"max_size": 10}, CompletedSize(10, 1, {}), None),
+        ({"max_files": 3}, CompletedSize(0, 1, {A: 2, B: 2}), "4 shared files, limit 3"),
+        ({"max_files": 4}, CompletedSize(0, 1, {A: 2, B: 2}), None),
+        ({"max_files_per_operator": 2}, CompletedSize(0, 1, {A: 2, B: 3}), "3 shared files of operator b, limit 2"),
+        ({"max_files_per_operator": 3}, CompletedSize(0, 1, {A: 3, B: 3}), None),
+        ({"max_chain_length": 5}, CompletedSize(0, 6, {}), "chain of 6 checkpoints, limit 5"),
+        ({}, CompletedSize(10**15, 10**6, {A: 10**6}), None),
     ],
 )
 def test_limits(limits, figures, reason):

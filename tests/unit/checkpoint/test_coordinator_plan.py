@@ -14,7 +14,7 @@ from headgate.checkpoint.plan import (
     Topology,
     UnionStateRefused,
     VertexOutcome,
-    make_plan,
+    plan_checkpoint,
     settle_finished,
 )
 from headgate.graph.job_graph import Partitioning
@@ -40,7 +40,7 @@ def plan(job, finished=()):
     """`finished` has the finished subtasks of each vertex."""
     gone = {task(vertex, subtask) for vertex, subtasks in enumerate(finished) for subtask in subtasks}
     statuses = {t: TaskStatus.FINISHED if t in gone else TaskStatus.RUNNING for t in job.tasks()}
-    return make_plan(job, statuses)
+    return plan_checkpoint(job, statuses)
 
 
 def check(job, finished, expected_trigger):
@@ -92,15 +92,15 @@ def test_a_task_that_does_not_run(status, vertex):
     """R5.5, testPlanCalculationWhenOneTaskNotRunning."""
     job = chain(1, 1)
     statuses = dict.fromkeys(job.tasks(), TaskStatus.RUNNING) | {task(vertex): status}
-    assert make_plan(job, statuses) == NotAllRunning(f"task v{vertex}/0 is {status.value}")
+    assert plan_checkpoint(job, statuses) == NotAllRunning(f"task v{vertex}/0 is {status.value}")
 
 
 def test_without_checkpoints_after_finish():
     """R4.5: with the feature off there is no checkpoint once any task has finished."""
     job = chain(2, 1)
     statuses = dict.fromkeys(job.tasks(), TaskStatus.RUNNING) | {task(0, 1): TaskStatus.FINISHED}
-    assert isinstance(make_plan(job, statuses), CheckpointPlan)
-    refused = make_plan(job, statuses, after_finish=False)
+    assert isinstance(plan_checkpoint(job, statuses), CheckpointPlan)
+    refused = plan_checkpoint(job, statuses, after_finish=False)
     assert (
         refused.message == "task v0/1 has finished, and execution.checkpointing.checkpoints-after-tasks-finish is off"
     )

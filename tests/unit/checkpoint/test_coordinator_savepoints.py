@@ -389,5 +389,5 @@ def test_only_a_kept_checkpoint_can_be_restored():
 
 
 def test_a_snapshot_is_imported_before_anything_else():
-    with pytest.raises(IllegalState, match="before anything else"):
+    with pytest.raises(IllegalState, match="before the job has started"):
         Job().send(ev.SnapshotImported(7, "x", "x/_metadata", ClaimMode.CLAIM))

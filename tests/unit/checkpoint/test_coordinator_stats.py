@@ -14,7 +14,7 @@ from headgate.checkpoint.stats import (
     SubtaskMetrics,
     SubtaskStats,
     Summary,
-    SummaryFigures,
+    SummaryStatistics,
     VertexStats,
 )
 from headgate.checkpoint.types import SavepointFormat
@@ -150,7 +150,7 @@ def test_summary():
     summary, base = Summary(), 2**31 + 17_786
     for i in range(10):
         summary.add(base + i)
-    figures = summary.figures()
+    figures = summary.statistics()
     assert (figures.count, figures.min, figures.max, figures.avg) == (10, base, base + 9, base + 4)
 
 
@@ -160,14 +160,14 @@ def test_summary():
 )
 def test_percentiles(values, p50, p90, p99):
     """R10.1, #testQuantiles: by interpolation at rank p (n + 1)."""
-    figures = SummaryFigures.of(values)
+    figures = SummaryStatistics.of(values)
     assert (figures.p50, figures.p90, figures.p99) == pytest.approx((p50, p90, p99))
     assert figures.p50 <= figures.p90 <= figures.p95 <= figures.p99 <= figures.p999 <= figures.max
 
 
 def test_no_values():
-    assert SummaryFigures.of([]) == SummaryFigures()
-    assert SummaryFigures.of([-1]) == SummaryFigures()
+    assert SummaryStatistics.of([]) == SummaryStatistics()
+    assert SummaryStatistics.of([-1]) == SummaryStatistics()
 
 
 def test_a_task_reports_once():

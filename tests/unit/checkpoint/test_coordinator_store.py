@@ -89,14 +89,14 @@ def test_step_back():
 
 @pytest.mark.parametrize("status", list(EndStatus))
 def test_end_by_status(status):
-    """R5.8, R5.2, testDiscardAllCheckpoints: every policy by every end; a savepoint in the store is never deleted."""
+    """R5.8, R5.2, testDiscardAllCheckpoints: every policy by every end; a savepoint in the store is never deleted. SUSPENDED is no end."""
     store = CheckpointStore(9, [*(cp(i, policy) for i, policy in enumerate(RetentionPolicy, 1)), sp(4)])
     decision = store.end(status)
     retained = {
         EndStatus.FINISHED: [4],
         EndStatus.CANCELED: [3, 4],
         EndStatus.FAILED: [2, 3, 4],
-        EndStatus.SUSPENDED: [3, 4],
+        EndStatus.SUSPENDED: [1, 2, 3, 4],
     }
     assert [c.id for c in decision.retained] == retained[status]
     assert [c.id for c in decision.discard] == [i for i in (1, 2, 3, 4) if i not in retained[status]]

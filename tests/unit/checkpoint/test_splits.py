@@ -17,48 +17,48 @@ def anyone(split, parallelism):
 
 def test_splits_go_to_who_asks_first():
     assigner = SplitAssigner(3, anyone)
-    assert assigner.found(["a"], complete=False) == []
-    assert assigner.asked(2) == [Assignment(2, ["a"])]
-    assert assigner.asked(1) == assigner.asked(0) == assigner.asked(1) == []
-    assert assigner.found(["b", "c", "d"], complete=False) == [Assignment(1, ["b"]), Assignment(0, ["c"])]
+    assert assigner.add_splits(["a"], complete=False) == []
+    assert assigner.request_split(2) == [Assignment(2, ["a"])]
+    assert assigner.request_split(1) == assigner.request_split(0) == assigner.request_split(1) == []
+    assert assigner.add_splits(["b", "c", "d"], complete=False) == [Assignment(1, ["b"]), Assignment(0, ["c"])]
     assert assigner.unassigned == ["d"]
 
 
 def test_splits_with_an_owner_go_there_unasked():
     assigner = SplitAssigner(2, lambda split, parallelism: split % parallelism)
-    assert assigner.found([1, 2, 3], complete=False) == [Assignment(1, [1, 3]), Assignment(0, [2])]
+    assert assigner.add_splits([1, 2, 3], complete=False) == [Assignment(1, [1, 3]), Assignment(0, [2])]
     assert assigner.unassigned == []
 
 
 def test_a_reader_that_asks_keeps_what_it_owns():
     assigner = SplitAssigner(2, lambda split, parallelism: 0 if split == "mine" else None)
-    assigner.asked(0)
-    assert assigner.found(["mine", "any"], complete=False) == [Assignment(0, ["mine", "any"])]
+    assigner.request_split(0)
+    assert assigner.add_splits(["mine", "any"], complete=False) == [Assignment(0, ["mine", "any"])]
 
 
 def test_every_reader_hears_once_that_there_is_no_more():
     assigner = SplitAssigner(2, anyone)
-    assert assigner.found(["a"], complete=True) == []  # not yet: it must be read first
-    assert assigner.asked(0) == [Assignment(0, ["a"]), Assignment(0, [], True), Assignment(1, [], True)]
-    assert assigner.asked(1) == assigner.found([], complete=True) == []
+    assert assigner.add_splits(["a"], complete=True) == []  # not yet: it must be read first
+    assert assigner.request_split(0) == [Assignment(0, ["a"]), Assignment(0, [], True), Assignment(1, [], True)]
+    assert assigner.request_split(1) == assigner.add_splits([], complete=True) == []
 
 
 def test_restored_splits_are_dealt_first():
     assigner = SplitAssigner(1, anyone, ["a", "b"], complete=True)
-    assert assigner.found([], complete=False) == []
-    assert assigner.asked(0) == [Assignment(0, ["a"])]
-    assert assigner.asked(0) == [Assignment(0, ["b"]), Assignment(0, [], True)]
+    assert assigner.add_splits([], complete=False) == []
+    assert assigner.request_split(0) == [Assignment(0, ["a"])]
+    assert assigner.request_split(0) == [Assignment(0, ["b"]), Assignment(0, [], True)]
 
 
 def test_all_is_read_when_everybody_has_asked_again():
     assigner = SplitAssigner(2, lambda split, parallelism: split % parallelism)
-    assigner.asked(0)
+    assigner.request_split(0)
     assert not assigner.idle
-    assigner.asked(1)
+    assigner.request_split(1)
     assert assigner.idle
-    assert assigner.found([1, 3], complete=False) == [Assignment(1, [1, 3])]
+    assert assigner.add_splits([1, 3], complete=False) == [Assignment(1, [1, 3])]
     assert not assigner.idle
-    assigner.asked(1)
+    assigner.request_split(1)
     assert assigner.idle
 
 
@@ -127,7 +127,7 @@ def plan_of(words, parallelism=2, **options):
     env.set_parallelism(parallelism)
     stream = env.from_source(Words(words, **options)).uid("words")
     stream.map(str.upper).print()
-    return env.job_plan("words")
+    return env._job_plan("words")
 
 
 def run(plan, **how):

@@ -15,7 +15,7 @@ WORDS = ["a", None, "a/b", "50%", "ä b", "x=y", "it's"]
 
 def staged(sink, rows, subtask=0, job="1" * 32):
     sink.check(PAIR)
-    writer = sink.writer(WriterContext("out", "op", job, subtask, 2, 0, None, None, PAIR), [])
+    writer = sink.writer(WriterContext("out", "op", subtask, 2, 128, 0, job, None, PAIR), [])
     writer.write_batch(PAIR.to_batch(rows))
     return writer.prepare(False)
 

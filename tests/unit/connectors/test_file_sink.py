@@ -20,7 +20,7 @@ JOB = "0123456789abcdef" * 2
 
 
 def context(subtask=0, parallelism=1, attempt=0, type=PAIR):
-    return WriterContext("out", "op", JOB, subtask, parallelism, attempt, None, None, type)
+    return WriterContext("out", "op", subtask, parallelism, 128, attempt, JOB, None, type)
 
 
 def made(sink, type=PAIR, **where):
@@ -125,7 +125,7 @@ def test_what_dead_attempts_have_begun_is_removed_when_it_cannot_count_any_more(
     kept = dead[1].prepare(False)
     other = FileSink(str(tmp_path), "json")
     other.check(PAIR)
-    another = other.writer(WriterContext("out2", "op2", JOB, 0, 1, 0, None, None, PAIR), [])
+    another = other.writer(WriterContext("out2", "op2", 0, 1, 128, 0, JOB, None, PAIR), [])
     another.write_batch(batch(("mine", 1)))
     hidden = lambda: sorted(p.name for p in tmp_path.glob(".headgate-*/*"))  # noqa: E731
     assert len(hidden()) == 4

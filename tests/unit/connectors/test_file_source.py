@@ -166,7 +166,7 @@ def test_a_renamed_file_is_a_new_one_and_a_deleted_one_is_forgotten(tmp_path):
     assert read(source, splits_of(source, enumerator)) == ["1"]
     (tmp_path / "b").unlink()
     assert splits_of(source, enumerator) == []
-    assert enumerator.snapshot() == {}
+    assert enumerator.snapshot().known == {}
 
 
 def test_an_appended_file_is_an_error(tmp_path):
@@ -303,7 +303,9 @@ def test_little_to_read_is_shared_too(tmp_path):
         write(tmp_path / f"{number}.txt", b"x" * 99 + b"\n" + b"y" * 999_900)
     assert len(splits_of(FileSource(str(tmp_path), "text"))) == 8
     write(tmp_path / "large.txt", b"z" * 50_000_000)
-    sizes = [sum(part.end - part.start for part in split) for split in splits_of(FileSource(str(tmp_path), "text"))]
+    sizes = [
+        sum(part.end - part.start for part in split.parts) for split in splits_of(FileSource(str(tmp_path), "text"))
+    ]
     assert len(sizes) >= 32
     assert max(sizes) <= 58_000_000 // 32
 

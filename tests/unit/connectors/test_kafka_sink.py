@@ -15,7 +15,7 @@ from headgate.records.types import PICKLED, as_type
 from kafka_mock import MockCluster
 
 TYPE = as_type("user bigint, word string")
-WHERE = WriterContext("Sink", "cbc357cc" * 4, "0" * 32, 0, 1, 0, None)
+WHERE = WriterContext("Sink", "cbc357cc" * 4, 0, 1, 128, 0, "0" * 32)
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,7 @@ def test_records_are_visible_when_they_are_committed(cluster, topic):
 def test_every_attempt_of_a_subtask_has_the_same_id_so_that_a_new_one_fences_an_old_one(cluster):
     sink = sink_of(cluster, "t", transactional_id_prefix="mine")
     ids = [
-        sink.transactional_id(WriterContext("Sink", "cbc357cc" * 4, "0" * 32, 1, 2, attempt, None))
-        for attempt in (0, 1)
+        sink.transactional_id(WriterContext("Sink", "cbc357cc" * 4, 1, 2, 128, attempt, "0" * 32)) for attempt in (0, 1)
     ]
     assert ids == ["mine-cbc357cc-1"] * 2
 

@@ -107,7 +107,7 @@ def plan_of(source, parallelism=2):
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(parallelism)
     env.from_source(source, "numbers").uid("numbers").map(tuple).print()
-    return env.job_plan("numbers")
+    return env._job_plan("numbers")
 
 
 def run(plan, seed=1, **how):

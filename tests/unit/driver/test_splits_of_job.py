@@ -1,6 +1,5 @@
 """Readers that ask for splits before all readers are connected, over the real control plane. SPEC R9.4"""
 
-import pickle
 import queue
 from collections import deque
 from contextlib import closing
@@ -9,6 +8,7 @@ from random import Random
 import pytest
 
 from headgate import StreamExecutionEnvironment
+from headgate.api.durable import from_text, to_text
 from headgate.api.sources import DynamicSource, SourceReader, SplitEnumerator
 from headgate.checkpoint.plan import TaskId
 from headgate.checkpoint.splits import Assignment, SplitAssigner
@@ -18,7 +18,7 @@ from headgate.control.messages import AskForSplit, AssignSplits, Register, Runni
 from headgate.driver.cluster import WorkerMessage
 from headgate.driver.job_master import JobMaster
 from headgate.driver.services import DriverIo
-from headgate.driver.splits import Splits
+from headgate.driver.splits import Splits, SplitsFound
 from headgate.ids import new_job_id
 from headgate.job.events import StartRequested
 from headgate.job.machine import Phase
@@ -71,7 +71,7 @@ def plan_of(owned):
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(2)
     env.from_source(Bounded(owned)).print()
-    return env.job_plan("splits")
+    return env._job_plan("splits")
 
 
 class Driver:
@@ -85,7 +85,9 @@ class Driver:
         self.server = ControlServer("127.0.0.1", "127.0.0.1", 0, lambda w, m: self.heard.put((w, m)), lambda w: None)
         self.server.begin_attempt(1)
         self.splits = Splits(plan.graph, DriverIo(), self.send, lambda call: call(), lambda why: None)
-        self.splits.start_attempt({vertex.head.id: pickle.dumps((None, unassigned, True))})
+        self.splits.start_attempt(
+            {vertex.head.id: to_text(SplitsFound(to_text(None), list(map(to_text, unassigned)), True)).encode()}
+        )
         self.running = set()
         self.told = {0: queue.Queue(), 1: queue.Queue()}
         self.clients = {}
@@ -121,7 +123,7 @@ class Driver:
             except queue.Empty:
                 return found
             if isinstance(message, AssignSplits):
-                found.append((pickle.loads(message.splits), message.no_more))
+                found.append((list(map(from_text, message.splits)), message.no_more))
 
     def close(self):
         for client in self.clients.values():
@@ -144,8 +146,8 @@ def start(driver, early):
 def test_the_assigner_tells_everybody_once():
     """So nobody may be missing when it does."""
     assigner = SplitAssigner(2, lambda split, parallelism: None, [], complete=True)
-    assert assigner.asked(1) == [Assignment(0, [], True), Assignment(1, [], True)]
-    assert assigner.found([], complete=False) == assigner.asked(0) == []
+    assert assigner.request_split(1) == [Assignment(0, [], True), Assignment(1, [], True)]
+    assert assigner.add_splits([], complete=False) == assigner.request_split(0) == []
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -192,7 +194,7 @@ def test_a_message_for_a_worker_that_has_not_connected_fails_the_attempt():
     io = SimulatedIo(lambda: 1000, MemoryStore(), Random(1), lambda: None)
     master = JobMaster(plan, new_job_id(), Configuration(), NoRestart(), wire, events.append, io=io)
     tasks = [TaskId(plan.graph.vertices[0].id, subtask) for subtask in (0, 1)]
-    message = AssignSplits(b"", no_more=True)
+    message = AssignSplits([], no_more=True)
     master._send(tasks[0], message)  # no attempt runs: no subtask could have been meant
     while master.machine.phase is not Phase.RUNNING:
         while events:

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from headgate import StreamExecutionEnvironment
+from headgate.checkpoint.types import SnapshotType
 from headgate.config import Configuration
 from headgate.connectors.files import FileSink
 from headgate.connectors.kafka.sink import KafkaSink
@@ -16,10 +17,17 @@ from headgate.ids import JobId
 from headgate.records.key_groups import key_group_range
 from headgate.storage.checkpoints import publish
 from headgate.storage.handles import InlineBytes
-from headgate.storage.layout import Attempt, JobLayout
+from headgate.storage.layout import AttemptId, JobLayout
 from headgate.storage.local import LocalStore
 from headgate.storage.log import JobLog
-from headgate.storage.manifest import Manifest, OperatorState, Part, PieceKind, SnapshotType, StatePiece, SubtaskState
+from headgate.storage.manifest import (
+    Manifest,
+    OperatorManifest,
+    PieceKind,
+    StatePart,
+    StatePiece,
+    SubtaskManifest,
+)
 from headgate.testing.simulation.cluster import SimulatedIo
 from headgate.testing.storage_faults import FaultyStore, MemoryStore
 
@@ -53,7 +61,7 @@ def service(env, store, **options):
         raise AssertionError("nothing runs yet")
 
     return CheckpointService(
-        env.job_plan("job"),
+        env._job_plan("job"),
         JOB,
         settings,
         send=unused,
@@ -67,21 +75,21 @@ def service(env, store, **options):
 def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=SnapshotType.CHECKPOINT, number=1):
     """A snapshot of the program, in which the operators named in `finished` had finished."""
     operators = []
-    for vertex in env.job_plan("job").graph.vertices:
+    for vertex in env._job_plan("job").graph.vertices:
         groups = [key_group_range(i, vertex.max_parallelism, vertex.parallelism) for i in range(vertex.parallelism)]
-        pieces = [StatePiece(PieceKind.KEYED, (Part("base", InlineBytes(b"state")),), b"", one) for one in groups]
+        pieces = [StatePiece(PieceKind.KEYED, (StatePart("base", InlineBytes(b"state")),), b"", one) for one in groups]
         for operator in vertex.operators:
             left = keyed_state and operator.uid == "keyed"
             subtasks = tuple(
-                SubtaskState(i, (pieces[i],) if left else (), finished=operator.uid in finished)
+                SubtaskManifest(i, (pieces[i],) if left else (), finished=operator.uid in finished)
                 for i in range(vertex.parallelism)
             )
             operators.append(
-                OperatorState(
+                OperatorManifest(
                     operator.id, operator.name, vertex.parallelism, vertex.max_parallelism, subtasks, operator.uid
                 )
             )
-    manifest = Manifest(number, type, JOB, "job", Attempt(1), 1000, tuple(operators))
+    manifest = Manifest(number, type, JOB, "job", AttemptId(1), 1000, tuple(operators))
     return publish(store, manifest, directory or LAYOUT.checkpoint(1))
 
 
@@ -100,7 +108,7 @@ def key_groups(plan):
 def test_a_resumed_job_adopts_the_stored_max_parallelism():  # SPEC R3.3
     store = MemoryStore()
     completed(program(2), store)
-    assert key_groups(program(100).job_plan()) == 256
+    assert key_groups(program(100)._job_plan()) == 256
     resumed = service(program(100), store, headgate__resume="true")
     assert key_groups(resumed.plan) == 128
     restore = resumed.start_attempt(0, resumed.choose())
@@ -118,7 +126,7 @@ def test_a_max_parallelism_that_the_program_sets_is_not_replaced():  # SPEC R3.3
     store = MemoryStore()
     completed(program(2), store)
     resumed = service(program(2, max_parallelism=64), store, headgate__resume="true")
-    with pytest.raises(IllegalState, match=r"'keyed' was stored with 128, the program sets 64"):
+    with pytest.raises(IllegalState, match="the state was stored with 128, the program sets 64"):
         resumed.start_attempt(0, resumed.choose())
 
 
@@ -132,7 +140,7 @@ def test_a_job_that_starts_from_a_snapshot_adopts_it_too(tmp_path, capsys, max_p
     with pytest.raises(SystemExit) as caught:
         env.execute("job")
     assert caught.value.code == code
-    said = "the job would start" if code == 0 else "'keyed' was stored with 128, the program sets 64"
+    said = "the job would start" if code == 0 else "the state was stored with 128, the program sets 64"
     assert said in capsys.readouterr().out
 
 
@@ -191,7 +199,7 @@ def test_the_in_flight_data_of_one_checkpoint_can_be_ignored(ignored, kinds):  #
     env = program()
     env.get_configuration().set("execution.state-recovery.without-channel-state.checkpoint-id", ignored)
     manifest = snapshot_of(env, MemoryStore()).manifest
-    in_flight = StatePiece(PieceKind.CHANNEL, (Part("channels", InlineBytes(b"rows")),))
+    in_flight = StatePiece(PieceKind.CHANNEL, (StatePart("channels", InlineBytes(b"rows")),))
     operators = tuple(
         replace(op, subtasks=tuple(replace(s, pieces=(*s.pieces, in_flight)) for s in op.subtasks))
         if op.uid == "keyed"
@@ -199,7 +207,7 @@ def test_the_in_flight_data_of_one_checkpoint_can_be_ignored(ignored, kinds):  #
         for op in manifest.operators
     )
     found = restore_plan(
-        env.job_plan("job"), replace(manifest, operators=operators), claim=False, ignore_unmatched=False
+        env._job_plan("job"), replace(manifest, operators=operators), claim=False, ignore_unmatched=False
     )
     pieces = [one for vertex in found.values() for old in vertex.operators.values() for one in old[0]]
     assert [piece.kind.name for piece in pieces] == kinds

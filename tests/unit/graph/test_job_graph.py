@@ -30,7 +30,7 @@ def environment(parallelism=1, **conf):
 
 
 def graph_of(env):
-    return env.job_plan().graph
+    return env._job_plan().graph
 
 
 def chains(env):
@@ -229,17 +229,17 @@ def test_a_uid_twice():
     with pytest.raises(
         GraphError, match=r"uid 'x' is used twice: by 'Collection Source' \(.*test_job_graph.py:\d+\) and by 'second'"
     ):
-        env.job_plan()
+        env._job_plan()
 
 
 def test_uids_may_be_demanded():
     env = environment(pipeline_auto__generate__uids=False)
     env.from_collection([1]).uid("s").print().uid("p")
-    env.job_plan()
+    env._job_plan()
     env = environment(pipeline_auto__generate__uids=False)
     env.from_collection([1]).uid("s").print().name("no id")
     with pytest.raises(GraphError, match=r"'no id' .* has no uid and pipeline.auto-generate-uids is false"):
-        env.job_plan()
+        env._job_plan()
 
 
 # --- parallelism ----------------------------------------------------------------------------------------------------
@@ -267,14 +267,14 @@ def test_collections_run_in_one_subtask():
     assert [v.parallelism for v in graph_of(env).vertices] == [1, 4]
     env.from_collection([1]).set_parallelism(2).name("c").print()
     with pytest.raises(GraphError, match=r"'c' \(.*\) always runs with parallelism 1, but was given 2"):
-        env.job_plan()
+        env._job_plan()
 
 
 def test_forward_needs_equal_parallelism():
     env = environment()
     env.from_sequence(1, 2).set_parallelism(2).name("from").forward().map(str).set_parallelism(3).name("to").print()
     with pytest.raises(GraphError) as caught:
-        env.job_plan()
+        env._job_plan()
     assert "forward() from 'from' (" in str(caught.value)
     assert "with parallelism 2 to 'to' (" in str(caught.value)
     assert "use rebalance() or rescale()" in str(caught.value)
@@ -309,21 +309,21 @@ def test_parallelism_above_max_parallelism():
     with pytest.raises(
         GraphError, match=r"'numbers' .*parallelism 4.*max parallelism 2|max parallelism 2.*parallelism 4"
     ):
-        env.job_plan()
+        env._job_plan()
 
 
 def test_max_parallelism_above_the_limit():
     env = environment()
     env.from_sequence(1, 2).name("numbers").set_max_parallelism(40000).print()
     with pytest.raises(GraphError, match="32768"):
-        env.job_plan()
+        env._job_plan()
 
 
 def test_chained_operators_with_different_max_parallelism():
     env = environment()
     env.from_collection([1]).set_max_parallelism(5).map(str).set_max_parallelism(6).print()
     with pytest.raises(GraphError, match=r"chained operators have different max parallelism .* start_new_chain\(\)"):
-        env.job_plan()
+        env._job_plan()
 
 
 def test_an_empty_program():

@@ -13,7 +13,7 @@ def plan(build, parallelism=1):
     env = StreamExecutionEnvironment.local()
     env.set_parallelism(parallelism)
     build(env)
-    return env.job_plan()
+    return env._job_plan()
 
 
 def levels(plan):

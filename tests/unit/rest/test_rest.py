@@ -259,8 +259,8 @@ def test_results_are_read_before_the_process_ends():
     """`headgate stop` asks until the job has stopped, and then the driver's process ends at once."""
     operations = Operations(300)
     started = time.monotonic()
-    operations.linger(5.0)  # nobody waits
-    assert time.monotonic() - started < 1
+    operations.linger(60.0)  # no caller waits
+    assert time.monotonic() - started < 30
     request = operations.start("stop", None, lambda: "path")
     operations.find("stop", request).result()  # it is done; its answer may have been asked for before
     heard = []
@@ -272,12 +272,12 @@ def test_results_are_read_before_the_process_ends():
     asking = threading.Thread(target=ask)
     asking.start()
     operations._delivered.clear()
-    operations.linger(5.0)
+    operations.linger(60.0)
     assert heard == ["path"]
     asking.join()
     forgotten = operations.start("stop", None, lambda: "never asked for")
     started = time.monotonic()
     operations.linger(0.1)
-    operations.linger(5.0)  # nobody is waited for twice
-    assert time.monotonic() - started < 2
+    operations.linger(60.0)  # no caller is waited for twice
+    assert time.monotonic() - started < 30
     assert operations.find("stop", forgotten).result() == "never asked for"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from headgate.checkpoint.types import SnapshotType
 from headgate.ids import JobId, OperatorId
 from headgate.records.key_groups import KeyGroupRange
 from headgate.storage.checkpoints import publish
-from headgate.storage.layout import Attempt, JobLayout, subtask_owner
-from headgate.storage.manifest import Manifest, OperatorState, PieceKind, SnapshotType, StatePiece, SubtaskState
+from headgate.storage.layout import AttemptId, JobLayout, subtask_owner
+from headgate.storage.manifest import Manifest, OperatorManifest, PieceKind, StatePiece, SubtaskManifest
 from headgate.storage.writer import Scope, SnapshotTarget, open_writer
 
 JOB = JobId("0123456789abcdef" * 2)
 OPERATOR = OperatorId("1" * 32)
 LAYOUT = JobLayout.of("/data", JOB)
-FIRST = Attempt(1)
+FIRST = AttemptId(1)
 
 
 def content(size, salt):
@@ -41,8 +42,8 @@ def write_pieces(store, checkpoint_id, attempt, subtask, layout=LAYOUT, director
 
 
 def manifest_of(checkpoint_id, pieces, attempt, type=SnapshotType.CHECKPOINT, job=JOB):
-    subtasks = tuple(SubtaskState(index, found) for index, found in enumerate(pieces))
-    operator = OperatorState(OPERATOR, "count", len(pieces), 128, subtasks)
+    subtasks = tuple(SubtaskManifest(index, found) for index, found in enumerate(pieces))
+    operator = OperatorManifest(OPERATOR, "count", len(pieces), 128, subtasks)
     return Manifest(checkpoint_id, type, job, "wordcount", attempt, 1000 + checkpoint_id, (operator,))
 
 

@@ -1,4 +1,4 @@
-"""Publish, load, verify, discard, dispose (SPEC R5.8, R5.9, R8.1, R8.7)."""
+"""Publish, load_snapshot, verify, discard, dispose (SPEC R5.8, R5.9, R8.1, R8.7)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from storage_jobs import JOB, LAYOUT, content, manifest_of, take, take_savepoint, write_pieces
 
 from headgate.checkpoint.handles import CorruptState
+from headgate.checkpoint.types import SnapshotType
 from headgate.errors import IllegalState, StorageError
 from headgate.ids import JobId
 from headgate.storage.checkpoints import (
@@ -17,16 +18,15 @@ from headgate.storage.checkpoints import (
     discard_pending,
     discard_pending_savepoint,
     dispose_savepoint,
-    load,
+    load_snapshot,
     publish,
     require_intact,
-    stored_checkpoints,
     verify,
 )
 from headgate.storage.handles import FileSegment
-from headgate.storage.layout import Attempt, JobLayout, make_savepoint_directory
+from headgate.storage.layout import AttemptId, JobLayout, make_savepoint_directory
 from headgate.storage.local import LocalStore
-from headgate.storage.manifest import Manifest, Part, PieceKind, SnapshotType, StatePiece, decode_manifest, handles_of
+from headgate.storage.manifest import Manifest, PieceKind, StatePart, StatePiece, decode_manifest, handles_of
 from headgate.storage.objects import MissingObject, OutcomeUnknown
 from headgate.storage.reader import SnapshotReader
 from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
@@ -39,7 +39,7 @@ def read_all(store, snapshot):
 EXPECTED = [content(300, 70), content(10, 72), content(400, 71), content(300, 71), content(10, 73), content(400, 72)]
 
 
-# ---- publish and load ----------------------------------------------------------------------------------------------
+# ---- publish and load_snapshot ----------------------------------------------------------------------------------------------
 
 
 def test_what_was_published_is_loaded(place):
@@ -47,7 +47,7 @@ def test_what_was_published_is_loaded(place):
     layout = JobLayout.of(directory, JOB)
     published = take(store, 7, layout=layout)
     for pointer in (layout.checkpoint(7), layout.metadata(7)):
-        assert load(store, pointer) == published
+        assert load_snapshot(store, pointer) == published
     assert read_all(store, published) == EXPECTED
     assert verify(store, published) == []
 
@@ -66,7 +66,7 @@ def test_several_jobs_with_the_same_id():
     store, layouts = MemoryStore(), [JobLayout.of("/data", JobId(c * 32)) for c in "ab"]
     for layout in layouts:
         take(store, 177, layout=layout)
-    assert [load(store, layout.checkpoint(177)).manifest.job_id for layout in layouts] == ["a" * 32, "b" * 32]
+    assert [load_snapshot(store, layout.checkpoint(177)).manifest.job_id for layout in layouts] == ["a" * 32, "b" * 32]
 
 
 def test_an_existing_checkpoint_is_never_written_over(place):
@@ -75,16 +75,16 @@ def test_an_existing_checkpoint_is_never_written_over(place):
     layout = JobLayout.of(directory, JOB)
     first = take(store, 7, layout=layout)
     with pytest.raises(StorageError, match=f"cannot publish checkpoint 7: '{layout.metadata(7)}' already exists"):
-        take(store, 7, Attempt(2), layout)
-    assert load(store, layout.checkpoint(7)) == first
+        take(store, 7, AttemptId(2), layout)
+    assert load_snapshot(store, layout.checkpoint(7)) == first
 
 
 def test_also_not_where_there_is_no_create_if_absent():
     store = FaultyStore(atomic_create=False)
     first = take(store, 7)
     with pytest.raises(StorageError, match="already exists"):
-        take(store, 7, Attempt(2))
-    assert load(store, LAYOUT.checkpoint(7)) == first
+        take(store, 7, AttemptId(2))
+    assert load_snapshot(store, LAYOUT.checkpoint(7)) == first
 
 
 def test_metadata_is_written_last():
@@ -103,16 +103,15 @@ def test_a_failed_publication_leaves_no_checkpoint(kind, atomic):
     )
     with pytest.raises(StorageError):
         take(store, 7)
-    assert stored_checkpoints(store, LAYOUT) == []
     with pytest.raises(MissingObject):
-        load(store, LAYOUT.checkpoint(7))
+        load_snapshot(store, LAYOUT.checkpoint(7))
 
 
 @pytest.mark.parametrize("atomic", [True, False])
 def test_a_lost_reply_is_looked_up(atomic):
     store = FaultyStore([Fault(FaultKind.LOST_REPLY, within="_metadata")], atomic_create=atomic)
     published = take(store, 7)
-    assert load(store, LAYOUT.checkpoint(7)) == published
+    assert load_snapshot(store, LAYOUT.checkpoint(7)) == published
 
 
 def test_an_outcome_that_stays_unknown():
@@ -121,7 +120,7 @@ def test_an_outcome_that_stays_unknown():
     with pytest.raises(OutcomeUnknown):
         take(store, 7)
     store.heal()
-    assert verify(store, load(store, LAYOUT.checkpoint(7))) == []
+    assert verify(store, load_snapshot(store, LAYOUT.checkpoint(7))) == []
 
 
 def test_a_flipped_bit_in_the_metadata():
@@ -129,15 +128,7 @@ def test_a_flipped_bit_in_the_metadata():
     take(store, 7)
     store.flip(LAYOUT.metadata(7), 40)
     with pytest.raises(CorruptState, match=f"the metadata '{LAYOUT.metadata(7)}' is damaged"):
-        load(store, LAYOUT.checkpoint(7))
-
-
-def test_checkpoints_newest_first():
-    store = MemoryStore()
-    for number in (2, 10, 9):
-        take(store, number)
-    write_pieces(store, 11, Attempt(1), 0)
-    assert stored_checkpoints(store, LAYOUT) == [10, 9, 2]
+        load_snapshot(store, LAYOUT.checkpoint(7))
 
 
 # ---- verify --------------------------------------------------------------------------------------------------------
@@ -168,8 +159,8 @@ def test_deep_verification_names_every_bad_file():
 def test_many_problems_are_counted():
     store, directory = MemoryStore(), LAYOUT.checkpoint(1)
     handles = [FileSegment(f"{directory}/f{n}", 0, 5, 0) for n in range(9)]
-    piece = StatePiece(PieceKind.OPERATOR, tuple(Part(str(n), handle) for n, handle in enumerate(handles)))
-    snapshot = publish(store, manifest_of(1, [(piece,)], Attempt(1)), directory)
+    piece = StatePiece(PieceKind.OPERATOR, tuple(StatePart(str(n), handle) for n, handle in enumerate(handles)))
+    snapshot = publish(store, manifest_of(1, [(piece,)], AttemptId(1)), directory)
     with pytest.raises(CorruptState, match=r"f0' is missing; .*f4' is missing; and 4 more; restore from an older"):
         require_intact(store, snapshot)
 
@@ -186,7 +177,7 @@ def test_discarding_a_checkpoint_keeps_shared_files(tmp_path):
     discard_checkpoint(store, layout, 7)
     assert store.list_names(layout.job) == ["chk-8", "shared"]
     assert len(store.list_names(layout.shared)) == 4
-    assert verify(store, load(store, layout.checkpoint(8))) == []
+    assert verify(store, load_snapshot(store, layout.checkpoint(8))) == []
 
 
 def test_half_a_checkpoint_never_looks_like_one():
@@ -195,7 +186,7 @@ def test_half_a_checkpoint_never_looks_like_one():
     store.inject(Fault(FaultKind.FAIL, 2, Operation.DELETE))
     with pytest.raises(StorageError):
         discard_checkpoint(store, LAYOUT, 7)
-    assert stored_checkpoints(store, LAYOUT) == []
+    assert not store.exists(LAYOUT.metadata(7))
     discard_checkpoint(store, LAYOUT, 7)
     assert LAYOUT.checkpoint_ids(store) == []
 
@@ -211,9 +202,9 @@ def test_what_others_put_there_stays():
 def test_discarding_a_pending_checkpoint_keeps_shared_files_and_other_attempts():
     # R5.8, T CheckpointCoordinatorTest#testSharedStateNotDiscaredOnAbort
     store = MemoryStore()
-    write_pieces(store, 7, Attempt(1), 0)
-    write_pieces(store, 7, Attempt(2), 0)
-    discard_pending(store, LAYOUT.checkpoint(7), Attempt(1))
+    write_pieces(store, 7, AttemptId(1), 0)
+    write_pieces(store, 7, AttemptId(2), 0)
+    discard_pending(store, LAYOUT.checkpoint(7), AttemptId(1))
     assert store.list_names(LAYOUT.checkpoint(7)) == ["e2r0-v0-s0.state"]
     assert len(store.list_names(LAYOUT.shared)) == 2
 
@@ -221,7 +212,7 @@ def test_discarding_a_pending_checkpoint_keeps_shared_files_and_other_attempts()
 def test_discarding_what_was_published_but_not_completed():
     store = MemoryStore()
     published = take(store, 7)
-    discard_pending(store, LAYOUT.checkpoint(7), Attempt(1), published)
+    discard_pending(store, LAYOUT.checkpoint(7), AttemptId(1), published)
     assert LAYOUT.checkpoint_ids(store) == []
 
 
@@ -235,7 +226,7 @@ def test_a_savepoint_can_be_moved(tmp_path):
     take_savepoint(store, 7, directory)
     shutil.move(directory, tmp_path / "moved")
     shutil.rmtree(tmp_path / "old")
-    found = load(store, f"{tmp_path}/moved")
+    found = load_snapshot(store, f"{tmp_path}/moved")
     assert read_all(store, found) == EXPECTED
     assert all(path.startswith(f"{tmp_path}/moved/") for path in found.files())
 
@@ -244,14 +235,14 @@ def test_a_checkpoint_can_be_moved_with_its_job(tmp_path):
     store, layout = LocalStore(), JobLayout.of(f"{tmp_path}/old", JOB)
     take(store, 7, layout=layout)
     shutil.move(tmp_path / "old", tmp_path / "new")
-    assert read_all(store, load(store, f"{tmp_path}/new/{JOB}/chk-7")) == EXPECTED
+    assert read_all(store, load_snapshot(store, f"{tmp_path}/new/{JOB}/chk-7")) == EXPECTED
 
 
 def test_a_savepoint_must_be_self_contained():
     store = MemoryStore()
-    pieces = [write_pieces(store, 7, Attempt(1), 0, directory="/sp")]
+    pieces = [write_pieces(store, 7, AttemptId(1), 0, directory="/sp")]
     with pytest.raises(IllegalState, match=r"refers to '/data/.*/shared/.*' outside of its directory '/sp'"):
-        publish(store, manifest_of(7, pieces, Attempt(1), SnapshotType.SAVEPOINT), "/sp")
+        publish(store, manifest_of(7, pieces, AttemptId(1), SnapshotType.SAVEPOINT), "/sp")
 
 
 @pytest.mark.parametrize("kind", [SnapshotType.SAVEPOINT, SnapshotType.SYNC_SAVEPOINT])
@@ -283,7 +274,7 @@ def test_a_checkpoint_is_not_disposed_of():
     take(store, 7)
     with pytest.raises(IllegalState, match="is a checkpoint, not a savepoint"):
         dispose_savepoint(store, LAYOUT.checkpoint(7))
-    assert verify(store, load(store, LAYOUT.checkpoint(7))) == []
+    assert verify(store, load_snapshot(store, LAYOUT.checkpoint(7))) == []
 
 
 def test_dispose_can_be_repeated_after_a_failure():
@@ -300,7 +291,7 @@ def test_dispose_can_be_repeated_after_a_failure():
 
 def test_a_savepoint_that_will_not_complete():
     store = MemoryStore()
-    write_pieces(store, 7, Attempt(1), 0, directory="/sp", shared=False)
+    write_pieces(store, 7, AttemptId(1), 0, directory="/sp", shared=False)
     store.put("/sp/count/words.parquet", b"x")
     discard_pending_savepoint(store, "/sp")
     assert store.objects == {}
@@ -308,5 +299,5 @@ def test_a_savepoint_that_will_not_complete():
 
 def test_metadata_only():
     store = MemoryStore()
-    empty = Manifest(1, SnapshotType.CHECKPOINT, JOB, "j", Attempt(1), 0)
-    assert load(store, publish(store, empty, "/c").directory).manifest == empty
+    empty = Manifest(1, SnapshotType.CHECKPOINT, JOB, "j", AttemptId(1), 0)
+    assert load_snapshot(store, publish(store, empty, "/c").directory).manifest == empty

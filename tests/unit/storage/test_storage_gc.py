@@ -9,9 +9,9 @@ from storage_jobs import JOB, LAYOUT, take, write_pieces
 
 from headgate.errors import StorageError
 from headgate.ids import JobId
-from headgate.storage.checkpoints import load, stored_checkpoints, verify
-from headgate.storage.gc import Verdict, collect, plan_gc
-from headgate.storage.layout import Attempt, JobLayout
+from headgate.storage.checkpoints import load_snapshot, verify
+from headgate.storage.gc import GcVerdict, collect, plan_gc
+from headgate.storage.layout import AttemptId, JobLayout
 from headgate.storage.log import JobLog, read_log
 from headgate.storage.manifest import FORMAT_VERSION, MAGIC
 from headgate.storage.sealed import seal
@@ -49,48 +49,48 @@ def test_a_healthy_job_has_no_orphans(store):
     for live in (log.attempt(0), None):
         plan = plan_gc(store, LAYOUT, live=live)
         assert plan.orphans == []
-        assert set(verdicts(plan).values()) == {Verdict.IN_USE}
-        assert paths(plan, Verdict.LOG) == [LAYOUT.log_entry(1), LAYOUT.log_entry(2)]
+        assert set(verdicts(plan).values()) == {GcVerdict.IN_USE}
+        assert paths(plan, GcVerdict.LOG) == [LAYOUT.log_entry(1), LAYOUT.log_entry(2)]
 
 
 def test_work_under_way_is_kept_while_the_attempt_may_live(store):
     log = start(store)
     log.complete(take(store, 1))
-    write_pieces(store, 2, Attempt(1), 0)
+    write_pieces(store, 2, AttemptId(1), 0)
     temporary = f"{LAYOUT.shared}/.tmp-e1r0-{'0' * 16}"
     store.put(temporary, b"half")
     under_way = files_of(store, 2) | {temporary}
-    assert set(paths(plan_gc(store, LAYOUT, live=Attempt(1)), Verdict.IN_FLIGHT)) == under_way
-    for later in (None, Attempt(1, 1), Attempt(2)):
+    assert set(paths(plan_gc(store, LAYOUT, live=AttemptId(1)), GcVerdict.IN_FLIGHT)) == under_way
+    for later in (None, AttemptId(1, 1), AttemptId(2)):
         assert {finding.path for finding in plan_gc(store, LAYOUT, live=later).orphans} == under_way
 
 
 def test_an_older_gc_does_not_touch_a_newer_attempt(store):
     log = start(store)
     log.complete(take(store, 1))
-    write_pieces(store, 2, Attempt(2), 0)
-    assert plan_gc(store, LAYOUT, live=Attempt(1)).orphans == []
+    write_pieces(store, 2, AttemptId(2), 0)
+    assert plan_gc(store, LAYOUT, live=AttemptId(1)).orphans == []
 
 
 def test_what_an_aborted_checkpoint_left_goes_when_a_newer_one_completes(store):
     log = start(store)
-    write_pieces(store, 1, Attempt(1), 0)
-    assert plan_gc(store, LAYOUT, live=Attempt(1)).orphans == []
+    write_pieces(store, 1, AttemptId(1), 0)
+    assert plan_gc(store, LAYOUT, live=AttemptId(1)).orphans == []
     log.complete(take(store, 2))
-    assert {finding.path for finding in plan_gc(store, LAYOUT, live=Attempt(1)).orphans} == files_of(store, 1)
+    assert {finding.path for finding in plan_gc(store, LAYOUT, live=AttemptId(1)).orphans} == files_of(store, 1)
 
 
 def test_a_subsumed_checkpoint_that_was_not_deleted(store):
     log = start(store)
     first = log.complete(take(store, 1))
     log.complete(take(store, 2), subsumed=[first.commit])
-    plan = plan_gc(store, LAYOUT, live=Attempt(1))
+    plan = plan_gc(store, LAYOUT, live=AttemptId(1))
     assert {finding.path for finding in plan.orphans} == files_of(store, 1)
     result = collect(store, LAYOUT, plan)
     assert (result.deleted, result.failed) == (5, ())
     assert result.bytes == sum(finding.size for finding in plan.orphans)
-    assert verify(store, load(store, LAYOUT.checkpoint(2))) == []
-    assert plan_gc(store, LAYOUT, live=Attempt(1)).orphans == []
+    assert verify(store, load_snapshot(store, LAYOUT.checkpoint(2))) == []
+    assert plan_gc(store, LAYOUT, live=AttemptId(1)).orphans == []
 
 
 def test_published_but_never_completed(store):
@@ -98,11 +98,11 @@ def test_published_but_never_completed(store):
     log = start(store)
     first = log.complete(take(store, 1))
     take(store, 2)
-    assert set(paths(plan_gc(store, LAYOUT, live=Attempt(1)), Verdict.IN_USE)) >= files_of(store, 2) - {
+    assert set(paths(plan_gc(store, LAYOUT, live=AttemptId(1)), GcVerdict.IN_USE)) >= files_of(store, 2) - {
         LAYOUT.metadata(2)
     }
     start(store, restored=first)
-    orphans = {finding.path for finding in plan_gc(store, LAYOUT, live=Attempt(2)).orphans}
+    orphans = {finding.path for finding in plan_gc(store, LAYOUT, live=AttemptId(2)).orphans}
     assert orphans == files_of(store, 2)
 
 
@@ -110,18 +110,20 @@ def test_shared_files_of_an_old_attempt_stay_as_long_as_they_are_used(store):
     log = start(store)
     first = log.complete(take(store, 1))
     start(store, restored=first)
-    assert plan_gc(store, LAYOUT, live=Attempt(2)).orphans == []
+    assert plan_gc(store, LAYOUT, live=AttemptId(2)).orphans == []
 
 
 def test_damaged_metadata_makes_everything_it_may_need_uncertain(store):
     log = start(store)
     for number in (1, 2):
         log.complete(take(store, number))
-    write_pieces(store, 3, Attempt(1), 0)
+    write_pieces(store, 3, AttemptId(1), 0)
     store.flip(LAYOUT.metadata(1), 50)
     plan = plan_gc(store, LAYOUT, live=None)
     assert plan.damaged == (LAYOUT.metadata(1),)
-    assert set(paths(plan, Verdict.UNCERTAIN)) == files_of(store, 1) | {p for p in files_of(store, 3) if "shared" in p}
+    assert set(paths(plan, GcVerdict.UNCERTAIN)) == files_of(store, 1) | {
+        p for p in files_of(store, 3) if "shared" in p
+    }
     assert {finding.path for finding in plan.orphans} == {f"{LAYOUT.checkpoint(3)}/e1r0-v0-s0.state"}
 
 
@@ -131,17 +133,17 @@ def test_torn_metadata_that_was_never_completed(store):
     take(store, 2)
     store.truncate(LAYOUT.metadata(2), 30)
     assert {finding.path for finding in plan_gc(store, LAYOUT, live=None).orphans} == files_of(store, 2)
-    assert plan_gc(store, LAYOUT, live=Attempt(1)).orphans == []
+    assert plan_gc(store, LAYOUT, live=AttemptId(1)).orphans == []
 
 
 def test_without_a_log_every_checkpoint_counts(store):
     take(store, 1)
     take(store, 2)
-    write_pieces(store, 3, Attempt(1), 0)
+    write_pieces(store, 3, AttemptId(1), 0)
     plan = plan_gc(store, LAYOUT, live=None)
     assert {finding.path for finding in plan.orphans} == files_of(store, 3)
     store.flip(LAYOUT.metadata(1), 50)
-    assert LAYOUT.metadata(1) in paths(plan_gc(store, LAYOUT, live=None), Verdict.UNCERTAIN)
+    assert LAYOUT.metadata(1) in paths(plan_gc(store, LAYOUT, live=None), GcVerdict.UNCERTAIN)
 
 
 def test_what_is_not_ours_stays(store):
@@ -150,8 +152,8 @@ def test_what_is_not_ours_stays(store):
         store.put(f"{LAYOUT.job}/{name}", b"x")
     plan = plan_gc(store, LAYOUT, live=None)
     assert plan.orphans == []
-    assert verdicts(plan)["notes.txt"] is Verdict.FOREIGN
-    assert verdicts(plan)["taskowned/deep/file"] is Verdict.TASK_OWNED
+    assert verdicts(plan)["notes.txt"] is GcVerdict.FOREIGN
+    assert verdicts(plan)["taskowned/deep/file"] is GcVerdict.TASK_OWNED
 
 
 def test_jobs_that_share_a_directory():
@@ -159,8 +161,8 @@ def test_jobs_that_share_a_directory():
     store = FaultyStore()
     old, new = (JobLayout.of("/data", JobId(c * 32), create_subdir=False) for c in "ab")
     start(store, old).complete(take(store, 1, layout=old))
-    start(store, new).complete(take(store, 2, Attempt(2), new))
-    for live in (None, Attempt(2)):
+    start(store, new).complete(take(store, 2, AttemptId(2), new))
+    for live in (None, AttemptId(2)):
         assert plan_gc(store, new, live=live).orphans == []
     store.flip(new.metadata(1), 50)
     assert plan_gc(store, new, live=None).orphans == []
@@ -199,10 +201,10 @@ def test_deleting_is_restartable(store):
     result = collect(store, LAYOUT, plan)
     assert result.deleted == 0, "metadata goes first: if it does not, nothing does"
     assert set(result.failed) == files_of(store, 1)
-    assert verify(store, load(store, LAYOUT.checkpoint(1))) == []
+    assert verify(store, load_snapshot(store, LAYOUT.checkpoint(1))) == []
     store.inject(Fault(FaultKind.FAIL, 3, Operation.DELETE))
     assert len(collect(store, LAYOUT, plan_gc(store, LAYOUT, live=None)).failed) == 1
-    assert stored_checkpoints(store, LAYOUT) == [2]
+    assert [number for number in (1, 2) if store.exists(LAYOUT.metadata(number))] == [2]
     with ThreadPoolExecutor(2) as pool:
         assert collect(store, LAYOUT, plan_gc(store, LAYOUT, live=None), pool.map).failed == ()
     assert plan_gc(store, LAYOUT, live=None).orphans == []

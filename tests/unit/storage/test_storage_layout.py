@@ -14,7 +14,7 @@ from headgate.config import Configuration
 from headgate.errors import ConfigError, IllegalState, InvalidArgument, StorageError
 from headgate.ids import JobId
 from headgate.storage.layout import (
-    Attempt,
+    AttemptId,
     JobLayout,
     PathKind,
     attempt_of,
@@ -70,7 +70,7 @@ def test_shared_and_task_owned_are_made_on_demand(tmp_path):
 def test_every_name_is_parsed_back(create_subdir):
     layout, attempt, owner = (
         JobLayout.of("/data", JOB, create_subdir=create_subdir),
-        Attempt(3, 12),
+        AttemptId(3, 12),
         subtask_owner(4, 5),
     )
 
@@ -110,7 +110,7 @@ def test_what_we_did_not_write_is_foreign(path):
 
 
 def test_names_carry_the_attempt_and_shared_ones_a_checksum():
-    first, second = Attempt(1, 0), Attempt(1, 1)
+    first, second = AttemptId(1, 0), AttemptId(1, 1)
     assert private_file(first, "v0-s0") != private_file(second, "v0-s0")
     assert DIGEST in shared_file(first, 1, "v0-s0", DIGEST)
     assert shared_file(first, 1, "v0-s0", DIGEST) != shared_file(first, 2, "v0-s0", DIGEST)
@@ -119,11 +119,11 @@ def test_names_carry_the_attempt_and_shared_ones_a_checksum():
 
 
 def test_attempts_are_ordered():
-    assert Attempt(1, 9) < Attempt(2, 0) < Attempt(2, 1)
-    assert Attempt.parse(str(Attempt(10, 11))) == Attempt(10, 11)
-    assert attempt_of("e1r2-driver.state") == Attempt(1, 2)
+    assert AttemptId(1, 9) < AttemptId(2, 0) < AttemptId(2, 1)
+    assert AttemptId.parse(str(AttemptId(10, 11))) == AttemptId(10, 11)
+    assert attempt_of("e1r2-driver.state") == AttemptId(1, 2)
     with pytest.raises(InvalidArgument, match="is no attempt; one looks like e1r0"):
-        Attempt.parse("1.0")
+        AttemptId.parse("1.0")
 
 
 def test_next_id_leaves_out_ids_that_have_a_directory():

@@ -11,10 +11,11 @@ from storage_jobs import JOB, LAYOUT, take, take_savepoint
 
 from headgate.checkpoint.commits import Commits
 from headgate.checkpoint.handles import CorruptState
+from headgate.checkpoint.types import SnapshotType
 from headgate.errors import IllegalState, StorageError
 from headgate.ids import JobId
 from headgate.storage.checkpoints import discard_checkpoint
-from headgate.storage.layout import Attempt, JobLayout
+from headgate.storage.layout import AttemptId, JobLayout
 from headgate.storage.log import (
     KEPT_ENTRIES,
     CheckpointCompleted,
@@ -23,15 +24,14 @@ from headgate.storage.log import (
     JobLog,
     LogEntry,
     LogStatus,
-    Superseded,
+    SupersededError,
     decode_entry,
     encode_entry,
-    find_jobs,
     load_completed,
+    newest_entries,
     newest_job,
     read_log,
 )
-from headgate.storage.manifest import SnapshotType
 from headgate.storage.objects import OutcomeUnknown
 from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
 
@@ -58,7 +58,7 @@ def test_epochs_and_completed_checkpoints(place):
     layout = JobLayout.of(directory, JOB)
     assert read_log(store, layout) is None
     log = start(store, layout)
-    assert (log.attempt(0), log.attempt(2)) == (Attempt(1, 0), Attempt(1, 2))
+    assert (log.attempt(0), log.attempt(2)) == (AttemptId(1, 0), AttemptId(1, 2))
     assert log.state.event == EpochStarted(None)
     first = log.complete(take(store, 1, layout=layout))
     second = log.complete(take(store, 2, layout=layout), subsumed=[first.commit])
@@ -69,10 +69,9 @@ def test_epochs_and_completed_checkpoints(place):
     assert load_completed(store, layout, second).manifest.checkpoint_id == 2
 
     again = resume(store, layout)
-    assert again.attempt(0) == Attempt(2, 0)
+    assert again.attempt(0) == AttemptId(2, 0)
     assert again.state.event == EpochStarted("chk-2")
-    assert again.complete(take(store, 3, Attempt(2), layout)).commit == 5
-    assert again.fenced
+    assert again.complete(take(store, 3, AttemptId(2), layout)).commit == 5
 
 
 def test_an_old_driver_is_superseded_before_it_completes_anything():
@@ -81,16 +80,18 @@ def test_an_old_driver_is_superseded_before_it_completes_anything():
     old.complete(take(store, 1))
     new = resume(store)
     old_snapshot = take(store, 2)
-    with pytest.raises(Superseded, match=r"another driver has taken over job .*entry 3 .* stops without committing"):
+    with pytest.raises(
+        SupersededError, match=r"another driver has taken over job .*entry 3 .* stops without committing"
+    ):
         old.complete(old_snapshot)
     assert old.status is LogStatus.SUPERSEDED
-    with pytest.raises(Superseded):
+    with pytest.raises(SupersededError):
         old.complete(take(store, 3))
-    with pytest.raises(Superseded):
+    with pytest.raises(SupersededError):
         old.check_leading()
     new.check_leading()
     assert [ref.checkpoint_id for ref in read_log(store, LAYOUT).retained] == [1]
-    assert new.complete(take(store, 4, Attempt(2))).commit == 4
+    assert new.complete(take(store, 4, AttemptId(2))).commit == 4
 
 
 def test_check_leading_finds_out_without_writing():
@@ -98,7 +99,7 @@ def test_check_leading_finds_out_without_writing():
     old = start(store)
     old.check_leading()
     resume(store)
-    with pytest.raises(Superseded):
+    with pytest.raises(SupersededError):
         old.check_leading()
     assert old.status is LogStatus.LEADING
 
@@ -108,9 +109,9 @@ def test_check_leading_finds_out_after_the_new_driver_has_deleted_old_entries():
     old = start(store)
     new = resume(store)
     for number in range(1, 2 * KEPT_ENTRIES):
-        new.complete(take(store, number, Attempt(2)))
+        new.complete(take(store, number, AttemptId(2)))
     assert old.state.seq + 1 not in numbers(store)
-    with pytest.raises(Superseded):
+    with pytest.raises(SupersededError):
         old.check_leading()
 
 
@@ -124,7 +125,7 @@ def test_of_many_drivers_one_takes_the_job_over(place):
         begin.wait()
         try:
             won.append(resume(store, layout).state.epoch)
-        except Superseded:
+        except SupersededError:
             lost.append(1)
 
     threads = [threading.Thread(target=race) for _ in range(16)]
@@ -146,7 +147,7 @@ def test_a_step_back_leaves_later_checkpoints_out_and_goes_on_counting():
     assert [ref.checkpoint_id for ref in back.state.retained] == [1, 2]
     assert back.state.event == EpochStarted("chk-2")
     number = LAYOUT.next_checkpoint_id(store, 2)
-    again = back.complete(take(store, number, Attempt(2)))
+    again = back.complete(take(store, number, AttemptId(2)))
     assert again.commit == 6, "larger than the commit number of the checkpoint that was stepped over"
     assert number == 4
 
@@ -181,7 +182,7 @@ def test_another_file_in_place_of_the_completed_one():
     log = start(store)
     ref = log.complete(take(store, 1))
     discard_checkpoint(store, LAYOUT, 1)
-    take(store, 1, Attempt(1, 5))
+    take(store, 1, AttemptId(1, 5))
     with pytest.raises(CorruptState, match="it is not the file that completed checkpoint 1 as number 2"):
         load_completed(store, LAYOUT, ref)
 
@@ -209,10 +210,10 @@ def test_a_number_that_was_tidied_away_is_not_free_again(late):
         log.complete(take(store, number))
     zombie, log = log, resume(store)
     for number in range(100, 200):
-        log.complete(take(store, number, Attempt(2)), subsumed=[ref.commit for ref in log.state.retained])
+        log.complete(take(store, number, AttemptId(2)), subsumed=[ref.commit for ref in log.state.retained])
     assert zombie._next_seq() not in numbers(store)
     state = read_log(store, LAYOUT)
-    with pytest.raises(Superseded):
+    with pytest.raises(SupersededError):
         zombie.complete(take(store, 50))
     assert read_log(store, LAYOUT) == state
     assert zombie._next_seq() not in numbers(store), "it takes its stale entry back"
@@ -224,13 +225,13 @@ def test_a_stale_entry_left_by_one_zombie_does_not_help_another():
     second = resume(store)
     log = resume(store)
     for number in range(1, 40):
-        log.complete(take(store, number, Attempt(3)), subsumed=[ref.commit for ref in log.state.retained])
+        log.complete(take(store, number, AttemptId(3)), subsumed=[ref.commit for ref in log.state.retained])
     store.inject(Fault(FaultKind.FAIL, None, Operation.DELETE))
-    with pytest.raises(Superseded):
+    with pytest.raises(SupersededError):
         first.complete(take(store, 90))
     assert 2 in numbers(store)
-    with pytest.raises(Superseded):
-        second.complete(take(store, 91, Attempt(2)))
+    with pytest.raises(SupersededError):
+        second.complete(take(store, 91, AttemptId(2)))
 
 
 def test_a_new_job_does_not_begin_where_a_log_was_tidied():
@@ -240,7 +241,7 @@ def test_a_new_job_does_not_begin_where_a_log_was_tidied():
     for number in range(1, 30):
         log.complete(take(store, number))
     entry = LogEntry(1, 0, JOB, "j", 0, 1, ghost._driver, 0, EpochStarted(None))
-    with pytest.raises(Superseded):
+    with pytest.raises(SupersededError):
         ghost._claim(entry)
     assert 1 not in numbers(store)
 
@@ -338,7 +339,7 @@ def test_settling_finds_that_another_driver_was_faster():
     store.heal()
     del store.objects[LAYOUT.log_entry(2)]
     resume(store)
-    with pytest.raises(Superseded):
+    with pytest.raises(SupersededError):
         log.settle()
 
 
@@ -382,10 +383,9 @@ def test_a_copied_entry_is_refused():
 def test_without_create_if_absent():
     store = FaultyStore(atomic_create=False)
     log = start(store)
-    assert not log.fenced
     assert log.complete(take(store, 1)).commit == 2
     resume(store)
-    with pytest.raises(Superseded):
+    with pytest.raises(SupersededError):
         log.complete(take(store, 2))
 
 
@@ -397,7 +397,7 @@ def test_the_newest_job_of_a_name(place):
     for number, (name, now) in enumerate([("a", 10), ("b", 40), ("a", 30), ("a", 20)]):
         start(store, JobLayout.of(directory, JobId(f"{number:032x}")), name, now)
     store.put(f"{directory}/notes.txt", b"")
-    assert [int(entry.job_id, 16) for entry in find_jobs(store, directory)] == [1, 2, 3, 0]
+    assert [int(entry.job_id, 16) for entry in newest_entries(store, directory)] == [1, 2, 3, 0]
     assert int(newest_job(store, directory, "a").job_id, 16) == 2
     with pytest.raises(StorageError, match=r"there is no job named 'c' in .* 'a', 'b'"):
         newest_job(store, directory, "c")
@@ -418,9 +418,9 @@ def test_jobs_that_share_a_directory_supersede_each_other():
     store = MemoryStore()
     one = start(store, JobLayout.of("/data", JobId("a" * 32), create_subdir=False))
     two = start(store, JobLayout.of("/data", JobId("b" * 32), create_subdir=False), now=2000)
-    assert two.attempt(0) == Attempt(2)
+    assert two.attempt(0) == AttemptId(2)
     assert (two.state.started_ms, newest_job(store, "/data", "wordcount").job_id) == (2000, "b" * 32)
-    with pytest.raises(Superseded):
+    with pytest.raises(SupersededError):
         one.check_leading()
 
 

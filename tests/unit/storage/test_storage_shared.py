@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from storage_jobs import OPERATOR, manifest_of
 
+from headgate.checkpoint.settings import ClaimMode
+from headgate.checkpoint.types import SnapshotType
 from headgate.errors import IllegalState
 from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
-from headgate.storage.layout import Attempt
-from headgate.storage.manifest import Part, PieceKind, SnapshotType, StatePiece
-from headgate.storage.shared import ClaimMode, SharedStateRegistry, shared_key
+from headgate.storage.layout import AttemptId
+from headgate.storage.manifest import PieceKind, StatePart, StatePiece
+from headgate.storage.shared import SharedStateRegistry, shared_key
 
 
 def file(name, offset=0):
@@ -21,11 +23,11 @@ def keyed(*parts):
 
 
 def shared(part_id, handle=None):
-    return Part(part_id, handle or file(part_id), shared=True)
+    return StatePart(part_id, handle or file(part_id), shared=True)
 
 
 def reused(part_id):
-    return Part(part_id, Placeholder(10), shared=True)
+    return StatePart(part_id, Placeholder(10), shared=True)
 
 
 # ---- register ------------------------------------------------------------------------------------------------------
@@ -80,7 +82,7 @@ def test_small_shared_state_is_inline_and_has_no_file():
 
 def test_pieces_of_an_ack():
     registry = SharedStateRegistry()
-    private = StatePiece(PieceKind.OPERATOR, (Part("list", file("private")),))
+    private = StatePiece(PieceKind.OPERATOR, (StatePart("list", file("private")),))
     assert registry.register_pieces(OPERATOR, [keyed(shared("a")), private], 1) == (keyed(shared("a")), private)
     assert registry.register_pieces(OPERATOR, [keyed(reused("a"), shared("b"))], 2) == (
         keyed(shared("a"), shared("b")),
@@ -113,7 +115,7 @@ def test_a_file_of_several_parts_goes_with_the_last():
 def test_unregister_unused_savepoint_state():
     # T SharedStateRegistryTest#testUnregisterUnusedSavepointState: native savepoint 1 claimed, its state used by 2 and 3
     registry = SharedStateRegistry()
-    savepoint = manifest_of(1, [(keyed(Part("a", file("sp"))),)], Attempt(1), SnapshotType.SAVEPOINT)
+    savepoint = manifest_of(1, [(keyed(StatePart("a", file("sp"))),)], AttemptId(1), SnapshotType.SAVEPOINT)
     registry.register_restored(savepoint, ClaimMode.CLAIM)
     for checkpoint in (2, 3):
         assert registry.register_pieces(OPERATOR, [keyed(reused("a"))], checkpoint) == (keyed(shared("a", file("sp"))),)
@@ -125,7 +127,7 @@ def test_unregister_unused_savepoint_state():
 
 def test_a_claimed_checkpoint_does_not_hold_its_directory():
     registry = SharedStateRegistry()
-    registry.register_restored(manifest_of(1, [(keyed(shared("a")),)], Attempt(1)), ClaimMode.CLAIM)
+    registry.register_restored(manifest_of(1, [(keyed(shared("a")),)], AttemptId(1)), ClaimMode.CLAIM)
     registry.register_pieces(OPERATOR, [keyed(reused("a"))], 2)
     assert registry.unregister_unused(2).in_use == set(), "its shared files are not in its directory"
 
@@ -140,7 +142,7 @@ def three_incrementals():
             if checkpoint:
                 parts.append(reused(f"{checkpoint - 1}-{subtask}"))
             pieces.append(registry.register_pieces(OPERATOR, [keyed(*parts)], checkpoint))
-        manifests.append(manifest_of(checkpoint, pieces, Attempt(1)))
+        manifests.append(manifest_of(checkpoint, pieces, AttemptId(1)))
     return registry, manifests
 
 
@@ -162,14 +164,14 @@ def test_shared_state_registration_on_restore(mode):
 def test_files_of_an_unclaimed_snapshot_are_never_deleted():
     # R8.4: NO_CLAIM and LEGACY never delete; LEGACY may depend on them
     registry = SharedStateRegistry()
-    registry.register_restored(manifest_of(5, [(keyed(shared("old")),)], Attempt(1)), ClaimMode.LEGACY)
+    registry.register_restored(manifest_of(5, [(keyed(shared("old")),)], AttemptId(1)), ClaimMode.LEGACY)
     registry.register_pieces(OPERATOR, [keyed(reused("old"), shared("new"))], 6)
     assert registry.unregister_unused(8).delete == ("/shared/new",)
 
 
 def test_a_file_of_an_unclaimed_snapshot_stays_although_a_later_part_shares_it():
     registry = SharedStateRegistry()
-    registry.register_restored(manifest_of(5, [(keyed(shared("old")),)], Attempt(1)), ClaimMode.LEGACY)
+    registry.register_restored(manifest_of(5, [(keyed(shared("old")),)], AttemptId(1)), ClaimMode.LEGACY)
     registry.register("other", file("old"), 6)
     assert registry.unregister_unused(6).delete == ()
     assert registry.unregister_unused(7).delete == ()
@@ -177,7 +179,7 @@ def test_a_file_of_an_unclaimed_snapshot_stays_although_a_later_part_shares_it()
 
 def test_own_checkpoints_after_an_unclaimed_restore_are_deleted_as_usual():
     registry = SharedStateRegistry()
-    registry.register_restored(manifest_of(5, [(keyed(shared("old")),)], Attempt(1)), ClaimMode.NO_CLAIM)
+    registry.register_restored(manifest_of(5, [(keyed(shared("old")),)], AttemptId(1)), ClaimMode.NO_CLAIM)
     registry.register("new", file("new"), 6)
     assert registry.unregister_unused(7).delete == ("/shared/new",)
 

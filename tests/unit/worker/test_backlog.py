@@ -66,7 +66,7 @@ def test_a_write_that_came_short_is_a_full_disk(monkeypatch):
 def two_writers(env):
     env.set_parallelism(2)
     numbers = env.from_sequence(0, 99).map(lambda x: x)
-    numbers.rebalance().map(lambda x: x).set_parallelism(1).name("one").collect_into("out")
+    numbers.rebalance().map(lambda x: x).set_parallelism(1).name("one")._collect_into("out")
 
 
 def aligning(**conf):

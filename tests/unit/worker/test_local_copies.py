@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from headgate import KeyedProcessFunction, Types, ValueStateDescriptor
-from headgate.checkpoint.barriers import AlignmentMetrics
+from headgate.checkpoint.barriers.instructions import AlignmentMetrics
 from headgate.checkpoint.types import Barrier, CheckpointOptions
 from headgate.control.messages import AcknowledgeCheckpoint
 from headgate.driver.progress import restore_bar
@@ -19,7 +19,7 @@ from headgate.state.hashmap.backend import HashMapBackend
 from headgate.state.operator import OperatorStateBackend
 from headgate.state.rocksdb import RocksDBBackend
 from headgate.storage.handles import Placeholder
-from headgate.storage.layout import Attempt
+from headgate.storage.layout import AttemptId
 from headgate.storage.shared import SharedStateRegistry
 from headgate.worker.checkpoints import SnapshotWriter, WorkerStorage
 from headgate.worker.local_copies import LocalCopies
@@ -62,7 +62,7 @@ class Rig:
         self.registry = SharedStateRegistry()
         for name in ("chk", "shared"):
             (tmp_path / name).mkdir()
-        storage = WorkerStorage(Attempt(1), str(tmp_path / "shared"), 0)
+        storage = WorkerStorage(AttemptId(1), str(tmp_path / "shared"), 0)
         self.writer = SnapshotWriter(storage, "v1-s0", self.sent.append, executor=AtOnce(), copies=self.copies)
         self.backend = self.make("first")
 

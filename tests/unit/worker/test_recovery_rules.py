@@ -3,9 +3,9 @@
 import pytest
 
 from headgate import KeyedProcessFunction
-from headgate.api.two_phase import FileSink
 from headgate.checkpoint.types import Barrier
 from headgate.config import Configuration
+from headgate.connectors.files import FileSink
 from headgate.driver.step_back import StepBack
 from headgate.errors import StorageError
 from headgate.records.frames import FrameKind
@@ -14,7 +14,7 @@ from rig import event, plan_of, subtask, vertex_plan, work_off
 
 
 def program(env):
-    env.from_sequence(1, 9).add_sink(FileSink("/nowhere")).name("files")
+    env.from_sequence(1, 9).sink_to(FileSink("/nowhere")).name("files")
 
 
 def bare(env):

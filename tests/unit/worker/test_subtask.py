@@ -17,7 +17,7 @@ END_OF_DATA, END_OF_PARTITION, END = FrameKind.END_OF_DATA, FrameKind.END_OF_PAR
 def three_levels(env):
     """source x1 -> double x2 -> collect x1"""
     stream = env.from_collection([1, 2]).rebalance().map(lambda n: n * 2).set_parallelism(2).name("double")
-    stream.rebalance().map(lambda n: n).name("last").collect_into("out")
+    stream.rebalance().map(lambda n: n).name("last")._collect_into("out")
 
 
 def middle(services=None, **conf):
@@ -75,7 +75,7 @@ def test_the_physical_end_goes_to_every_task_of_the_next_level():
     """Also to tasks that this one has no channel to."""
 
     def program(env):
-        env.from_sequence(1, 4).set_parallelism(2).rescale().map(str).set_parallelism(2).collect_into("out")
+        env.from_sequence(1, 4).set_parallelism(2).rescale().map(str).set_parallelism(2)._collect_into("out")
 
     task = subtask(plan_of(program), "Sequence", 1)
     task.open()
@@ -317,7 +317,7 @@ def test_no_buffer_timeout_waits_until_the_buffer_is_full():
 
 def test_an_operators_own_buffer_timeout_wins():
     def program(env):
-        env.from_collection([1, 2]).set_buffer_timeout(0).rebalance().map(str).set_parallelism(2).collect_into("out")
+        env.from_collection([1, 2]).set_buffer_timeout(0).rebalance().map(str).set_parallelism(2)._collect_into("out")
 
     task = subtask(plan_of(program, execution_buffer__timeout=1000), "Collection")
     task.open()
@@ -351,7 +351,7 @@ class Rich(MapFunction):
 def test_operators_are_opened_from_the_end_and_all_are_closed():
     def program(env):
         stream = env.from_collection([1]).map(Rich("first")).name("one").map(Rich("second")).name("two")
-        stream.collect_into("out")
+        stream._collect_into("out")
 
     Rich.log.clear()
     task = subtask(plan_of(program), "one")
@@ -370,7 +370,7 @@ def skipping(env):
     """The source feeds the first map and, past it, the last operator."""
     source = env.from_collection([1, 2]).name("source")
     far = source.rebalance().map(lambda n: n).set_parallelism(2).name("far")
-    far.rebalance().union(source.rebalance()).map(lambda n: n).set_parallelism(3).name("end").collect_into("out")
+    far.rebalance().union(source.rebalance()).map(lambda n: n).set_parallelism(3).name("end")._collect_into("out")
 
 
 def test_a_relay_passes_rows_on_unchanged_and_in_order():

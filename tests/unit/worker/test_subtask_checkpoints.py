@@ -12,7 +12,7 @@ from headgate.checkpoint.types import Barrier
 from headgate.job.status import Status
 from headgate.records.frames import FrameKind
 from headgate.worker.checkpoints import snapshot_inline
-from headgate.worker.operators.ends import decode_collected
+from headgate.worker.operators.sinks import decode_collected
 from headgate.worker.subtask import Subtask
 from rig import Services, data, event, frames_to, plan_of, subtask, taken, work_off
 
@@ -22,7 +22,7 @@ BARRIER, END_OF_DATA, END_OF_PARTITION = FrameKind.BARRIER, FrameKind.END_OF_DAT
 def two_writers(env):
     """source x1 -> middle x2 -> last x1"""
     middle = env.from_collection([1, 2]).rebalance().map(lambda n: n).set_parallelism(2).name("middle")
-    middle.rebalance().map(lambda n: n).name("last").collect_into("out")
+    middle.rebalance().map(lambda n: n).name("last")._collect_into("out")
 
 
 def last():
@@ -148,7 +148,7 @@ def diamond(env):
     far = numbers.shuffle().map(lambda n: n).rebalance().map(lambda n: n)
     near = numbers.rebalance().map(lambda n: n)
     keyed = far.union(near).key_by(lambda n: n % 5).process(Counting()).uid("count")
-    keyed.rebalance().map(lambda pair: pair).collect_into("out")
+    keyed.rebalance().map(lambda pair: pair)._collect_into("out")
 
 
 class MidFlight(local.LocalRun):
@@ -196,7 +196,7 @@ def environment(parallelism):
     env = StreamExecutionEnvironment.local()
     env.set_parallelism(parallelism)
     diamond(env)
-    return env.job_plan()
+    return env._job_plan()
 
 
 def collected(records):

@@ -4,7 +4,7 @@ One rule covers all kinds. A checkpoint *waits* for the barrier of every channel
 whose barrier is reached is blocked. The snapshot is taken
 
 - when no channel is waited for any more: the channels are empty at the cut, only state is stored; or
-- when the checkpoint is in a hurry (unaligned from the start, by announcement, by a writer that hurried, or by the
+- when the checkpoint is unaligned (from the start, by announcement, by a writer that became unaligned, or by the
   timeout) and no *forced-aligned* channel is waited for any more: then the rows before the barriers that are still
   missing are in-flight data; they are captured, and the checkpoint is complete when the last of these barriers is read.
 
@@ -41,8 +41,8 @@ _ENDED = FailureReason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM
 _LIMIT = FailureReason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT
 
 
-class _Ahead:
-    """The events of a channel that are read but not reached: what is known of its queue."""
+class _QueuedEvents:
+    """The events in the queue of a channel: read, but not reached."""
 
     __slots__ = ("barriers", "cancelled", "ended")
 
@@ -52,12 +52,12 @@ class _Ahead:
         self.ended = False
 
     def reached(self, checkpoint_id: int) -> None:
-        """An event of the checkpoint was reached: it and what stood before it is no longer ahead."""
+        """Remove an event of the checkpoint, and what stood before it, from the queue."""
         if self.barriers or self.cancelled:
             self.barriers = [other for other in self.barriers if other > checkpoint_id]
             self.cancelled = [other for other in self.cancelled if other > checkpoint_id]
 
-    def passed_over(self, checkpoint_id: int) -> bool:
+    def is_skipped(self, checkpoint_id: int) -> bool:
         """Whether the writer went on to a newer checkpoint without a barrier of this one: it will not come."""
         return any(other > checkpoint_id for other in (*self.barriers, *self.cancelled))
 
@@ -80,11 +80,11 @@ class _Alignment:
         return self.barrier.id
 
     @property
-    def in_hurry(self) -> bool:
+    def unaligned(self) -> bool:
         return self.barrier.options.unaligned
 
-    def hurry(self) -> None:
-        self.barrier = self.barrier.as_unaligned()  # forwarded like this, so that readers hurry too
+    def make_unaligned(self) -> None:
+        self.barrier = self.barrier.as_unaligned()  # forwarded like this, so that readers become unaligned too
 
     def metrics(self, now: int, processed: int) -> AlignmentMetrics:
         delay = max(0, self.started - self.barrier.timestamp)  # two clocks: never below 0
@@ -118,26 +118,16 @@ class BarrierHandler(InputGate):
         if not self._forced <= self._open.keys() - self._restored:
             raise InvalidArgument("a forced-aligned channel must be one of the channels, and not a restored one")
         self._deadlines = deadlines
-        self._ahead = {channel: _Ahead() for channel in self._open}
+        self._queued = {channel: _QueuedEvents() for channel in self._open}
         self._at: _Alignment | None = None
         self._timed: Barrier | None = None  # its deadline ends the alignment under way, or the one about to start
 
-    # --- what the caller may ask ---------------------------------------------------------------------------------------
+    # --- views ---------------------------------------------------------------------------------------------------------
 
     @property
     def pending(self) -> tuple[int, ...]:
         """The checkpoint under way, if any."""
         return () if self._at is None else (self._at.id,)
-
-    @property
-    def blocked(self) -> tuple[ChannelId, ...]:
-        """The channels that are blocked now."""
-        return () if self._at is None else tuple(self._at.blocked)
-
-    @property
-    def capturing(self) -> tuple[ChannelId, ...]:
-        """The channels whose rows are being stored now."""
-        return tuple(self._at.waiting) if self._at is not None and self._at.taken else ()
 
     @property
     def needs_reading(self) -> bool:
@@ -148,7 +138,7 @@ class BarrierHandler(InputGate):
     def next_deadline(self) -> int | None:
         """When the aligned timeout of the newest checkpoint seen passes."""
         barrier, at = self._timed, self._at
-        if barrier is None or self._over(barrier.id) or (at is not None and at.id == barrier.id and at.in_hurry):
+        if barrier is None or self._over(barrier.id) or (at is not None and at.id == barrier.id and at.unaligned):
             self._timed = None
             return None
         return barrier.deadline
@@ -163,18 +153,18 @@ class BarrierHandler(InputGate):
         return self._start(barrier, now) + self._advance(now)
 
     def on_announced(self, barrier: Barrier, now: int) -> list[Instruction]:
-        """Start if need be, and hurry; the announcement of an aligned checkpoint changes nothing."""
+        """Start if need be, and become unaligned; the announcement of an aligned checkpoint changes nothing."""
         if not barrier.options.unaligned or self._over(barrier.id):
             return []
-        return self._hurry(barrier, now)
+        return self._go_unaligned(barrier, now)
 
     def on_time(self, now: int) -> list[Instruction]:
-        """Hurry if the aligned timeout has passed, even if no barrier has been reached yet."""
+        """Become unaligned if the aligned timeout has passed, even if no barrier has been reached yet."""
         deadline = self.next_deadline()
         if deadline is None or now < deadline:
             return []
         assert self._timed is not None
-        return self._hurry(self._timed, now)
+        return self._go_unaligned(self._timed, now)
 
     def not_ready(self, checkpoint_id: int) -> list[Instruction]:
         """Decline, and end what is under way as a newer barrier would."""
@@ -187,24 +177,24 @@ class BarrierHandler(InputGate):
     def on_barrier_read(self, channel: ChannelId, barrier: Barrier, now: int) -> list[Instruction]:
         """Ends the capture of its channel; starts an unaligned checkpoint; else only its deadline counts."""
         self._check_barrier(channel, barrier)
-        self._ahead[channel].barriers.append(barrier.id)
+        self._queued[channel].barriers.append(barrier.id)
         out: list[Instruction] = []
         at = self._at
         if at is not None and at.taken and channel in at.waiting and barrier.id >= at.id:
             if barrier.id == at.id:
                 return self._captured(at, [channel], now)
-            out = self._abort(_SUBSUMED)  # the barrier that the capture waits for was left out
+            out = self._abort(_SUBSUMED)  # the writer skipped the barrier that the capture waits for
         if self._over(barrier.id):
             return out
         if barrier.options.unaligned or self._late(barrier, now):
-            return out + self._hurry(barrier, now)
+            return out + self._go_unaligned(barrier, now)
         self._note_deadline(barrier)
         return out
 
     def on_barrier(self, channel: ChannelId, barrier: Barrier, now: int) -> list[Instruction]:
         """Blocks its channel until the snapshot; a barrier of a checkpoint that is over is ignored."""
         self._check_barrier(channel, barrier)
-        self._ahead[channel].reached(barrier.id)
+        self._queued[channel].reached(barrier.id)
         if self._over(barrier.id):
             return []
         out = self._start(barrier, now) if barrier.id > self._latest else []
@@ -216,7 +206,7 @@ class BarrierHandler(InputGate):
         del at.waiting[channel]
         self._note_deadline(barrier)
         if barrier.options.unaligned or (at.waiting and self._late(barrier, now)):
-            at.hurry()
+            at.make_unaligned()
         out += self._advance(now)
         if self._at is at and not at.taken:
             at.blocked[channel] = None
@@ -228,26 +218,26 @@ class BarrierHandler(InputGate):
     def on_cancel_marker_read(self, channel: ChannelId, checkpoint_id: int, now: int) -> list[Instruction]:
         """Ends the checkpoint under way early: the barrier of this channel is not going to come."""
         self._check_writer(channel, f"a cancel marker of checkpoint {checkpoint_id}")
-        self._ahead[channel].cancelled.append(checkpoint_id)
+        self._queued[channel].cancelled.append(checkpoint_id)
         at = self._at
         if at is None:
             return []
         if checkpoint_id == at.id:
             return self._abort(_CANCELLED)
         if checkpoint_id > at.id and at.taken and channel in at.waiting:
-            return self._abort(_SUBSUMED)  # the barrier that the capture waits for was left out
+            return self._abort(_SUBSUMED)  # the writer skipped the barrier that the capture waits for
         return []
 
     def on_cancel_marker(self, channel: ChannelId, checkpoint_id: int, now: int) -> list[Instruction]:
         """Ends the checkpoint under way, or one that has not begun: its barriers will be ignored."""
         self._check_writer(channel, f"a cancel marker of checkpoint {checkpoint_id}")
-        self._ahead[channel].reached(checkpoint_id)
+        self._queued[channel].reached(checkpoint_id)
         if self._over(checkpoint_id):
             return []
         if checkpoint_id == self._latest:
             return self._abort(_CANCELLED)
         out = self._abort(_SUBSUMED)
-        if not self._pass(checkpoint_id):  # else the coordinator aborted it: it waits for no answer
+        if not self._mark_latest(checkpoint_id):  # otherwise the coordinator aborted it and expects no decline
             out.append(Decline(checkpoint_id, _CANCELLED))
         out.append(SendCancelMarker(checkpoint_id))
         return out
@@ -270,7 +260,7 @@ class BarrierHandler(InputGate):
     def on_end_of_partition_read(self, channel: ChannelId, now: int) -> list[Instruction]:
         """Ends the capture of its channel: what is in the queue is all."""
         self._check_writer(channel, "an end")
-        self._ahead[channel].ended = True
+        self._queued[channel].ended = True
         at = self._at
         if at is None or not at.taken or channel not in at.waiting:
             return []
@@ -281,7 +271,7 @@ class BarrierHandler(InputGate):
     def on_end_of_partition(self, channel: ChannelId, now: int) -> list[Instruction]:
         """Counts like a barrier for the checkpoint under way; later ones do not wait for the channel."""
         self._close_channel(channel)
-        del self._ahead[channel]
+        del self._queued[channel]
         at = self._at
         if at is None:
             return []
@@ -294,7 +284,7 @@ class BarrierHandler(InputGate):
             return self._captured(at, [channel], now)
         del at.waiting[channel]
         if at.waiting and self._late(at.barrier, now):
-            at.hurry()
+            at.make_unaligned()
         return self._advance(now)
 
     def close(self) -> None:
@@ -307,18 +297,18 @@ class BarrierHandler(InputGate):
     def _start(self, barrier: Barrier, now: int) -> list[Instruction]:
         """A checkpoint newer than all before begins; what is under way ends."""
         out = self._abort(_SUBSUMED)
-        if self._pass(barrier.id):
+        if self._mark_latest(barrier.id):
             return [*out, SendCancelMarker(barrier.id)]
         self._at = _Alignment(barrier, self._open, now, self._processed)
         return out
 
-    def _hurry(self, barrier: Barrier, now: int) -> list[Instruction]:
+    def _go_unaligned(self, barrier: Barrier, now: int) -> list[Instruction]:
         """Take the checkpoint as soon as the forced-aligned channels allow."""
         out = self._start(barrier, now) if barrier.id > self._latest else []
         at = self._at
         if at is None or at.id != barrier.id or at.taken:
             return out
-        at.hurry()
+        at.make_unaligned()
         return out + self._advance(now)
 
     def _advance(self, now: int) -> list[Instruction]:
@@ -328,8 +318,8 @@ class BarrierHandler(InputGate):
             return []
         if not at.waiting:
             return self._take(at, now)
-        if at.in_hurry and at.waiting.keys().isdisjoint(self._forced):
-            reason = self._hopeless(at)
+        if at.unaligned and at.waiting.keys().isdisjoint(self._forced):
+            reason = self._cannot_complete(at)
             return self._take(at, now) if reason is None else self._abort(reason)
         return []
 
@@ -339,11 +329,11 @@ class BarrierHandler(InputGate):
         at.taken = True
         if at.waiting:
             out.append(StartCapture(at.id, tuple(at.waiting)))
-        out.append(TakeSnapshot(at.barrier, at.in_hurry, at.metrics(now, self._processed)))
+        out.append(TakeSnapshot(at.barrier, at.unaligned, at.metrics(now, self._processed)))
         if at.blocked:
             out.append(Unblock(tuple(at.blocked)))
             at.blocked.clear()
-        if not at.in_hurry:
+        if not at.unaligned:
             self._at = None
             return out
         return out + self._captured(at, [channel for channel in at.waiting if self._all_read(channel, at.id)], now)
@@ -361,7 +351,7 @@ class BarrierHandler(InputGate):
         return out
 
     def _abort(self, reason: FailureReason | None) -> list[Instruction]:
-        """End the checkpoint under way, if any; no reason: the coordinator knows."""
+        """End the checkpoint under way, if any; without a reason no decline is sent."""
         at = self._at
         if at is None:
             return []
@@ -391,20 +381,20 @@ class BarrierHandler(InputGate):
 
     def _all_read(self, channel: ChannelId, checkpoint_id: int) -> bool:
         """Whether all that stands before the channel's barrier is in its queue."""
-        ahead = self._ahead[channel]
-        return channel in self._restored or ahead.ended or checkpoint_id in ahead.barriers
+        queued = self._queued[channel]
+        return channel in self._restored or queued.ended or checkpoint_id in queued.barriers
 
-    def _hopeless(self, at: _Alignment) -> FailureReason | None:
+    def _cannot_complete(self, at: _Alignment) -> FailureReason | None:
         """Why an unaligned checkpoint cannot complete, if something in the queues says so."""
         for channel in at.waiting:
-            ahead = self._ahead[channel]
-            if at.id in ahead.cancelled:
+            queued = self._queued[channel]
+            if at.id in queued.cancelled:
                 return _CANCELLED
-            if at.id in ahead.barriers:
+            if at.id in queued.barriers:
                 continue
-            if ahead.passed_over(at.id):
+            if queued.is_skipped(at.id):
                 return _SUBSUMED
-            if ahead.ended and self._ends_checkpoints(channel):
+            if queued.ended and self._ends_checkpoints(channel):
                 return _ENDED
         return None
 

@@ -55,17 +55,12 @@ class InputGate(ABC):
         self._latest = -1  # the newest checkpoint that was started, cancelled or declined here
         self._processed = 0
 
-    # --- what the caller may ask ---------------------------------------------------------------------------------------
+    # --- views ---------------------------------------------------------------------------------------------------------
 
     @property
     def latest(self) -> int:
         """The newest checkpoint this subtask has dealt with in any way; -1 if there was none."""
         return self._latest
-
-    @property
-    def open_channels(self) -> tuple[ChannelId, ...]:
-        """The channels that have not ended."""
-        return tuple(self._open)
 
     @property
     @abstractmethod
@@ -80,7 +75,7 @@ class InputGate(ABC):
     # --- data ----------------------------------------------------------------------------------------------------------
 
     def on_data(self, channel: ChannelId, nbytes: int) -> None:
-        """So much of a channel was processed; per batch, hence nothing but an addition."""
+        """Count the bytes of a processed batch."""
         self._processed += nbytes
 
     # --- events --------------------------------------------------------------------------------------------------------
@@ -137,21 +132,21 @@ class InputGate(ABC):
         return []
 
     def not_ready(self, checkpoint_id: int) -> list[Instruction]:
-        """The coordinator starts a checkpoint, but the subtask does not run yet (SPEC R6.1)."""
+        """Decline a checkpoint that the coordinator starts before the subtask runs (SPEC R6.1)."""
         if checkpoint_id <= self._latest:
             return []
-        self._pass(checkpoint_id)
+        self._mark_latest(checkpoint_id)
         reason = FailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
         return [Decline(checkpoint_id, reason), SendCancelMarker(checkpoint_id)]
 
     def close(self) -> None:
-        """Forget everything under way: no deadline and no instruction follows."""
+        """Drop everything under way: no deadline and no instruction follows."""
         self._open.clear()
 
     # --- for the gates -------------------------------------------------------------------------------------------------
 
-    def _pass(self, checkpoint_id: int) -> bool:
-        """Make it the latest one; whether the coordinator has aborted it already."""
+    def _mark_latest(self, checkpoint_id: int) -> bool:
+        """Make it the latest one; returns whether the coordinator has aborted it already."""
         aborted = checkpoint_id in self._aborted
         self._latest = checkpoint_id
         if self._aborted:  # barriers of older ones are dropped anyway

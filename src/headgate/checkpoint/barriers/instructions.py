@@ -1,4 +1,4 @@
-"""What a subtask is told to do about barriers: small frozen values, carried out at once and in the given order."""
+"""The instructions of an input gate to its subtask: frozen values, carried out at once and in the given order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 ChannelId: TypeAlias = Hashable
-"""Whatever names a channel: (edge, writer) of a frame, or a name of the caller's for restored in-flight rows."""
+"""The name of a channel: (edge, writer) of a frame, or any other name for restored in-flight rows."""
 
 
 class AlignmentMetrics(msgspec.Struct, frozen=True):
@@ -56,9 +56,9 @@ class Unblock(msgspec.Struct, frozen=True):
 class StartCapture(msgspec.Struct, frozen=True):
     """Store the in-flight data of the channels: records only, no events and no watermarks.
 
-    It is (1) what is left of a batch that is being worked off, (2) what waits in the channel's queue, as far as the
+    It is (1) what is left of a batch that is being processed, (2) what waits in the channel's queue, as far as the
     barrier of the checkpoint if that is there already, (3) what is read until StopCapture. The rows stay in their
-    queues and are processed later as ever.
+    queues and are processed later as usual.
     """
 
     checkpoint_id: int
@@ -93,14 +93,14 @@ class CaptureComplete(msgspec.Struct, frozen=True):
 
 
 class Decline(msgspec.Struct, frozen=True):
-    """Tell the coordinator that this subtask has no part in the checkpoint; discard what is held for it."""
+    """Decline the checkpoint and discard what is held for it."""
 
     checkpoint_id: int
     reason: FailureReason
 
 
 class SendCancelMarker(msgspec.Struct, frozen=True):
-    """Tell all readers downstream that no barrier of the checkpoint follows, so that they do not wait for it."""
+    """Send a cancel marker to all readers downstream: no barrier of the checkpoint follows."""
 
     checkpoint_id: int
 

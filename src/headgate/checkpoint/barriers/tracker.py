@@ -1,8 +1,8 @@
 """Barriers for at-least-once: they are counted, no channel is ever blocked (SPEC R6.3).
 
 The snapshot is taken at the *last* barrier, so it holds every record before the barriers, and of the faster channels
-some behind them too: those come again after a restore. Several checkpoints may be under way; one that a newer one
-overtakes is dropped without a word, for the coordinator subsumes it when the newer one completes.
+some behind them too: those are processed again after a restore. Several checkpoints may be under way; one that a newer
+one overtakes is dropped without a decline, because the coordinator subsumes it when the newer one completes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from headgate.checkpoint.types import Barrier
 __all__ = ["BarrierTracker"]
 
 _MAX_TRACKED = 50
-"""Checkpoints under way at once; a writer so far behind has long been given up by the coordinator."""
+"""Checkpoints under way at once; the coordinator has long aborted those of a writer so far behind."""
 
 
-class _Count:
+class _BarrierCount:
     """A checkpoint whose barriers are being counted; an aborted one is counted too, so that late ones are known."""
 
     __slots__ = ("aborted", "barrier", "dropped", "id", "processed_before", "started", "waiting")
@@ -39,7 +39,9 @@ class _Count:
         self.barrier = barrier  # None: it began with a cancel marker
         self.waiting = dict.fromkeys(channels)
         self.aborted = barrier is None
-        self.dropped = False  # by the coordinator: it waits for no answer, but the readers downstream do
+        self.dropped = (
+            False  # aborted by the coordinator, which expects no decline; the readers downstream expect a cancel marker
+        )
         self.started = now
         self.processed_before = processed
 
@@ -58,7 +60,7 @@ class BarrierTracker(InputGate):
         self, channels: Iterable[ChannelId], *, restored: Iterable[ChannelId] = (), after_finish: bool = True
     ) -> None:
         super().__init__(channels, restored=restored, after_finish=after_finish)
-        self._counts: dict[int, _Count] = {}  # oldest first: only one newer than all before is added
+        self._counts: dict[int, _BarrierCount] = {}  # oldest first: only one newer than all before is added
 
     @property
     def pending(self) -> tuple[int, ...]:
@@ -91,10 +93,10 @@ class BarrierTracker(InputGate):
             out += self._abort(older, reason)
             del self._counts[older.id]
         if checkpoint_id > self._latest:
-            if not self._pass(checkpoint_id):
+            if not self._mark_latest(checkpoint_id):
                 out.append(Decline(checkpoint_id, reason))
             out.append(SendCancelMarker(checkpoint_id))
-            self._counts[checkpoint_id] = _Count(checkpoint_id, None, self._open, now, self._processed)
+            self._counts[checkpoint_id] = _BarrierCount(checkpoint_id, None, self._open, now, self._processed)
         elif (count := self._counts.get(checkpoint_id)) is not None:
             out += self._abort(count, reason)
         return out + self._mark(checkpoint_id, channel, now)
@@ -117,7 +119,7 @@ class BarrierTracker(InputGate):
         if count is None:
             self._remember_aborted(checkpoint_id)
         else:
-            count.dropped = True  # the cancel marker waits for its turn: it must not overtake an older barrier
+            count.dropped = True  # the cancel marker is sent later: it must not overtake an older barrier
         return []
 
     def close(self) -> None:
@@ -127,21 +129,21 @@ class BarrierTracker(InputGate):
 
     # --- moves ---------------------------------------------------------------------------------------------------------
 
-    def _start(self, barrier: Barrier, now: int) -> _Count:
-        count = _Count(barrier.id, barrier, self._open, now, self._processed)
-        count.dropped = self._pass(barrier.id)
+    def _start(self, barrier: Barrier, now: int) -> _BarrierCount:
+        count = _BarrierCount(barrier.id, barrier, self._open, now, self._processed)
+        count.dropped = self._mark_latest(barrier.id)
         self._counts[barrier.id] = count
         return count
 
     def _mark(self, checkpoint_id: int, channel: ChannelId, now: int) -> list[Instruction]:
-        """The channel brings nothing more for the checkpoint, nor for an older one."""
+        """Stop waiting for the channel."""
         count = self._counts.get(checkpoint_id)
         if count is None or channel not in count.waiting:
             return []
         del count.waiting[channel]
         return [] if count.waiting else self._complete(count, now)
 
-    def _complete(self, count: _Count, now: int) -> list[Instruction]:
+    def _complete(self, count: _BarrierCount, now: int) -> list[Instruction]:
         for older in [other for other in self._counts if other <= count.id]:
             del self._counts[older]
         if count.aborted:
@@ -154,7 +156,7 @@ class BarrierTracker(InputGate):
         return [TakeSnapshot(count.barrier, unaligned=False, metrics=metrics)]
 
     @staticmethod
-    def _abort(count: _Count, reason: FailureReason) -> list[Instruction]:
+    def _abort(count: _BarrierCount, reason: FailureReason) -> list[Instruction]:
         """End a checkpoint, if it has not ended."""
         if count.aborted:
             return []

@@ -7,30 +7,27 @@ anything twice, whatever the sizes of its blocks.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
+from headgate.api.durable import durable
 from headgate.connectors.values import Corrupt, Decoder
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation
 
-__all__ = ["FilePart", "PartReader", "open_part"]
+__all__ = ["FilePart", "FileSplit", "PartReader", "open_part"]
 
 _BLOCK = 4 << 20
 _HEADER_SAMPLE = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class FilePart:
-    """A part of a file and where to go on: bytes of lines, or row groups of Parquet.
-
-    >>> FilePart("/data/a.csv", 100, 5.0, 0, 100).position
-    0
-    """
+class FilePart(msgspec.Struct, frozen=True):
+    """A part of a file and where to continue: bytes of lines, or row groups of Parquet."""
 
     path: str
     size: int  # of the whole file when it was found
@@ -43,6 +40,13 @@ class FilePart:
     def weight(self) -> int:
         """About how much there is to read."""
         return max(1, self.size if self.end is None else self.end - self.start)
+
+
+@durable("file-split-1")
+class FileSplit(msgspec.Struct, frozen=True):
+    """Parts of files that one subtask reads, one after the other."""
+
+    parts: tuple[FilePart, ...]
 
 
 class PartReader(ABC):

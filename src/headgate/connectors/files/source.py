@@ -21,20 +21,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import fsspec
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headgate.api.durable import durable
 from headgate.api.functions import OutputTag
 from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
-from headgate.connectors.files.formats import FilePart, PartReader, open_part
+from headgate.connectors.files.formats import FilePart, FileSplit, PartReader, open_part
 from headgate.connectors.values import Corrupt, CorruptRecords, Decoder, decoder
 from headgate.errors import InvalidArgument, StorageError
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation, as_type
 
-__all__ = ["FileSource", "FileSplit"]
-
-FileSplit = tuple[FilePart, ...]
+__all__ = ["FileSource"]
 
 _FORMATS = ("text", "json", "csv", "parquet")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
@@ -156,14 +156,21 @@ def _as_part(info: dict[str, Any]) -> FilePart:
     return FilePart(info["name"], size, modified if isinstance(modified, float) else str(modified), 0, size)
 
 
+@durable("files-found-1")
+class FilesFound(msgspec.Struct, frozen=True):
+    """The state of the enumerator: path -> size and time of each file that it found."""
+
+    known: dict[str, tuple[int, float | str | None]]
+
+
 class _FileEnumerator(SplitEnumerator[FileSplit]):
     """Remembers every file that it gave, by name, size and time; forgets one that is no longer there."""
 
-    def __init__(self, source: FileSource, restored: dict[str, tuple[int, Any]] | None) -> None:
+    def __init__(self, source: FileSource, restored: FilesFound | None) -> None:
         self._source = source
         self._fs, self._root = fsspec.core.url_to_fs(source.path)
         self.interval = source.watch_ms or _WATCH_FOR_EVER
-        self._known: dict[str, tuple[int, Any]] = dict(restored or {})
+        self._known = {} if restored is None else dict(restored.known)
 
     def discover(self) -> Sequence[FileSplit]:
         try:
@@ -222,15 +229,15 @@ class _FileEnumerator(SplitEnumerator[FileSplit]):
         for part in parts:
             share = min(part.weight if part.end != _ALL_ROW_GROUPS else part.size, part.size) or 1
             if group and (weight + share > step or len(group) >= _PARTS_OF_A_SPLIT):
-                splits.append(tuple(group))
+                splits.append(FileSplit(tuple(group)))
                 group, weight = [], 0
             group.append(part)
             weight += share
-        return [*splits, tuple(group)] if group else splits
+        return [*splits, FileSplit(tuple(group))] if group else splits
 
     def snapshot(self) -> Any:
         # A source that is read once has nothing to find any more.
-        return {} if self.complete else dict(self._known)
+        return FilesFound({} if self.complete else dict(self._known))
 
 
 _ALL_ROW_GROUPS = 1 << 30
@@ -249,7 +256,7 @@ class _FileReader(SourceReader[FileSplit]):
         self._source, self._clock = source, context.clock
         self._fs, _ = fsspec.core.url_to_fs(source.path)
         self._decoder = source.decoder()
-        self._splits: deque[deque[FilePart]] = deque(deque(split) for split in splits if split)
+        self._splits: deque[deque[FilePart]] = deque(deque(split.parts) for split in splits)
         self._open: PartReader | None = None
         self._corrupt = CorruptRecords(source.on_corrupt, source.name)
         self._no_more = False
@@ -262,7 +269,7 @@ class _FileReader(SourceReader[FileSplit]):
         return not self._splits and not self._no_more
 
     def add_splits(self, splits: list[FileSplit]) -> None:
-        self._splits.extend(deque(split) for split in splits if split)
+        self._splits.extend(deque(split.parts) for split in splits)
         self.backlog = not self._caught_up
 
     def no_more_splits(self) -> None:
@@ -352,7 +359,7 @@ class _FileReader(SourceReader[FileSplit]):
         return list(self._corrupt.take())
 
     def snapshot(self) -> list[FileSplit]:
-        return [tuple(split) for split in self._splits]
+        return [FileSplit(tuple(split)) for split in self._splits]
 
     def close(self) -> None:
         if self._open is not None:

@@ -12,14 +12,16 @@ import os
 import re
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import msgspec
 
+from headgate.api.durable import durable
 from headgate.api.sink import CommitRequest
 from headgate.errors import InvalidArgument, StorageError
+from headgate.storage.local import flush_directory
 from headgate.storage.objects import scheme_of
 
 __all__ = ["PendingFile", "PreparedFile", "Target", "open_target"]
@@ -27,13 +29,9 @@ __all__ = ["PendingFile", "PreparedFile", "Target", "open_target"]
 _PART_BYTES = 8 << 20  # S3 takes no parts below 5 MiB, except the last
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedFile:
-    """A file that is durable and not visible yet.
-
-    >>> PreparedFile("/out/part-0.json", "/out/.headgate/part-0.json.inprogress").path
-    '/out/part-0.json'
-    """
+@durable("prepared-file-1")
+class PreparedFile(msgspec.Struct, frozen=True):
+    """A file that is durable and not visible yet."""
 
     path: str
     hidden: str  # the hidden file, or the id of the upload
@@ -111,7 +109,7 @@ class _LocalFile(PendingFile):
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        _sync_directory(self._hidden.parent)
+        flush_directory(self._hidden.parent)
         return PreparedFile(str(self._path), str(self._hidden))
 
     def abort(self) -> None:
@@ -140,7 +138,7 @@ class LocalTarget(Target):
             if path.parent != Path(self.root):
                 path.parent.mkdir(parents=True, exist_ok=True)
             Path(request.committable.hidden).rename(path)
-            _sync_directory(path.parent)
+            flush_directory(path.parent)
 
     def remove_abandoned(self, pattern: re.Pattern[str]) -> int:
         removed = 0
@@ -150,14 +148,6 @@ class LocalTarget(Target):
                     file.unlink(missing_ok=True)
                     removed += 1
         return removed
-
-
-def _sync_directory(directory: Path) -> None:
-    number = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 # --- S3 ---------------------------------------------------------------------------------------------------------------

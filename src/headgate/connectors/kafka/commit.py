@@ -7,9 +7,11 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
+from headgate.api.durable import durable
 from headgate.api.sink import CommitRequest, Committer
 from headgate.connectors.kafka.client import Client, is_one_of, load, reason_of
 from headgate.errors import ConfigError, HeadgateError, StorageError
@@ -24,8 +26,8 @@ _POLL_EVERY = 1000
 _OLD_SECONDS = 6 * 24 * 3600  # brokers forget offsets after offsets.retention.minutes, 7 days if nobody changed it
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Portion:
+@durable("kafka-records-1")
+class Portion(msgspec.Struct, frozen=True):
     """The records of one writer between two barriers, encoded; `sequence` counts the portions of an `origin` from 1 on.
 
     >>> Portion("totals-cbc357cc-0", "totals", "ab12", 3, 0, None, [b"{}"])
@@ -38,7 +40,7 @@ class Portion:
     sequence: int
     written: int  # seconds since 1970
     keys: list[bytes | None] | None
-    values: list[bytes | None] = field(repr=False)
+    values: list[bytes | None]
 
     def __repr__(self) -> str:
         return f"Portion({self.transactional_id}, {self.origin}:{self.sequence}, {len(self.values)} records)"

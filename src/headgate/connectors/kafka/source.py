@@ -6,13 +6,15 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
+from headgate.api.durable import durable
 from headgate.api.functions import OutputTag
 from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
 from headgate.connectors.kafka.client import Client, is_one_of, load, load_admin, unreachable
@@ -63,13 +65,9 @@ Offsets = Mapping[Place, int]
 """Offsets by (topic, partition)."""
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaSplit:
-    """A partition, the offset of the next record, and the offset to stop at (None: never).
-
-    >>> KafkaSplit("orders", 0, 17, None).place
-    ('orders', 0)
-    """
+@durable("kafka-split-1")
+class KafkaSplit(msgspec.Struct, frozen=True):
+    """A partition, the offset of the next record, and the offset to stop at (None: never)."""
 
     topic: str
     partition: int
@@ -80,6 +78,14 @@ class KafkaSplit:
     def place(self) -> Place:
         """Topic and partition."""
         return self.topic, self.partition
+
+
+@durable("kafka-partitions-1")
+class PartitionsFound(msgspec.Struct, frozen=True):
+    """The state of the enumerator."""
+
+    begun: bool
+    known: frozenset[Place]
 
 
 class KafkaSource(DynamicSource[KafkaSplit]):
@@ -245,9 +251,9 @@ def _with_metadata(value: TypeInformation) -> TypeInformation:
 class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
     """Finds partitions, and where to start and stop; its snapshot is the partitions it has given."""
 
-    def __init__(self, source: KafkaSource, restored: tuple[bool, set[Place]] | None) -> None:
+    def __init__(self, source: KafkaSource, restored: PartitionsFound | None) -> None:
         self._source = source
-        self._begun, self._known = (False, set()) if restored is None else (restored[0], set(restored[1]))
+        self._begun, self._known = (False, set()) if restored is None else (restored.begun, set(restored.known))
         self._admin: Any = None
         self._refused: HeadgateError | None = None
         if source.interval is not None:
@@ -275,9 +281,8 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
     def _trouble(self, error: Any) -> None:
         self._refused = self._refused or self._source.client.refused(error)
 
-    def snapshot(self) -> tuple[bool, set[Place]]:
-        """Which partitions are known."""
-        return self._begun, set(self._known)
+    def snapshot(self) -> PartitionsFound:
+        return PartitionsFound(self._begun, frozenset(self._known))
 
     def owner(self, split: KafkaSplit, parallelism: int) -> int:
         """The partitions of a topic go round, and each topic starts elsewhere.

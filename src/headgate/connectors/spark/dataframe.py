@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
-from headgate.connectors.files.source import FileSource, FileSplit
+from headgate.connectors.files.formats import FileSplit
+from headgate.connectors.files.source import FileSource
 from headgate.connectors.spark.epochs import for_spark
 from headgate.connectors.spark.staged import remove_all
 from headgate.errors import InvalidArgument

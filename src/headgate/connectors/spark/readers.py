@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import cloudpickle
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
+from headgate.api.durable import durable
 from headgate.api.sources import ReaderContext, SourceReader
 from headgate.errors import UserCodeError
 from headgate.records.batch import Batch
@@ -25,8 +27,8 @@ __all__ = ["Described", "OffsetSplit", "PartitionReader", "PartitionSplit", "Sim
 _ROWS = 1000  # so many rows of a partition become one batch
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionSplit:
+@durable("partition-split-1")
+class PartitionSplit(msgspec.Struct, frozen=True):
     """A partition of a reader: its place in the plan, the pickled `InputPartition`, and how many rows it has given."""
 
     index: int
@@ -34,8 +36,8 @@ class PartitionSplit:
     done: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetSplit:
+@durable("offset-split-1")
+class OffsetSplit(msgspec.Struct, frozen=True):
     """Where a `SimpleDataSourceStreamReader` stands: offsets as JSON; `end` is set inside a batch that has given `done`."""
 
     start: str | None = None

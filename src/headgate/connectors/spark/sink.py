@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import cloudpickle
 import pyarrow as pa
 from pyspark.sql import Row as SparkRow
 from pyspark.sql.datasource import (
@@ -34,8 +33,10 @@ __all__ = ["PythonDataSink"]
 _QUEUED_BATCHES = 8
 _END = object()
 
+Message = WriterCommitMessage | None
 
-class PythonDataSink(Sink[bytes]):
+
+class PythonDataSink(Sink[Message]):
     """Writes with the stream writer of a data source: give its class and its options.
 
     >>> PythonDataSink(dict)
@@ -73,11 +74,11 @@ class PythonDataSink(Sink[bytes]):
             )
         return writer
 
-    def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[bytes]:
+    def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[Message]:
         """Runs `write`."""
         return _Writer(self, context.type)
 
-    def epoch_committer(self, context: EpochContext) -> EpochCommitter[bytes]:
+    def epoch_committer(self, context: EpochContext) -> EpochCommitter[Message]:
         """Runs `commit`."""
         return _Committer(self, context.type)
 
@@ -87,19 +88,14 @@ class PythonDataSink(Sink[bytes]):
         return self._source.name()
 
 
-class _Committer(EpochCommitter[bytes]):
+class _Committer(EpochCommitter[Message]):
     def __init__(self, sink: PythonDataSink, type: TypeInformation) -> None:
         self._sink, self._type = sink, type
 
-    def commit(self, epoch: Epoch[bytes]) -> None:
-        # They were in a checkpoint of ours, checksummed, or come from our own workers.
-        messages = [cloudpickle.loads(message) for message in epoch.committables]
-        writer = self._sink.stream_writer(self._type)
-        try:
-            writer.commit(messages, epoch.commit_number)
-        except Exception:
-            writer.abort(messages, epoch.commit_number)
-            raise
+    def commit(self, epoch: Epoch[Message]) -> None:
+        messages: Any = list(epoch.committables)
+        # Never aborted: after an error the same messages are committed again.
+        self._sink.stream_writer(self._type).commit(messages, epoch.commit_number)
 
 
 class _Writing:
@@ -109,7 +105,7 @@ class _Writing:
         self._writer, self._type = writer, type
         self._batches: queue.Queue[Any] = queue.Queue(_QUEUED_BATCHES)
         self._over = threading.Event()
-        self._message: WriterCommitMessage | None = None
+        self._message: Message = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="headgate-writer", daemon=True)
         self._thread.start()
@@ -147,16 +143,16 @@ class _Writing:
         if self._error is not None:
             raise self._error
 
-    def end(self) -> bytes:
+    def end(self) -> Message:
         """The message that it returns."""
         self.put(_END)
         self._thread.join()
         if self._error is not None:
             raise self._error
-        return cloudpickle.dumps(self._message)  # type: ignore[no-any-return]
+        return self._message
 
 
-class _Writer(SinkWriter[bytes]):
+class _Writer(SinkWriter[Message]):
     batches = True
 
     def __init__(self, sink: PythonDataSink, type: TypeInformation) -> None:
@@ -168,7 +164,7 @@ class _Writer(SinkWriter[bytes]):
             self._writing = _Writing(self._sink.stream_writer(self._type), self._type)
         self._writing.put(batch)
 
-    def prepare(self, end_of_input: bool) -> Sequence[bytes]:
+    def prepare(self, end_of_input: bool) -> Sequence[Message]:
         if self._writing is None:
             return []
         writing, self._writing = self._writing, None

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import cloudpickle
+import msgspec
 import pyarrow as pa
 from pyspark.errors import PySparkException, PySparkNotImplementedError
 from pyspark.sql.datasource import (
@@ -35,6 +36,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 from pyspark.sql.utils import to_str
 
+from headgate.api.durable import durable
 from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
 from headgate.connectors.spark.readers import OffsetSplit, PartitionReader, PartitionSplit, SimpleReader
 from headgate.errors import InvalidArgument, UserCodeError
@@ -207,18 +209,26 @@ def takes_limit(reader: DataSourceStreamReader) -> bool:
 # --- on the driver --------------------------------------------------------------------------------------------------
 
 
+@durable("rounds-planned-1")
+class RoundsPlanned(msgspec.Struct, frozen=True):
+    """The state of the planner: the end of the newest round as JSON, and whether it was the last one."""
+
+    offset: str | None
+    last: bool
+
+
 class _RoundPlanner(SplitEnumerator[PartitionSplit]):
     """Plans the rounds of a DataSourceStreamReader.
 
-    A snapshot is (the end of the newest round as JSON, whether it was the last). `notify_complete` says up to which one
+    `notify_complete` says up to which one
     everything was read and is in a completed checkpoint: that is what the reader's `commit` is told.
     """
 
     in_rounds = True
 
-    def __init__(self, source: PythonDataSource, restored: tuple[str | None, bool] | None) -> None:
+    def __init__(self, source: PythonDataSource, restored: RoundsPlanned | None) -> None:
         self._source = source
-        self._offset, self._last = restored or (None, False)
+        self._offset, self._last = (None, False) if restored is None else (restored.offset, restored.last)
         self._reader: DataSourceStreamReader | None = None
         self._to_commit: str | None = None  # written by the job's thread, read in `discover`
         self._committed: str | None = None  # unknown after a restore: the commit is made again
@@ -271,11 +281,11 @@ class _RoundPlanner(SplitEnumerator[PartitionSplit]):
         # The same place in each round is read by the same subtask: sources list what they read from in a fixed order.
         return split.index % parallelism
 
-    def snapshot(self) -> tuple[str | None, bool]:
-        return self._offset, self._last
+    def snapshot(self) -> RoundsPlanned:
+        return RoundsPlanned(self._offset, self._last)
 
-    def notify_complete(self, read: tuple[str | None, bool]) -> None:
-        self._to_commit = read[0]
+    def notify_complete(self, read: RoundsPlanned) -> None:
+        self._to_commit = read.offset
 
     def _commit(self) -> None:
         end = self._to_commit

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headgate.api.durable import durable
 from headgate.api.sink import SinkWriter
 from headgate.connectors.files.sink import partitions_of
 from headgate.records.types import TypeInformation
@@ -21,20 +23,16 @@ __all__ = ["StagedFile", "StagedWriter", "remove_all"]
 _FILE_BYTES = 64 << 20  # Arrow bytes that wait in memory for one file
 
 
-@dataclass(frozen=True, slots=True)
-class StagedFile:
-    """A Parquet file that is durable and not visible yet.
-
-    >>> StagedFile("/t/part-0.parquet", "part-0.parquet", 10, 900, 1_700_000_000_000).rows
-    10
-    """
+@durable("staged-file-1")
+class StagedFile(msgspec.Struct, frozen=True):
+    """A Parquet file that is durable and not visible yet."""
 
     path: str
     name: str  # relative to the directory
     rows: int
     size: int
     modified: int  # milliseconds since 1970
-    partition: Mapping[str, str | None] = field(default_factory=dict)
+    partition: dict[str, str | None] = {}
 
 
 def remove_all(directory: str) -> None:

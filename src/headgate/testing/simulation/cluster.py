@@ -38,7 +38,7 @@ __all__ = ["Attempt", "Driver", "Jobs", "SimulatedCluster", "SimulatedIo", "Work
 
 
 class Jobs(Executor):
-    """An executor whose jobs wait until somebody runs them."""
+    """An executor whose jobs wait until `run` is called."""
 
     def __init__(self) -> None:
         self.waiting: deque[Callable[[], None]] = deque()
@@ -114,12 +114,12 @@ class SimulatedIo(DriverIo):
         return self._store
 
     def warn(self, text: str) -> None:
-        """Keep it for who looks at the run."""
+        """Keep it in the record of the run."""
         self.warnings.append(text)
 
 
 class Worker:
-    """One task of an attempt: what it has to say waits in `messages`, what it is told in `inbox`."""
+    """One task of an attempt: messages to the driver wait in `messages`, those from the driver in `inbox`."""
 
     def __init__(self, task: Subtask | Relay, key: tuple[int, int], id: TaskId | None) -> None:
         self.task, self.key, self.id = task, key, id
@@ -194,7 +194,7 @@ class Attempt:
             self.levels[level + 1][destination].rows.append((index, b"".join(pieces)))
 
     def step(self, worker: Worker, records: int) -> None:
-        """Let a task work off so many records or one event."""
+        """Let a task process up to this number of records, or one event."""
         worker.task.step(records)
         if not worker.task.has_events():
             worker.task.flush()
@@ -279,7 +279,7 @@ class SimulatedCluster:
             self._report(AttemptOver(attempt.number, error))
 
     def end_if_finished(self) -> None:
-        """All tasks have finished, and the driver has heard everything from them."""
+        """All tasks have finished, and the driver has all their messages."""
         workers = [] if self.attempt is None else self.attempt.workers
         if workers and all(worker.said_finished and not worker.messages for worker in workers):
             self.end(None)

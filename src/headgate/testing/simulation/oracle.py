@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 from headgate import config
+from headgate.api.durable import from_text
 from headgate.config import Configuration
 from headgate.driver.epochs import epoch_sinks
 from headgate.driver.snapshots import prepared_of, restore_plan
 from headgate.state.api import ValueStateDescriptor
-from headgate.storage.checkpoints import Snapshot, load, require_intact
+from headgate.storage.checkpoints import Snapshot, load_snapshot, require_intact
 from headgate.storage.reader import SnapshotReader
 from headgate.testing.simulation.cluster import Attempt, Driver
 from headgate.testing.simulation.world import COUNT, Violation, key_of, worlds
 from headgate.testing.storage_faults import MemoryStore
 from headgate.worker.operators.base import Operator
-from headgate.worker.operators.ends import SourceOperator
 from headgate.worker.operators.keyed import KeyedOperator
+from headgate.worker.operators.sources import SourceOperator
 from headgate.worker.subtask import Subtask
 
 __all__ = ["Oracle"]
@@ -39,7 +39,7 @@ class Oracle:
         """Every file that a retained checkpoint needs is there and whole."""
         kept = []
         for checkpoint in driver.service.coordinator.store.checkpoints:
-            snapshot = load(self._store, checkpoint.pointer)
+            snapshot = load_snapshot(self._store, checkpoint.pointer)
             require_intact(self._store, snapshot)
             kept.append((checkpoint.id, snapshot))
         return kept
@@ -81,8 +81,10 @@ class Oracle:
         rest: set[int] = set()
         for operator in snapshot.manifest.operators:
             if operator.coordinator is not None:
-                found, splits, _ = pickle.loads(SnapshotReader(self._store).read(operator.coordinator))
-                rest |= {record for split in splits for record in range(*split)} | set(range(found, self._records))
+                found = from_text(bytes(SnapshotReader(self._store).read(operator.coordinator)).decode())
+                splits = map(from_text, found.unassigned)
+                rest |= {record for split in splits for record in range(split.start, split.end)}
+                rest |= set(range(from_text(found.state), self._records))
         return rest
 
     def check_end(self) -> None:
@@ -148,8 +150,8 @@ def _unread(attempt: Attempt, finished: set[Any]) -> set[int]:
     rest: set[int] = set()
     for operator in _operators(attempt, finished):
         if isinstance(operator, SourceOperator):
-            for first, end in operator.reader.snapshot():
-                rest |= set(range(first, end))
+            for split in operator.reader.snapshot():
+                rest |= set(range(split.start, split.end))
     return rest
 
 

@@ -149,7 +149,7 @@ class Run:
         drawn = self.random.randrange(1, 4)
         env.set_parallelism(self._parallelism.pop(0) if self._parallelism else drawn).set_max_parallelism(_KEY_GROUPS)
         self._program(env, self.name, self._records)
-        return env.job_plan("simulated")
+        return env._job_plan("simulated")
 
     # --- the run ----------------------------------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class Run:
             self.oracle.check_checkpoint(driver, newest, snapshot)
 
     def note(self, text: str) -> None:
-        """Remember what happened, for who looks at the run."""
+        """Add a line to the trace of the run."""
         if self._keep_trace:
             self.outcome.trace.append(f"{self.outcome.actions:6} {self.time:6} ms  {text}")
 
@@ -370,7 +370,7 @@ class Run:
                 self.store.heal()
 
     def replace_driver(self) -> None:
-        """The driver is killed, or only believed to be: then it goes on beside its successor until it notices."""
+        """The driver is killed, or only believed to be: then it continues beside its successor until it notices."""
         if not self.driver.started or self.driver.ended:
             return
         self.note("the driver is replaced")

@@ -25,8 +25,8 @@ from headgate.api.sink import (
     SinkWriter,
     WriterContext,
 )
-from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
-from headgate.api.two_phase import TwoPhaseCommitSinkFunction
+from headgate.api.sources import DynamicSource, NumberRange, ReaderContext, SourceReader, SplitEnumerator
+from headgate.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from headgate.environment import StreamExecutionEnvironment
 from headgate.records.batch import Batch
 from headgate.state.api import MapStateDescriptor, ValueStateDescriptor
@@ -99,7 +99,6 @@ class WorldSink(TwoPhaseCommitSinkFunction[str]):
     """Writes to the world of its run."""
 
     def __init__(self, run: str) -> None:
-        super().__init__()
         self._run, self._subtask = run, 0
 
     @property
@@ -108,7 +107,6 @@ class WorldSink(TwoPhaseCommitSinkFunction[str]):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._subtask = runtime_context.get_index_of_this_subtask()
-        super().open(runtime_context)
 
     def begin_transaction(self) -> str:
         return self._world.begin(self._subtask)
@@ -126,43 +124,43 @@ class WorldSink(TwoPhaseCommitSinkFunction[str]):
         self._world.move(transaction, "aborted")
 
 
-class Chunks(DynamicSource[tuple[int, int]]):
+class Chunks(DynamicSource[NumberRange]):
     """The numbers 0 .. records - 1 in chunks (next, end) that are found little by little."""
 
     def __init__(self, records: int) -> None:
         self._records = records
 
-    def enumerator(self, restored: Any | None) -> SplitEnumerator[tuple[int, int]]:
+    def enumerator(self, restored: Any | None) -> SplitEnumerator[NumberRange]:
         """Continues behind the last chunk that was found."""
         return _ChunkEnumerator(self._records, restored or 0)
 
-    def reader(self, context: ReaderContext, splits: list[tuple[int, int]]) -> SourceReader[tuple[int, int]]:
+    def reader(self, context: ReaderContext, splits: list[NumberRange]) -> SourceReader[NumberRange]:
         """Reads one chunk after the other."""
         return _ChunkReader(splits)
 
 
-class _ChunkEnumerator(SplitEnumerator[tuple[int, int]]):
+class _ChunkEnumerator(SplitEnumerator[NumberRange]):
     interval = 25
 
     def __init__(self, records: int, found: int) -> None:
         self._records, self._found = records, found
 
-    def discover(self) -> list[tuple[int, int]]:
+    def discover(self) -> list[NumberRange]:
         end = min(self._records, self._found + 60)
         cuts = [*range(self._found, end, 20), end]
         self._found = end
         self.complete = end == self._records
-        return list(pairwise(cuts))
+        return [NumberRange(*cut) for cut in pairwise(cuts)]
 
     def snapshot(self) -> int:
         return self._found
 
-    def owner(self, split: tuple[int, int], parallelism: int) -> int | None:
-        return None if split[0] % 40 else split[0] % parallelism
+    def owner(self, split: NumberRange, parallelism: int) -> int | None:
+        return None if split.start % 40 else split.start % parallelism
 
 
-class _ChunkReader(SourceReader[tuple[int, int]]):
-    def __init__(self, splits: list[tuple[int, int]]) -> None:
+class _ChunkReader(SourceReader[NumberRange]):
+    def __init__(self, splits: list[NumberRange]) -> None:
         self._left = list(splits)
         self._no_more = False
 
@@ -170,7 +168,7 @@ class _ChunkReader(SourceReader[tuple[int, int]]):
     def wants_split(self) -> bool:
         return not self._left
 
-    def add_splits(self, splits: list[tuple[int, int]]) -> None:
+    def add_splits(self, splits: list[NumberRange]) -> None:
         self._left += splits
 
     def no_more_splits(self) -> None:
@@ -180,14 +178,15 @@ class _ChunkReader(SourceReader[tuple[int, int]]):
     def poll(self, max_records: int) -> Batch | None:
         if not self._left:
             return None
-        start, end = self._left.pop(0)
+        split = self._left.pop(0)
+        start, end = split.start, split.end
         stop = min(end, start + max_records)
         if stop < end:
-            self._left.insert(0, (stop, end))
+            self._left.insert(0, NumberRange(stop, end))
         self.finished = self._no_more and not self._left
         return Batch.of_rows(list(range(start, stop)))
 
-    def snapshot(self) -> list[tuple[int, int]]:
+    def snapshot(self) -> list[NumberRange]:
         return list(self._left)
 
 

@@ -16,6 +16,7 @@ from headgate.api.functions import (
     RuntimeContext,
     StateAccess,
 )
+from headgate.api.raw_state import RawKeyedStateOutput
 from headgate.checkpoint.commits import Commits
 from headgate.errors import UserCodeError
 from headgate.graph.job_graph import ChainedOperator
@@ -135,14 +136,25 @@ class Operator:
     def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> OperatorSnapshot:
         """The synchronous part of a snapshot (SPEC R6.1)."""
         update = getattr(self.function, "snapshot_state", None)
+        output = FunctionSnapshotContext(checkpoint_id, timestamp, self.raw_keyed_output())
         if update is not None:
-            self.guard(update, FunctionSnapshotContext(checkpoint_id, timestamp))
+            self.guard(update, output)
+        self.store_raw_state(output)
         return OperatorSnapshot(
             self.operator,
             self.context.info.subtask,
             self.context.operator_state.snapshot(),
             self.keyed_run(checkpoint_id, kind),
         )
+
+    def raw_keyed_output(self) -> RawKeyedStateOutput | None:
+        """Where the function writes raw keyed state, if it has any."""
+        return None
+
+    def store_raw_state(self, output: FunctionSnapshotContext) -> None:
+        """Put the raw state that the function wrote into the snapshot."""
+        for stream in output.raw_operator.streams:
+            self.context.operator_state.write_raw_stream(bytes(stream))
 
     def keyed_run(self, checkpoint_id: int, kind: SnapshotKind) -> SnapshotRun | None:
         """The synchronous part for keyed state."""

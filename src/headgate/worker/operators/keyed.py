@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from headgate.api.functions import StateAccess, callable_of
+from headgate.api.functions import FunctionSnapshotContext, StateAccess, callable_of
+from headgate.api.raw_state import RawKeyedStateOutput
 from headgate.checkpoint.commits import Commits
 from headgate.graph.job_graph import ChainedOperator
 from headgate.records.batch import Batch
@@ -44,6 +45,9 @@ class BackendState:
         """The handle of a descriptor."""
         return self._backend.state(descriptor)
 
+    def raw_streams(self) -> Mapping[int, bytes]:
+        return self._backend.raw_streams()
+
 
 class KeyedOperator(Operator):
     """What keyed operators share: the backend, the keys of a batch, timers."""
@@ -69,6 +73,16 @@ class KeyedOperator(Operator):
 
     def keyed_state(self) -> StateAccess:
         return BackendState(self.backend)
+
+    def raw_keyed_output(self) -> RawKeyedStateOutput | None:
+        return RawKeyedStateOutput(self.backend.setup.key_groups, self.backend.key_group_of)
+
+    def store_raw_state(self, output: FunctionSnapshotContext) -> None:
+        super().store_raw_state(output)
+        assert output.raw_keyed is not None
+        self.backend.clear_raw_streams()
+        for group, stream in output.raw_keyed.streams.items():
+            self.backend.put_raw_stream(group, bytes(stream))
 
     def keyed_run(self, checkpoint_id: int, kind: SnapshotKind) -> SnapshotRun | None:
         if kind is SnapshotKind.CANONICAL:

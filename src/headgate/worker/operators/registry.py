@@ -6,7 +6,6 @@ from headgate.graph.job_graph import ChainedOperator, OperatorKind
 from headgate.worker.operators.aggregate import Aggregate, Reduce
 from headgate.worker.operators.base import Operator, OperatorContext
 from headgate.worker.operators.broadcast import BroadcastProcess, KeyedBroadcastProcess
-from headgate.worker.operators.ends import Collect, Print, Sink, SourceOperator
 from headgate.worker.operators.keyed import (
     KeyedCoFlatMapOperator,
     KeyedCoMapOperator,
@@ -16,7 +15,8 @@ from headgate.worker.operators.keyed import (
     KeyedMapOperator,
     KeyedProcessOperator,
 )
-from headgate.worker.operators.sinks import TwoPhaseSink
+from headgate.worker.operators.sinks import CollectSink, FunctionSink, PrintSink, SinkOperator
+from headgate.worker.operators.sources import SourceOperator
 from headgate.worker.operators.stateless import CoFlatMap, CoMap, CoProcess, Filter, FlatMap, Map, MapBatches, Process
 
 __all__ = ["make_operator"]
@@ -31,10 +31,10 @@ _KINDS: dict[OperatorKind, type[Operator]] = {
     "co_map": CoMap,
     "co_flat_map": CoFlatMap,
     "co_process": CoProcess,
-    "sink": Sink,
-    "sink_to": TwoPhaseSink,
-    "print": Print,
-    "collect": Collect,
+    "sink": FunctionSink,
+    "sink_to": SinkOperator,
+    "print": PrintSink,
+    "collect": CollectSink,
     "reduce": Reduce,
     "aggregate": Aggregate,
     "keyed_process": KeyedProcessOperator,

@@ -1,55 +1,59 @@
-"""Runs a two-phase sink: writer and committer of one subtask (SPEC R9.3)."""
+"""Sinks in a subtask: writer and committer of a `Sink` (SPEC R9.3), sink functions, and output for the driver."""
 
 from __future__ import annotations
 
 import logging
+import pickle
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
+import msgspec
+import pyarrow as pa
+
+from headgate.api.durable import durable, from_bytes, to_bytes
+from headgate.api.functions import callable_of
 from headgate.api.sink import CommitRequest, Committer, Prepared, Sink, SinkWriter, WriterContext
 from headgate.checkpoint.commits import Commits
 from headgate.errors import StorageError
 from headgate.graph.job_graph import ChainedOperator
 from headgate.records.batch import Batch
+from headgate.records.types import PICKLED, TypeInformation
 from headgate.state.api import ListStateDescriptor
 from headgate.state.backend import SnapshotKind
 from headgate.state.operator import OperatorStateBackend
 from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
 
-__all__ = ["TwoPhaseSink", "prepared_in"]
+__all__ = ["CollectSink", "FunctionSink", "PrintSink", "SinkOperator", "decode_collected", "prepared_in"]
 
 _LOG = logging.getLogger(__name__)
 
 _WRITER = ListStateDescriptor("writer")
 _COMMITTABLES = ListStateDescriptor("committables")
-_Prepared = Prepared  # pickles in older checkpoints have this name
+
+
+@durable("committables-1")
+class _SubtaskCommittables(msgspec.Struct):
+    prepared: list[tuple[int, list[bytes]]]  # checkpoint id, committables
 
 
 def prepared_in(state: OperatorStateBackend) -> list[Prepared]:
-    """What an operator state holds for a commit, the oldest checkpoint first."""
-    elements = state.get_list_state(_COMMITTABLES).get()
-    # In older checkpoints an element is a single one.
-    prepared = [one for kept in elements for one in ((kept,) if isinstance(kept, Prepared) else kept)]
+    """The committables in an operator state, the oldest checkpoint first."""
+    prepared = [
+        Prepared(checkpoint_id, tuple(map(from_bytes, committables)))
+        for element in state.get_list_state(_COMMITTABLES).get()
+        for checkpoint_id, committables in from_bytes(element).prepared
+    ]
     return sorted(prepared, key=lambda one: one.checkpoint_id)
 
 
-class TwoPhaseSink(Operator):
-    """Writer and committer in one operator: no committable travels between subtasks, so none can be missing."""
+class SinkOperator(Operator):
+    """Runs the writer and the committer of a `Sink`: committables never travel between subtasks, so none can be missing."""
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
-        info = context.info
-        self._where = WriterContext(
-            operator.name,
-            operator.id,
-            info.job_id,
-            info.subtask,
-            info.parallelism,
-            info.attempt,
-            context.restored_id,
-            context.staging,
-            operator.spec.options["type"],
-        )
+        info = {field.name: getattr(context.info, field.name) for field in fields(context.info)}
+        self._where = WriterContext(**info, staging=context.staging, type=operator.spec.options["type"])
         self._writer: SinkWriter[Any] | None = None
         self._committer: Committer[Any] | None = None
         self._prepared: list[Prepared] = []
@@ -67,11 +71,11 @@ class TwoPhaseSink(Operator):
         state = self.context.operator_state
         self._committer = self.guard(sink.committer, self._where)
         if sink.commits_on_driver:
-            self._prepared = prepared_in(state)  # until the driver says that it is committed
+            self._prepared = prepared_in(state)  # until the driver reports the commit
         else:
-            for kept in prepared_in(state):
-                self._commit(kept.committables, self.context.restored_commits.number_for(kept.checkpoint_id))
-        self._writer = self.guard(sink.writer, self._where, list(state.get_list_state(_WRITER).get()))
+            self._commit(_requests(prepared_in(state), self.context.restored_commits, recovered=True))
+        restored = list(map(from_bytes, state.get_list_state(_WRITER).get()))
+        self._writer = self.guard(sink.writer, self._where, restored)
 
     def receiver(self, input: int) -> Receiver:
         def receive(batch: Batch) -> None:
@@ -94,12 +98,17 @@ class TwoPhaseSink(Operator):
             self._fresh = self._prepare(end_of_input=False)
 
     def finish(self) -> None:
-        """The last records: committed with the final checkpoint, or at once if there are no checkpoints."""
+        """Commit the last records with the final checkpoint; if there is none, now.
+
+        Without a final checkpoint nobody waits for a checkpoint that is under way, and one that failed has no
+        successor: what was prepared for them is committed as well.
+        """
         self._fresh = self._prepare(end_of_input=True)
         self._ended = True
-        if not self.context.final_checkpoint:
-            self._commit(self._fresh, None)
-            self._fresh = ()
+        if not self.context.final_checkpoint and not self.function.commits_on_driver:
+            earlier = [committable for one in self._prepared for committable in one.committables]
+            self._commit([CommitRequest(committable, None) for committable in (*earlier, *self._fresh)])
+            self._prepared, self._fresh = [], ()
 
     def _prepare(self, end_of_input: bool) -> tuple[Any, ...]:
         return (*self._fresh, *self.guard(self.writer.prepare, end_of_input))
@@ -109,27 +118,26 @@ class TwoPhaseSink(Operator):
         if self._fresh:
             self._prepared.append(Prepared(checkpoint_id, self._fresh))
             self._fresh = ()
-        # One element: a rescale deals out elements, and what one subtask prepared must stay together and in order.
-        state.get_list_state(_COMMITTABLES).update([tuple(self._prepared)] if self._prepared else [])
-        state.get_list_state(_WRITER).update(self.guard(self.writer.snapshot))
+        # One element: a rescale redistributes elements, and the committables of a subtask must stay together, in order.
+        kept = [(one.checkpoint_id, [self.guard(to_bytes, c) for c in one.committables]) for one in self._prepared]
+        state.get_list_state(_COMMITTABLES).update([to_bytes(_SubtaskCommittables(kept))] if kept else [])
+        state.get_list_state(_WRITER).update([self.guard(to_bytes, one) for one in self.guard(self.writer.snapshot)])
         return super().snapshot(checkpoint_id, timestamp, kind)
 
     def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:
-        """Commit what the checkpoint holds, the oldest first; on the driver that is none of a subtask's business."""
-        while (
-            not self.function.commits_on_driver and self._prepared and self._prepared[0].checkpoint_id <= checkpoint_id
-        ):
-            due = self._prepared.pop(0)
-            self._commit(due.committables, commits.number_for(due.checkpoint_id))
+        """Commit what the checkpoint holds, the oldest first, unless the driver does."""
+        if not self.function.commits_on_driver:
+            due = [one for one in self._prepared if one.checkpoint_id <= checkpoint_id]
+            self._commit(_requests(due, commits))
+            self._prepared = self._prepared[len(due) :]
 
     def epoch_committed(self, checkpoint_id: int) -> None:
         """The driver has committed everything up to a checkpoint: no later one needs to hold it."""
         self._prepared = [one for one in self._prepared if one.checkpoint_id > checkpoint_id]
 
-    def _commit(self, committables: Sequence[Any], commit_number: int | None) -> None:
+    def _commit(self, requests: list[CommitRequest[Any]]) -> None:
         if self._committer is None:
             return
-        requests = [CommitRequest(committable, commit_number) for committable in committables]
         while requests:
             self.guard(self._committer.commit, requests)
             for request in requests:
@@ -141,11 +149,12 @@ class TwoPhaseSink(Operator):
         if request.tries >= self.context.committer_retries:
             raise self.failure(
                 StorageError(
-                    f"{request.committable!r} could not be committed in {request.tries + 1} tries; see what its sink writes to, "
-                    "or allow more with sink.committer.retries: the job goes on from its newest checkpoint, which holds it"
+                    f"{request.committable!r} could not be committed in {request.tries + 1} tries; check the system that the sink "
+                    "writes to, or allow more with sink.committer.retries: the job restarts from its newest checkpoint, "
+                    "which holds it"
                 )
             )
-        return CommitRequest(request.committable, request.commit_number, request.tries + 1)
+        return CommitRequest(request.committable, request.commit_number, request.tries + 1, request.recovered)
 
     def _report(self, request: CommitRequest[Any]) -> None:
         _LOG.error("sink '%s': %r was DROPPED: %s", self.operator.name, request.committable, request.dropped)
@@ -154,3 +163,83 @@ class TwoPhaseSink(Operator):
         for part in (self._writer, self._committer):
             if part is not None:
                 self.guard(part.close)
+
+
+def _requests(prepared: Sequence[Prepared], commits: Commits, recovered: bool = False) -> list[CommitRequest[Any]]:
+    return [
+        CommitRequest(committable, commits.number_for(one.checkpoint_id), recovered=recovered)
+        for one in prepared
+        for committable in one.committables
+    ]
+
+
+class FunctionSink(Operator):
+    """Hands every record to a SinkFunction."""
+
+    def receiver(self, input: int) -> Receiver:
+        invoke = self.function.invoke if hasattr(self.function, "invoke") else None
+        plain = callable_of(self.function, "invoke", "add_sink()")
+
+        def receive(batch: Batch) -> None:
+            rows = batch.rows()
+            iterator = iter(rows)
+            try:
+                if invoke is not None:
+                    for row in iterator:
+                        invoke(row, None)
+                else:
+                    for row in iterator:
+                        plain(row)
+            except Exception as error:
+                raise self.failed_at(error, rows, iterator) from error
+
+        return receive
+
+    def finish(self) -> None:
+        finish = getattr(self.function, "finish", None)
+        if finish is not None:
+            self.guard(finish)
+
+
+class PrintSink(Operator):
+    """Sends lines to the driver."""
+
+    def receiver(self, input: int) -> Receiver:
+        info, identifier = self.context.info, self.operator.spec.options["identifier"]
+        number = str(info.subtask + 1) if info.parallelism > 1 else ""
+        prefix = ":".join(part for part in (identifier, number) if part)
+        prefix = f"{prefix}> " if prefix else ""
+
+        def receive(batch: Batch) -> None:
+            rows = batch.rows()
+            iterator = iter(rows)
+            try:
+                text = "\n".join([f"{prefix}{row}" for row in iterator])
+            except Exception as error:
+                raise self.failed_at(error, rows, iterator) from error
+            self.context.to_driver("", text.encode("utf-8", "replace"), len(rows))
+
+        return receive
+
+
+class CollectSink(Operator):
+    """Sends records to the driver."""
+
+    def receiver(self, input: int) -> Receiver:
+        channel = self.operator.spec.options["channel"]
+
+        def receive(batch: Batch) -> None:
+            if batch.type.is_typed:
+                payload = b"A" + memoryview(batch.arrow().serialize())
+            else:
+                payload = b"P" + self.guard(pickle.dumps, batch.rows(), 5)
+            self.context.to_driver(channel, payload, len(batch))
+
+        return receive
+
+
+def decode_collected(payload: bytes, type: TypeInformation = PICKLED) -> list[Any]:
+    """Records from a CollectSink. Pickles are loaded: give it only what came over the job's own control plane."""
+    if payload[:1] == b"A":
+        return type.to_rows(pa.ipc.read_record_batch(pa.py_buffer(payload[1:]), type.schema))
+    return pickle.loads(payload[1:])  # type: ignore[no-any-return]

@@ -1,8 +1,7 @@
-"""The ends of a job: sources that are polled, sinks that take records out."""
+"""Sources in a subtask: readers that are polled, and SourceFunctions with a thread of their own."""
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -10,23 +9,22 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from headgate.api.functions import callable_of
+from headgate.api.durable import from_text, to_text
 from headgate.api.sources import UNCUT, ReaderContext, Source, SourceReader
 from headgate.checkpoint.commits import Commits
 from headgate.errors import UserCodeError
 from headgate.graph.job_graph import ChainedOperator
 from headgate.records.batch import Batch
-from headgate.records.types import PICKLED, TypeInformation
+from headgate.records.types import TypeInformation
 from headgate.state.api import ListStateDescriptor
 from headgate.state.backend import SnapshotKind
-from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
+from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot
 
-__all__ = ["Collect", "Print", "Sink", "SourceOperator", "decode_collected"]
+__all__ = ["FunctionReader", "SourceOperator"]
 
 
-_SPLITS = ListStateDescriptor("splits")
+_SPLITS = ListStateDescriptor("splits", "string")
 
 
 class SourceOperator(Operator):
@@ -41,8 +39,10 @@ class SourceOperator(Operator):
         info = self.context.info
         if isinstance(self.function, Source):
             where = ReaderContext(info.subtask, info.parallelism, self.context.clock)
-            kept = self.context.operator_state.get_list_state(_SPLITS).get()
-            splits = self.guard(self.function.first_splits, where) if self.context.restored_id is None else kept
+            if self.context.restored_id is None:
+                splits = self.guard(self.function.first_splits, where)
+            else:
+                splits = list(map(from_text, self.context.operator_state.get_list_state(_SPLITS).get()))
             self._reader = self.guard(self.function.reader, where, splits)
         else:
             super().open()
@@ -109,7 +109,7 @@ class SourceOperator(Operator):
     def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> OperatorSnapshot:
         if isinstance(self.function, Source):
             splits = self._given[checkpoint_id] = self.reader.snapshot()
-            self.context.operator_state.get_list_state(_SPLITS).update(splits)
+            self.context.operator_state.get_list_state(_SPLITS).update([self.guard(to_text, split) for split in splits])
         return super().snapshot(checkpoint_id, timestamp, kind)
 
     def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:
@@ -251,75 +251,3 @@ def _is_stamped(row: Any) -> bool:
 
 class _SourceClosed(BaseException):
     """Unwinds a source function whose job is over; not an Exception, so that user code does not swallow it."""
-
-
-class Sink(Operator):
-    """Hands every record to a SinkFunction."""
-
-    def receiver(self, input: int) -> Receiver:
-        invoke = self.function.invoke if hasattr(self.function, "invoke") else None
-        plain = callable_of(self.function, "invoke", "add_sink()")
-
-        def receive(batch: Batch) -> None:
-            rows = batch.rows()
-            iterator = iter(rows)
-            try:
-                if invoke is not None:
-                    for row in iterator:
-                        invoke(row, None)
-                else:
-                    for row in iterator:
-                        plain(row)
-            except Exception as error:
-                raise self.failed_at(error, rows, iterator) from error
-
-        return receive
-
-    def finish(self) -> None:
-        finish = getattr(self.function, "finish", None)
-        if finish is not None:
-            self.guard(finish)
-
-
-class Print(Operator):
-    """Sends lines to the driver."""
-
-    def receiver(self, input: int) -> Receiver:
-        info, identifier = self.context.info, self.operator.spec.options["identifier"]
-        number = str(info.subtask + 1) if info.parallelism > 1 else ""
-        prefix = ":".join(part for part in (identifier, number) if part)
-        prefix = f"{prefix}> " if prefix else ""
-
-        def receive(batch: Batch) -> None:
-            rows = batch.rows()
-            iterator = iter(rows)
-            try:
-                text = "\n".join([f"{prefix}{row}" for row in iterator])
-            except Exception as error:
-                raise self.failed_at(error, rows, iterator) from error
-            self.context.to_driver("", text.encode("utf-8", "replace"), len(rows))
-
-        return receive
-
-
-class Collect(Operator):
-    """Sends records to the driver."""
-
-    def receiver(self, input: int) -> Receiver:
-        channel = self.operator.spec.options["channel"]
-
-        def receive(batch: Batch) -> None:
-            if batch.type.is_typed:
-                payload = b"A" + memoryview(batch.arrow().serialize())
-            else:
-                payload = b"P" + self.guard(pickle.dumps, batch.rows(), 5)
-            self.context.to_driver(channel, payload, len(batch))
-
-        return receive
-
-
-def decode_collected(payload: bytes, type: TypeInformation = PICKLED) -> list[Any]:
-    """Records from a Collect operator. Pickles are loaded: give it only what came over the job's own control plane."""
-    if payload[:1] == b"A":
-        return type.to_rows(pa.ipc.read_record_batch(pa.py_buffer(payload[1:]), type.schema))
-    return pickle.loads(payload[1:])  # type: ignore[no-any-return]

@@ -1,0 +1,28 @@
+"""The property tests of `make test` and the simulator, with many more examples and seeds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from acceptance.lines import Outcome, line
+
+ROOT = Path(__file__).resolve().parents[2]
+EFFORT = 20
+
+
+@line("properties", 3600)
+def properties() -> Outcome:
+    """Property tests and simulated seeds, twenty times as many examples as in `make test`: none fails."""
+    tests = [str(ROOT / "tests" / name) for name in ("property", "simulation/test_seeds.py")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "logical", "--timeout", "1800", *tests],
+        cwd=ROOT,
+        env=os.environ | {"HEADGATE_TEST_EFFORT": str(EFFORT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Outcome(done.returncode == 0, (done.stdout.strip().splitlines() or [done.stderr[-500:]])[-1])
