@@ -41,7 +41,7 @@ S = TypeVar("S")
 
 UNCUT = 1 << 30  # records that are asked for at once when a reader `holds_barrier`
 
-_SPLITS = 16  # at least so many, so that a job can be given more subtasks later
+_SPLITS = 16  # at least, so that a job can be given more subtasks later
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class SourceReader(ABC, Generic[S]):
 
     @abstractmethod
     def poll(self, max_records: int) -> Batch | None:
-        """At most so many records, or None if there are none now; sets `finished` behind the last one."""
+        """At most `max_records` records, or None if there are none now; sets `finished` behind the last one."""
 
     @abstractmethod
     def snapshot(self) -> list[S]:

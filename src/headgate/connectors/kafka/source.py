@@ -582,7 +582,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
         return [replace(split, position=self._next[place]) for place, split in self._splits.items()]
 
     def notify_complete(self, splits: list[KafkaSplit]) -> None:
-        """Tell Kafka how far a complete checkpoint goes, for whoever watches the group's lag."""
+        """Tell Kafka how far a complete checkpoint goes, for tools that watch the lag of the group."""
         if self._source.group_id is None:
             return
         partition = load().TopicPartition

@@ -71,7 +71,7 @@ class DataFrameSource(DynamicSource[FileSplit]):
         return _StagedFiles(self, restored)
 
     def find(self) -> list[FileSplit]:
-        """The splits of the staged files; they are staged now if nobody has."""
+        """The splits of the staged files; they are staged now if they are not yet."""
         self.stage()
         return list(self._files().enumerator(None).discover())
 

@@ -23,8 +23,8 @@ __all__ = ["EpochSink", "for_spark", "forget"]
 class EpochSink(Sink[PreparedFile]):
     """Hands every epoch to `function(df, commit_number)`; use it through `stream.foreach_epoch(function)`.
 
-    After a failure the function may get an epoch again, with the same number and the same rows: whoever keeps the number
-    with what it writes (a Delta transaction, a row in a table) can tell.
+    After a failure the function may get an epoch again, with the same number and the same rows. A function that
+    stores the number with what it writes (a Delta transaction, a row in a table) can skip it.
 
     >>> EpochSink(print).commits_on_driver
     True

@@ -24,7 +24,7 @@ from headgate.records.types import TypeInformation, TypeMismatch
 
 __all__ = ["Described", "OffsetSplit", "PartitionReader", "PartitionSplit", "SimpleReader"]
 
-_ROWS = 1000  # so many rows of a partition become one batch
+_ROWS = 1000  # rows of a partition that become one batch
 
 
 @durable("partition-split-1")
@@ -74,7 +74,7 @@ class _Rows:
         self._rest: pa.RecordBatch | None = None
 
     def take(self, max_records: int) -> pa.RecordBatch | None:
-        """The next rows, at most so many; None at the end."""
+        """The next rows, at most `max_records`; None at the end."""
         if self.ended:
             return None
         assert self._rest is not None
@@ -178,7 +178,7 @@ class PartitionReader(SourceReader[PartitionSplit]):
             batch = self._rows.take(min(max_records, _ROWS))
             if batch is not None:
                 self._left[0] = replace(first, done=first.done + batch.num_rows)
-            # A barrier that waits must know whether this was the end; otherwise nobody waits for the next rows.
+            # A barrier that waits must know whether this was the end; otherwise nothing waits for the next rows.
             if batch is None or (self._source.whole and self._rows.ended):
                 self._close_rows()
                 self._left.pop(0)

@@ -245,7 +245,7 @@ class FunctionReader(SourceReader[Any]):
         return self._batch(rows) if rows else None
 
     def _take(self, count: int) -> list[Any]:
-        """The next records, at most so many; once timestamps are used, only such as have one or such as have none."""
+        """The next records, at most `max_records`; a batch has timestamps for all its records or for none."""
         if not self._stamped:
             return [self._rows.popleft() for _ in range(count)]
         taken: list[Any] = []
