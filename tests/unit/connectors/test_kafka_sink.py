@@ -52,7 +52,9 @@ def test_records_are_visible_when_they_are_committed(cluster, topic):
     assert writer.batches
     writer.write_batch(TYPE.to_batch([(1, "a"), (2, "b")]))
     committables = pickle.loads(pickle.dumps(list(writer.prepare(False))))
-    assert [(committable.transactional_id, committable.sequence) for committable in committables] == [(f"{topic}-cbc357cc-0", 1)]
+    assert [(committable.transactional_id, committable.sequence) for committable in committables] == [
+        (f"{topic}-cbc357cc-0", 1)
+    ]
     assert list(writer.prepare(True)) == []  # a committable without records is none
     assert cluster.read(topic) == []
     assert committed(sink, committables) == [False]

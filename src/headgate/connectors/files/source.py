@@ -29,7 +29,7 @@ from headgate.api.durable import durable
 from headgate.api.functions import OutputTag
 from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
 from headgate.connectors.files.formats import FilePart, FileSplit, PartReader, open_part
-from headgate.connectors.values import Corrupt, CorruptRecords, Decoder, decoder, joined
+from headgate.connectors.values import CorruptRecord, CorruptRecords, Decoder, decoder, joined
 from headgate.errors import InvalidArgument, StorageError
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation, as_type
@@ -344,7 +344,7 @@ class _FileReader(SourceReader[FileSplit]):
     def _give_up(self, reason: str) -> None:
         part = self._splits[0][0]
         self._next_part()
-        self._corrupt.add(part.path, Corrupt(0, b"", reason))
+        self._corrupt.add(part.path, CorruptRecord(0, b"", reason))
 
     def _next_part(self) -> None:
         if self._open is not None:

@@ -18,7 +18,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from headgate.api.sink import Committer, Sink, SinkWriter, WriterContext
-from headgate.connectors.kafka.client import Client, RecordProducer, load, reason_of
+from headgate.connectors.kafka.client import KafkaClient, RecordProducer, load, reason_of
 from headgate.connectors.kafka.commit import KafkaCommittable, TransactionCommitter
 from headgate.connectors.values import encoder
 from headgate.errors import InvalidArgument, StorageError
@@ -64,7 +64,7 @@ class KafkaSink(Sink[KafkaCommittable]):
         on_lost_marker: str = "fail",
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.client = Client(brokers, options)
+        self.client = KafkaClient(brokers, options)
         if not isinstance(topic, str) or not topic:
             raise InvalidArgument(f"KafkaSink: topic must be a name, got {topic!r}")
         if delivery not in {"exactly-once", "at-least-once"}:

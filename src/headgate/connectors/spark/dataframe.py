@@ -68,10 +68,10 @@ class DataFrameSource(DynamicSource[FileSplit]):
 
     def enumerator(self, restored: Any | None) -> SplitEnumerator[FileSplit]:
         """Finds the files, on the driver."""
-        return _StagedFiles(self, restored)
+        return _StagedFilesEnumerator(self, restored)
 
     def find(self) -> list[FileSplit]:
-        """The splits of the staged files; they are staged now if nobody has."""
+        """The splits of the staged files; the rows are staged now unless they are already."""
         self.stage()
         return list(self._files().enumerator(None).discover())
 
@@ -80,7 +80,7 @@ class DataFrameSource(DynamicSource[FileSplit]):
         return self._files().reader(context, splits)
 
 
-class _StagedFiles(SplitEnumerator[FileSplit]):
+class _StagedFilesEnumerator(SplitEnumerator[FileSplit]):
     """Finds all files at once. What was found before a restore is with the readers, or not assigned yet."""
 
     def __init__(self, source: DataFrameSource, restored: bool | None) -> None:

@@ -76,11 +76,11 @@ class PythonDataSink(Sink[Message]):
 
     def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[Message]:
         """Runs `write`."""
-        return _Writer(self, context.type)
+        return _DataSourceSinkWriter(self, context.type)
 
     def epoch_committer(self, context: EpochContext) -> EpochCommitter[Message]:
         """Runs `commit`."""
-        return _Committer(self, context.type)
+        return _DataSourceCommitter(self, context.type)
 
     @property
     def name(self) -> str:
@@ -88,7 +88,7 @@ class PythonDataSink(Sink[Message]):
         return self._source.name()
 
 
-class _Committer(EpochCommitter[Message]):
+class _DataSourceCommitter(EpochCommitter[Message]):
     def __init__(self, sink: PythonDataSink, type: TypeInformation) -> None:
         self._sink, self._type = sink, type
 
@@ -98,7 +98,7 @@ class _Committer(EpochCommitter[Message]):
         self._sink.stream_writer(self._type).commit(messages, epoch.commit_number)
 
 
-class _Writing:
+class _WriterThread:
     """One call of `write`, in a thread of its own."""
 
     def __init__(self, writer: DataSourceStreamWriter, type: TypeInformation) -> None:
@@ -152,16 +152,16 @@ class _Writing:
         return self._message
 
 
-class _Writer(SinkWriter[Message]):
+class _DataSourceSinkWriter(SinkWriter[Message]):
     batches = True
 
     def __init__(self, sink: PythonDataSink, type: TypeInformation) -> None:
         self._sink, self._type = sink, type
-        self._writing: _Writing | None = None
+        self._writing: _WriterThread | None = None
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
         if self._writing is None:
-            self._writing = _Writing(self._sink.stream_writer(self._type), self._type)
+            self._writing = _WriterThread(self._sink.stream_writer(self._type), self._type)
         self._writing.put(batch)
 
     def prepare(self, end_of_input: bool) -> Sequence[Message]:

@@ -168,7 +168,7 @@ class PythonDataSource(DynamicSource[Any]):
             return _RoundPlanner(self, restored)
         if isinstance(self.template, DataSourceReader):
             return _BatchPlanner(self)
-        return _OneSplit()
+        return _SingleSplitEnumerator()
 
     def reader(self, context: ReaderContext, splits: list[Any]) -> SourceReader[Any]:
         """Reads partitions, or a whole simple stream, in one subtask."""
@@ -334,8 +334,8 @@ class _BatchPlanner(SplitEnumerator[PartitionSplit]):
         """Nothing: it has planned all or nothing."""
 
 
-class _OneSplit(SplitEnumerator[OffsetSplit]):
-    """A simple stream is one split for ever."""
+class _SingleSplitEnumerator(SplitEnumerator[OffsetSplit]):
+    """A simple stream has one split, which never ends."""
 
     def discover(self) -> list[OffsetSplit]:
         self.complete = True
