@@ -30,6 +30,7 @@ __all__ = [
     "DataGenSource",
     "DynamicSource",
     "NumberRange",
+    "QueueReader",
     "ReaderContext",
     "SequenceSource",
     "Source",
@@ -103,6 +104,33 @@ class SourceReader(ABC, Generic[S]):
 
     def close(self) -> None:
         """Release resources."""
+
+
+class QueueReader(SourceReader[S]):
+    """Base class of readers of a dynamic source that read one split after the other; `_splits` holds the rest."""
+
+    def __init__(self, splits: Sequence[S]) -> None:
+        self._splits: list[S] = list(splits)
+        self._no_more = False
+
+    @property
+    def wants_split(self) -> bool:
+        return not self._splits and not self._no_more
+
+    def add_splits(self, splits: list[S]) -> None:
+        self._splits += splits
+
+    def no_more_splits(self) -> None:
+        self._no_more = True
+        self.finished = not self._splits
+
+    def _end_split(self) -> None:
+        """Remove the first split, which is read to its end."""
+        self._splits.pop(0)
+        self.finished = self._no_more and not self._splits
+
+    def snapshot(self) -> list[S]:
+        return list(self._splits)
 
 
 class Source(ABC, Generic[S]):

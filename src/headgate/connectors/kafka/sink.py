@@ -91,11 +91,6 @@ class KafkaSink(Sink[KafkaCommittable]):
     def __repr__(self) -> str:
         return f"KafkaSink({self.client.brokers!r}, {self.topic!r}, {self.delivery})"
 
-    @property
-    def exactly_once(self) -> bool:
-        """Whether records go through transactions."""
-        return self.delivery == "exactly-once"
-
     def check(self, stream_type: TypeInformation) -> None:
         """Learn the type of the records; a key must be one of their fields."""
         if self.type is not None and self.type != stream_type:
@@ -124,18 +119,18 @@ class KafkaSink(Sink[KafkaCommittable]):
 
     def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[KafkaCommittable]:
         """Collects the records of a committable, or hands them to a producer."""
-        if self.exactly_once:
+        if self.commits:
             return TransactionWriter(self, self.transactional_id(context))
         return DirectWriter(self)
 
     @property
     def commits(self) -> bool:
         """Whether it writes in transactions."""
-        return self.exactly_once
+        return self.delivery == "exactly-once"
 
     def committer(self, context: WriterContext) -> Committer[KafkaCommittable] | None:
         """Produces committables."""
-        if not self.exactly_once:
+        if not self.commits:
             return None
         own = self.transactional_id(context)
         return TransactionCommitter(self.client, self.transaction_timeout_ms, own, self.on_lost_marker)

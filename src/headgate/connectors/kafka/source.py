@@ -42,7 +42,7 @@ _UNKNOWN = -1  # the end of a partition that was not fetched from yet
 _MOST = 10_000  # records of one poll
 _IDLE_MS = 5  # how long a reader without records is left alone
 
-_PASSING = (
+_PASSING = [
     "_TRANSPORT",
     "_TIMED_OUT",
     "_ALL_BROKERS_DOWN",
@@ -57,7 +57,7 @@ _PASSING = (
     "FENCED_LEADER_EPOCH",
     "UNKNOWN_LEADER_EPOCH",
     "OFFSET_NOT_AVAILABLE",
-)
+]
 """Errors of a partition that librdkafka gets over by itself, when brokers go and come."""
 
 Place = tuple[str, int]

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
 from headgate.api.durable import durable
-from headgate.api.sources import ReaderContext, SourceReader
+from headgate.api.sources import QueueReader, ReaderContext, SourceReader
 from headgate.errors import UserCodeError
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation, TypeMismatch
@@ -145,50 +145,34 @@ class _UserError(Exception):
         self.error = error
 
 
-class PartitionReader(SourceReader[PartitionSplit]):
+class PartitionReader(QueueReader[PartitionSplit]):
     """Reads partitions, one after the other."""
 
     def __init__(self, source: DataSourceInfo, template: Any, splits: list[PartitionSplit]) -> None:
+        super().__init__(splits)
         self._source, self._reader = source, template
-        self._left = list(splits)
         self._rows: _SourceRows | None = None  # of the first one
-        self._no_more = False
-
-    @property
-    def wants_split(self) -> bool:
-        return not self._left and not self._no_more
-
-    def add_splits(self, splits: list[PartitionSplit]) -> None:
-        self._left += splits
-
-    def no_more_splits(self) -> None:
-        self._no_more = True
-        self.finished = not self._left
 
     @property
     def holds_barrier(self) -> bool:  # type: ignore[override]
         return self._source.whole and self._rows is not None
 
     def poll(self, max_records: int) -> Batch | None:
-        while self._left:
-            first = self._left[0]
+        while self._splits:
+            first = self._splits[0]
             if self._rows is None:
                 partition = cloudpickle.loads(first.partition)
                 self._rows = _SourceRows(self._source, self._reader.read(partition), first.done)
             batch = self._rows.take(min(max_records, _ROWS))
             if batch is not None:
-                self._left[0] = replace(first, done=first.done + batch.num_rows)
+                self._splits[0] = replace(first, done=first.done + batch.num_rows)
             # A barrier that waits must know whether this was the end; otherwise the next rows are not waited for.
             if batch is None or (self._source.whole and self._rows.ended):
                 self._close_rows()
-                self._left.pop(0)
-                self.finished = self._no_more and not self._left
+                self._end_split()
             if batch is not None:
                 return Batch.of_arrow(batch, self._source.type)
         return None
-
-    def snapshot(self) -> list[PartitionSplit]:
-        return list(self._left)
 
     def _close_rows(self) -> None:
         if self._rows is not None:
