@@ -30,6 +30,7 @@ __all__ = [
     "DataGenSource",
     "DynamicSource",
     "NumberRange",
+    "OnceEnumerator",
     "QueueReader",
     "ReaderContext",
     "SequenceSource",
@@ -193,6 +194,21 @@ class SplitEnumerator(ABC, Generic[S]):
 
     def close(self) -> None:
         """Release resources."""
+
+
+class OnceEnumerator(SplitEnumerator[S]):
+    """Finds all splits in one discovery."""
+
+    def __init__(self, find: Callable[[], Sequence[S]], restored: bool | None = None) -> None:
+        self._find, self.complete = find, bool(restored)
+
+    def discover(self) -> Sequence[S]:
+        found = [] if self.complete else self._find()
+        self.complete = True
+        return found
+
+    def snapshot(self) -> bool:
+        return self.complete
 
 
 class DynamicSource(Source[S]):
