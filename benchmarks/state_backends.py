@@ -27,7 +27,7 @@ from typing import Any
 
 import psutil
 
-from headgate.checkpoint.barriers import AlignmentMetrics
+from headgate.checkpoint.barriers.instructions import AlignmentMetrics
 from headgate.checkpoint.types import Barrier, CheckpointOptions
 from headgate.control.messages import AcknowledgeCheckpoint
 from headgate.records.key_groups import KeyGroupRange, KeyHasher

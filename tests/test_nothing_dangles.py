@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from headgate import config
 
 ROOT = Path(__file__).parent.parent
@@ -26,8 +24,7 @@ PUBLIC_API = [path for path in TREES if path == SOURCE / "__init__.py" or "pyfli
 
 ALLOWED = {
     "Batch.has_arrow": "tests that batches stay columnar",
-    "JobMachine": "the driver and the simulator are being moved onto it",
-    "JobMachine.is_starting": "the driver and the simulator are being moved onto it",
+    "CheckpointStats.processed_data": "StatsTracker reads it by its name",
     "StatsTracker.gauges": "REST metrics",
     "hash32_int": "the rule for one key, which the hashing of columns is compared with",
     "key_group": "the rule for one key, which the hashing of columns is compared with",
@@ -81,7 +78,6 @@ def test_the_pure_core_is_used():
     assert {str(path.relative_to(SOURCE)): found for path in CORE if (found := dangling(path))} == {}
 
 
-@pytest.mark.xfail(strict=False, reason="options without effect are being built or refused")
 def test_every_option_has_a_reader():
     tables = {SOURCE / "config.py", SOURCE / "options.py"}
     names = set().union(*(names for path, names in NAMES.items() if path not in tables))

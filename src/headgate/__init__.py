@@ -50,7 +50,6 @@ from headgate.api.state_backends import (
 from headgate.api.stream import ConnectedStreams, DataStream, KeyedStream
 from headgate.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from headgate.config import Configuration
-from headgate.driver.job import JobStatus
 from headgate.driver.session import spark_conf
 from headgate.environment import JobClient, JobExecutionResult, StreamExecutionEnvironment
 from headgate.errors import (
@@ -68,6 +67,7 @@ from headgate.errors import (
     WorkerLost,
 )
 from headgate.job.restart import RestartStrategies
+from headgate.job.status import JobStatus
 from headgate.records.batch import Batch
 from headgate.records.types import Row, TypeInformation, Types
 from headgate.savepoints.reader import StateSnapshotReader
@@ -81,12 +81,11 @@ from headgate.state.api import (
     MapStateDescriptor,
     ReducingState,
     ReducingStateDescriptor,
-    StateTtlConfig,
-    Time,
     ValueState,
     ValueStateDescriptor,
 )
 from headgate.state.timers import TimeDomain
+from headgate.state.ttl_config import StateTtlConfig, Time
 
 __version__ = "0.1.0"
 

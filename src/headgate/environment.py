@@ -31,7 +31,7 @@ from headgate.connectors.spark.dataframe import DataFrameSource
 from headgate.connectors.spark.epochs import EpochSink
 from headgate.connectors.spark.epochs import forget as forget_staged
 from headgate.driver.epochs import epoch_sinks
-from headgate.driver.job import JobStatus, SparkJob
+from headgate.driver.job import SparkJob
 from headgate.driver.log_output import shows_progress, start_log_output
 from headgate.driver.progress import live_table
 from headgate.driver.replan import dry_run, with_key_groups
@@ -43,6 +43,7 @@ from headgate.graph.levels import Layout, as_json, describe, lay_out
 from headgate.graph.plan import JobPlan, Settings, make_plan
 from headgate.ids import JobId, new_job_id
 from headgate.job.restart import RestartStrategyConfiguration, from_configuration
+from headgate.job.status import JobStatus
 from headgate.job_client import Job, JobClient, JobExecutionResult
 from headgate.local import LocalRun
 from headgate.records.types import TypeInformation, as_type

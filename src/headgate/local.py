@@ -1,7 +1,7 @@
-"""The local runtime: the same subtasks in one process, without a JVM, deterministic, with virtual time.
+"""The local runtime: the subtasks of a job in one process and one thread, deterministic, with virtual time, no JVM.
 
-For unit tests of programs and functions. Rows go straight from one subtask to the next; when nobody has work, the
-clock jumps to the next deadline.
+It is for unit tests of programs and functions. Rows go directly from one subtask to the next; when no subtask has work,
+the clock jumps to the next deadline.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["LocalRun"]
 
 
 class _LocalSnapshot(msgspec.Struct, frozen=True):
-    """What a run left: for each operator the state of each of its subtasks; None of one that had finished."""
+    """The state of a run: for each operator what each subtask wrote; None for one that had finished."""
 
     checkpoint_id: int
     operators: dict[str, list[tuple[StatePiece, ...] | None]]
@@ -49,9 +49,9 @@ class LocalRun:
         slice_records: int = 100,
         restore: bytes | None = None,
     ) -> None:
-        """`restore` is what `snapshot` gave for the same program, maybe with another parallelism."""
+        """`restore` is a `snapshot` of the same program, at any parallelism."""
         self.time = start_time
-        # Not a random one: it seeds shuffle() and rebalance(), and the same seed must give the same run.
+        # It follows from the seed because it seeds shuffle() and rebalance().
         self.job_id = JobId(f"{Random(seed or 0).getrandbits(128):032x}")
         self._random = Random(seed) if seed is not None else None
         self._slice = slice_records
@@ -76,10 +76,10 @@ class LocalRun:
         stop: Callable[[], bool] | None = None,
         then: Callable[[], None] | None = None,
     ) -> None:
-        """Until every subtask has finished, or all that is due at the virtual time `until` has been done.
+        """Run until every subtask has finished, or all that is due at the virtual time `until` is done.
 
-        `stop` is asked after every round. `then` is called at the end, before the subtasks are closed: the time for a
-        snapshot.
+        The run also ends when `stop`, called after every round, returns true. `then` is called at the end, before the
+        subtasks are closed, for example to take a snapshot.
         """
         try:
             for level in reversed(self._tasks):
@@ -94,7 +94,7 @@ class LocalRun:
             if then is not None:
                 then()
         except BaseException:
-            self._close(suppress_errors=True)  # they would hide the reason
+            self._close(suppress_errors=True)  # they would hide the first error
             raise
         self._close()
 
@@ -114,7 +114,7 @@ class LocalRun:
         return all(task.status is Status.FINISHED for level in self._tasks for task in level)
 
     def snapshot(self, checkpoint_id: int = 1) -> bytes:
-        """The state of all subtasks between two records: what was read has been worked off, nothing is in flight."""
+        """The state of all subtasks when everything that was read has been processed."""
         barrier = Barrier(checkpoint_id, self.time)
         subtasks = [task for level in self._tasks for task in level if isinstance(task, Subtask)]
         while self._round(reading=False):
@@ -132,7 +132,7 @@ class LocalRun:
         return msgspec.msgpack.encode(_LocalSnapshot(checkpoint_id, left, self._splits.snapshot(checkpoint_id)))
 
     def _round(self, reading: bool = True) -> bool:
-        """Let every subtask do one thing; whether anything happened. Without `reading`, sources stand still."""
+        """One step of every subtask; returns whether anything happened. Without `reading`, sources are not polled."""
         order = [(level, task) for level, tasks in enumerate(self._tasks) for task in tasks]
         if self._random is not None:
             self._random.shuffle(order)
@@ -142,12 +142,12 @@ class LocalRun:
             queued = task.queued_bytes
             ready = task.has_work() if reading else task.has_events()
             count = self._guarded(partial(task.step, self._slice)) if ready else 0
-            # The clock may stand still while a source is busy, so no buffer timeout would ever come.
+            # The clock does not advance while a source has records, so no buffer timeout would be reached.
             if not count or self._random is None or self._random.random() < 0.5:
                 task.flush()
             moved = self._deliver(level, task)
             happened = happened or bool(count) or moved or task.status is not before or task.queued_bytes != queued
-        if reading and not happened:  # a reader may just have come to its end, and asks for more
+        if reading and not happened:  # a reader may have reached the end of its split in this round
             happened = self._splits.serve(self._subtasks, self.time)
         return happened or any(isinstance(t, Subtask) and t.has_events() for level in self._tasks for t in level)
 
@@ -158,7 +158,7 @@ class LocalRun:
         return bool(rows)
 
     def _advance(self, until: int | None) -> None:
-        """Nobody has work: jump to the next deadline."""
+        """Move the clock to the next deadline."""
         deadlines = [t for level in self._tasks for task in level if (t := task.next_deadline()) is not None]
         if (alarm := self._splits.next_alarm()) is not None:
             deadlines.append(alarm)
@@ -202,11 +202,11 @@ class _LocalSplits:
         self._begun = False
 
     def serve(self, tasks: Mapping[tuple[VertexId, int], Subtask], now: int) -> bool:
-        """Look for splits where it is time, and give readers what they ask for; whether anything was assigned."""
+        """Discover splits where it is due, and assign them to readers; returns whether any was assigned."""
         dealt = []
         for vertex, source in self._sources.items():
             assignments = [] if self._begun else source.resumed()
-            for (owner, subtask), task in tasks.items():  # before the discovery: who gets a split of it asks no more
+            for (owner, subtask), task in tasks.items():  # before the discovery, whose splits may serve the readers
                 if owner == vertex and task.wants_split:
                     assignments += source.asked(subtask)
             if self.due.get(vertex, now + 1) <= now and source.wants_discovery:
@@ -222,11 +222,10 @@ class _LocalSplits:
         return bool(dealt)
 
     def next_alarm(self) -> int | None:
-        """When `serve` has something to look for."""
+        """When the next discovery is due."""
         return min((at for vertex, at in self.due.items() if self._sources[vertex].wants_discovery), default=None)
 
     def snapshot(self, checkpoint_id: int) -> dict[str, bytes]:
-        """What a snapshot keeps of them."""
         return {source.operator.id: source.snapshot(checkpoint_id) for source in self._sources.values()}
 
 

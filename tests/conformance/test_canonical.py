@@ -81,7 +81,7 @@ def fill(backend, keys=KEYS):
         states["fading list"].add_all([key, key])
         states["fading map"].put("k", key)
         backend.timers.register(TimeDomain.PROCESSING, 5000 + key, key, backend.context.group)
-    backend.put_raw(3, b"raw bytes")
+    backend.put_raw_stream(3, b"raw bytes")
 
 
 def check(backend, keys=KEYS, timers=True):
@@ -133,7 +133,7 @@ def test_any_backend_reads_what_any_has_written(tmp_path, old, new):
     assert handle.backend == CANONICAL
     second = restored(MAKES[new], setup_for(tmp_path, "second"), [handle], files)
     check(second)
-    assert second.raw(3) == b"raw bytes"
+    assert second.raw_streams() == {3: b"raw bytes"}
     first.dispose()
     second.dispose()
 

@@ -14,7 +14,6 @@ from headgate.state.api import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
-    StateTtlConfig,
     ValueStateDescriptor,
 )
 
@@ -115,18 +114,6 @@ def test_another_kind_under_the_same_name(lab):
         lab.state(value("x"))
     with pytest.raises(IllegalState, match=r"Incompatible key/value state types: operator 'op', state 'x'"):
         lab.state(ListStateDescriptor("x"))
-
-
-def test_ttl_and_queryable_exclude_each_other():
-    # SPEC R1.2
-    first = value("x")
-    first.set_queryable("q")
-    with pytest.raises(InvalidArgument, match="state 'x' cannot be queryable and have a time to live"):
-        first.enable_time_to_live(StateTtlConfig.new_builder(1).build())
-    second = value("x")
-    second.enable_time_to_live(StateTtlConfig.new_builder(1).build())
-    with pytest.raises(InvalidArgument, match="cannot be queryable"):
-        second.set_queryable("q")
 
 
 def test_null_key_and_null_namespace(still_lab):

@@ -209,18 +209,18 @@ def test_untouched_state_survives_next_to_a_touched_one(lab):
 def test_raw_keyed_state(lab):
     # SPEC R1.11
     backend = lab.backend
-    assert backend.raw(3) is None
-    backend.put_raw(3, b"three")
-    backend.put_raw(100, b"hundred")
+    assert backend.raw_streams() == {}
+    backend.put_raw_stream(3, b"three")
+    backend.put_raw_stream(100, b"hundred")
     lab.pause()
-    assert lab.backend.raw(3) == b"three"
-    assert lab.backend.raw_groups() == [3, 100]
-    lab.backend.put_raw(3, b"")
-    lab.backend.put_raw(4, b"four")
+    assert lab.backend.raw_streams() == {3: b"three", 100: b"hundred"}
+    lab.backend.clear_raw_streams()
+    assert lab.backend.raw_streams() == {}
+    lab.backend.put_raw_stream(100, b"hundred")
+    lab.backend.put_raw_stream(4, b"")
     handles = lab.snapshot()
     lower = lab.open(handles, key_groups=KeyGroupRange(0, 63))
     upper = lab.open(handles, key_groups=KeyGroupRange(64, 127))
-    assert (lower.raw_groups(), upper.raw_groups()) == ([4], [100])
-    assert upper.raw(100) == b"hundred"
+    assert (lower.raw_streams(), upper.raw_streams()) == ({4: b""}, {100: b"hundred"})
     with pytest.raises(IllegalState, match="is of key group 3, but this subtask owns groups 64 to 127"):
-        upper.raw(3)
+        upper.put_raw_stream(3, b"three")

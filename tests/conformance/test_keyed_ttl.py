@@ -133,7 +133,7 @@ def test_config_rules():
     for wrong in (0, -1, Time.hours(0), timedelta(0)):
         with pytest.raises(InvalidArgument, match="time to live must be more than 0 ms"):
             StateTtlConfig.new_builder(wrong)
-    with pytest.raises(InvalidArgument, match="is not a length of time"):
+    with pytest.raises(InvalidArgument, match="is not a duration"):
         StateTtlConfig.new_builder("1h")
     with pytest.raises(InvalidArgument, match="cleanup_incrementally needs at least 1 entry per access, got 0"):
         config().cleanup_incrementally(0, True)

@@ -27,7 +27,7 @@ from headgate.driver.session import REQUIRED
 from headgate.ids import JobId
 from headgate.records.batch import Batch
 from headgate.rest import server as rest_server
-from headgate.state.rocksdb.directory import LocalDirectory
+from headgate.state.rocksdb.store import LocalDirectory
 from headgate.storage.checkpoints import load_snapshot, require_intact
 from headgate.storage.layout import JobLayout
 from headgate.storage.local import LocalStore

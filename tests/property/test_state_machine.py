@@ -334,7 +334,7 @@ class StateMachine(RuleBasedStateMachine):
     @precondition(lambda self: hasattr(self, "backends"))
     @invariant()
     def same_as_model(self):
-        if all(backend.state_names() for backend in self.backends):  # else leave restored state untouched for a while
+        if all(backend._handles for backend in self.backends):  # else leave restored state untouched for a while
             assert self.content(self.backends) == {name: self.model[name] for name in "vlmr"}
         assert sum(backend.timers.count(TimeDomain.EVENT) for backend in self.backends) == len(self.model["t"])
 

@@ -49,7 +49,7 @@ from headgate.storage.manifest import (
 from headgate.storage.objects import OutcomeUnknown
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.shared import SharedStateRegistry
-from headgate.storage.writer import Scope, SnapshotTarget, open_writer
+from headgate.storage.writer import Scope, SnapshotTarget, StateWriter
 from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, Operation
 
 LAYOUT = JobLayout.of("/data", JobId("a" * 32))
@@ -165,7 +165,7 @@ class StorageMachine(RuleBasedStateMachine):
     def write(self, driver, number, subtask, plan, attempt):
         """A subtask's part of a checkpoint: its pieces, or StorageError."""
         target = SnapshotTarget(number, attempt, LAYOUT.checkpoint(number), LAYOUT.shared, THRESHOLD)
-        writer = open_writer(self.store, target, subtask_owner(0, subtask))
+        writer = StateWriter(self.store, target, subtask_owner(0, subtask))
         try:
             private = [self.part(writer, "p", size, Scope.EXCLUSIVE) for size in plan["private"]]
             shared = [self.part(writer, "s", size, Scope.SHARED) for size in plan["shared"]]

@@ -1,4 +1,4 @@
-"""Workers that connect one after the other: nothing is sent to one that is not there yet. DESIGN 12, SPEC R9.4"""
+"""Workers that connect one after the other: nothing is sent to one that is not there yet. SPEC R9.4"""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A driver that was replaced and does not know it yet: however it ends, its successor finds all its files. DESIGN 6"""
+"""A driver that was replaced and does not know it yet: however it ends, its successor finds all its files."""
 
 import pytest
 

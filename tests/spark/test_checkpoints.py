@@ -19,8 +19,8 @@ from headgate import (
     ValueStateDescriptor,
 )
 from headgate.connectors.files import FileSink
-from headgate.driver.job import JobStatus
 from headgate.errors import IllegalState, StorageError
+from headgate.job.status import JobStatus
 from headgate.pyflink.datastream.checkpoint_config import CheckpointConfig, ExternalizedCheckpointCleanup
 from headgate.pyflink.datastream.state_backend import FsStateBackend
 
@@ -235,6 +235,7 @@ def test_a_checkpoint_directory_that_cannot_be_written_fails_the_job(make_env, w
     blocked = tmp_path / "file"
     blocked.write_text("not a directory")
     env = make_env(1)
+    env.set_restart_strategy(RestartStrategies.no_restart())
     env.enable_checkpointing(200)
     env.get_checkpoint_config().set_checkpoint_storage_dir(f"file://{blocked}/checkpoints")
     env.from_sequence(1, 10).print()

@@ -19,8 +19,8 @@ from headgate import (
     SinkFunction,
     SourceFunction,
 )
-from headgate.driver.job import JobStatus
 from headgate.errors import JobCancelled, JobFailed, UserCodeError, WorkerLost
+from headgate.job.status import JobStatus
 
 HERE = __file__
 
@@ -311,14 +311,14 @@ STRATEGIES = {
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_job_that_fails_twice_and_then_works(make_env, workers, capsys, name):
+def test_a_job_that_fails_twice_and_then_works(make_env, workers, caplog, name):
     env = make_env(2)
     env.set_restart_strategy(STRATEGIES[name])
     rows = env.from_collection([1, 2, 3]).rebalance().map(FailsAtFirst(2)).execute_and_collect("again")
     assert sorted(set(rows)) == [(2, 1), (2, 2), (2, 3)]
     assert rows.job.restarts == 2
-    shown = capsys.readouterr().err
-    assert shown.count("headgate: job 'again': attempt ") == 2
+    shown = caplog.text
+    assert shown.count("job 'again': attempt ") == 2
     assert "attempt 1 failed, restarting in 0.1 s: " in shown
     assert f"{line_of(FailsAtFirst, 'raise Runtime')}: RuntimeError: attempt 0" in shown
 

@@ -12,8 +12,8 @@ import pytest
 from spark_kit import wait_until
 
 from headgate import KeyedProcessFunction, MapFunction, SinkFunction, SourceFunction
-from headgate.driver.job import JobStatus
 from headgate.errors import JobCancelled
+from headgate.job.status import JobStatus
 
 SEQUENCE = "writer bigint, seq bigint"
 

@@ -9,8 +9,8 @@ from spark_kit import release, wait_until
 from test_checkpoints import COUNT, KEYS, assert_exactly_once, build, checkpointed, completed, written
 
 from headgate import RestartStrategies
-from headgate.driver.job import JobStatus
 from headgate.errors import HeadgateError, IllegalState, NotEnoughSlots
+from headgate.job.status import JobStatus
 from headgate.job_client import SavepointFormat
 from headgate.storage.checkpoints import load_snapshot
 from headgate.storage.remote import open_store

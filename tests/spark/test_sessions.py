@@ -15,10 +15,10 @@ import pytest
 from spark_kit import ORPHAN_SECONDS, PROGRAMS, run_program, wait_until
 
 from headgate import Configuration, SourceFunction, StreamExecutionEnvironment
-from headgate.driver.job import JobStatus
 from headgate.driver.session import REQUIRED, get_session
 from headgate.driver.spark import check_version
 from headgate.errors import ConfigError, GraphError, NotEnoughSlots
+from headgate.job.status import JobStatus
 
 HEADGATE = Path(sys.executable).with_name("headgate")
 

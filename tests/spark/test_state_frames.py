@@ -181,5 +181,14 @@ def test_a_savepoint_is_repaired(spark, make_env, workers, snapshots, tmp_path):
 def test_no_savepoint_no_repair(snapshots):
     from headgate.errors import IllegalState
 
-    with pytest.raises(IllegalState, match="is no canonical savepoint"):
+    with pytest.raises(IllegalState, match="is not a canonical savepoint"):
         SavepointWriter.from_existing(snapshots["hashmap", "native"])
+
+
+def test_an_operator_is_left_out(snapshots, tmp_path):
+    path = snapshots["hashmap", "canonical"]
+    before = {operator.uid for operator in StateSnapshotReader.open(path).manifest.operators}
+    made = SavepointWriter.from_existing(path).without_operator("number").write(f"file://{tmp_path}/smaller")
+    reader = StateSnapshotReader.open(made)
+    assert {operator.uid for operator in reader.manifest.operators} == before - {"number"}
+    reader.verify()

@@ -303,7 +303,11 @@ CASES = [
         r"ValueStateDescriptor needs a name: a str that is not empty, got ''",
     ),
     # --- configuration ----------------------------------------------------------------------------------------------
-    (lambda: Configuration({"parallelism.defualt": 4}), ConfigError, r"parallelism.defualt.*parallelism.default"),
+    (
+        lambda: Configuration({"parallelism.defualt": 4}).check(),
+        ConfigError,
+        r"parallelism.defualt.*parallelism.default",
+    ),
     (
         lambda: env().set_restart_strategy(RestartStrategies.fixed_delay_restart(-1, 0)),
         HeadgateError,

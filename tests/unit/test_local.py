@@ -15,8 +15,8 @@ from headgate import (
     StreamExecutionEnvironment,
 )
 from headgate.api.sources import Source, SourceReader
-from headgate.driver.job import JobStatus
 from headgate.errors import IllegalState, UserCodeError
+from headgate.job.status import JobStatus
 from headgate.records.batch import Batch
 
 

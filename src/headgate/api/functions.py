@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from headgate.api.raw_state import RawKeyedStateOutput, RawOperatorStateOutput
 from headgate.errors import InvalidArgument
 from headgate.graph.job_graph import OutputTag
 from headgate.graph.plan import TaskInfo
@@ -44,6 +46,8 @@ class StateAccess(Protocol):
     """What gives a function its state; the runtime hands one in that knows the operator and its backend."""
 
     def keyed(self, descriptor: Any) -> Any: ...
+
+    def raw_streams(self) -> Mapping[int, bytes]: ...
 
 
 class KeyedStateStore:
@@ -368,6 +372,8 @@ class FunctionSnapshotContext:
 
     checkpoint_id: int
     timestamp: int
+    raw_keyed: RawKeyedStateOutput | None = None
+    raw_operator: RawOperatorStateOutput = field(default_factory=RawOperatorStateOutput)
 
     def get_checkpoint_id(self) -> int:
         """The checkpoint's id."""
@@ -376,6 +382,16 @@ class FunctionSnapshotContext:
     def get_checkpoint_timestamp(self) -> int:
         """When the checkpoint was triggered, in milliseconds."""
         return self.timestamp
+
+    def get_raw_keyed_state_output(self) -> RawKeyedStateOutput:
+        """Where a function on a keyed stream writes raw keyed state (see `headgate.api.raw_state`)."""
+        if self.raw_keyed is None:
+            raise InvalidArgument("raw keyed state can only be used on a keyed stream: call key_by(...) before")
+        return self.raw_keyed
+
+    def get_raw_operator_state_output(self) -> RawOperatorStateOutput:
+        """Where a function writes raw operator state (see `headgate.api.raw_state`)."""
+        return self.raw_operator
 
 
 class FunctionInitializationContext:
@@ -399,6 +415,14 @@ class FunctionInitializationContext:
     def get_keyed_state_store(self) -> KeyedStateStore:
         """get_state, get_list_state, get_map_state, ... on keyed streams."""
         return KeyedStateStore(self._keyed_state)
+
+    def get_raw_keyed_state_inputs(self) -> Iterator[tuple[int, io.BytesIO]]:
+        """The key group and the stream of each restored key group with raw state."""
+        return ((group, io.BytesIO(stream)) for group, stream in self._keyed_state.raw_streams().items())
+
+    def get_raw_operator_state_inputs(self) -> Iterator[io.BytesIO]:
+        """The restored raw operator streams of this subtask."""
+        return map(io.BytesIO, self._operator_state.raw_streams())
 
 
 class SourceFunction(Function, ABC):
@@ -451,4 +475,9 @@ class NoState:
         raise InvalidArgument(
             f"keyed state '{getattr(descriptor, 'name', descriptor)}' ({kind}) can only be used on a keyed stream: "
             f"call key_by(...) before '{self._operator}'"
+        )
+
+    def raw_streams(self) -> Mapping[int, bytes]:
+        raise InvalidArgument(
+            f"raw keyed state can only be used on a keyed stream: call key_by(...) before '{self._operator}'"
         )

@@ -1,1 +1,1 @@
-"""What subtasks and driver say to each other, as plain data and pure state machines."""
+"""The pure core of checkpoints: plain data and state machines without clock, thread, file or network."""

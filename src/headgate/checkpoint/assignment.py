@@ -1,7 +1,7 @@
-"""Who gets which part of a snapshot when a job is restored, at the same or another parallelism (SPEC R3.3-R4.5, R6.7).
+"""Which subtask restores which part of a snapshot, at the same or another parallelism (SPEC R3.3-R4.5, R6.7).
 
-Everything here is arithmetic over counts and ranges: no bytes, no files, no clock. The driver calls it with the shapes
-found in a checkpoint's metadata; the parts that come out name the pieces each new subtask has to read.
+Arithmetic over counts and ranges: no bytes, no files, no clock. The driver calls it with the shapes in a checkpoint's
+metadata, a worker with the handles of its vertex; the result names what each new subtask has to read.
 
     keyed state      assign_keyed           old handles cut to the new subtask's key groups
     operator state   redistribute           split evenly, everything to everyone, or one copy each
@@ -21,40 +21,11 @@ import msgspec
 from headgate.errors import IllegalState, InvalidArgument
 from headgate.records.key_groups import KeyGroupRange, default_max_parallelism, key_group_range, owner
 
-__all__ = [
-    "EdgeMapping",
-    "ElementRange",
-    "FinishedState",
-    "InflightPart",
-    "KeyedPart",
-    "Mode",
-    "Predecessor",
-    "SavedOperator",
-    "Shapes",
-    "StateShape",
-    "assign_inflight",
-    "assign_keyed",
-    "check_finished_graph",
-    "check_inflight_chain",
-    "check_max_parallelism",
-    "edge_mapping",
-    "finished_state",
-    "old_subtasks",
-    "redistribute",
-    "restored_max_parallelism",
-    "union_states_of_partly_finished",
-]
-
-
 # ---- operator state ------------------------------------------------------------------------------------------------
 
 
 class Mode(Enum):
-    """How an operator state spreads over the subtasks of the next run.
-
-    >>> str(Mode.UNION)
-    'union list'
-    """
+    """How an operator state is distributed over the subtasks of the next run."""
 
     SPLIT = "split"
     UNION = "union"
@@ -65,11 +36,7 @@ class Mode(Enum):
 
 
 class StateShape(msgspec.Struct, frozen=True):
-    """What must be known of one operator state of one old subtask: its mode and how many elements it holds.
-
-    >>> StateShape(Mode.SPLIT, 7)
-    StateShape(mode=<Mode.SPLIT: 'split'>, elements=7)
-    """
+    """The mode and the number of elements of one operator state of one old subtask."""
 
     mode: Mode
     elements: int
@@ -80,14 +47,11 @@ Shapes: TypeAlias = Mapping[str, StateShape]
 
 
 class ElementRange(msgspec.Struct, frozen=True):
-    """Elements `start` to `stop` (exclusive) of a state, in the snapshot that the old subtask `subtask` left.
+    """Elements `start` to `stop` (exclusive) of a state, in the snapshot of the old subtask `subtask`.
 
-    `carried`: whether the new subtask must write these elements into its next snapshot when the program does not touch
-    the state. Of a union state each element is carried by one subtask only: if each wrote all it was given, a state
-    that no function asks for any more would grow by the parallelism with every restore.
-
-    >>> ElementRange("offsets", subtask=0, start=2, stop=5)
-    ElementRange(name='offsets', subtask=0, start=2, stop=5, carried=True)
+    `carried`: whether the new subtask must write these elements into its next snapshot when the program does not use
+    the state. Each element of a union state is carried by one subtask only: otherwise a state that no function
+    registers any more would be multiplied by the parallelism with every restore.
     """
 
     name: str
@@ -145,7 +109,7 @@ def _reporters(old: Sequence[Shapes | None]) -> dict[str, tuple[Mode, dict[int, 
 
 
 def _split(name: str, counts: Mapping[int, int], first: int, result: list[list[ElementRange]]) -> int:
-    """Deal the elements out in contiguous runs, beginning at subtask `first`; returns where the next name begins."""
+    """Assign the elements in contiguous runs, beginning at subtask `first`; returns where the next name begins."""
     base, extra = divmod(sum(counts.values()), len(result))
     runs = iter(counts.items())
     source, at, left = -1, 0, 0
@@ -175,7 +139,7 @@ def _broadcast(name: str, counts: Mapping[int, int], result: list[list[ElementRa
     copies = list(counts)
     for target, parts in enumerate(result):
         # If every old subtask reported and the parallelism is unchanged, this is the subtask's own copy. If only some
-        # reported (the others had finished), nobody keeps its own: the rule is the same for all (SPEC R4.4).
+        # reported (the others had finished), no subtask keeps its own: the rule is the same for all (SPEC R4.4).
         source = copies[target % len(copies)]
         parts.append(ElementRange(name, source, 0, counts[source]))
 
@@ -192,11 +156,7 @@ def _check_parallelism(old: int, new: int) -> None:
 
 
 class KeyedPart(msgspec.Struct, frozen=True):
-    """The key groups to read from handle number `handle` of the old subtask `subtask`.
-
-    >>> KeyedPart(0, 0, KeyGroupRange(0, 63)).key_groups
-    KeyGroupRange(start=0, end=63)
-    """
+    """The key groups to read from handle number `handle` of the old subtask `subtask`."""
 
     subtask: int
     handle: int
@@ -231,18 +191,14 @@ def assign_keyed(
 
 
 class SavedOperator(msgspec.Struct, frozen=True):
-    """What a checkpoint says of an operator: its name, its max parallelism, whether it has keyed state.
-
-    >>> SavedOperator("count words", 128, keyed=True).max_parallelism
-    128
-    """
+    """An operator that has state in a checkpoint."""
 
     name: str
     max_parallelism: int
     keyed: bool
 
 
-def check_max_parallelism(where: str, stored: int, configured: int) -> None:
+def require_same_max_parallelism(where: str, stored: int, configured: int) -> None:
     """Raise IllegalState if state was stored with another number of key groups than the job has (SPEC R3.3)."""
     if stored != configured:
         raise IllegalState(
@@ -279,7 +235,7 @@ def restored_max_parallelism(
                 f"lower the parallelism to {operator.max_parallelism} or less"
             )
         if configured is not None:
-            check_max_parallelism(
+            require_same_max_parallelism(
                 f"vertex '{vertex}', operator '{operator.name}'", operator.max_parallelism, configured
             )
     if configured is not None:
@@ -292,11 +248,7 @@ def restored_max_parallelism(
 
 
 class FinishedState(Enum):
-    """How far the subtasks of a vertex had come when the checkpoint was taken.
-
-    >>> FinishedState.PARTLY.value
-    'partly finished'
-    """
+    """Whether the subtasks of a vertex had finished when the checkpoint was taken."""
 
     RUNNING = "running"
     PARTLY = "partly finished"
@@ -329,11 +281,7 @@ def union_states_of_partly_finished(old: Sequence[Shapes | None], finished: Sequ
 
 
 class Predecessor(msgspec.Struct, frozen=True):
-    """A vertex upstream, and whether the edge from it is pointwise (forward, rescale) or all to all.
-
-    >>> Predecessor("source", pointwise=True).vertex
-    'source'
-    """
+    """A vertex upstream, and whether the edge from it is pointwise (forward, rescale) or all to all."""
 
     vertex: str
     pointwise: bool
@@ -375,11 +323,7 @@ def _predecessors_allowed(state: FinishedState, *, pointwise: bool) -> tuple[Fin
 
 
 class EdgeMapping(Enum):
-    """Which old subtasks' in-flight data a new subtask takes over (SPEC R6.7).
-
-    >>> edge_mapping("hash")
-    <EdgeMapping.RANGE: 'range'>
-    """
+    """Which old subtasks' in-flight data a new subtask reads (SPEC R6.7)."""
 
     RANGE = "range"  # those whose key groups overlap
     ROUND_ROBIN = "round robin"  # i, i + parallelism, ...
@@ -445,9 +389,6 @@ class InflightPart(msgspec.Struct, frozen=True):
 
     Each channel of it is a virtual channel of the new subtask, named by (old subtask, old channel). If `filtered`,
     other new subtasks read the same data: keep only the records that the edge's partitioning sends here.
-
-    >>> InflightPart(1, filtered=True).subtask
-    1
     """
 
     subtask: int

@@ -60,8 +60,6 @@ from headgate.checkpoint.store import CheckpointStore, CompletedCheckpoint
 from headgate.checkpoint.types import Barrier, SnapshotType, options_for
 from headgate.errors import IllegalState, InvalidArgument
 
-__all__ = ["Coordinator"]
-
 _FINAL_RETRY_MS = 1000
 _EXPIRED_REMEMBERED = 16
 _NAMED_TASKS = 5  # in a message

@@ -14,8 +14,6 @@ from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.settings import CheckpointProperties
 from headgate.errors import InvalidArgument
 
-__all__ = ["Activity", "Decision", "RequestDecider", "RequestId", "Trigger", "TriggerRequest"]
-
 MAX_QUEUED = 1000
 
 RequestId = NewType("RequestId", str)

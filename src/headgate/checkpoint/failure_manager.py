@@ -16,8 +16,6 @@ from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.settings import CheckpointProperties
 from headgate.errors import InvalidArgument
 
-__all__ = ["FailureManager"]
-
 
 class FailureManager:
     """Counts the failures of one job.

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from headgate.checkpoint.settings import FullCheckpointPolicy
 from headgate.ids import OperatorId
 
-__all__ = ["AutomaticFull", "CompletedSize"]
-
 
 @dataclass(frozen=True, slots=True)
 class CompletedSize:

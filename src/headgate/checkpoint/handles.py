@@ -1,4 +1,4 @@
-"""What a snapshot left behind: plain data that names the bytes of state and says how to read them.
+"""Handles of keyed state: plain data that names the bytes of a snapshot and describes their layout.
 
 A handle describes, a payload holds the bytes; the two travel apart. A checkpoint keeps handles in its metadata and
 payloads in files, a test keeps both in memory (`attach`). A payload is one run of bytes with a checksum; a segment says
@@ -21,23 +21,6 @@ import pyarrow as pa
 
 from headgate.errors import StorageError
 from headgate.records.types import TypeInformation
-
-__all__ = [
-    "CorruptState",
-    "FileRef",
-    "GroupTable",
-    "KeyedStateHandle",
-    "Payload",
-    "ReadPayload",
-    "Segment",
-    "StateMeta",
-    "StateSlice",
-    "TypeMeta",
-    "attach",
-    "checked_read",
-    "decode_handle",
-    "encode_handle",
-]
 
 
 class CorruptState(StorageError):
@@ -66,19 +49,17 @@ class TypeMeta(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, type_info: TypeInformation) -> TypeMeta:
-        """The stored form of a type."""
         schema = type_info.schema
         return cls(type_info.kind, None if schema is None else schema.serialize().to_pybytes())
 
     def type_info(self) -> TypeInformation:
-        """The type again."""
         return TypeInformation(
             self.kind, None if self.schema is None else pa.ipc.read_schema(pa.py_buffer(self.schema))
         )
 
 
 class StateMeta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known of a state without its descriptor. TTL settings are not stored, only whether there are stamps."""
+    """The stored description of a state. TTL settings are not stored, only whether there are timestamps."""
 
     name: str
     kind: str
@@ -88,7 +69,7 @@ class StateMeta(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GroupTable(msgspec.Struct, frozen=True):
-    """Where each key group lies in a payload: four columns of one length. A group may come more than once, in order."""
+    """The position of each key group in a payload: four columns of one length. A group may occur several times, in order."""
 
     groups: list[int]
     offsets: list[int]
@@ -107,10 +88,10 @@ class StateSlice(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """What one snapshot wrote: everything, or what changed since the snapshots before it in the chain.
+    """The state that one snapshot wrote: everything, or the changes since the snapshots before it in the chain.
 
     Only the key groups from `first_group` to `last_group` count: after a rescale the payload of an older snapshot also
-    holds groups that belong to others by now, in a state that is out of date.
+    holds groups that now belong to other subtasks, in an outdated state.
     """
 
     checkpoint_id: int
@@ -142,7 +123,7 @@ class KeyedStateHandle(msgspec.Struct, frozen=True, omit_defaults=True):
     """All keyed state of one operator in one subtask at one checkpoint.
 
     `segments` are read in order, later ones over earlier ones; `files` belong to backends that snapshot whole files,
-    `extra` holds what such a backend wants to remember.
+    `extra` holds more data of such a backend.
     """
 
     backend: str
@@ -203,12 +184,11 @@ def attach(handle: KeyedStateHandle, payloads: Mapping[str, bytes]) -> KeyedStat
 
 
 def encode_handle(handle: KeyedStateHandle) -> bytes:
-    """The handle as bytes (msgpack)."""
     return msgspec.msgpack.encode(handle)
 
 
 def decode_handle(data: bytes) -> KeyedStateHandle:
-    """The handle again; StorageError if the bytes are not one."""
+    """Decode a handle; StorageError if the bytes are not one."""
     try:
         return msgspec.msgpack.decode(data, type=KeyedStateHandle)
     except msgspec.DecodeError as error:

@@ -23,8 +23,6 @@ from headgate.checkpoint.stats import CheckpointStats, SubtaskStats
 from headgate.checkpoint.types import Barrier
 from headgate.ids import OperatorId
 
-__all__ = ["AckResult", "PendingCheckpoint", "Stage"]
-
 
 class Stage(IntEnum):
     PREPARING = 0

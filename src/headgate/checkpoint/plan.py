@@ -20,21 +20,6 @@ import msgspec
 from headgate.checkpoint.assignment import FinishedState, Shapes, union_states_of_partly_finished
 from headgate.ids import OperatorId, VertexId
 
-__all__ = [
-    "CheckpointPlan",
-    "NotAllRunning",
-    "PlanInput",
-    "PlanVertex",
-    "TaskId",
-    "TaskReport",
-    "TaskStatus",
-    "Topology",
-    "UnionStateRefused",
-    "VertexOutcome",
-    "plan_checkpoint",
-    "settle_finished",
-]
-
 
 class TaskId(NamedTuple):
     """A subtask of a vertex; as text `v1/0`."""
@@ -175,7 +160,7 @@ def _not_all_running(
 
 
 class TaskReport(msgspec.Struct, frozen=True):
-    """What an acknowledgement says about the end of a task, and which operator states it wrote."""
+    """The part of an acknowledgement that describes operator states and the end of the task."""
 
     operator_states: Mapping[OperatorId, Shapes] = {}
     finished_operators: bool = False  # finish() was called: this checkpoint may be the task's last

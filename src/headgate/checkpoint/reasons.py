@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["FailureReason"]
-
 
 class FailureReason(Enum):
     """Why a checkpoint failed; the name travels in messages and appears in REST, the value is the text for users.

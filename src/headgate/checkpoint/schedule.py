@@ -7,8 +7,6 @@ from random import Random
 from headgate.checkpoint.settings import CheckpointSettings
 from headgate.ids import OperatorId
 
-__all__ = ["PeriodicSchedule"]
-
 
 class PeriodicSchedule:
     """The times of periodic checkpoints.

@@ -14,15 +14,6 @@ from headgate.checkpoint.types import SavepointFormat, SnapshotType, unaligned_e
 from headgate.config import Configuration, Option, format_value
 from headgate.errors import InvalidArgument
 
-__all__ = [
-    "CheckpointProperties",
-    "CheckpointSettings",
-    "ClaimMode",
-    "EndStatus",
-    "FullCheckpointPolicy",
-    "RetentionPolicy",
-]
-
 _SHORTEST_MS = 10  # shorter intervals and timeouts are typing errors
 _YEAR_MS = 365 * 24 * 60 * 60 * 1000
 

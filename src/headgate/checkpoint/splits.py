@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["Assignment", "SplitAssigner"]
-
 S = TypeVar("S")
 
 

@@ -17,20 +17,6 @@ import msgspec
 from headgate.checkpoint.plan import TaskId
 from headgate.ids import VertexId
 
-__all__ = [
-    "CheckpointStats",
-    "CheckpointStatus",
-    "Counts",
-    "RestoredStats",
-    "StatsSnapshot",
-    "StatsTracker",
-    "SubtaskMetrics",
-    "SubtaskStats",
-    "Summary",
-    "SummaryStatistics",
-    "VertexStats",
-]
-
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 _WINDOW = 10_000  # values that percentiles are taken of
 
@@ -122,7 +108,7 @@ def _percentile(ordered: list[int], percent: float) -> float:
 
 
 class SubtaskMetrics(msgspec.Struct, frozen=True):
-    """What a subtask measured of its part. Sizes are bytes, times milliseconds; -1: not known.
+    """The measurements of a subtask. Sizes are bytes, times milliseconds; -1: not known.
 
     `checkpointed_size` is what this checkpoint wrote, `state_size` includes the files of older ones that it uses again.
     """
@@ -185,7 +171,7 @@ class CheckpointStats:
 
     id: int
     trigger_timestamp: int
-    checkpoint_type: str  # CHECKPOINT, SAVEPOINT, SYNC_SAVEPOINT; an unaligned one is told apart by `unaligned`
+    checkpoint_type: str  # CHECKPOINT, SAVEPOINT, SYNC_SAVEPOINT; `unaligned` marks an unaligned one
     is_savepoint: bool
     savepoint_format: str | None
     trigger: str  # what made it: periodic, user, automatic, end of data

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from headgate.checkpoint.settings import CheckpointProperties, EndStatus
 from headgate.errors import IllegalState, InvalidArgument
 
-__all__ = ["CheckpointStore", "CompletedCheckpoint", "EndDecision"]
-
 
 @dataclass(frozen=True, slots=True)
 class CompletedCheckpoint:
@@ -119,7 +117,7 @@ class CheckpointStore:
     def end(self, status: EndStatus) -> EndDecision:
         """Close the store; returns what is deleted and what outlives the job."""
         self._ended = True
-        # A job that is suspended has not ended: whoever continues it needs everything, whatever the retention says.
+        # A suspended job has not ended: the driver that resumes it needs everything, whatever the retention is.
         discard = tuple(c for c in self._checkpoints if status.is_terminal and c.properties.discard_on_end(status))
         retained = tuple(c for c in self._checkpoints if c not in discard)
         self._checkpoints = []

@@ -12,16 +12,6 @@ import msgspec
 
 from headgate.errors import InvalidArgument
 
-__all__ = [
-    "AlignmentKind",
-    "Barrier",
-    "CheckpointOptions",
-    "SavepointFormat",
-    "SnapshotType",
-    "options_for",
-    "unaligned_enabled",
-]
-
 _LONG_MAX = 2**63 - 1
 """Flink's 'no timeout', still found in configuration files."""
 

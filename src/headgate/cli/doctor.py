@@ -19,8 +19,6 @@ from pathlib import Path
 from headgate import config
 from headgate.config import Configuration
 
-__all__ = ["Check", "check_checkpoint_dir", "check_java", "check_package", "check_slots", "run_checks"]
-
 _EXECUTORS_SECONDS = 20.0
 
 

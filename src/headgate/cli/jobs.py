@@ -15,8 +15,6 @@ from headgate.rest.client import find_job, find_jobs
 from headgate.storage.checkpoints import dispose_savepoint
 from headgate.storage.remote import open_store
 
-__all__ = ["add_commands"]
-
 Job = Annotated[str, typer.Argument(help="The job: the beginning of its id, or its name.")]
 Url = Annotated[
     str | None, typer.Option("--url", help="The driver's REST address; without it, all drivers of this machine.")

@@ -38,7 +38,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-__all__ = ["app", "main"]
 
 cli_jobs.add_commands(app)
 cli_state.add_commands(app)
@@ -166,7 +165,7 @@ def gc(
 def _gc_job(store: ObjectStore, layout: JobLayout, live: AttemptId | None, dry_run: bool) -> None:
     plan = plan_gc(store, layout, live=live)
     for finding in plan.orphans:
-        typer.echo(f"{finding.path}  {finding.size} bytes  {finding.reason}")
+        typer.echo(f"{finding.path}  {finding.size} bytes  {finding.verdict.value}")
     size = sum(finding.size for finding in plan.orphans)
     if dry_run:
         typer.echo(f"job {layout.job_id}: {len(plan.orphans)} files, {size} bytes would be deleted")

@@ -12,8 +12,6 @@ from rich.table import Table
 
 from headgate.errors import HeadgateError
 
-__all__ = ["console", "make_table", "reported"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

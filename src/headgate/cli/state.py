@@ -13,8 +13,6 @@ from headgate.cli.output import console, make_table, reported
 from headgate.savepoints.reader import StateInfo, StateSnapshotReader
 from headgate.storage.layout import creator_of
 
-__all__ = ["add_commands"]
-
 Path = Annotated[str, typer.Argument(help="A checkpoint or savepoint: its directory or its _metadata.")]
 
 

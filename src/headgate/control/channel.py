@@ -1,7 +1,7 @@
 """The control plane: one gRPC stream between the driver and every subtask, with a secret made for the job.
 
-On loopback the stream is plain; anywhere else it is TLS with a certificate made for the job. Secret and certificate
-travel inside the task's closure, never in Spark's configuration, which the UI shows.
+On loopback the stream is plain; otherwise it is TLS with a certificate made for the job. Secret and certificate are
+sent inside the task's closure, never in Spark's configuration, which the UI shows.
 """
 
 from __future__ import annotations
@@ -36,16 +36,14 @@ from headgate.control.messages import (
 )
 from headgate.errors import WorkerLost
 
-__all__ = ["ControlAddress", "ControlClient", "ControlServer", "WorkerKey"]
-
 _METHOD = "/headgate.Control/Stream"
 _SECRET = "headgate-secret"  # noqa: S105 - the name of a header
 _TLS_NAME = "headgate-driver"
 _OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.enable_http_proxy", 0),  # a proxy for the web must not come between a worker and its driver
-    ("grpc.so_reuseport", 0),  # a port that is taken is an error, not a port to be shared
+    ("grpc.enable_http_proxy", 0),  # an HTTP proxy must not be used between a worker and its driver
+    ("grpc.so_reuseport", 0),  # a port that is in use is an error
 ]
 _PING_SECONDS = 2.0
 _BEAT_SECONDS = 1.0
@@ -76,8 +74,7 @@ class WorkerKey:
 class ControlServer:
     """The driver's end. `on_message(worker, message)` and `on_lost(worker)` are called in the server's own thread.
 
-    Workers are told often enough that the driver lives for those that wait `timeout` seconds at most. Beyond loopback
-    the stream is encrypted; `tls` forces it one way or the other.
+    The server pings often enough for workers that wait `timeout` seconds. `tls` overrides whether streams are encrypted.
     """
 
     def __init__(
@@ -114,11 +111,11 @@ class ControlServer:
     # --- called by the job ------------------------------------------------------------------------------------------
 
     def begin_attempt(self, attempt: int) -> None:
-        """From now on only workers of this attempt are welcome."""
+        """Accept only workers of this attempt from now on."""
         self._attempt = attempt
 
     def send(self, worker: WorkerKey, message: FromDriver) -> None:
-        """Send to one worker; nothing happens if it is gone."""
+        """Send to one worker; nothing happens if it is not connected."""
         self._call(self._put, worker, message)
 
     def broadcast(self, message: FromDriver) -> None:
@@ -233,11 +230,11 @@ class ControlServer:
 
 
 class ControlClient:
-    """A worker's end. Messages of the driver are handed to `on_message` in the client's own thread.
+    """A worker's end. `on_message` is called with messages of the driver in the client's own thread.
 
-    A worker that loses its driver must not go on: when the stream breaks, or nothing was heard for `timeout` seconds,
-    the process ends itself. `beat` is called once a second, in a thread of its own: what it gives tells the driver that
-    the worker lives, also while the main thread is deep in a user's function.
+    A worker that loses its driver must stop: when the stream breaks, or nothing was received for `timeout` seconds, the
+    process ends itself. `beat` is called once a second in a thread of its own; its message shows the driver that the
+    worker is alive, also while the main thread runs a user's function.
     """
 
     def __init__(
@@ -252,7 +249,7 @@ class ControlClient:
         self._timeout = timeout
         self._beat = beat
         self._closing = threading.Event()
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
         self._requests: queue.SimpleQueue[FromWorker | None] = queue.SimpleQueue()
         self._accepted = threading.Event()
         self._refused: str | None = None
@@ -274,7 +271,7 @@ class ControlClient:
         self._requests.put(message)
 
     def close(self) -> None:
-        """Send what is left and end the stream."""
+        """Send what is queued and end the stream."""
         self._closing.set()
         self._requests.put(None)
         self._reader.join(timeout=3)
@@ -283,7 +280,7 @@ class ControlClient:
     def _read(self) -> None:
         try:
             for message in self._responses:
-                self._heard = time.monotonic()
+                self._received_at = time.monotonic()
                 if isinstance(message, Cancel) and not self._accepted.is_set():
                     self._refused = message.reason
                     self._accepted.set()
@@ -296,13 +293,13 @@ class ControlClient:
                 self._accepted.set()
                 return
         if not self._closing.is_set():
-            _exit("the driver is gone")
+            _exit("the connection to the driver is lost")
 
     def _watch(self) -> None:
         next_beat = time.monotonic() + _BEAT_SECONDS
         while not self._closing.wait(min(_BEAT_SECONDS, self._timeout / 4)):
-            if time.monotonic() - self._heard > self._timeout and not self._closing.is_set():
-                _exit(f"nothing heard from the driver for {self._timeout:.0f} s")
+            if time.monotonic() - self._received_at > self._timeout and not self._closing.is_set():
+                _exit(f"no message from the driver for {self._timeout:.0f} s")
             if time.monotonic() >= next_beat - 0.1:
                 next_beat = time.monotonic() + _BEAT_SECONDS
                 message = self._beat()
@@ -311,7 +308,7 @@ class ControlClient:
 
 
 def _exit(reason: str) -> None:
-    """End this process at once: its attempt is over, and nothing it still does may count."""
+    """End this process at once: its attempt is over."""
     last = threading.Timer(_EXIT_SECONDS, os._exit, (70,))  # should the log be blocked
     last.daemon = True
     last.start()

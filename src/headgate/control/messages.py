@@ -1,7 +1,8 @@
-"""The typed messages between the driver and its subtasks."""
+"""The messages between the driver and its subtasks, as typed structures with tags."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -12,42 +13,9 @@ from headgate.checkpoint.stats import SubtaskMetrics
 from headgate.ids import OperatorId
 from headgate.storage.manifest import StatePiece
 
-__all__ = [
-    "Accepted",
-    "AcknowledgeCheckpoint",
-    "AnnounceCheckpoint",
-    "AskForSplit",
-    "AssignSplits",
-    "Cancel",
-    "CheckpointAborted",
-    "CheckpointComplete",
-    "Confirm",
-    "DataFinished",
-    "DeclineCheckpoint",
-    "EpochCommitted",
-    "Failed",
-    "FailureKind",
-    "Finished",
-    "FromDriver",
-    "FromWorker",
-    "Hold",
-    "HoldWriter",
-    "Metrics",
-    "Output",
-    "Ping",
-    "Register",
-    "Running",
-    "SourceBacklog",
-    "TaskState",
-    "TriggerCheckpoint",
-    "decode_from_driver",
-    "decode_from_worker",
-    "encode",
-]
-
 
 class Register(msgspec.Struct, tag=True, frozen=True):
-    """First message of a worker: who it is, and for which attempt it runs."""
+    """First message of a worker: its task and its attempt."""
 
     level: int
     index: int
@@ -63,15 +31,15 @@ class Running(msgspec.Struct, tag=True, frozen=True):
 class Metrics(msgspec.Struct, tag=True, frozen=True):
     """Counters of a subtask since its start, sent once a second."""
 
-    records_in: int
-    records_out: int
-    bytes_in: int
-    bytes_out: int
-    busy_ms: int
-    back_pressured_ms: int
-    idle_ms: int
-    queued_bytes: int
-    resident_bytes: int
+    records_in: int = 0
+    records_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    busy_ms: int = 0
+    back_pressured_ms: int = 0
+    idle_ms: int = 0
+    queued_bytes: int = 0
+    resident_bytes: int = 0
     restored_bytes: int = 0
     restore_bytes: int = 0  # what is to be restored
     restored_locally: int = 0  # of the restored ones: from copies on the worker's host
@@ -79,7 +47,7 @@ class Metrics(msgspec.Struct, tag=True, frozen=True):
 
 
 class Output(msgspec.Struct, tag=True, frozen=True):
-    """Printed lines or collected records for the driver; confirmed, so that a worker has only so many under way."""
+    """Printed lines or collected records for the driver; the driver confirms them, which limits what is under way."""
 
     channel: str  # "" = printed lines
     payload: bytes
@@ -87,7 +55,7 @@ class Output(msgspec.Struct, tag=True, frozen=True):
 
 
 class Finished(msgspec.Struct, tag=True, frozen=True):
-    """The subtask ended well; its Spark task may go on, as long as the level before does."""
+    """The subtask has finished; its Spark task may run as long as the level before does."""
 
 
 FailureKind = Literal["user", "runtime", "lost", "victim"]
@@ -95,7 +63,7 @@ FailureKind = Literal["user", "runtime", "lost", "victim"]
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):
-    """The subtask failed: the operator, the user's line, the key, and the trace."""
+    """The subtask failed."""
 
     message: str
     traceback: str
@@ -119,7 +87,7 @@ class AcknowledgeCheckpoint(msgspec.Struct, tag=True, frozen=True):
 
 
 class DeclineCheckpoint(msgspec.Struct, tag=True, frozen=True):
-    """The subtask has no part in a checkpoint; `reason` is the name of a FailureReason."""
+    """The subtask declines a checkpoint; `reason` is the name of a FailureReason."""
 
     checkpoint_id: int
     reason: str
@@ -131,7 +99,7 @@ class DataFinished(msgspec.Struct, tag=True, frozen=True):
 
 
 class SourceBacklog(msgspec.Struct, tag=True, frozen=True):
-    """The source of the subtask works off a backlog, or has caught up."""
+    """The source of the subtask processes a backlog, or has caught up."""
 
     backlog: bool
 
@@ -148,7 +116,7 @@ class AssignSplits(msgspec.Struct, tag=True, frozen=True):
 
 
 class HoldWriter(msgspec.Struct, tag=True, frozen=True):
-    """A blocked channel of the subtask has spilled much: hold its writer back, or (`hold` is false) let it go on."""
+    """Stop the writer of a blocked channel that has spilled much, or (`hold` is false) let it continue."""
 
     edge: int
     writer: int
@@ -156,14 +124,14 @@ class HoldWriter(msgspec.Struct, tag=True, frozen=True):
 
 
 class Hold(msgspec.Struct, tag=True, frozen=True):
-    """A reader wants this subtask to make no more records, or (`hold` is false) wants it no longer."""
+    """A reader requests that this subtask emits no more records, or (`hold` is false) withdraws the request."""
 
     reader: str
     hold: bool
 
 
 class Accepted(msgspec.Struct, tag=True, frozen=True):
-    """The driver knows the worker."""
+    """The answer to Register."""
 
 
 class Cancel(msgspec.Struct, tag=True, frozen=True):
@@ -173,7 +141,7 @@ class Cancel(msgspec.Struct, tag=True, frozen=True):
 
 
 class Confirm(msgspec.Struct, tag=True, frozen=True):
-    """So many outputs were taken."""
+    """The driver has taken this number of outputs."""
 
     outputs: int
 
@@ -198,7 +166,7 @@ class CheckpointComplete(msgspec.Struct, tag=True, frozen=True):
 
 
 class CheckpointAborted(msgspec.Struct, tag=True, frozen=True):
-    """A checkpoint was given up; `latest_completed` stands for a completion that may not have been heard of."""
+    """A checkpoint was aborted; `latest_completed` repeats a completion whose notification may have been lost."""
 
     checkpoint_id: int
     latest_completed: int | None = None
@@ -206,14 +174,14 @@ class CheckpointAborted(msgspec.Struct, tag=True, frozen=True):
 
 
 class EpochCommitted(msgspec.Struct, tag=True, frozen=True):
-    """What was prepared for checkpoints up to this one is committed: the sink need not keep it any more."""
+    """The driver has committed what a sink prepared for checkpoints up to this one; the sink may drop it."""
 
     operator_id: str
     checkpoint_id: int
 
 
 class Ping(msgspec.Struct, tag=True, frozen=True):
-    """The driver lives; the worker answers nothing, its metrics show that it lives too."""
+    """The driver is alive; there is no answer, since metrics show that the worker is."""
 
 
 FromWorker = (
@@ -230,12 +198,8 @@ FromWorker = (
     | SourceBacklog
     | AskForSplit
 )
-FromDriver = (
-    Accepted
-    | Cancel
-    | Confirm
-    | Ping
-    | TriggerCheckpoint
+ToSubtask = (
+    TriggerCheckpoint
     | AnnounceCheckpoint
     | CheckpointComplete
     | CheckpointAborted
@@ -243,26 +207,9 @@ FromDriver = (
     | AssignSplits
     | EpochCommitted
 )
+"""Messages that the subtask itself handles, between two steps."""
+FromDriver = Accepted | Cancel | Confirm | Ping | ToSubtask
 
-_encoder = msgspec.msgpack.Encoder()
-_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
-_from_driver: msgspec.msgpack.Decoder[FromDriver] = msgspec.msgpack.Decoder(FromDriver)
-
-
-def encode(message: FromWorker | FromDriver) -> bytes:
-    """A message as bytes.
-
-    >>> decode_from_driver(encode(Ping()))
-    Ping()
-    """
-    return _encoder.encode(message)
-
-
-def decode_from_worker(data: bytes) -> FromWorker:
-    """A message of a worker; msgspec.DecodeError if it is none."""
-    return _from_worker.decode(data)
-
-
-def decode_from_driver(data: bytes) -> FromDriver:
-    """A message of the driver; msgspec.DecodeError if it is none."""
-    return _from_driver.decode(data)
+encode: Callable[[FromWorker | FromDriver], bytes] = msgspec.msgpack.Encoder().encode
+decode_from_worker: Callable[[bytes], FromWorker] = msgspec.msgpack.Decoder(FromWorker).decode
+decode_from_driver: Callable[[bytes], FromDriver] = msgspec.msgpack.Decoder(FromDriver).decode

@@ -56,8 +56,6 @@ from headgate.storage.objects import MissingObject
 from headgate.worker.checkpoints import WorkerStorage
 from headgate.worker.restore import VertexRestore
 
-__all__ = ["CheckpointService", "Choice"]
-
 Send = Callable[[TaskId, FromDriver], None]
 
 

@@ -14,8 +14,6 @@ from headgate.worker.checkpoints import WorkerStorage
 from headgate.worker.restore import VertexRestore
 from headgate.worker.task import TaskDescriptor, describe_tasks
 
-__all__ = ["AttemptOver", "Cluster", "Submission", "WorkerMessage"]
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerMessage:

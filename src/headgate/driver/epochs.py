@@ -23,8 +23,6 @@ from headgate.control.messages import EpochCommitted
 from headgate.graph.job_graph import ChainedOperator, JobGraph
 from headgate.storage.objects import MissingObject
 
-__all__ = ["Epochs", "epoch_sinks"]
-
 MAX_WAITING = 3  # epochs that wait for their commit; more than that hold the next checkpoint
 
 

@@ -12,8 +12,6 @@ from headgate.driver import spark as spark_internals
 from headgate.errors import HeadgateError, JobCancelled, JobFailed, UserCodeError, WorkerLost
 from headgate.graph.plan import JobPlan
 
-__all__ = ["choose_cause"]
-
 
 def choose_cause(
     plan: JobPlan,

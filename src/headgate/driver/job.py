@@ -31,8 +31,6 @@ from headgate.job.machine import Timing
 from headgate.job.restart import RestartStrategy
 from headgate.job.status import JobStatus
 
-__all__ = ["JobStatus", "SparkJob"]
-
 
 class SparkJob:
     """One job, from `execute` to its end, over any number of attempts."""

@@ -31,8 +31,6 @@ from headgate.job import events as ev
 from headgate.job.machine import JobMachine, Phase, Timing
 from headgate.job.restart import RestartStrategy
 
-__all__ = ["Call", "JobMaster", "MasterEvent"]
-
 OnOutput = Callable[[str, bytes, Callable[[], None]], None]
 RequestDone = checkpoint_events.RequestDone
 UserRequest = (

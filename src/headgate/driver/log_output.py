@@ -14,8 +14,6 @@ from datetime import UTC, datetime
 from headgate import config
 from headgate.config import Configuration
 
-__all__ = ["shows_progress", "start_log_output"]
-
 _LOGGER = logging.getLogger("headgate")
 
 

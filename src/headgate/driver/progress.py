@@ -17,8 +17,6 @@ from headgate.control.messages import Metrics
 from headgate.driver.job import SparkJob
 from headgate.job.status import JobStatus
 
-__all__ = ["checkpoint_table", "live_table", "restore_bar"]
-
 _REFRESH_PER_SECOND = 2
 _CHECKPOINTS = 6
 

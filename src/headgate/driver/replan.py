@@ -17,8 +17,6 @@ from headgate.graph.plan import JobPlan, make_plan
 from headgate.ids import OperatorId
 from headgate.storage import manifest as mf
 
-__all__ = ["Found", "dry_run", "find_operators", "with_key_groups"]
-
 
 def with_key_groups(plan: JobPlan, saved: Mapping[OperatorId, SavedOperator]) -> JobPlan:
     """The plan with the max parallelism of stored state, where the program leaves it open; else the same plan."""

@@ -10,8 +10,6 @@ from croniter import croniter
 from headgate.config import FULL_CRON
 from headgate.errors import ConfigError
 
-__all__ = ["cron"]
-
 
 def cron(expression: str | None) -> Callable[[int], int | None] | None:
     """The next moment (ms) of a cron expression after a moment, in local time; None: there is no schedule.

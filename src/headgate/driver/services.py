@@ -14,8 +14,6 @@ from typing import Any
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 
-__all__ = ["DaemonPool", "DriverIo"]
-
 _LOG = logging.getLogger(__name__)
 _THREADS = 4
 _DISCOVERY_THREADS = 8

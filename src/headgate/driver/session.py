@@ -14,8 +14,6 @@ from headgate.config import Configuration
 from headgate.driver.spark import check_version
 from headgate.errors import ConfigError
 
-__all__ = ["REQUIRED", "dataflow_session", "get_session", "spark_conf"]
-
 REQUIRED = {
     "spark.python.udf.pipelined.enabled": "true",  # its own JVM thread feeds a worker, so both directions flow
     "spark.speculation": "false",  # refused by the pipelined shuffle

@@ -21,9 +21,6 @@ from pathlib import Path
 from types import ModuleType
 
 from headgate.errors import ConfigError
-
-__all__ = ["archive", "search_path", "write_archive"]
-
 from headgate.worker.failures import ARCHIVE_PREFIX
 
 _MAX_BYTES = 64 << 20

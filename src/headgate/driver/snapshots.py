@@ -47,7 +47,7 @@ from headgate.storage.layout import AttemptId, JobLayout, make_savepoint_directo
 from headgate.storage.log import (
     CommitNumber,
     CompletedRef,
-    JobEnded,
+    JobEndClaimed,
     JobLog,
     SupersededError,
     load_completed,
@@ -61,8 +61,6 @@ from headgate.storage.shared import SharedStateRegistry
 from headgate.worker.checkpoints import WorkerStorage
 from headgate.worker.operators.sinks import prepared_in
 from headgate.worker.restore import VertexRestore, operator_state_of
-
-__all__ = ["JobSnapshots", "named_manifest", "prepared_of", "restore_plan", "saved_operators"]
 
 _FIRST_ENTRY = 1
 _SETTLE_SECONDS = 0.5
@@ -124,7 +122,7 @@ class JobSnapshots:
             self._resumed_ref = ref
             return snapshot
         self._origin = entry.origin
-        if isinstance(entry.event, JobEnded) and not problems:
+        if isinstance(entry.event, JobEndClaimed) and not problems:
             raise IllegalState(
                 f"cannot resume: job '{entry.job_name}' ({entry.job_id}) is {entry.event.status} and has retained no "
                 "checkpoint; start it without --resume"

@@ -19,24 +19,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate.errors import ConfigError, NotEnoughSlots
 
-__all__ = [
-    "SPARK_VERSION",
-    "active_tasks",
-    "build",
-    "cancel_group",
-    "check_version",
-    "executor_lost",
-    "failed_task",
-    "is_local",
-    "is_stopped",
-    "lacked_slots",
-    "reason",
-    "slots",
-    "slots_error",
-    "wait_for_slots",
-    "was_cancelled",
-]
-
 SPARK_VERSION = "4.3"
 _ROW = "dst int, payload binary"
 _FILLER = "stack(2, dst, payload, -1, CAST(NULL AS BINARY)) AS (dst, payload)"

@@ -32,8 +32,6 @@ from headgate.graph.plan import JobPlan
 from headgate.job.events import CauseFound, Worker, WorkerDisconnected
 from headgate.worker.shell import LevelTask, process_mark
 
-__all__ = ["SparkCluster"]
-
 _RETRY_SECONDS = 0.5
 
 Report = Callable[[WorkerMessage | WorkerDisconnected | AttemptOver], None]

@@ -17,8 +17,6 @@ from headgate.driver.services import DriverIo
 from headgate.graph.job_graph import ChainedOperator, JobGraph
 from headgate.ids import OperatorId
 
-__all__ = ["SourceSplits", "Splits", "SplitsFound", "dynamic_sources"]
-
 
 def dynamic_sources(graph: JobGraph) -> dict[int, ChainedOperator]:
     """The vertices whose sources have an enumerator."""

@@ -9,8 +9,6 @@ from headgate.config import Configuration
 from headgate.errors import StorageError
 from headgate.graph.plan import JobPlan
 
-__all__ = ["StepBack"]
-
 
 class StepBack:
     """The rule: say it loudly; refuse if it is switched off, or if output that is out already would come again."""

@@ -1,11 +1,11 @@
-"""From the program's transformations to a job graph: chained vertices, edges, stable operator ids.
+"""The program as a list of nodes, and the job graph made of it: chained vertices, edges, stable operator ids.
 
-`stream.py` adds `Node`s to a `Pipeline`; `build_job_graph` turns them into vertices. Nothing here runs anything.
+`api/stream.py` adds a `Node` to the `Pipeline` for every call; `build_job_graph` turns nodes into vertices. Runs on the
+driver, before the job starts.
 """
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -15,24 +15,6 @@ from headgate.errors import GraphError, InvalidArgument
 from headgate.ids import EdgeId, OperatorId, VertexId
 from headgate.records.key_groups import check_max_parallelism, default_max_parallelism, murmur3_128
 from headgate.records.types import PICKLED, TypeInformation, as_type
-
-__all__ = [
-    "ChainedOutput",
-    "Edge",
-    "JobGraph",
-    "KeySpec",
-    "Node",
-    "NodeInput",
-    "OperatorKind",
-    "OperatorSpec",
-    "OutputTag",
-    "Partitioning",
-    "PartitioningKind",
-    "Pipeline",
-    "Vertex",
-    "build_job_graph",
-]
-
 
 OperatorKind = Literal[
     "source",
@@ -84,7 +66,7 @@ class OutputTag:
 
 @dataclass(frozen=True, slots=True)
 class KeySpec:
-    """How the key of a record is found: columns of a typed stream, or a selector."""
+    """How the key of a record is computed: columns of a typed stream, or a selector."""
 
     columns: tuple[int, ...] = ()
     selector: Any = None
@@ -94,7 +76,7 @@ class KeySpec:
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """How records of an edge choose their target subtask."""
+    """How the target subtask of a record is chosen."""
 
     kind: PartitioningKind
     key: KeySpec | None = None
@@ -137,7 +119,7 @@ class OperatorSpec:
 
 @dataclass(slots=True)
 class NodeInput:
-    """One input of a node: whose output, which side output, how it is spread, into which input."""
+    """One input of a node: the output (or side output) of another node, and its partitioning."""
 
     node: int
     tag: OutputTag | None
@@ -165,7 +147,7 @@ class Node:
 
     @property
     def where(self) -> str:
-        """Name and line, for messages."""
+        """Name and line, for error messages."""
         return f"'{self.name}' ({self.call_site})"
 
 
@@ -178,7 +160,7 @@ class Pipeline:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        self._started = 0  # so many of them were there when the last job was started
+        self._started = 0  # the number of nodes when the last job was started
 
     def add(
         self, name: str, operator: OperatorSpec, inputs: Iterable[NodeInput], type: TypeInformation, call_site: str
@@ -189,7 +171,7 @@ class Pipeline:
         return node
 
     def next_job(self) -> list[Node]:
-        """The nodes of the next job, as copies in which what was left open can be settled."""
+        """The nodes of the next job, as copies whose open settings can be filled in."""
         wanted: set[int] = set()
         for node in reversed(self.nodes):
             if node.id >= self._started or node.id in wanted:
@@ -197,19 +179,18 @@ class Pipeline:
         return [replace(node) for node in self.nodes if node.id in wanted]
 
     def copy(self) -> Pipeline:
-        """The same program; what is added to one is not in the other."""
         other = Pipeline()
         other.nodes, other._started = list(self.nodes), self._started
         return other
 
     def job_started(self) -> None:
-        """What is there now belongs to the job that was just started."""
+        """All nodes so far belong to the job that was just started."""
         self._started = len(self.nodes)
 
 
 @dataclass(slots=True)
 class ChainedOutput:
-    """Where an operator's records go: to an operator of the same chain, or over an edge."""
+    """Where records of an operator go: to an operator of the same chain, or over an edge."""
 
     tag: str | None
     operator: int | None = None  # place in the vertex's chain
@@ -238,7 +219,7 @@ class ChainedOperator:
 
 @dataclass(slots=True)
 class Vertex:
-    """Operators that run in one subtask, one call after the other."""
+    """Chained operators, which run in one subtask."""
 
     id: VertexId
     operators: list[ChainedOperator]
@@ -249,7 +230,6 @@ class Vertex:
 
     @property
     def name(self) -> str:
-        """The names of its operators."""
         return " -> ".join(op.name for op in self.operators)
 
     @property
@@ -259,13 +239,12 @@ class Vertex:
 
     @property
     def is_source(self) -> bool:
-        """Whether it reads from outside."""
         return self.head.spec.kind == "source"
 
 
 @dataclass(slots=True)
 class Edge:
-    """Records that travel from one vertex to another."""
+    """The records from one vertex to another."""
 
     id: EdgeId
     source: VertexId
@@ -301,7 +280,7 @@ def build_job_graph(
     chaining: bool = True,
     auto_uids: bool = True,
 ) -> JobGraph:
-    """Chain what can be chained and number the rest; GraphError names the operator and the line that is wrong."""
+    """Chain operators where possible; a GraphError names the operator and the line that is wrong."""
     nodes = pipeline.next_job()
     if not nodes:
         raise GraphError("the program is empty: add a source and at least one operator before execute()")
@@ -462,49 +441,3 @@ def _operator_ids(nodes: list[Node], auto_uids: bool) -> dict[int, OperatorId]:
             inputs = ",".join(f"{ids[i.node]}:{i.input}:{i.tag.name if i.tag else ''}" for i in node.inputs)
             ids[node.id] = operator_id_of(f"{position}|{node.operator.kind}|{inputs}")
     return ids
-
-
-def plan_as_json(graph: JobGraph, levels: list[list[str]], slots: int) -> str:
-    """The plan for tools: vertices with their chains, edges, levels, slots."""
-    level_of = {name: number for number, level in enumerate(levels) for name in level}
-    return json.dumps(
-        {
-            "name": graph.name,
-            "slots": slots,
-            "vertices": [
-                {
-                    "id": vertex.id,
-                    "name": vertex.name,
-                    "parallelism": vertex.parallelism,
-                    "max_parallelism": vertex.max_parallelism,
-                    "level": level_of[f"v{vertex.id}"],
-                    "operators": [
-                        {
-                            "id": op.id,
-                            "name": op.name,
-                            "kind": op.spec.kind,
-                            "uid": op.uid,
-                            "description": op.description,
-                            "type": str(op.type),
-                            "defined_at": op.call_site,
-                        }
-                        for op in vertex.operators
-                    ],
-                }
-                for vertex in graph.vertices
-            ],
-            "edges": [
-                {
-                    "id": e.id,
-                    "source": e.source,
-                    "target": e.target,
-                    "input": e.input,
-                    "ship": e.partitioning.kind,
-                    "type": str(e.type),
-                    "side_output": e.tag,
-                }
-                for e in graph.edges
-            ],
-        },
-        indent=2,
-    )

@@ -1,18 +1,17 @@
 """Levels: the job graph laid out as one linear chain of Spark stages.
 
-A stage may read pipelined input only one-to-one, so every subtask of every vertex of a level is a task of one stage,
-and an edge that skips levels runs through relays: subtasks that pass rows on unchanged. There is one relay for each
-subtask of the target, so each channel is pinned to one relay and keeps its order.
+A stage can read pipelined input only one-to-one, so every subtask of every vertex of a level is a task of one stage,
+and an edge that skips levels goes through relays: tasks that forward rows unchanged. There is one relay for each subtask
+of the target, so each channel uses one relay and keeps its order. Runs on the driver.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
-from headgate.graph.job_graph import Edge, JobGraph, plan_as_json
+from headgate.graph.job_graph import Edge, JobGraph
 from headgate.ids import VertexId
-
-__all__ = ["Layout", "Slot", "lay_out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +25,18 @@ class Slot:
 
 @dataclass(slots=True)
 class Layout:
-    """Where every subtask runs."""
+    """The tasks of each level."""
 
     levels: list[list[Slot]]
     level_of: dict[VertexId, int]
 
     @property
     def slots(self) -> int:
-        """Task slots the job needs at the same time."""
+        """The number of task slots that the job needs."""
         return sum(len(level) for level in self.levels)
 
     def index(self, level: int, vertex: VertexId, subtask: int) -> int:
-        """The task in `level` that takes rows for a subtask: the subtask itself, or its relay there."""
+        """The task in `level` that receives rows for a subtask: the subtask itself, or its relay there."""
         return self._first(level, vertex) + subtask
 
     def _first(self, level: int, vertex: VertexId) -> int:
@@ -98,6 +97,39 @@ def describe(graph: JobGraph, layout: Layout) -> str:
 
 
 def as_json(graph: JobGraph, layout: Layout) -> str:
-    """The plan as JSON."""
-    levels = [[f"v{v}" for v, level in layout.level_of.items() if level == n] for n in range(len(layout.levels))]
-    return plan_as_json(graph, levels, layout.slots)
+    """The plan for tools: vertices with their chains, edges, levels, slots."""
+    vertices = [
+        {
+            "id": vertex.id,
+            "name": vertex.name,
+            "parallelism": vertex.parallelism,
+            "max_parallelism": vertex.max_parallelism,
+            "level": layout.level_of[vertex.id],
+            "operators": [
+                {
+                    "id": op.id,
+                    "name": op.name,
+                    "kind": op.spec.kind,
+                    "uid": op.uid,
+                    "description": op.description,
+                    "type": str(op.type),
+                    "defined_at": op.call_site,
+                }
+                for op in vertex.operators
+            ],
+        }
+        for vertex in graph.vertices
+    ]
+    edges = [
+        {
+            "id": e.id,
+            "source": e.source,
+            "target": e.target,
+            "input": e.input,
+            "ship": e.partitioning.kind,
+            "type": str(e.type),
+            "side_output": e.tag,
+        }
+        for e in graph.edges
+    ]
+    return json.dumps({"name": graph.name, "slots": layout.slots, "vertices": vertices, "edges": edges}, indent=2)

@@ -1,4 +1,7 @@
-"""What a task needs to know to run: cut from the job graph and its layout, pickled once for each vertex."""
+"""The plan of a job: the graph, its layout in levels, settings, and what each vertex's subtasks need, pickled once.
+
+Made on the driver; the pickled `VertexPlan` is loaded by every subtask.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,10 @@ from headgate.graph.levels import Layout
 from headgate.ids import VertexId
 from headgate.records.types import TypeInformation
 
-__all__ = ["InputEdge", "JobPlan", "OutputEdge", "Settings", "TaskInfo", "VertexPlan", "make_plan"]
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Numbers that every subtask works with."""
+    """The settings of the job that subtasks use."""
 
     buffer_size: int
     buffer_timeout: int
@@ -33,9 +34,9 @@ class Settings:
     migrate_ttl: bool = False
     exactly_once: bool = True
     checkpoints_after_finish: bool = True
-    alignment_memory: int = 16 << 20  # what may wait behind blocked channels in memory; the rest is spilled
-    alignment_soft: int = 64 << 20  # a blocked channel that has spilled so much gets its writer held
-    alignment_limit: int = 1 << 30  # more than that behind blocked channels: the checkpoint is declined
+    alignment_memory: int = 16 << 20  # bytes of blocked channels that are kept in memory; the rest is spilled
+    alignment_soft: int = 64 << 20  # from this many spilled bytes on, the writer of a blocked channel is stopped
+    alignment_limit: int = 1 << 30  # with more bytes in blocked channels the checkpoint is declined
     copies_dirs: tuple[str, ...] = ()  # where second copies of keyed state are (SPEC R7.7)
     write_copies: bool = False
     restore_from_copies: bool = False
@@ -49,7 +50,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
-    """Where a function runs."""
+    """Identifies the subtask that a function runs in."""
 
     task_name: str
     operator_id: str
@@ -62,7 +63,7 @@ class TaskInfo:
 
 @dataclass(frozen=True, slots=True)
 class InputEdge:
-    """An edge into a vertex, seen by its readers."""
+    """An edge into a vertex, as its readers see it."""
 
     id: int
     input: int
@@ -77,7 +78,7 @@ class InputEdge:
 
 @dataclass(frozen=True, slots=True)
 class OutputEdge:
-    """An edge out of a vertex, seen by its writers."""
+    """An edge out of a vertex, as its writers see it."""
 
     edge: Edge
     readers: int
@@ -87,14 +88,13 @@ class OutputEdge:
 
 @dataclass(slots=True)
 class VertexPlan:
-    """Everything the subtasks of a vertex share."""
+    """What all subtasks of a vertex share."""
 
     vertex: Vertex
     inputs: list[InputEdge]
     outputs: list[OutputEdge]
 
     def task_info(self, subtask: int, attempt: int, job_id: str) -> TaskInfo:
-        """Who a subtask of the vertex is."""
         vertex = self.vertex
         return TaskInfo(
             vertex.name, vertex.head.id, subtask, vertex.parallelism, vertex.max_parallelism, attempt, job_id
@@ -103,8 +103,6 @@ class VertexPlan:
 
 @dataclass(slots=True)
 class JobPlan:
-    """The whole job, ready to be sent to workers."""
-
     name: str
     graph: JobGraph
     layout: Layout
@@ -127,7 +125,7 @@ class JobPlan:
         )
 
     def task_name(self, level: int, index: int) -> str:
-        """For messages: the vertex and number of a task."""
+        """The vertex and number of a task, for messages."""
         slot = self.layout.levels[level][index]
         vertex = self.graph.vertices[slot.vertex]
         kind = "relay to " if slot.relay else ""
@@ -135,7 +133,7 @@ class JobPlan:
 
 
 def make_plan(graph: JobGraph, layout: Layout, settings: Settings) -> JobPlan:
-    """Cut the graph into what each vertex needs; GraphError names an operator that cannot be sent."""
+    """Pickle what each vertex needs; a GraphError names an operator that cannot be pickled."""
     vertices = {vertex.id: _pickle(_vertex_plan(graph, layout, vertex)) for vertex in graph.vertices}
     relays = {
         (level, slot.vertex): layout.index(level + 1, slot.vertex, 0)
@@ -164,10 +162,10 @@ def _pickle(plan: VertexPlan) -> bytes:
     try:
         return cloudpickle.dumps(plan)  # type: ignore[no-any-return]
     except Exception as error:
-        raise GraphError(_blame(plan, error)) from error
+        raise GraphError(_explain_pickling(plan, error)) from error
 
 
-def _blame(plan: VertexPlan, error: Exception) -> str:
+def _explain_pickling(plan: VertexPlan, error: Exception) -> str:
     suspects: list[tuple[ChainedOperator, str, Any]] = [
         (op, "the function", op.spec.function) for op in plan.vertex.operators
     ] + [(plan.vertex.operators[-1], "the key selector or partitioner", out.edge.partitioning) for out in plan.outputs]

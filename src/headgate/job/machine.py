@@ -30,8 +30,6 @@ from headgate.job import events as ev
 from headgate.job.restart import NoRestart, RestartStrategy
 from headgate.job.status import LEGAL_MOVES, JobStatus
 
-__all__ = ["JobMachine", "Phase", "Timing"]
-
 
 class Phase(Enum):
     CREATED = auto()

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-__all__ = ["LEGAL_MOVES", "JobStatus", "Status"]
-
 
 class Status(Enum):
     """The status of a task."""

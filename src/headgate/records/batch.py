@@ -1,6 +1,6 @@
 """A batch of records: the unit of work between operators.
 
-Records are held as Python values, as Arrow columns, or both; the other form is made at need and kept.
+Records are held as Python values, as Arrow columns, or both; the missing form is made on demand and kept.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.records.types import PICKLED, TypeInformation, TypeMismatch
-
-__all__ = ["Batch"]
 
 
 class Batch:
@@ -36,12 +34,14 @@ class Batch:
         self._rows = rows
         self._arrow = arrow
         self.timestamps = timestamps
-        self._raw = False  # rows as the user's function gave them: maybe plain tuples where the type has named fields
-        self.origin: Any = None  # the operator that made it, for errors that show only when the batch is encoded
+        self._raw = (
+            False  # rows as the user's function returned them: plain tuples where the type may have named fields
+        )
+        self.origin: Any = None  # the operator that emitted it, for errors that are found when the batch is encoded
 
     @classmethod
     def of_output(cls, rows: list[Any], type: TypeInformation, origin: Any) -> Batch:
-        """What a user's function gave: whether it fits the type is seen when it is used."""
+        """Rows that a user's function returned; they are checked against the type when they are used."""
         batch = cls(type, rows, None)
         batch._raw = type.row is not None
         batch.origin = origin
@@ -88,11 +88,6 @@ class Batch:
                 raise
         return self._arrow
 
-    @property
-    def has_arrow(self) -> bool:
-        """Whether the Arrow form is there already (asking for it costs nothing)."""
-        return self._arrow is not None
-
     def slice(self, start: int, length: int) -> Batch:
         """Part of the batch; Arrow columns are shared, not copied."""
         if start == 0 and length >= len(self):
@@ -101,7 +96,8 @@ class Batch:
         # Only one form is cut: Arrow if it is there, so a slice that is only passed on costs nothing.
         if self._arrow is not None:
             return Batch(self.type, None, self._arrow.slice(start, length), stamps)
-        return self._part(self._cut(start, length), stamps)
+        assert self._rows is not None
+        return self._part(self._rows[start : start + length], stamps)
 
     def select(self, indices: np.ndarray[Any, np.dtype[Any]]) -> Batch:
         """The records at these places, in that order."""
@@ -111,10 +107,6 @@ class Batch:
         assert self._rows is not None
         rows = self._rows
         return self._part([rows[i] for i in indices.tolist()], stamps)
-
-    def _cut(self, start: int, length: int) -> list[Any]:
-        assert self._rows is not None
-        return self._rows[start : start + length]
 
     def _part(self, rows: list[Any], stamps: np.ndarray[Any, np.dtype[np.int64]] | None) -> Batch:
         part = Batch(self.type, rows, None, stamps)

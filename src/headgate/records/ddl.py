@@ -9,8 +9,6 @@ import pyarrow as pa
 
 from headgate.errors import InvalidArgument
 
-__all__ = ["parse", "text_of"]
-
 _PRIMITIVES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),
@@ -39,7 +37,7 @@ _TOKEN = re.compile(r"\s*(`[^`]*`|'[^']*'|[A-Za-z_]\w*|\d+|[<>(),:])")
 
 
 def text_of(arrow: pa.DataType) -> str:
-    """The type in Spark's words where it has some, else in Arrow's.
+    """Spark's name of a type where it has one, otherwise Arrow's.
 
     >>> text_of(pa.int64())
     'bigint'

@@ -1,10 +1,10 @@
-"""The rows between subtasks: one Spark row is a network buffer that holds frames for one target.
+"""The format of rows between subtasks: one Spark row is a network buffer that holds frames for one target.
 
 A frame is a batch of records or one event of a channel; a channel is (edge, writer subtask). Layout of a frame:
 
     kind u8 | flags u8 | edge u16 | writer u32 | length u64 | body, padded to 8 bytes
 
-Bodies start at multiples of 8, so Arrow columns are read where they lie. Rows between workers are inside the trust
+Bodies start at multiples of 8, so that Arrow columns are read without a copy. Rows between workers are inside the trust
 boundary (they come over Spark's own shuffle), therefore untyped records may be pickles.
 """
 
@@ -14,8 +14,6 @@ import struct
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
-
-__all__ = ["HEADER", "Frame", "FrameKind", "pack", "read_frames"]
 
 HEADER = struct.Struct("<BBHIQ")
 _PAD = b"\0" * 8
@@ -29,16 +27,16 @@ class FrameKind(IntEnum):
     WATERMARK = 3
     BARRIER = 4
     CANCEL_MARKER = 5
-    END_OF_DATA = 6  # the last record of the channel is through (FLIP-147)
-    END_OF_PARTITION = 7  # nothing at all follows on the channel
-    END = 8  # nothing at all follows from this task; to every task of the next level
+    END_OF_DATA = 6  # no record follows on the channel (FLIP-147)
+    END_OF_PARTITION = 7  # nothing follows on the channel
+    END = 8  # nothing follows from this task; sent to every task of the next level
 
 
 STAMPED = 1
-"""Flag: event timestamps (int64 each) stand in front of the batch."""
+"""Flag: event timestamps (int64 each) precede the batch."""
 
 DRAIN = 2
-"""Flag of END_OF_DATA: timers and windows may fire for good."""
+"""Flag of END_OF_DATA: the job ends for good, so operators finish and timers fire."""
 
 
 class Frame(NamedTuple):
@@ -52,7 +50,7 @@ class Frame(NamedTuple):
 
 
 def pack(kind: int, edge: int, writer: int, *body: bytes | memoryview, flags: int = 0) -> list[bytes | memoryview]:
-    """The pieces of a frame, to be joined into a row.
+    """The byte strings of a frame; a row is the concatenation of its frames.
 
     >>> row = b"".join(pack(FrameKind.WATERMARK, 3, 1, b"12345678"))
     >>> [(f.kind, f.edge, f.writer, bytes(f.body)) for f in read_frames(row)]

@@ -24,24 +24,6 @@ from numpy.typing import NDArray
 
 from headgate.errors import InvalidArgument
 
-__all__ = [
-    "KeyGroupRange",
-    "KeyHasher",
-    "check_max_parallelism",
-    "default_max_parallelism",
-    "hash32",
-    "hash32_int",
-    "hash_column",
-    "hash_columns",
-    "key_group",
-    "key_group_range",
-    "key_groups_of",
-    "murmur",
-    "murmur3_128",
-    "owner",
-    "owners_of",
-]
-
 _UPPER_BOUND = 32768
 _M32 = 0xFFFFFFFF
 _M64 = 0xFFFFFFFFFFFFFFFF

@@ -21,8 +21,6 @@ import pyarrow as pa
 from headgate.errors import InvalidArgument
 from headgate.records import ddl
 
-__all__ = ["PICKLED", "Row", "TypeInformation", "TypeMismatch", "Types", "as_type", "row_class"]
-
 
 class TypeMismatch(InvalidArgument):
     """A record does not fit the declared type; `index` is its place in the batch."""
@@ -164,7 +162,7 @@ class TypeInformation:
         return [row if row.__class__ is cls else new(cls, row) for row in self._in_order(rows, kinds)]
 
     def _in_order(self, rows: Sequence[Any], kinds: set[type]) -> Sequence[Any]:
-        """Named rows whose fields stand in another order than the type's, put right; all others as they are."""
+        """Reorder the fields of named rows whose order differs from the type's; other rows are unchanged."""
         names = self._columns().names
         swapped = {
             kind: itemgetter(*map(kind._fields.index, names))
@@ -309,6 +307,10 @@ def _fields(kind: str, names: Sequence[str], types: Sequence[TypeInformation]) -
     return TypeInformation(kind, pa.schema([(n, t.arrow_type) for n, t in zip(names, types, strict=True)]))
 
 
+def _constant(arrow: pa.DataType) -> staticmethod[[], TypeInformation]:
+    return staticmethod(lambda: _scalar(arrow))
+
+
 class Types:
     """Types in PyFlink's spelling.
 
@@ -316,77 +318,34 @@ class Types:
     tuple<f0 string, f1 bigint>
     """
 
-    @staticmethod
-    def STRING() -> TypeInformation:
-        return _scalar(pa.string())
-
-    @staticmethod
-    def BOOLEAN() -> TypeInformation:
-        return _scalar(pa.bool_())
-
-    @staticmethod
-    def BYTE() -> TypeInformation:
-        return _scalar(pa.int8())
-
-    @staticmethod
-    def SHORT() -> TypeInformation:
-        return _scalar(pa.int16())
-
-    @staticmethod
-    def INT() -> TypeInformation:
-        return _scalar(pa.int32())
-
-    @staticmethod
-    def LONG() -> TypeInformation:
-        return _scalar(pa.int64())
-
-    @staticmethod
-    def FLOAT() -> TypeInformation:
-        return _scalar(pa.float32())
-
-    @staticmethod
-    def DOUBLE() -> TypeInformation:
-        return _scalar(pa.float64())
-
-    @staticmethod
-    def CHAR() -> TypeInformation:
-        return _scalar(pa.string())
-
-    @staticmethod
-    def BIG_DEC() -> TypeInformation:
-        return _scalar(pa.decimal128(38, 18))
-
-    @staticmethod
-    def SQL_DATE() -> TypeInformation:
-        return _scalar(pa.date32())
-
-    @staticmethod
-    def SQL_TIME() -> TypeInformation:
-        return _scalar(pa.time64("us"))
-
-    @staticmethod
-    def SQL_TIMESTAMP() -> TypeInformation:
-        return _scalar(pa.timestamp("us"))
-
-    @staticmethod
-    def INSTANT() -> TypeInformation:
-        return _scalar(pa.timestamp("us", tz="UTC"))
+    STRING = _constant(pa.string())
+    BOOLEAN = _constant(pa.bool_())
+    BYTE = _constant(pa.int8())
+    SHORT = _constant(pa.int16())
+    INT = _constant(pa.int32())
+    LONG = _constant(pa.int64())
+    FLOAT = _constant(pa.float32())
+    DOUBLE = _constant(pa.float64())
+    CHAR = _constant(pa.string())
+    BIG_DEC = _constant(pa.decimal128(38, 18))
+    SQL_DATE = _constant(pa.date32())
+    SQL_TIME = _constant(pa.time64("us"))
+    SQL_TIMESTAMP = _constant(pa.timestamp("us"))
+    INSTANT = _constant(pa.timestamp("us", tz="UTC"))
 
     @staticmethod
     def PRIMITIVE_ARRAY(element_type: TypeInformation) -> TypeInformation:
         return _scalar(pa.binary()) if element_type == Types.BYTE() else Types.LIST(element_type)
 
     @staticmethod
+    def LIST(element_type_info: TypeInformation) -> TypeInformation:
+        return _scalar(pa.list_(element_type_info.arrow_type)) if element_type_info.is_typed else PICKLED
+
+    @staticmethod
     def BASIC_ARRAY(element_type: TypeInformation) -> TypeInformation:
         return Types.LIST(element_type)
 
-    @staticmethod
-    def OBJECT_ARRAY(element_type: TypeInformation) -> TypeInformation:
-        return Types.LIST(element_type)
-
-    @staticmethod
-    def LIST(element_type_info: TypeInformation) -> TypeInformation:
-        return _scalar(pa.list_(element_type_info.arrow_type)) if element_type_info.is_typed else PICKLED
+    OBJECT_ARRAY = BASIC_ARRAY
 
     @staticmethod
     def MAP(key_type_info: TypeInformation, value_type_info: TypeInformation) -> TypeInformation:

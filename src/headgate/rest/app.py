@@ -26,8 +26,6 @@ from headgate.rest.operations import Operations, UnknownOperation
 from headgate.storage.checkpoints import dispose_savepoint
 from headgate.storage.remote import open_store
 
-__all__ = ["Jobs", "make_app"]
-
 Document = dict[str, Any]
 
 
@@ -190,14 +188,15 @@ class _Api:
     def _start(self, kind: str, request_id: str | None, work: Callable[[], Any]) -> Document:
         return {"request-id": self._operations.start(kind, request_id, work)}
 
-    def operation_of(
-        self, job_id: str, kind: str, request_id: str, result: str, failure: str = "failure-cause"
-    ) -> Document:
-        self._jobs.find(job_id)
-        return self.operation(kind, request_id, result, failure)
+    def status(self, kind: str, result: str, failure: str = "failure-cause") -> Callable[[str, Request], Document]:
+        """The route for the status of operations of a kind."""
 
-    def operation(self, kind: str, request_id: str, result: str, failure: str = "failure-cause") -> Document:
-        return documents.operation(self._operations.find(kind, request_id), result, failure)
+        def status(trigger_id: str, request: Request) -> Document:
+            if "job_id" in request.path_params:
+                self._jobs.find(request.path_params["job_id"])
+            return documents.operation(self._operations.find(kind, trigger_id), result, failure)
+
+        return status
 
 
 def _router(api: _Api) -> APIRouter:
@@ -216,23 +215,10 @@ def _router(api: _Api) -> APIRouter:
     router.post(f"{job}/stop", status_code=accepted)(api.stop)
     router.patch(f"{job}/rescaling", status_code=accepted)(api.rescale)
     router.post("/savepoint-disposal", status_code=accepted)(api.dispose)
-
-    @router.get(f"{job}/checkpoints/{{trigger_id}}")
-    def checkpoint_status(job_id: str, trigger_id: str) -> Document:
-        return api.operation_of(job_id, "checkpoint", trigger_id, "checkpointId", "failureCause")
-
-    @router.get(f"{job}/savepoints/{{trigger_id}}")
-    def savepoint_status(job_id: str, trigger_id: str) -> Document:
-        return api.operation_of(job_id, "savepoint", trigger_id, "location")
-
-    @router.get(f"{job}/rescaling/{{trigger_id}}")
-    def rescale_status(job_id: str, trigger_id: str) -> Document:
-        return api.operation_of(job_id, "rescaling", trigger_id, "parallelism")
-
-    @router.get("/savepoint-disposal/{trigger_id}")
-    def disposal_status(trigger_id: str) -> Document:
-        return api.operation("disposal", trigger_id, "deleted")
-
+    router.get(f"{job}/checkpoints/{{trigger_id}}")(api.status("checkpoint", "checkpointId", "failureCause"))
+    router.get(f"{job}/savepoints/{{trigger_id}}")(api.status("savepoint", "location"))
+    router.get(f"{job}/rescaling/{{trigger_id}}")(api.status("rescaling", "parallelism"))
+    router.get("/savepoint-disposal/{trigger_id}")(api.status("disposal", "deleted"))
     return router
 
 

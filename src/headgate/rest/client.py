@@ -12,8 +12,6 @@ from typing import Any
 from headgate.errors import HeadgateError, InvalidArgument
 from headgate.rest.server import known_servers
 
-__all__ = ["RemoteJob", "RestClient", "RestError", "find_job", "find_jobs"]
-
 _POLL_SECONDS = 0.2
 
 

@@ -12,17 +12,6 @@ from headgate.config import Configuration
 from headgate.driver.job import SparkJob
 from headgate.graph.job_graph import Vertex
 
-__all__ = [
-    "checkpoint_config",
-    "checkpoint_details",
-    "checkpoints",
-    "job_details",
-    "job_overview",
-    "operation",
-    "subtask_details",
-    "vertex_id",
-]
-
 Document = dict[str, Any]
 
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from headgate.errors import HeadgateError
 
-__all__ = ["Operations", "UnknownOperation"]
-
 
 class UnknownOperation(HeadgateError):
     """No operation of this id was started, or its result has expired."""

@@ -21,8 +21,6 @@ from headgate.errors import ConfigError
 from headgate.rest.app import Jobs, make_app
 from headgate.rest.operations import Operations
 
-__all__ = ["known_servers", "linger", "register"]
-
 _LOG = logging.getLogger(__name__)
 _PORTS = 100  # how many are tried, beginning with rest.port
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -2,9 +2,10 @@
 
     spark.read.format("headgate-state").option("operator", "count").option("state", "total").load("/checkpoints/.../chk-7")
 
-Without `operator` and `state` the rows are the states that there are. Options: `keyGroups` ("0-15") reads only those,
-`key` (a text, or a number for integer keys) only the key group of that key. With `pushFilters` = true, and
-spark.sql.python.filterPushdown.enabled, filters `key_group = n` and `key = x` are used the same way.
+Without `operator` and `state` the rows list the states. Options: `keyGroups` ("0-15") reads only these key groups, `key`
+(a text, or a number for integer keys) only the key group of that key. With `pushFilters` = true, and
+spark.sql.python.filterPushdown.enabled, filters `key_group = n` and `key = x` are used the same way. The driver plans the
+read, Spark's workers read the parts.
 """
 
 from __future__ import annotations
@@ -19,22 +20,13 @@ from pyspark.sql.types import StructType
 
 from headgate.errors import InvalidArgument
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
-from headgate.savepoints.reader import StateInfo, StatePart, StateSnapshotReader
+from headgate.savepoints.reader import StateInfo, StateSnapshotReader
 
 __all__ = ["StateDataSource"]
 
+_TEXTS = ("operator", "uid", "operator_id", "state", "kind", "columns", "backend")
 _LISTING = pa.schema(
-    [
-        ("operator", pa.string()),
-        ("uid", pa.string()),
-        ("operator_id", pa.string()),
-        ("state", pa.string()),
-        ("kind", pa.string()),
-        ("columns", pa.string()),
-        ("backend", pa.string()),
-        ("parallelism", pa.int32()),
-        ("max_parallelism", pa.int32()),
-    ]
+    [(name, pa.string()) for name in _TEXTS] + [("parallelism", pa.int32()), ("max_parallelism", pa.int32())]
 )
 
 
@@ -43,7 +35,6 @@ class StateDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
         return "headgate-state"
 
     def schema(self) -> StructType:
@@ -69,7 +60,6 @@ class StateDataSource(DataSource):
         return None if operator is None or state is None else (operator, state)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader."""
         wanted = self._wanted()
         snapshot = self._snapshot()
         if wanted is None:
@@ -106,23 +96,15 @@ def _parsed(key: str, info: StateInfo) -> Any:
 class _ListingReader(DataSourceReader):
     def __init__(self, snapshot: StateSnapshotReader) -> None:
         operators = {str(op.id): op for op in snapshot.manifest.operators}
-        self._rows = [
-            {
-                "operator": info.operator,
-                "uid": info.uid,
-                "operator_id": info.operator_id,
-                "state": info.name,
-                "kind": info.kind,
-                "columns": ", ".join(f"{field.name} {field.type}" for field in info.schema),
-                "backend": info.backend,
-                "parallelism": operators[info.operator_id].parallelism,
-                "max_parallelism": operators[info.operator_id].max_parallelism,
-            }
-            for info in snapshot.states()
-        ]
+        self._rows = []
+        for info in snapshot.states():
+            columns = ", ".join(f"{field.name} {field.type}" for field in info.schema)
+            texts = info.operator, info.uid, info.operator_id, info.name, info.kind, columns, info.backend
+            operator = operators[info.operator_id]
+            row = *texts, operator.parallelism, operator.max_parallelism
+            self._rows.append(dict(zip(_LISTING.names, row, strict=True)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """All states."""
         yield pa.RecordBatch.from_pylist(self._rows, schema=_LISTING)
 
 
@@ -133,26 +115,23 @@ class _StateReader(DataSourceReader):
         self._info, self._groups = info, groups
 
     def __getstate__(self) -> dict[str, Any]:
-        """Workers open the snapshot themselves."""
+        """Workers open the snapshot by its path."""
         return {**self.__dict__, "_snapshot": None}
 
     def partitions(self) -> list[InputPartition]:
-        """One for each old subtask that has any of the rows."""
+        """One partition for each old subtask with any of the rows."""
         assert self._snapshot is not None
-        parts = self._snapshot.parts(self._info.operator_id, self._info.name, self._groups)
-        return [InputPartition(part) for part in parts]
+        return list(map(InputPartition, self._snapshot.parts(self._info.operator_id, self._info.name, self._groups)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one part."""
-        part: StatePart = partition.value
-        yield from StateSnapshotReader.open(self._path).read_part(part)
+        yield from StateSnapshotReader.open(self._path).read_part(partition.value)
 
 
 class _FilteringReader(_StateReader):
-    """The same with filters; Spark refuses a reader that has this method while filter pushdown is switched off."""
+    """A reader with filters; Spark refuses a reader with this method while filter pushdown is disabled."""
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
-        """Use `key_group = n`, and `key = x`, to read less; Spark applies all filters itself as well."""
+        """Use `key_group = n` and `key = x` to read less; Spark applies all filters as well."""
         assert self._snapshot is not None
         for one in filters:
             if isinstance(one, EqualTo) and self._info.keyed:

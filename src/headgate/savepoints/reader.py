@@ -1,4 +1,4 @@
-"""Look into any checkpoint or savepoint: which operators and states it has, and their rows as tables.
+"""Read any checkpoint or savepoint: its operators and states, and their rows as tables.
 
     snapshot = StateSnapshotReader.open("/checkpoints/.../chk-7")
     for state in snapshot.states():
@@ -6,8 +6,8 @@
     for batch in snapshot.read("count", "total"):
         ...
 
-Canonical savepoints are read as they are; of native snapshots each subtask's part is restored into a backend of its kind,
-in a directory that is removed afterwards.
+Canonical savepoints are read directly; of native snapshots each subtask's part is restored into a backend of its kind, in
+a temporary directory. It runs in the user's process, and in Spark's workers for the data source.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ import pyarrow.parquet as pq
 from headgate.checkpoint.handles import KeyedStateHandle, StateMeta, decode_handle
 from headgate.errors import InvalidArgument, StorageError
 from headgate.records.key_groups import KeyGroupRange
+from headgate.records.types import TypeInformation
 from headgate.state.backend import BackendSetup, KeyedStateBackend
 from headgate.state.hashmap.backend import HashMapBackend
-from headgate.state.operator import decode_elements
+from headgate.state.operator import StateSnapshot, decode_elements
 from headgate.state.parquet.keyed import CANONICAL, read_tables, stored_tables, table_schema
 from headgate.state.parquet.operator import operator_schema, operator_table
 from headgate.storage import manifest as mf
@@ -36,7 +37,7 @@ from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
 from headgate.worker.restore import Payloads, operator_state_of
 
-__all__ = ["StateInfo", "StatePart", "StateSnapshotReader"]
+__all__ = ["StateInfo", "StateSnapshotReader", "TablePart"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +54,12 @@ class StateInfo:
 
     @property
     def keyed(self) -> bool:
-        """Whether it belongs to keys."""
         return "key_group" in self.schema.names
 
 
 @dataclass(frozen=True, slots=True)
-class StatePart:
-    """What one old subtask has of a state: the unit that is read at once. Plain data, so it can travel."""
+class TablePart:
+    """The part of a state in one old subtask: the unit that is read at once. It is plain data that can be pickled."""
 
     path: str
     operator_id: str
@@ -69,30 +69,30 @@ class StatePart:
 
 
 class StateSnapshotReader:
-    """A checkpoint or savepoint that is looked into."""
+    """Reads one checkpoint or savepoint."""
 
     def __init__(self, snapshot: Snapshot, store: ObjectStore) -> None:
         self.snapshot, self._store = snapshot, store
 
     @classmethod
     def open(cls, path: str) -> StateSnapshotReader:
-        """By its directory or its `_metadata`; StorageError says what is wrong with it."""
+        """Open a snapshot by its directory or its `_metadata`."""
         store = open_store()
         return cls(load_snapshot(store, path), store)
 
     @property
     def manifest(self) -> mf.Manifest:
-        """What the metadata says."""
+        """The metadata of the snapshot."""
         return self.snapshot.manifest
 
     def verify(self) -> None:
         """Read every file and compare checksums; CorruptState names what is damaged."""
         require_intact(self._store, self.snapshot)
 
-    # --- what there is ----------------------------------------------------------------------------------------------
+    # --- operators and states ----------------------------------------------------------------------------------------------
 
     def operator(self, wanted: str) -> mf.OperatorManifest:
-        """By uid, name or the beginning of the id; InvalidArgument lists those that there are."""
+        """An operator by uid, name or the beginning of the id; InvalidArgument lists the operators."""
         operators = self.manifest.operators
         found = (
             [op for op in operators if op.uid == wanted]
@@ -127,13 +127,18 @@ class StateSnapshotReader:
                 handle = decode_handle(piece.description)
                 for meta in _metas(handle):
                     yield info(meta.name, meta.kind, table_schema(meta, handle.key_type.type_info()), handle.backend)
-        left = operator_state_of(SnapshotReader(self._store), subtask.pieces)
-        for state in left.states if left is not None else ():
-            types = tuple(type.restore() for type in state.types)
+        for state, types in self._operator_states(subtask):
             yield info(state.name, str(state.mode), operator_schema(types), "operator state")
 
+    def _operator_states(
+        self, subtask: mf.SubtaskManifest
+    ) -> Iterator[tuple[StateSnapshot, tuple[TypeInformation, ...]]]:
+        left = operator_state_of(SnapshotReader(self._store), subtask.pieces)
+        for state in left.states if left is not None else ():
+            yield state, tuple(type.type_info() for type in state.types)
+
     def state(self, operator: str, name: str) -> StateInfo:
-        """One state; InvalidArgument lists those that the operator has."""
+        """One state; InvalidArgument lists the states of the operator."""
         wanted = self.operator(operator)
         mine = [info for info in self.states() if info.operator_id == wanted.id]
         for info in mine:
@@ -144,36 +149,33 @@ class StateSnapshotReader:
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
-    def parts(self, operator: str, name: str, groups: KeyGroupRange | None = None) -> list[StatePart]:
-        """The parts to read, only those that have any of the key groups."""
+    def parts(self, operator: str, name: str, groups: KeyGroupRange | None = None) -> list[TablePart]:
+        """The parts with any of the key groups."""
         info = self.state(operator, name)
         found = []
         for subtask in self.operator(info.operator_id).subtasks:
+            place = self.snapshot.directory, info.operator_id, name, subtask.index
             if not info.keyed:
-                found.append(StatePart(self.snapshot.directory, info.operator_id, name, subtask.index))
-                continue
-            for piece in subtask.pieces:
+                found.append(TablePart(*place))
+            for piece in subtask.pieces if info.keyed else ():
                 if piece.kind is mf.PieceKind.KEYED and piece.key_groups is not None:
                     common = piece.key_groups if groups is None else piece.key_groups.intersect(groups)
                     if len(common):
-                        part = (common.start, common.end)
-                        found.append(StatePart(self.snapshot.directory, info.operator_id, name, subtask.index, part))
+                        found.append(TablePart(*place, (common.start, common.end)))
         return found
 
     def read(self, operator: str, name: str, groups: KeyGroupRange | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows of a state, of some key groups if they are given."""
+        """The rows of a state, in some key groups if they are given."""
         for part in self.parts(operator, name, groups):
             yield from self.read_part(part)
 
-    def read_part(self, part: StatePart) -> Iterator[pa.RecordBatch]:
+    def read_part(self, part: TablePart) -> Iterator[pa.RecordBatch]:
         """The rows of one part."""
         operator = next(op for op in self.manifest.operators if op.id == part.operator_id)
         subtask = next(one for one in operator.subtasks if one.index == part.subtask)
         if part.groups is None:
-            left = operator_state_of(SnapshotReader(self._store), subtask.pieces)
-            for state in left.states if left is not None else ():
+            for state, types in self._operator_states(subtask):
                 if state.name == part.state:
-                    types = tuple(type.restore() for type in state.types)
                     yield from operator_table(decode_elements(state, types), types, subtask.index).to_batches()
             return
         groups = KeyGroupRange(*part.groups)
@@ -198,16 +200,9 @@ class StateSnapshotReader:
                     payload = files[table.file]
                     yield table.meta, _parquet_rows(payloads.read(payload, 0, payload.size), table.groups, groups)
             return
-        with tempfile.TemporaryDirectory(prefix="headgate-look-") as directory:
-            setup = BackendSetup(
-                operator="(reader)",
-                key_groups=groups,
-                max_parallelism=handle.max_parallelism,
-                clock=lambda: 0,
-                key_type=handle.key_type.type_info(),
-                instance="reader",
-                directory=Path(directory) / "db",
-            )
+        with tempfile.TemporaryDirectory(prefix="headgate-read-") as directory:
+            key_type, path = handle.key_type.type_info(), Path(directory) / "db"
+            setup = BackendSetup("(reader)", groups, handle.max_parallelism, lambda: 0, key_type, directory=path)
             backend = _backend(handle.backend)(setup)
             try:
                 backend.restore([handle], payloads.read)
@@ -229,7 +224,7 @@ def _backend(name: str) -> type[KeyedStateBackend]:
         from headgate.state.rocksdb import RocksDBBackend
 
         return RocksDBBackend
-    raise StorageError(f"the snapshot was written by a state backend '{name}' that this version does not know")
+    raise StorageError(f"the snapshot was written by a state backend '{name}' that this version does not support")
 
 
 def _metas(handle: KeyedStateHandle) -> list[StateMeta]:

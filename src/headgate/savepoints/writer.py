@@ -1,11 +1,12 @@
-"""Write a savepoint from DataFrames: to start a job with state that comes from elsewhere, or to repair state.
+"""Write a savepoint from DataFrames: to start a job with state from another system, or to repair state.
 
     writer = SavepointWriter.new(max_parallelism=128)
     writer.with_keyed_state("count", ValueStateDescriptor("total", "bigint"), df, key="user", value="n")
     path = writer.write("/savepoints")
 
 `SavepointWriter.from_existing(path)` starts with a canonical savepoint: states that are given replace those of the same
-name, all others are taken over. The operator is named by its uid. Spark writes the tables, one file for each part.
+name, all others are copied. The operator is named by its uid. The user's process runs it; Spark's workers write the
+tables, one file for each part.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from headgate.checkpoint.handles import FileRef, Payload, StateMeta, decode_handle, encode_handle
@@ -39,7 +40,14 @@ from headgate.records.key_groups import (
 from headgate.records.types import TypeInformation, as_type
 from headgate.state.api import StateDescriptor
 from headgate.state.backend import StateSpec
-from headgate.state.parquet.keyed import CANONICAL, StoredTable, describe_tables, stored_tables, table_schema
+from headgate.state.parquet.keyed import (
+    CANONICAL,
+    StoredTable,
+    describe_tables,
+    stored_tables,
+    table_schema,
+    write_table,
+)
 from headgate.storage import manifest as mf
 from headgate.storage.checkpoints import Snapshot, load_snapshot, publish
 from headgate.storage.handles import FileSegment
@@ -49,18 +57,18 @@ from headgate.storage.remote import open_store
 
 __all__ = ["SavepointWriter"]
 
-_RESULT = "part int, file string, groups array<int>, rows bigint, size bigint, crc bigint"
-_KINDS = {"value", "reducing", "aggregating", "list", "map"}
+_RESULT = pa.schema(
+    {"part": pa.int32(), "file": pa.string(), "groups": pa.list_(pa.int32())}
+    | dict.fromkeys(["rows", "size", "crc"], pa.int64())
+)
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
-    """One state to write: its rows are in a DataFrame."""
+class _StateColumns:
+    """A state to write, and the columns of a DataFrame that hold it."""
 
-    uid: str
     meta: StateMeta
     key_type: TypeInformation
-    frame: DataFrame
     keys: tuple[str, ...]
     values: tuple[str, ...]
     map_key: str | None
@@ -68,12 +76,17 @@ class _State:
 
 
 @dataclass(slots=True)
-class _Part:
-    """What one part of an operator has."""
+class _SubtaskTables:
+    """The tables of one operator in one part of the savepoint, which is a subtask for the restore."""
 
     files: list[FileRef] = field(default_factory=list)
     tables: list[StoredTable] = field(default_factory=list)
-    parts: list[mf.StatePart] = field(default_factory=list)
+    parts: list[mf.SnapshotPart] = field(default_factory=list)
+
+    def add(self, table: StoredTable, file: FileRef, part: mf.SnapshotPart) -> None:
+        self.tables.append(table)
+        self.files.append(file)
+        self.parts.append(part)
 
 
 class SavepointWriter:
@@ -83,7 +96,7 @@ class SavepointWriter:
         """Use `new` or `from_existing`."""
         check_max_parallelism(max_parallelism, parts, "the savepoint")
         self._max, self._parts, self._existing = max_parallelism, parts, existing
-        self._states: dict[tuple[str, str], _State] = {}
+        self._states: dict[tuple[str, str], tuple[_StateColumns, DataFrame]] = {}
         self._dropped: set[str] = set()
 
     @classmethod
@@ -93,18 +106,18 @@ class SavepointWriter:
 
     @classmethod
     def from_existing(cls, path: str) -> SavepointWriter:
-        """A savepoint that is to be changed: a canonical one."""
+        """A changed copy of a canonical savepoint."""
         snapshot = load_snapshot(open_store(), path)
         if snapshot.manifest.format != CANONICAL:
             raise IllegalState(
-                f"'{path}' is no canonical savepoint, so no other tool can change it: take one with --format CANONICAL"
+                f"'{path}' is not a canonical savepoint, so it cannot be changed: take one with --format CANONICAL"
             )
         operators = [op for op in snapshot.manifest.operators if any(s.pieces for s in op.subtasks)]
         limits = {op.max_parallelism for op in operators} or {128}
         return cls(max(limits), max([op.parallelism for op in operators], default=1), snapshot)
 
     def without_operator(self, uid: str) -> SavepointWriter:
-        """Leave an operator of the existing savepoint out."""
+        """Leave out an operator of the existing savepoint."""
         self._dropped.add(str(operator_id_of(uid)))
         return self
 
@@ -125,8 +138,6 @@ class SavepointWriter:
         `key` and `value` name columns; several make a tuple, or a row of the state's type. A list state needs `position`
         (the order of elements), a map state `map_key`. The key's type is that of its column unless `key_type` is given.
         """
-        if state.kind not in _KINDS:
-            raise InvalidArgument(f"state '{state.name}' is {state.kind} state, which cannot be written")
         if state.ttl is not None:
             raise InvalidArgument(
                 f"state '{state.name}' has a time to live: write it without, and read it with headgate.state.ttl-migration.enabled"
@@ -136,45 +147,36 @@ class SavepointWriter:
             raise InvalidArgument(
                 f"state '{state.name}' has no type; give one, for example ValueStateDescriptor('n', 'bigint')"
             )
-        self._check(state, frame, map_key, position)
+        for kind, option, column in (("map", "map_key", map_key), ("list", "position", position)):
+            if (state.kind == kind) != (column is not None):
+                raise InvalidArgument(
+                    f"state '{state.name}' is {state.kind} state: {option} is for {kind} state, and only for it"
+                )
         keys = (key,) if isinstance(key, str) else tuple(key)
         values = (value,) if isinstance(value, str) else tuple(value)
         found = as_type(key_type) if key_type is not None else _key_type(frame, keys)
-        one = _State(uid, spec.meta(), found, frame, keys, values, map_key, position)
-        self._states[uid, state.name] = one
+        self._states[uid, state.name] = _StateColumns(spec.meta(), found, keys, values, map_key, position), frame
         return self
 
-    @staticmethod
-    def _check(state: StateDescriptor, frame: DataFrame, map_key: str | None, position: str | None) -> None:
-        if (state.kind == "map") != (map_key is not None):
-            raise InvalidArgument(
-                f"state '{state.name}' is {state.kind} state: map_key is for map state, and only for it"
-            )
-        if (state.kind == "list") != (position is not None):
-            raise InvalidArgument(
-                f"state '{state.name}' is {state.kind} state: position is for list state, and only for it"
-            )
-        if not frame.columns:
-            raise InvalidArgument(f"the DataFrame for state '{state.name}' has no columns")
-
     def write(self, target: str) -> str:
-        """Write the savepoint below a directory; its path."""
+        """Write the savepoint below a directory; returns its path."""
         store = open_store()
         job_id = new_job_id()
         directory = make_savepoint_directory(store, savepoint_target(target, None), job_id)
-        operators: dict[str, dict[int, _Part]] = {}
+        operators: dict[str, dict[int, _SubtaskTables]] = {}
         names: dict[str, str] = {}
         key_types: dict[str, TypeInformation] = {}
-        for state in self._states.values():
-            operator_id = str(operator_id_of(state.uid))
-            parts = operators.setdefault(operator_id, {i: _Part() for i in range(self._parts)})
-            names[operator_id] = state.uid
+        for (uid, _), (state, frame) in self._states.items():
+            operator_id = str(operator_id_of(uid))
+            parts = operators.setdefault(operator_id, {i: _SubtaskTables() for i in range(self._parts)})
+            names[operator_id] = uid
             known = key_types.setdefault(operator_id, state.key_type)
             if known != state.key_type:
                 raise InvalidArgument(
-                    f"the states of operator '{state.uid}' have keys of different types: {known}, {state.key_type}"
+                    f"the states of operator '{uid}' have keys of different types: {known}, {state.key_type}"
                 )
-            self._write_state(state, operator_id, directory, parts)
+            folder = f"{table_directory(uid, operator_id)}/{state.meta.name}"
+            self._write_state(state, frame, directory, folder, parts)
         kept = self._existing_operators(store, directory, operators, key_types)
         made = [self._operator(id, names[id], key_types[id], parts) for id, parts in operators.items()]
         manifest = mf.Manifest(
@@ -190,23 +192,24 @@ class SavepointWriter:
         publish(store, manifest, directory)
         return directory
 
-    def _write_state(self, state: _State, operator_id: str, directory: str, parts: dict[int, _Part]) -> None:
-        """Let Spark write one file for each part."""
-        folder = f"{table_directory(state.uid, operator_id)}/{state.meta.name}"
+    def _write_state(
+        self, state: _StateColumns, frame: DataFrame, directory: str, folder: str, parts: dict[int, _SubtaskTables]
+    ) -> None:
+        """Write one file for each part with Spark."""
         open_store().make_directory(f"{directory}/{folder}")
-        job = _WriteJob(state.meta, state.key_type, state, self._max, self._parts, f"{directory}/{folder}")
-        frame = state.frame.mapInArrow(job.add_groups, job.grouped_schema(state.frame))
-        rows = frame.groupBy("hg_part").applyInArrow(lambda table: job.write(table), _RESULT).collect()  # noqa: PLW0108 - Spark counts arguments
+        job = _WriteJob(state, self._max, self._parts, f"{directory}/{folder}")
+        grouped = frame.mapInArrow(job.add_groups, job.grouped_schema(frame)).groupBy("hg_part")
+        rows = grouped.applyInArrow(lambda table: job.write(table), from_arrow_schema(_RESULT)).collect()  # noqa: PLW0108 - Spark counts arguments
         for row in rows:
             name = f"{folder}/{row['file']}"
-            payload = Payload(name, row["size"], row["crc"])
-            part = parts[row["part"]]
-            part.files.append(FileRef(name, payload, shared=False, created_by=1))
-            part.tables.append(StoredTable(state.meta, name, list(row["groups"]), row["rows"]))
-            part.parts.append(mf.StatePart(name, FileSegment(f"{directory}/{name}", 0, row["size"], row["crc"])))
+            parts[row["part"]].add(
+                StoredTable(state.meta, name, list(row["groups"]), row["rows"]),
+                FileRef(name, Payload(name, row["size"], row["crc"]), shared=False, created_by=1),
+                mf.SnapshotPart(name, FileSegment(f"{directory}/{name}", 0, row["size"], row["crc"])),
+            )
 
     def _operator(
-        self, operator_id: str, uid: str, key_type: TypeInformation, parts: dict[int, _Part]
+        self, operator_id: str, uid: str, key_type: TypeInformation, parts: dict[int, _SubtaskTables]
     ) -> mf.OperatorManifest:
         subtasks = []
         for index, part in sorted(parts.items()):
@@ -220,47 +223,45 @@ class SavepointWriter:
         self,
         store: ObjectStore,
         directory: str,
-        changed: dict[str, dict[int, _Part]],
+        changed: dict[str, dict[int, _SubtaskTables]],
         key_types: dict[str, TypeInformation],
     ) -> list[mf.OperatorManifest]:
-        """Operators of the existing savepoint; of those that are changed, the states that were not given."""
+        """The other operators of the existing savepoint; states of changed operators that were not given are copied too."""
         if self._existing is None:
             return []
         kept = []
-        copy = _Copy(store, self._existing.directory, directory)
+        copier = _FileCopier(store, self._existing.directory, directory)
         for operator in self._existing.manifest.operators:
             if operator.id in self._dropped:
                 continue
             if operator.id not in changed:
-                kept.append(copy.operator(operator))
+                kept.append(copier.operator(operator))
                 continue
             given = {name for uid, name in self._states if str(operator_id_of(uid)) == operator.id}
             for subtask in operator.subtasks:
                 for piece in subtask.pieces:
                     if piece.kind is mf.PieceKind.KEYED:
                         key_types[operator.id] = decode_handle(piece.description).key_type.type_info()
-                        _take_over(piece, given, changed[operator.id][subtask.index], copy)
+                        _copy_tables(piece, given, changed[operator.id][subtask.index], copier)
         return kept
 
 
-def _take_over(piece: mf.StatePiece, given: set[str], part: _Part, copy: _Copy) -> None:
+def _copy_tables(piece: mf.StatePiece, given: set[str], part: _SubtaskTables, copier: _FileCopier) -> None:
     handle = decode_handle(piece.description)
     files = {file.name: file for file in handle.files}
     stored = {one.id: one for one in piece.parts}
     for table in stored_tables(handle):
         if table.meta.name not in given:
-            part.files.append(files[table.file])
-            part.tables.append(table)
-            part.parts.append(copy.part(stored[table.file]))
+            part.add(table, files[table.file], copier.part(stored[table.file]))
 
 
-class _Copy:
+class _FileCopier:
     """Copies files of one savepoint into another."""
 
     def __init__(self, store: ObjectStore, source: str, target: str) -> None:
         self._store, self._source, self._target = store, source, target
 
-    def part(self, part: mf.StatePart) -> mf.StatePart:
+    def part(self, part: mf.SnapshotPart) -> mf.SnapshotPart:
         handle = part.handle
         if not isinstance(handle, FileSegment):
             return part
@@ -290,22 +291,14 @@ def _key_type(frame: DataFrame, keys: tuple[str, ...]) -> TypeInformation:
     return TypeInformation("tuple", pa.schema([(f"f{i}", column.type) for i, column in enumerate(schema)]))
 
 
+@dataclass(frozen=True, slots=True)
 class _WriteJob:
-    """What Spark's workers do; plain data that travels."""
+    """Runs in Spark's workers; plain data that can be pickled."""
 
-    def __init__(
-        self,
-        meta: StateMeta,
-        key_type: TypeInformation,
-        state: _State,
-        max_parallelism: int,
-        parts: int,
-        directory: str,
-    ) -> None:
-        self._meta, self._key_type, self._max, self._parts = meta, key_type, max_parallelism, parts
-        self._directory = directory
-        self._keys, self._values = state.keys, state.values
-        self._map_key, self._position = state.map_key, state.position
+    state: _StateColumns
+    max_parallelism: int
+    parts: int
+    directory: str
 
     def grouped_schema(self, frame: DataFrame) -> StructType:
         """The DataFrame's columns, and the key group and part of each row."""
@@ -313,40 +306,33 @@ class _WriteJob:
         return StructType([*frame.schema.fields, *added])  # add() would change the DataFrame's own
 
     def add_groups(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Compute key groups."""
+        """Add the key group and the part of each row."""
         for batch in batches:
-            if len(self._keys) == 1 and self._key_type.kind == "scalar":
-                column = batch.column(self._keys[0]).cast(self._key_type.arrow_type)
-                groups = key_groups_of(hash_column(column), self._max).tolist()
+            if len(self.state.keys) == 1 and self.state.key_type.kind == "scalar":
+                column = batch.column(self.state.keys[0]).cast(self.state.key_type.arrow_type)
+                groups = key_groups_of(hash_column(column), self.max_parallelism).tolist()
             else:
-                keys = list(zip(*(batch.column(name).to_pylist() for name in self._keys), strict=True))
-                groups = KeyHasher(self._max).groups(keys)
-            parts = [owner(group, self._max, self._parts) for group in groups]
+                keys = list(zip(*(batch.column(name).to_pylist() for name in self.state.keys), strict=True))
+                groups = KeyHasher(self.max_parallelism).groups(keys)
+            parts = [owner(group, self.max_parallelism, self.parts) for group in groups]
             columns = [*batch.columns, pa.array(groups, pa.int32()), pa.array(parts, pa.int32())]
             yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "hg_group", "hg_part"])
 
     def write(self, table: pa.Table) -> pa.Table:
-        """Write one part; one row that describes the file."""
+        """Write one part; returns one row that describes the file."""
         part = table.column("hg_part")[0].as_py()
-        order = [("hg_group", "ascending"), *((name, "ascending") for name in self._keys)]
-        if self._position is not None:
-            order.append((self._position, "ascending"))
+        order = [("hg_group", "ascending"), *((name, "ascending") for name in self.state.keys)]
+        if self.state.position is not None:
+            order.append((self.state.position, "ascending"))
         table = table.sort_by(order)
-        schema = table_schema(self._meta, self._key_type)
+        schema = table_schema(self.state.meta, self.state.key_type)
         result = pa.Table.from_arrays([self._column(table, column) for column in schema], schema=schema)
         name = f"part-{part:05d}.parquet"
-        local = Path(self._directory.removeprefix("file://")) / name
-        groups = _write_groups(result, local)
+        local = Path(self.directory.removeprefix("file://")) / name
+        stored = write_table(self.state.meta, self.state.key_type, _by_group(result), local, name)
         data = local.read_bytes()
-        row = {
-            "part": part,
-            "file": name,
-            "groups": groups,
-            "rows": result.num_rows,
-            "size": len(data),
-            "crc": zlib.crc32(data),
-        }
-        return pa.Table.from_pylist([row], schema=_result_schema())
+        row = [part, name, stored.groups, stored.rows, len(data), zlib.crc32(data)]
+        return pa.Table.from_pylist([dict(zip(_RESULT.names, row, strict=True))], schema=_RESULT)
 
     def _column(self, table: pa.Table, column: pa.Field) -> pa.ChunkedArray:
         if column.name == "key_group":
@@ -354,10 +340,10 @@ class _WriteJob:
         if column.name == "namespace":
             return pa.chunked_array([pa.nulls(table.num_rows, pa.binary())])
         if column.name == "pos":
-            return _positions(table, self._keys)
+            return _positions(table, self.state.keys)
         if column.name == "map_key":
-            return table.column(self._map_key or "").cast(column.type)
-        names = self._keys if column.name == "key" else self._values
+            return table.column(self.state.map_key or "").cast(column.type)
+        names = self.state.keys if column.name == "key" else self.state.values
         if len(names) == 1 and not (pa.types.is_struct(column.type) and column.name == "key"):
             return table.column(names[0]).cast(column.type)
         arrays = [
@@ -376,30 +362,8 @@ def _positions(table: pa.Table, keys: tuple[str, ...]) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(positions, pa.int32())])
 
 
-def _write_groups(table: pa.Table, path: Path) -> list[int]:
-    """Row groups cut at key groups."""
-    column = table.column("key_group").to_pylist()
-    groups = []
-    with pq.ParquetWriter(path, table.schema, compression="zstd") as writer:
-        start = 0
-        for i in range(1, len(column) + 1):
-            if i == len(column) or column[i] != column[start]:
-                writer.write_table(table.slice(start, i - start), row_group_size=i - start)
-                groups.append(column[start])
-                start = i
-    return groups
-
-
-def _result_schema() -> pa.Schema:
-    number = pa.int64()
-    groups = pa.list_(pa.int32())
-    return pa.schema(
-        [
-            ("part", pa.int32()),
-            ("file", pa.string()),
-            ("groups", groups),
-            ("rows", number),
-            ("size", number),
-            ("crc", number),
-        ]
-    )
+def _by_group(table: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
+    groups = table.column("key_group").to_pylist()
+    for group, rows in groupby(range(len(groups)), key=groups.__getitem__):
+        indexes = list(rows)
+        yield group, table.slice(indexes[0], len(indexes)).combine_chunks().to_batches()[0]

@@ -1,4 +1,4 @@
-"""Addresses: what state tables are keyed by.
+"""Addresses: what state tables are keyed by; used by both backends in the subtask's thread.
 
 Python's dicts take 1, 1.0 and True for the same key, Headgate does not (SPEC R3.1). So a key becomes an *address*:
 
@@ -22,22 +22,14 @@ import numpy as np
 
 from headgate.errors import IllegalState, InvalidArgument
 
-__all__ = [
-    "NO_KEY",
-    "VOID",
-    "KeyContext",
-    "NoKeySet",
-    "address_of",
-    "check_namespace",
-    "in_namespace",
-    "key_of",
-    "prepare_keys",
-    "split_address",
-]
-
 _PLAIN: Final = frozenset([str, int, bytes])
 _TUPLE: Final = frozenset([tuple])
 _NAN: Final = float("nan")
+
+FOREIGN_GROUP: Final = (
+    "state was used for a key group that another subtask owns: the key of a record must be the same "
+    "on both sides of key_by()"
+)
 
 
 class NoKeySet(IllegalState):
@@ -45,9 +37,7 @@ class NoKeySet(IllegalState):
 
 
 class _NoKey:
-    """Stands where an address should be; any table look-up with it raises NoKeySet, so the hot path needs no test."""
-
-    __slots__ = ()
+    """The address while no key is selected: looking it up in a table raises NoKeySet, so the hot path needs no check."""
 
     def __hash__(self) -> int:  # noqa: PLE0309 - it never returns
         self.refuse()
@@ -68,18 +58,12 @@ class _NoKey:
 
 
 class _Namespaced:
-    """Marks an address that carries a namespace."""
-
-    __slots__ = ()
-
     def __repr__(self) -> str:
         return "NAMESPACED"
 
 
 class _Void:
     """The namespace of state that belongs to a key alone."""
-
-    __slots__ = ()
 
     def __repr__(self) -> str:
         return "VOID"
@@ -88,9 +72,19 @@ class _Void:
         return "VOID"
 
 
+class _ForeignTable(dict[Any, Any]):
+    """The table of a key group of another subtask: state written there would be lost, so every access is refused."""
+
+    def _refuse(self, *_: Any) -> Any:
+        raise IllegalState(FOREIGN_GROUP)
+
+    __getitem__ = __setitem__ = get = pop = __contains__ = _refuse
+
+
 NO_KEY: Final = _NoKey()
 NAMESPACED: Final = _Namespaced()
 VOID: Final = _Void()
+FOREIGN_TABLE: Final = _ForeignTable()
 copyreg.add_extension(__name__, "VOID", 240)  # timers are stored with it: a pickle holds this number, not the path
 
 
@@ -149,7 +143,7 @@ def prepare_keys(keys: list[Any]) -> list[Any]:
 
 
 def key_of(address: Any) -> Any:
-    """The key behind an address without namespace; exact inverse of `address_of` but for subclasses.
+    """The key of an address without namespace: the inverse of `address_of`, except for subclasses.
 
     >>> key_of((1, (float, 2.0)))
     (1, 2.0)

@@ -1,7 +1,7 @@
-"""What users hold: descriptors and the five kinds of keyed state, in PyFlink's spelling (SPEC R1).
+"""Keyed state for users: descriptors and the handles of the five kinds, with PyFlink's names (SPEC R1.2 - R1.7).
 
-A descriptor names a state and says what it holds; the runtime context turns it into a handle. A handle is one object
-for the life of the operator, and what it answers depends on the key of the record that is being processed:
+A descriptor names a state and its type; the runtime context gives a handle for it. A handle is one object for the life of
+the operator; it reads and writes the state of the current key through a cell of the backend, in the subtask's thread:
 
     class Count(KeyedProcessFunction):
         def open(self, ctx):
@@ -18,28 +18,12 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, TypeVar
 
-from headgate.errors import InvalidArgument
+from headgate.errors import IllegalState, InvalidArgument
 from headgate.records.types import TypeInformation, as_type
-from headgate.state.ttl_config import CleanupStrategies, StateTtlConfig, Time
-
-__all__ = [
-    "AggregatingState",
-    "AggregatingStateDescriptor",
-    "CleanupStrategies",
-    "ListState",
-    "ListStateDescriptor",
-    "MapEntries",
-    "MapState",
-    "MapStateDescriptor",
-    "ReducingState",
-    "ReducingStateDescriptor",
-    "State",
-    "StateDescriptor",
-    "StateTtlConfig",
-    "Time",
-    "ValueState",
-    "ValueStateDescriptor",
-]
+from headgate.state.addresses import address_of, key_of
+from headgate.state.cells import MISSING, ListCell, MapCell, ValueCell
+from headgate.state.copying import copied
+from headgate.state.ttl_config import StateTtlConfig, Time
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -54,17 +38,13 @@ OUT = TypeVar("OUT")
 class State(ABC):
     """State of the current key."""
 
-    __slots__ = ()
-
     @abstractmethod
     def clear(self) -> None:
         """Remove what is stored for the current key; other keys keep theirs."""
 
 
 class ValueState(State, Generic[T]):
-    """One value per key; None is the absence of one."""
-
-    __slots__ = ()
+    """One value per key; None means that there is none."""
 
     @abstractmethod
     def value(self) -> T | None:
@@ -75,139 +55,267 @@ class ValueState(State, Generic[T]):
         """Store a value; None clears."""
 
 
-class ListState(State, Generic[T]):
+class _CellState(State):
+    """A handle on one cell; `copy` makes the result of a read independent of the state, None: no copy is needed."""
+
+    def __init__(self, name: str, cell: Any, copy: Callable[[Any], Any] | None) -> None:
+        self.name = name
+        self._cell = cell
+        self._copy = copy
+
+    def clear(self) -> None:
+        """Remove what is stored for the current key; other keys keep theirs."""
+        self._cell.remove()
+
+
+class CellValueState(_CellState, ValueState[Any]):
+    """A value state on a cell; backends have faster ones for state without a time to live."""
+
+    _cell: ValueCell
+
+    def __init__(self, name: str, cell: ValueCell, copy: Callable[[Any], Any] | None, default: Any) -> None:
+        super().__init__(name, cell, copy)
+        self._default = default
+
+    def value(self) -> Any:
+        """The value of the current key, else the default."""
+        stored = self._cell.get()
+        if stored is None:
+            return copied(self._default)
+        return stored if self._copy is None else self._copy(stored)
+
+    def update(self, value: Any) -> None:
+        """Store a value; None clears."""
+        if value is None:
+            self._cell.remove()
+        else:
+            self._cell.put(value)
+
+
+class ListState(_CellState, Generic[T]):
     """A list per key, in order of insertion; elements are never None.
 
     Iterating a handle iterates the elements of the current key.
     """
 
-    __slots__ = ()
+    _cell: ListCell
 
-    @abstractmethod
+    @property
+    def _where(self) -> str:
+        return f"list state '{self.name}'"
+
     def get(self) -> list[T]:
         """The elements; an empty list if there are none. Changing the list does not change the state."""
+        stored = self._cell.get()
+        if stored is None:
+            return []
+        return list(stored) if self._copy is None else list(map(self._copy, stored))
 
-    @abstractmethod
     def add(self, value: T) -> None:
         """Append one element."""
+        if value is None:
+            raise InvalidArgument(f"{self._where}: an element is None, which list state cannot hold")
+        self._cell.extend((value,))
 
-    @abstractmethod
     def add_all(self, values: Iterable[T]) -> None:
-        """Append several elements; none given: nothing happens."""
+        """Append elements; without any, nothing happens."""
+        elements = self._checked(values)
+        if elements:
+            self._cell.extend(elements)
 
-    @abstractmethod
     def update(self, values: Iterable[T]) -> None:
-        """Replace all elements; none given: the same as clear()."""
+        """Replace all elements; without any, this is the same as clear()."""
+        elements = self._checked(values)
+        if elements:
+            self._cell.replace(elements)
+        else:
+            self._cell.remove()
+
+    def _checked(self, values: Any) -> list[Any]:
+        """The elements as a list; list state holds no None (SPEC R1.4)."""
+        if values is None:
+            raise InvalidArgument(f"{self._where}: the list of values is None; to remove all elements call clear()")
+        if isinstance(values, str | bytes):
+            raise InvalidArgument(f"{self._where}: {values!r} is one value; call add(), or pass a list")
+        elements = list(values)
+        if any(element is None for element in elements):
+            raise InvalidArgument(f"{self._where}: an element is None, which list state cannot hold: {elements[:5]!r}")
+        return elements
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.get())
 
 
 class MapEntries(Iterator[T]):
-    """An iteration over a map that may remove as it goes; the map may also be changed freely meanwhile.
+    """An iteration over a map that can remove entries; the map may also be changed freely meanwhile.
 
-    `remove()` deletes the entry that was returned last; `has_next()` in between does not matter.
+    `pick` makes the result of (map key, value), `delete` removes the entry of a map key.
     """
 
-    @abstractmethod
+    def __init__(
+        self,
+        source: Iterator[tuple[Any, Any]],
+        pick: Callable[[Any, Any], T],
+        delete: Callable[[Any], None],
+    ) -> None:
+        self._source = source
+        self._pick = pick
+        self._delete = delete
+        self._next: tuple[Any, Any] | None = None  # read by has_next()
+        self._last: Any = MISSING
+
     def has_next(self) -> bool:
         """Whether another entry follows."""
+        if self._next is None:
+            self._next = next(self._source, None)
+        return self._next is not None
 
-    @abstractmethod
+    def __next__(self) -> T:
+        entry = next(self._source) if self._next is None else self._next
+        self._next = None
+        self._last = entry[0]
+        return self._pick(key_of(entry[0]), entry[1])
+
     def remove(self) -> None:
-        """Delete the entry returned last; IllegalState if there is none or it is gone already."""
+        """Delete the entry returned last, also after `has_next()`; IllegalState if there is none or it is removed."""
+        if self._last is MISSING:
+            raise IllegalState("remove() needs an entry: call it once after next(), not before and not twice")
+        self._delete(self._last)
+        self._last = MISSING
 
 
-class MapState(State, Generic[K, V]):
+class MapState(_CellState, Generic[K, V]):
     """A map per key, stored entry by entry. Iterating a handle iterates the keys of the map."""
 
-    __slots__ = ()
+    _cell: MapCell
 
-    @abstractmethod
+    def _map_key(self, key: Any) -> Any:
+        try:
+            return address_of(key)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"map state '{self.name}': {error}") from None
+
     def get(self, key: K) -> V | None:
         """The value of an entry, or None."""
+        stored = self._cell.get(self._map_key(key))
+        if stored is MISSING:
+            return None
+        value: V = stored if self._copy is None else self._copy(stored)
+        return value
 
-    @abstractmethod
     def put(self, key: K, value: V) -> None:
         """Add or replace one entry; the value may be None if its type allows that."""
+        self._cell.put(self._map_key(key), value)
 
-    @abstractmethod
     def put_all(self, dict_value: dict[K, V]) -> None:
         """Add or replace several entries."""
+        if dict_value:
+            self._cell.put_all({self._map_key(key): value for key, value in dict_value.items()})
 
-    @abstractmethod
     def remove(self, key: K) -> None:
-        """Remove one entry, if it is there."""
+        """Remove one entry, if it exists."""
+        self._cell.delete(self._map_key(key))
 
-    @abstractmethod
     def contains(self, key: K) -> bool:
         """Whether there is such an entry."""
+        return self._cell.get(self._map_key(key)) is not MISSING
 
-    @abstractmethod
     def items(self) -> MapEntries[tuple[K, V]]:
         """All entries."""
+        return self._iterate(lambda key, value: (key, value))
 
-    @abstractmethod
     def keys(self) -> MapEntries[K]:
         """The keys of all entries."""
+        return self._iterate(lambda key, _: key)
 
-    @abstractmethod
     def values(self) -> MapEntries[V]:
         """The values of all entries."""
+        return self._iterate(lambda _, value: value)
 
-    @abstractmethod
+    def _iterate(self, pick: Callable[[Any, Any], Any]) -> MapEntries[Any]:
+        entries = self._cell.entries()
+        if self._copy is not None:
+            copy = self._copy
+            entries = ((key, copy(value)) for key, value in entries)
+        return MapEntries(entries, pick, self._cell.delete)
+
     def is_empty(self) -> bool:
         """Whether there are no entries."""
+        return self._cell.is_empty()
 
-    def __getitem__(self, key: K) -> V | None:
-        return self.get(key)
-
-    def __setitem__(self, key: K, value: V) -> None:
-        self.put(key, value)
-
-    def __delitem__(self, key: K) -> None:
-        self.remove(key)
-
-    def __contains__(self, key: K) -> bool:
-        return self.contains(key)
-
-    def __iter__(self) -> Iterator[K]:
-        return self.keys()
+    __getitem__ = get
+    __setitem__ = put
+    __delitem__ = remove
+    __contains__ = contains
+    __iter__ = keys
 
 
-class ReducingState(State, Generic[T]):
+class ReducingState(_CellState, Generic[T]):
     """All values added for a key, combined into one by the descriptor's function."""
 
-    __slots__ = ()
+    _cell: ValueCell
 
-    @abstractmethod
+    def __init__(self, descriptor: ReducingStateDescriptor, cell: ValueCell, copy: Callable[[Any], Any] | None) -> None:
+        super().__init__(descriptor.name, cell, copy)
+        self._reduce = descriptor.reduce
+
     def get(self) -> T | None:
         """The combined value, or None."""
+        stored: T | None = self._cell.get()
+        return stored if self._copy is None else self._copy(stored)
 
-    @abstractmethod
     def add(self, value: T | None) -> None:
         """Combine one more value; None clears."""
+        if value is None:
+            self._cell.remove()
+            return
+        old = self._cell.get_owned()  # the function may change it in place
+        self._cell.put(copied(value) if old is None else checked_result(self.name, "reduce", self._reduce(old, value)))
 
 
-class AggregatingState(State, Generic[IN, OUT]):
+class AggregatingState(_CellState, Generic[IN, OUT]):
     """All values added for a key, folded into an accumulator by the descriptor's function."""
 
-    __slots__ = ()
+    _cell: ValueCell
 
-    @abstractmethod
+    def __init__(
+        self, descriptor: AggregatingStateDescriptor, cell: ValueCell, copy: Callable[[Any], Any] | None
+    ) -> None:
+        super().__init__(descriptor.name, cell, copy)
+        self._function = descriptor.function
+
     def get(self) -> OUT | None:
         """The result of the accumulator, or None if nothing was added."""
+        stored = self._cell.get()
+        if stored is None:
+            return None
+        # get_result may return the accumulator itself.
+        result: OUT = self._function.get_result(stored if self._copy is None else self._copy(stored))
+        return result
 
-    @abstractmethod
     def add(self, value: IN | None) -> None:
         """Fold one more value in; None clears."""
+        if value is None:
+            self._cell.remove()
+            return
+        accumulator = self._cell.get_owned()
+        if accumulator is None:
+            accumulator = self._function.create_accumulator()
+        self._cell.put(checked_result(self.name, "add", self._function.add(value, accumulator)))
+
+
+def checked_result(name: str, method: str, value: Any) -> Any:
+    """The result of a user's function; None would silently clear the state."""
+    if value is None:
+        raise InvalidArgument(f"state '{name}': {method}() of its function returned None; it must return the new value")
+    return value
 
 
 # --- descriptors ----------------------------------------------------------------------------------------------------
 
 
 class StateDescriptor:
-    """Names a state of an operator and says what it holds; two are equal if kind and name are."""
+    """The name and the type of a state of an operator; two are equal if kind and name are."""
 
     kind: ClassVar[str]
 
@@ -217,7 +325,6 @@ class StateDescriptor:
         self.name = name
         self.type: TypeInformation = as_type(type_info)
         self.ttl: StateTtlConfig | None = None
-        self.queryable_name: str | None = None
 
     def get_name(self) -> str:
         """The name of the state, unique in its operator."""
@@ -229,31 +336,14 @@ class StateDescriptor:
         return None
 
     def enable_time_to_live(self, ttl_config: StateTtlConfig | Time | timedelta | int) -> None:
-        """Let entries expire; also takes a plain length of time for the default settings.
+        """Let entries expire; a plain duration means the default settings.
 
         >>> descriptor = ValueStateDescriptor("last", "string")
         >>> descriptor.enable_time_to_live(StateTtlConfig.new_builder(Time.days(1)).build())
         """
         if not isinstance(ttl_config, StateTtlConfig):
             ttl_config = StateTtlConfig.new_builder(ttl_config).build()
-        if ttl_config.is_enabled and self.queryable_name is not None:
-            raise self._excluded()
         self.ttl = ttl_config if ttl_config.is_enabled else None
-
-    def set_queryable(self, queryable_name: str) -> None:
-        """The name under which outsiders may read the state; excludes time to live."""
-        if not isinstance(queryable_name, str) or not queryable_name:
-            raise InvalidArgument(
-                f"state '{self.name}': a queryable name is a str that is not empty, got {queryable_name!r}"
-            )
-        if self.ttl is not None:
-            raise self._excluded()
-        self.queryable_name = queryable_name
-
-    def _excluded(self) -> InvalidArgument:
-        return InvalidArgument(
-            f"state '{self.name}' cannot be queryable and have a time to live: expired values would be served; drop one of the two"
-        )
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and isinstance(other, StateDescriptor) and other.name == self.name
@@ -266,7 +356,7 @@ class StateDescriptor:
 
 
 class ValueStateDescriptor(StateDescriptor):
-    """One value per key; `default` is handed out, as a copy, where nothing is stored.
+    """One value per key; where nothing is stored, a read returns a copy of `default`.
 
     >>> ValueStateDescriptor("count", "bigint", default=0)
     ValueStateDescriptor('count', bigint)

@@ -1,8 +1,9 @@
-"""The contract of a keyed state backend: what the runtime may ask of hashmap and rocksdb alike.
+"""The contract of a keyed state backend: what the runtime may call on hashmap and rocksdb alike.
 
 Order of calls: construct, `restore` at most once, then `state`, records, snapshots and notifications in any order,
-`dispose`. A backend has no thread, never sleeps and reads no clock but the one it is given. Work that could be long is
-cut into steps that the caller asks for: `SnapshotRun` (next), `end_batch`, `maintain`, `background_cleanup`.
+`dispose`. A backend runs in the subtask's thread (only a `SnapshotRun` may be iterated in another one), never sleeps and
+reads no clock but the one it is given. Work that could take long is divided into steps that the caller requests:
+`SnapshotRun` (next), `end_batch`, `maintain`, `background_cleanup`.
 
 For each batch of records:
 
@@ -24,14 +25,18 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Protocol
 
-from headgate.checkpoint.assignment import check_max_parallelism
+import numpy as np
+import numpy.typing as npt
+
+from headgate.checkpoint.assignment import require_same_max_parallelism
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta, TypeMeta, attach, read_inline
 from headgate.errors import IllegalState, InvalidArgument
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
-from headgate.records.types import PICKLED, TypeInformation
+from headgate.records.types import PICKLED, TypeInformation, as_type
 from headgate.state.addresses import (
     NO_KEY,
     VOID,
@@ -44,35 +49,38 @@ from headgate.state.addresses import (
     split_address,
 )
 from headgate.state.api import (
+    AggregatingState,
     AggregatingStateDescriptor,
+    CellValueState,
+    ListState,
+    MapState,
+    ReducingState,
     ReducingStateDescriptor,
     State,
     StateDescriptor,
-    StateTtlConfig,
     ValueStateDescriptor,
+    checked_result,
 )
-from headgate.state.cells import Cell, ListCell, MapCell, ValueCell
+from headgate.state.cells import Cell, InternalTable, ListCell, MapCell, ValueCell, ValueTable
 from headgate.state.copying import copier
-from headgate.state.hashmap.columns import ColumnTable
-from headgate.state.keyed import KeyedAggregating, KeyedList, KeyedMap, KeyedReducing, KeyedValue, Mergeable
-from headgate.state.timers import Timers
-from headgate.state.ttl import Expiry, TtlAggregating, TtlList, TtlMap, TtlReducing, TtlValue
-
-__all__ = ["BackendSetup", "KeyedStateBackend", "SnapshotKind", "SnapshotRun", "StateSpec", "ValueTable"]
+from headgate.state.schema import check_key_type
+from headgate.state.timers import TIMERS, Timers
+from headgate.state.ttl import Expiry, TtlValueTable, expiring
+from headgate.state.ttl_config import StateTtlConfig
 
 
 class SnapshotKind(enum.Enum):
     """What a snapshot may share with others (SPEC R7.4)."""
 
     CHECKPOINT = "checkpoint"  # as configured: may build on a confirmed one, and be built on
-    FULL = "full"  # uses nothing old, later ones may build on it
+    FULL = "full"  # refers to nothing old, later ones may build on it
     SAVEPOINT = "savepoint"  # self-contained, never a base
-    CANONICAL = "canonical savepoint"  # the same as tables (`canonical.py`); no backend is asked for it
+    CANONICAL = "canonical savepoint"  # a savepoint as Parquet tables (`parquet/`); backends are not called with it
 
 
 @dataclass(frozen=True, slots=True)
 class BackendSetup:
-    """What a backend is told when it is made.
+    """The parameters of a backend.
 
     `instance` must differ between attempts of the same operator: it is part of the ids of what a snapshot writes.
     `group_of` gives the key group of a key outside of batches; it must agree with how records are routed.
@@ -95,7 +103,7 @@ class BackendSetup:
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """A registered state: its descriptor's facts, in the form backends and snapshots use."""
+    """A registered state: the properties of its descriptor, in the form that backends and snapshots use."""
 
     name: str
     kind: str
@@ -105,13 +113,18 @@ class StateSpec:
 
     @classmethod
     def of(cls, descriptor: StateDescriptor) -> StateSpec:
-        """The facts of a descriptor."""
         return cls(descriptor.name, descriptor.kind, descriptor.type, descriptor.map_key_type, descriptor.ttl)
 
     def meta(self) -> StateMeta:
-        """What a snapshot stores of it."""
+        """The part that a snapshot stores."""
         map_key = None if self.map_key_type is None else TypeMeta.of(self.map_key_type)
         return StateMeta(self.name, self.kind, TypeMeta.of(self.value_type), map_key, self.ttl is not None)
+
+
+TIMER_TABLE: Final = StateSpec(TIMERS, "timers", as_type("bigint"))
+RAW_STREAMS: Final = StateSpec("_raw", "raw", as_type("binary"))
+INTERNAL_KINDS: Final = frozenset([TIMER_TABLE.kind, RAW_STREAMS.kind])
+"""Kinds of state that no descriptor can name."""
 
 
 class SnapshotRun(Iterator[tuple[str, bytes]]):
@@ -126,16 +139,20 @@ class SnapshotRun(Iterator[tuple[str, bytes]]):
         metadata.append(run.handle)
     """
 
-    checkpoint_id: int
+    def __init__(self, checkpoint_id: int) -> None:
+        self.checkpoint_id = checkpoint_id
+        self.status = "running"  # then "done" or "cancelled"
+        self._handle: KeyedStateHandle | None = None
 
     @property
-    @abstractmethod
     def handle(self) -> KeyedStateHandle | None:
-        """What the snapshot left; IllegalState while it is not done."""
+        if self.status != "done":
+            raise IllegalState(f"snapshot {self.checkpoint_id} is {self.status}: iterate it to its end first")
+        return self._handle
 
     @abstractmethod
     def cancel(self) -> None:
-        """Stop; the state it holds is released. Harmless when it is done."""
+        """Stop and release the state that the snapshot holds; no effect when it is done."""
 
     def finish(self) -> KeyedStateHandle | None:
         """Run to the end and keep the bytes inside the handle: for tests and small state."""
@@ -146,16 +163,19 @@ class SnapshotRun(Iterator[tuple[str, bytes]]):
         return None if handle is None else attach(handle, {name: b"".join(data) for name, data in parts.items()})
 
 
-class ValueTable(ABC):
-    """A value state reached for many keys at once: for built-in aggregations and batch functions."""
+class NumberColumns(Protocol):
+    """A value state of numbers under integer keys as numpy columns; an entry is a row number, its slot."""
 
-    @abstractmethod
-    def get_many(self, addresses: Sequence[Any], groups: Sequence[int]) -> list[Any]:
-        """The value of each key, None where there is none; mutable values are not copied."""
+    values: npt.NDArray[Any]
+    count: int
 
-    @abstractmethod
-    def put_many(self, addresses: Sequence[Any], groups: Sequence[int], values: Sequence[Any]) -> None:
-        """Store a value for each key; None removes."""
+    def slots(self, keys: npt.NDArray[np.int64], groups: npt.NDArray[Any], neutral: Any) -> npt.NDArray[np.int64]:
+        """The slot of every key; unknown keys get one, with the neutral value."""
+        ...
+
+    def touch(self, slots: npt.NDArray[np.int64]) -> None:
+        """Report that the values of these slots were changed."""
+        ...
 
 
 class KeyedStateBackend(ABC):
@@ -166,9 +186,13 @@ class KeyedStateBackend(ABC):
     def __init__(self, setup: BackendSetup) -> None:
         self.setup = setup
         self.context = KeyContext()
-        self._group_of = setup.group_of or KeyHasher(setup.max_parallelism).group
-        self._handles: dict[str, tuple[StateSpec, State]] = {}
+        self.timers = Timers(partial(self.internal_table, TIMER_TABLE))
+        self.key_group_of = setup.group_of or KeyHasher(setup.max_parallelism).group
+        self._handles: dict[str, tuple[StateSpec, State, Cell]] = {}
         self._expiries: dict[str, Expiry] = {}
+        self._runs: list[SnapshotRun] = []
+        self._has_raw_streams = False
+        self._started = False
 
     # --- the current key ---
 
@@ -178,8 +202,8 @@ class KeyedStateBackend(ABC):
 
     def set_current_key(self, key: Any, group: int | None = None) -> None:
         """Select one key outside of a batch: for timers, tests and one-off work."""
-        group = self._group_of(key) if group is None else group
-        self.check_group(group, key)
+        group = self.key_group_of(key) if group is None else group
+        self._check_group(group, f"key {key!r}")
         self.context.address = address_of(key)
         self.context.group = group
         self.key_selected()
@@ -189,7 +213,6 @@ class KeyedStateBackend(ABC):
         self.context.address = NO_KEY
 
     def current_key(self) -> Any:
-        """The key that is selected; NoKeySet if there is none."""
         if self.context.address is NO_KEY:
             NO_KEY.refuse("the current key")
         return self.key_at(split_address(self.context.address)[0])
@@ -207,12 +230,11 @@ class KeyedStateBackend(ABC):
             NO_KEY.refuse("a namespace")
         self.context.address = in_namespace(split_address(self.context.address)[0], namespace)
 
-    def check_group(self, group: int, key: Any) -> None:
-        """Raise IllegalState if a key does not belong to this subtask."""
+    def _check_group(self, group: int, what: str) -> None:
         groups = self.setup.key_groups
         if group not in groups:
             raise IllegalState(
-                f"operator '{self.setup.operator}': key {key!r} is of key group {group}, but this subtask owns groups "
+                f"operator '{self.setup.operator}': {what} is of key group {group}, but this subtask owns groups "
                 f"{groups.start} to {groups.end}; the key of a record must be the same on both sides of key_by()"
             )
 
@@ -220,41 +242,40 @@ class KeyedStateBackend(ABC):
 
     def state(self, descriptor: StateDescriptor) -> Any:
         """The handle of a state: one object per name, whatever the current key (SPEC R1.2)."""
-        found = self._handles.get(descriptor.name)
-        if found is not None:
-            self._check_kind(found[0], descriptor)
-            return found[1]
-        spec = StateSpec.of(descriptor)
-        cell = self.open_cell(spec)
-        handle = self.make_handle(descriptor, spec, cell)
-        self._handles[spec.name] = spec, handle
-        return handle
+        return self._open(descriptor)[1]
 
-    def _check_kind(self, spec: StateSpec, descriptor: StateDescriptor) -> None:
-        if spec.kind != descriptor.kind:
+    def _open(self, descriptor: StateDescriptor) -> tuple[StateSpec, State, Cell]:
+        found = self._handles.get(descriptor.name)
+        if found is None:
+            spec = StateSpec.of(descriptor)
+            cell = self.open_cell(spec)
+            if spec.ttl is not None:
+                cell = expiring(cell, self._expiries[spec.name])
+            found = self._handles[spec.name] = spec, self.make_handle(descriptor, spec, cell), cell
+        elif found[0].kind != descriptor.kind:
             raise IllegalState(
-                f"Incompatible key/value state types: operator '{self.setup.operator}', state '{spec.name}' is "
-                f"{spec.kind} state and is now asked for as {descriptor.kind} state; use another name for the new state"
+                f"Incompatible key/value state types: operator '{self.setup.operator}', state '{descriptor.name}' is "
+                f"{found[0].kind} state and is now requested as {descriptor.kind} state; use another name for the new state"
             )
+        return found
 
     def make_handle(self, descriptor: StateDescriptor, spec: StateSpec, cell: Cell) -> State:
-        """The handle for a cell; a backend may answer with a quicker one for some kinds."""
-        # Elements, entries and accumulators are always ours: only a plain value may be handed out for reuse.
+        """The handle for a cell; a backend may override it with a faster one for some kinds."""
+        # Elements, entries and accumulators always belong to the state: only a plain value may be returned for reuse.
         reuse = self.setup.object_reuse and spec.kind == "value" and spec.ttl is None
         copy = copier(spec.value_type, object_reuse=reuse)
-        if spec.ttl is not None:
-            return _expiring_handle(descriptor, cell, self._expiries[spec.name], copy)
         if isinstance(cell, ListCell):
-            return KeyedList(spec.name, cell, copy)
+            return ListState(spec.name, cell, copy)
         if isinstance(cell, MapCell):
-            return KeyedMap(spec.name, cell, copy)
+            return MapState(spec.name, cell, copy)
         assert isinstance(cell, ValueCell)
         if isinstance(descriptor, ReducingStateDescriptor):
-            return KeyedReducing(descriptor, cell, copy)
+            return ReducingState(descriptor, cell, copy)
         if isinstance(descriptor, AggregatingStateDescriptor):
-            return KeyedAggregating(descriptor, cell, copy)
-        assert isinstance(descriptor, ValueStateDescriptor)
-        return KeyedValue(spec.name, cell, descriptor.default, copy)
+            return AggregatingState(descriptor, cell, copy)
+        # SPEC R2.2: there is no default with a time to live.
+        default = descriptor.default if isinstance(descriptor, ValueStateDescriptor) and spec.ttl is None else None
+        return CellValueState(spec.name, cell, copy, default)
 
     def expiry_of(self, spec: StateSpec) -> Expiry | None:
         """The expiry of a state with a time to live, one per state."""
@@ -262,14 +283,25 @@ class KeyedStateBackend(ABC):
             return None
         return self._expiries.setdefault(spec.name, Expiry(spec.ttl, self.setup.clock))
 
-    def state_names(self) -> list[str]:
-        """The names of the states that were asked for."""
-        return list(self._handles)
+    def value_table(self, descriptor: ValueStateDescriptor) -> ValueTable:
+        """A value state for many keys at once; the same storage as `state(descriptor)`."""
+        self.state(descriptor)
+        table = self.stored_values(StateSpec.of(descriptor))
+        expiry = self._expiries.get(descriptor.name)
+        return table if expiry is None else TtlValueTable(table, expiry)
+
+    def column_table(self, descriptor: ValueStateDescriptor) -> NumberColumns | None:
+        """A value state as columns, for aggregations over whole batches; None if the backend or the type has none."""
+        return None
 
     def keys(self, name: str, namespace: Any = VOID) -> list[Any]:
-        """The keys that have an entry in a state, in a namespace; a copy, so anything may change meanwhile."""
+        """The keys that have an entry in a state, in a namespace; a copy, so state may change meanwhile."""
         check_namespace(namespace)
         return [self.key_at(address) for _, address in self._addresses_in(name, namespace)]
+
+    def entry_count(self, name: str) -> int:
+        """The number of (key, namespace) entries of a state; all addresses are read."""
+        return sum(1 for _ in self.addresses(name))
 
     def _addresses_in(self, name: str, namespace: Any) -> list[tuple[int, Any]]:
         found = []
@@ -298,60 +330,135 @@ class KeyedStateBackend(ABC):
 
     def merge_namespaces(self, descriptor: StateDescriptor, target: Any, sources: Iterable[Any]) -> None:
         """Merge the current key's state of the sources into the target and drop the sources (SPEC R1.9)."""
-        handle = self.state(descriptor)
-        if not isinstance(handle, Mergeable):
+        cell = self._open(descriptor)[2]
+        if isinstance(descriptor, ReducingStateDescriptor):
+            method, merge = "reduce", descriptor.reduce
+        elif isinstance(descriptor, AggregatingStateDescriptor):
+            method, merge = "merge", descriptor.function.merge
+        elif not isinstance(cell, ListCell):
             raise InvalidArgument(
                 f"state '{descriptor.name}' is {descriptor.kind} state and cannot be merged; "
                 "merging windows need list, reducing or aggregating state"
             )
+        assert isinstance(cell, ListCell | ValueCell)
         context = self.context
         before = context.address
         address = split_address(before)[0]
         try:
-            parts = []
+            parts: list[Any] = []
             for source in sources:
                 check_namespace(source)
                 if source != target:
                     context.address = in_namespace(address, source)
-                    parts.append(handle.take())
+                    parts.append(cell.take())
             check_namespace(target)
             context.address = in_namespace(address, target)
             parts = [part for part in parts if part is not None]
-            if parts:
-                handle.absorb(parts)
+            if isinstance(cell, ListCell):
+                cell.absorb([element for part in parts for element in part])
+            elif parts:
+                merged = cell.get_owned()
+                for part in parts:
+                    merged = part if merged is None else checked_result(descriptor.name, method, merge(merged, part))
+                cell.put(merged)
         finally:
             context.address = before
 
-    # --- what a backend brings ---
+    # --- raw keyed state ---
 
-    @property
-    @abstractmethod
-    def timers(self) -> Timers:
-        """The timers of this operator; they are snapshotted with the state."""
+    def raw_streams(self) -> dict[int, bytes]:
+        """The raw stream of each key group that has one (SPEC R1.11)."""
+        if not self._has_raw_streams:
+            return {}
+        return {group: stream for group, _, stream in sorted(self.internal_table(RAW_STREAMS).items())}
+
+    def put_raw_stream(self, group: int, stream: bytes) -> None:
+        """Store opaque bytes for a key group."""
+        self._check_group(group, "a raw stream")
+        self._started = self._has_raw_streams = True
+        self.internal_table(RAW_STREAMS).put(group, group, stream)  # an address must belong to one group
+
+    def clear_raw_streams(self) -> None:
+        if self._has_raw_streams:
+            table = self.internal_table(RAW_STREAMS)
+            for group, address, _ in list(table.items()):
+                table.remove(group, address)
+
+    # --- snapshots and restore ---
+
+    def _describe(self, checkpoint_id: int) -> KeyedStateHandle:
+        """The handle of a snapshot without any state."""
+        setup, groups = self.setup, self.setup.key_groups
+        key_type = TypeMeta.of(setup.key_type)
+        return KeyedStateHandle(self.name, checkpoint_id, setup.max_parallelism, groups.start, groups.end, key_type)
+
+    def _payload_name(self, checkpoint_id: int) -> str:
+        groups = self.setup.key_groups
+        return f"{self.setup.instance}-{checkpoint_id}-{groups.start}-{groups.end}"
+
+    def _add_run(self, run: SnapshotRun) -> None:
+        self._runs = [one for one in self._runs if one.status == "running"] + [run]
+
+    def restore(
+        self, handles: Iterable[KeyedStateHandle], read: ReadPayload = read_inline, *, claim: bool = False
+    ) -> None:
+        """Restore the state of this subtask's key groups from any number of old snapshots with any old ranges.
+
+        With `claim` the restored snapshot counts as confirmed, so the next one may be an increment on it: all handles
+        must then be of one checkpoint, whose payloads stay as long as the new ones need them.
+        """
+        operator = self.setup.operator
+        if self._started:
+            raise IllegalState(f"operator '{operator}': restore() must come before the first use of state")
+        self._started = True
+        handles = list(handles)
+        for handle in handles:
+            if handle.backend != self.name:
+                raise IllegalState(
+                    f"operator '{operator}': checkpoint {handle.checkpoint_id} holds {handle.backend} state, the job runs "
+                    f"{self.name}; native snapshots cannot change backends: start from a canonical savepoint"
+                )
+            require_same_max_parallelism(f"operator '{operator}'", handle.max_parallelism, self.setup.max_parallelism)
+            check_key_type(operator, handle.key_type.type_info(), self.setup.key_type)
+        ids = {handle.checkpoint_id for handle in handles}
+        if claim and len(ids) > 1:
+            raise InvalidArgument(f"operator '{operator}': cannot claim several checkpoints {sorted(ids)} at once")
+        if handles:
+            self.restore_handles(handles, read, claim=claim and self.setup.incremental)
+
+    def notify_aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint will never be confirmed: stop its run, its changes belong to the next one."""
+        for run in self._runs:
+            if run.checkpoint_id == checkpoint_id:
+                run.cancel()
+
+    def dispose(self) -> None:
+        """Free everything; the backend cannot be used afterwards."""
+        for run in self._runs:
+            run.cancel()
+        self._runs.clear()
+        self.clear_current_key()
+
+    # --- implemented by each backend ---
 
     @abstractmethod
     def open_cell(self, spec: StateSpec) -> Cell:
-        """Make or adopt the storage of a state; StateMigrationError if what was restored does not fit."""
+        """Open the storage of a state; StateMigrationError if the restored state is incompatible."""
 
     @abstractmethod
-    def value_table(self, descriptor: ValueStateDescriptor) -> ValueTable:
-        """A value state for many keys at once; the same storage as `state(descriptor)`."""
+    def stored_values(self, spec: StateSpec) -> ValueTable:
+        """What an open value state stores, for many keys at once."""
 
-    def column_table(self, descriptor: ValueStateDescriptor) -> ColumnTable | None:
-        """A value state as columns, for aggregations over whole batches; None if the backend, or the type, has none."""
-        return None
+    @abstractmethod
+    def internal_table(self, spec: StateSpec) -> InternalTable:
+        """The table of timers or of raw streams."""
 
     @abstractmethod
     def addresses(self, name: str) -> Iterable[tuple[int, Any]]:
         """(group, address) of every entry of a state; safe while state changes."""
 
     @abstractmethod
-    def has_entry(self, name: str, group: int, address: Any) -> bool:
-        """Whether a state has an entry at an address."""
-
-    @abstractmethod
-    def entry_count(self, name: str) -> int:
-        """How many (key, namespace) entries a state has; 0 for an unknown name."""
+    def has_entry(self, name: str, group: int, address: Any) -> bool: ...
 
     @abstractmethod
     def key_selected(self) -> None:
@@ -359,83 +466,32 @@ class KeyedStateBackend(ABC):
 
     @abstractmethod
     def begin_batch(self, addresses: Sequence[Any], groups: Sequence[int]) -> None:
-        """A batch of records with these keys follows: prefetch, and cleanup that is due per record."""
+        """Called before a batch of records with these keys: prefetch, and cleanup that is due per record."""
 
     @abstractmethod
     def end_batch(self) -> None:
-        """The batch is done: write back, cleanup that accesses are owed, one slice of merging."""
+        """Called after a batch: write back, cleanup that is due per access, one slice of merging."""
 
     @abstractmethod
     def maintain(self, budget_entries: int) -> bool:
-        """Do a slice of work that snapshots left behind; whether more remains. For idle moments."""
+        """Do a slice of work that snapshots left behind, when idle; returns whether more remains."""
 
     @abstractmethod
     def background_cleanup(self, budget_entries: int) -> int:
-        """Check that many entries for expiry, without any access; how many entries were removed or shrunk."""
-
-    @abstractmethod
-    def put_raw(self, group: int, data: bytes) -> None:
-        """Store opaque bytes for a key group (SPEC R1.11); empty bytes remove them."""
-
-    @abstractmethod
-    def raw(self, group: int) -> bytes | None:
-        """The opaque bytes of a key group."""
-
-    @abstractmethod
-    def raw_groups(self) -> list[int]:
-        """The key groups that have opaque bytes."""
+        """Check entries for expiry, without any access; returns how many entries were removed or shrunk."""
 
     @abstractmethod
     def snapshot(self, checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) -> SnapshotRun:
-        """The synchronous part of a snapshot: what is written from now on is not in it. Several may run at once."""
+        """The synchronous part of a snapshot: later writes are not in it. Several may run at once."""
 
     @abstractmethod
-    def restore(
-        self, handles: Iterable[KeyedStateHandle], read: ReadPayload = read_inline, *, claim: bool = False
-    ) -> None:
-        """Take over what lies in this subtask's key groups from any number of old snapshots with any old ranges.
-
-        With `claim` the restored snapshot counts as confirmed, so the next one may be an increment on it: all handles
-        must then be of one checkpoint, whose payloads stay as long as the new ones need them.
-        """
+    def restore_handles(self, handles: list[KeyedStateHandle], read: ReadPayload, *, claim: bool) -> None:
+        """Restore from handles that were checked; called once, before any other use."""
 
     @abstractmethod
     def restored_metas(self) -> list[StateMeta]:
-        """The states that were restored and not asked for yet."""
+        """The states that were restored and not opened yet."""
 
     @abstractmethod
     def notify_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is confirmed; ids that are not ours are ignored."""
-
-    @abstractmethod
-    def notify_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint will never be confirmed: stop its run, its changes belong to the next one."""
-
-    @abstractmethod
-    def dispose(self) -> None:
-        """Free everything; the backend is of no use afterwards."""
-
-
-def _expiring_handle(
-    descriptor: StateDescriptor, cell: Cell, expiry: Expiry, copy: Callable[[Any], Any] | None
-) -> State:
-    if isinstance(cell, ListCell):
-        return TtlList(descriptor.name, cell, expiry, copy)
-    if isinstance(cell, MapCell):
-        return TtlMap(descriptor.name, cell, expiry, copy)
-    assert isinstance(cell, ValueCell)
-    if isinstance(descriptor, ReducingStateDescriptor):
-        return TtlReducing(descriptor, cell, expiry, copy)
-    if isinstance(descriptor, AggregatingStateDescriptor):
-        return TtlAggregating(descriptor, cell, expiry, copy)
-    return TtlValue(descriptor.name, cell, expiry, copy)
-
-
-def check_restorable(setup: BackendSetup, backend: str, handle: KeyedStateHandle) -> None:
-    """Raise IllegalState if a snapshot cannot go into this backend at all."""
-    if handle.backend != backend:
-        raise IllegalState(
-            f"operator '{setup.operator}': checkpoint {handle.checkpoint_id} holds {handle.backend} state, the job runs "
-            f"{backend}; native snapshots cannot change backends: start from a canonical savepoint"
-        )
-    check_max_parallelism(f"operator '{setup.operator}'", handle.max_parallelism, setup.max_parallelism)
+        """A checkpoint is confirmed; ids of other snapshots are ignored."""

@@ -1,8 +1,9 @@
 """Broadcast state: a map that every subtask of an operator holds in full (SPEC R4.4).
 
-The broadcast side of an operator is handed `BroadcastState` and may change it; the other side is handed
-`ReadOnlyBroadcastState`. Nothing compares the copies: they stay equal because every subtask sees every broadcast record
-and makes the same change, while the records of the other side are seen by one subtask only.
+The broadcast side of an operator gets a `BroadcastState` and may change it; the other side gets a
+`ReadOnlyBroadcastState`. The copies are not compared: they stay equal because every subtask processes every broadcast
+record and makes the same change, while a record of the other side is processed by one subtask only. All of it runs in
+the subtask's thread.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from headgate.errors import IllegalState, InvalidArgument
 
-__all__ = ["BroadcastState", "BroadcastStates", "ReadOnlyBroadcastState"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -21,9 +20,9 @@ _MUTATORS = frozenset({"clear", "put", "put_all", "remove"})
 
 
 class ReadOnlyBroadcastState(Generic[K, V]):
-    """What the non-broadcast side sees of a broadcast state: it follows every change, and can make none.
+    """The view of a broadcast state for the non-broadcast side: it shows every change, and allows none.
 
-    Values are handed out by reference; changing one in place is an error that cannot be noticed here.
+    Values are returned by reference; changing one in place is an error that cannot be detected here.
 
     >>> rules = BroadcastState("rules")
     >>> rules.put("limit", 10)
@@ -31,8 +30,6 @@ class ReadOnlyBroadcastState(Generic[K, V]):
     >>> view.get("limit"), view["limit"], "limit" in view, list(view.items())
     (10, 10, True, [('limit', 10)])
     """
-
-    __slots__ = ("_entries", "name")
 
     def __init__(self, name: str, entries: dict[K, V] | None = None) -> None:
         self.name = name
@@ -80,7 +77,7 @@ class ReadOnlyBroadcastState(Generic[K, V]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self._entries!r})"
 
-    # Without these the caller would get an AttributeError or a TypeError, which reads like a bug of ours.
+    # Without these the caller would get an AttributeError or a TypeError that does not name the reason.
     def __getattr__(self, attribute: str) -> NoReturn:
         if attribute in _MUTATORS:
             raise self._read_only(f"{attribute}()")
@@ -106,9 +103,9 @@ class ReadOnlyBroadcastState(Generic[K, V]):
 
 
 class BroadcastState(ReadOnlyBroadcastState[K, V]):
-    """What the broadcast side holds: a map whose every change must depend on broadcast records only.
+    """The broadcast state for the broadcast side: every change must depend on broadcast records only.
 
-    Iterating goes over the entries as they are when it begins, so entries may be removed and put meanwhile.
+    An iteration shows the entries at its beginning, so entries may be removed and put meanwhile.
 
     >>> rules = BroadcastState("rules")
     >>> rules.put_all({"a": 1, "b": 2})
@@ -118,8 +115,6 @@ class BroadcastState(ReadOnlyBroadcastState[K, V]):
     >>> list(rules.keys())
     ['b']
     """
-
-    __slots__ = ()
 
     def put(self, key: K, value: V) -> None:
         """Set the value of a key. None is a value, not a key."""
@@ -154,7 +149,7 @@ class BroadcastState(ReadOnlyBroadcastState[K, V]):
         self._entries.clear()
 
     def read_only(self) -> ReadOnlyBroadcastState[K, V]:
-        """The same state for the other side."""
+        """The view for the other side."""
         return ReadOnlyBroadcastState(self.name, self._entries)
 
     def items(self) -> Iterator[tuple[K, V]]:
@@ -184,8 +179,7 @@ class BroadcastState(ReadOnlyBroadcastState[K, V]):
 class BroadcastStates:
     """The broadcast states of one operator: those whose descriptors were given to `stream.broadcast(...)`.
 
-    The contexts of a broadcast process function ask here: the broadcast side with `writable`, the other with
-    `read_only`.
+    The contexts of a broadcast process function call `writable` on the broadcast side and `read_only` on the other.
 
     >>> states = BroadcastStates([BroadcastState("rules")])
     >>> states.writable("rules").put("a", 1)
@@ -193,30 +187,25 @@ class BroadcastStates:
     1
     """
 
-    __slots__ = ("_read_only", "_writable")
-
     def __init__(self, states: list[BroadcastState[Any, Any]]) -> None:
         self._writable = {state.name: state for state in states}
-        # Made once: the read-only side asks for its view with every record.
+        # Made once: the read-only side gets its view for every record.
         self._read_only = {state.name: state.read_only() for state in states}
 
     def writable(self, name: str) -> BroadcastState[Any, Any]:
         """The state for the broadcast side; InvalidArgument if it was not declared."""
-        try:
-            return self._writable[name]
-        except KeyError:
-            raise self._unknown(name) from None
+        self._check(name)
+        return self._writable[name]
 
     def read_only(self, name: str) -> ReadOnlyBroadcastState[Any, Any]:
         """The state for the other side; InvalidArgument if it was not declared."""
-        try:
-            return self._read_only[name]
-        except KeyError:
-            raise self._unknown(name) from None
+        self._check(name)
+        return self._read_only[name]
 
-    def _unknown(self, name: str) -> InvalidArgument:
-        known = ", ".join(f"'{known}'" for known in sorted(self._writable)) or "none"
-        return InvalidArgument(
-            f"broadcast state '{name}' was not declared for this operator (declared: {known}); "
-            "pass its descriptor to stream.broadcast(...) as well"
-        )
+    def _check(self, name: str) -> None:
+        if name not in self._writable:
+            known = ", ".join(f"'{known}'" for known in sorted(self._writable)) or "none"
+            raise InvalidArgument(
+                f"broadcast state '{name}' was not declared for this operator (declared: {known}); "
+                "pass its descriptor to stream.broadcast(...) as well"
+            )

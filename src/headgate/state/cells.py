@@ -1,12 +1,13 @@
-"""Cells: the narrow interface between the handles that users hold and a backend's storage.
+"""Cells: the interface between the state handles that users hold and a backend's storage.
 
-A cell reaches what one state stores for the current key and namespace (`KeyContext.address`, `.group`). It knows
-nothing of defaults, functions or expiry: handles (`keyed.py`, `ttl.py`) are built on cells once for all backends. What
-is stored is the user's value, or for state with a time to live a `(value, stamp)` pair per value, element or entry.
+A cell reads and writes what one state stores for the current key and namespace (`KeyContext.address`, `.group`). It has
+no defaults, functions or expiry: handles (`keyed.py`) and expiring cells (`ttl.py`) are built on cells once for all
+backends. The stored form is the user's value, or for state with a time to live a `(value, stamp)` pair per value,
+element or entry.
 
 Rules for implementers:
 - Without a current key every method raises NoKeySet.
-- What a cell hands out belongs to the backend: handles never change it, except what `get_owned` returned.
+- An object that a cell returns belongs to the backend: handles never change it, except what `get_owned` returned.
 - Removing the last element or entry removes the state's entry of this key (SPEC R1.7).
 """
 
@@ -14,54 +15,49 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
-
-__all__ = ["MISSING", "Cell", "ListCell", "MapCell", "ValueCell"]
+from typing import Any, Final, Protocol
 
 
 class _Missing:
-    __slots__ = ()
-
     def __repr__(self) -> str:
         return "MISSING"
 
 
 MISSING: Final = _Missing()
-"""What a map cell answers where there is no entry; None is a value."""
+"""The result of a map cell where there is no entry; None is a value."""
 
 
 class Cell(ABC):
     """Storage of one state, at the current key."""
 
-    __slots__ = ()
-
     @abstractmethod
     def remove(self) -> None:
-        """Forget everything stored for the current key."""
+        """Remove everything stored for the current key."""
 
 
 class ValueCell(Cell):
     """One stored value, never None."""
 
-    __slots__ = ()
-
     @abstractmethod
     def get(self) -> Any:
-        """What is stored, or None."""
+        """The stored value, or None."""
 
     @abstractmethod
     def get_owned(self) -> Any:
-        """What is stored, in a form that may be changed in place before it is put back; or None."""
+        """The stored value in a form that may be changed in place before it is put back; or None."""
 
     @abstractmethod
-    def put(self, stored: Any) -> None:
-        """Store; never None."""
+    def put(self, stored: Any) -> None: ...
+
+    def take(self) -> Any:
+        """Remove the value and return it for a merge with another namespace, or None."""
+        stored = self.get_owned()
+        self.remove()
+        return stored
 
 
 class ListCell(Cell):
     """A sequence of stored elements, never empty."""
-
-    __slots__ = ()
 
     @abstractmethod
     def get(self) -> Sequence[Any] | None:
@@ -73,38 +69,71 @@ class ListCell(Cell):
 
     @abstractmethod
     def replace(self, stored: Sequence[Any]) -> None:
-        """Store these elements, at least one, in place of the old ones."""
+        """Replace all elements by these, at least one."""
 
-    def append(self, stored: Any) -> None:
-        """Append one element."""
-        self.extend([stored])
+    def take(self) -> list[Any] | None:
+        """Remove the elements and return them in their stored form for a merge with another namespace, or None."""
+        stored = self.get()
+        if stored is None:
+            return None
+        taken = list(stored)
+        self.remove()
+        return taken
+
+    def absorb(self, taken: Sequence[Any]) -> None:
+        """Append elements that `take` returned for another namespace."""
+        if taken:
+            self.extend(taken)
 
 
 class MapCell(Cell):
     """Stored entries by map key; map keys are addresses (`address_of`)."""
 
-    __slots__ = ()
-
     @abstractmethod
     def get(self, map_key: Any) -> Any:
-        """What is stored for a map key, or MISSING."""
+        """The stored value of a map key, or MISSING."""
 
     @abstractmethod
-    def put_all(self, stored: Mapping[Any, Any]) -> None:
-        """Add or replace entries."""
+    def put(self, map_key: Any, stored: Any) -> None: ...
+
+    @abstractmethod
+    def put_all(self, stored: Mapping[Any, Any]) -> None: ...
 
     @abstractmethod
     def delete(self, map_key: Any) -> None:
-        """Remove one entry if it is there."""
+        """Remove one entry if it exists."""
 
     @abstractmethod
     def entries(self) -> Iterator[tuple[Any, Any]]:
-        """All entries; the map may be changed during the iteration, which then may or may not show the change."""
+        """All entries; the map may be changed during the iteration, which may or may not show the change."""
 
     @abstractmethod
-    def is_empty(self) -> bool:
-        """Whether there are no entries."""
+    def is_empty(self) -> bool: ...
 
-    def put(self, map_key: Any, stored: Any) -> None:
-        """Add or replace one entry."""
-        self.put_all({map_key: stored})
+
+class ValueTable(Protocol):
+    """A value state for many keys at once: for built-in aggregations and batch functions."""
+
+    def get_many(self, addresses: Sequence[Any], groups: Sequence[int]) -> list[Any]:
+        """The value of each key, None where there is none; mutable values are not copied."""
+        ...
+
+    def put_many(self, addresses: Sequence[Any], groups: Sequence[int], values: Sequence[Any]) -> None:
+        """Store a value for each key; None removes."""
+        ...
+
+
+class InternalTable(Protocol):
+    """A table for the backend's own use (timers, raw streams), snapshotted with the states of the user."""
+
+    def get(self, group: int, address: Any) -> Any:
+        """The stored value, or None."""
+        ...
+
+    def put(self, group: int, address: Any, stored: Any) -> None: ...
+
+    def remove(self, group: int, address: Any) -> None: ...
+
+    def items(self) -> Iterator[tuple[int, Any, Any]]:
+        """(group, address, stored) of every entry."""
+        ...

@@ -1,7 +1,7 @@
-"""Copies of what users hold, so that changing a value that was read does not change the state.
+"""Copies of values that users read, so that changing one in place does not change the state.
 
-Immutable values are handed out as they are: str, int, float, bool, bytes, None, dates, decimals, tuples and rows of
-these, frozensets. Anything else is copied on read, unless the job sets `pipeline.object-reuse`.
+Immutable values are returned as they are: str, int, float, bool, bytes, None, dates, decimals, and tuples, rows and
+frozensets of these. Anything else is copied on read, unless the job sets `pipeline.object-reuse`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ import pyarrow as pa
 
 from headgate.records.types import TypeInformation
 
-__all__ = ["ATOMS", "copied", "copier", "is_immutable"]
-
 ATOMS: Final = frozenset(
     [
         int,
@@ -28,7 +26,6 @@ ATOMS: Final = frozenset(
         bytes,
         type(None),
         complex,
-        frozenset,
         dt.date,
         dt.datetime,
         dt.time,
@@ -40,20 +37,22 @@ ATOMS: Final = frozenset(
 
 
 def is_immutable(value: Any) -> bool:
-    """Whether a value can be handed out by reference.
+    """Whether a value can be returned by reference.
 
     >>> is_immutable((1, ("a", None))), is_immutable((1, [2]))
     (True, False)
     """
     if type(value) in ATOMS:
         return True
-    return isinstance(value, tuple) and all(type(item) in ATOMS or is_immutable(item) for item in value)
+    if not (isinstance(value, tuple) or type(value) is frozenset) or hasattr(value, "__dict__"):
+        return False
+    return all(type(item) in ATOMS or is_immutable(item) for item in value)
 
 
 def copied(value: Any) -> Any:
     """The value if it is immutable, else a copy that shares nothing mutable with it."""
     kind = type(value)
-    if kind in ATOMS or (isinstance(value, tuple) and is_immutable(value)):
+    if kind in ATOMS or is_immutable(value):
         return value
     # A flat container is copied in C; deepcopy takes ten times as long.
     if kind is list and all(type(item) in ATOMS for item in value):
@@ -65,18 +64,10 @@ def copied(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def copier(type_info: TypeInformation, *, object_reuse: bool) -> Callable[[Any], Any] | None:
-    """What makes a value of this type safe to hand out; None: nothing needs to be done, not even a look."""
+    """The function that copies values of this type on read; None: no value needs a copy."""
     if object_reuse:
         return None
-    if type_info.schema is not None and not any(_is_container(field.type) for field in type_info.schema):
+    if type_info.schema is not None and not any(pa.types.is_nested(field.type) for field in type_info.schema):
         return None
     return copied
-
-
-def _is_container(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_nested(arrow))

@@ -1,12 +1,12 @@
-"""Operator state: lists and broadcast maps that belong to a subtask, not to a key (SPEC R4.1-R4.4, R1.11).
+"""Operator state: lists, broadcast maps and raw streams that belong to a subtask, not to a key (SPEC R4.1-R4.4, R1.11).
 
     function -- OperatorListState, BroadcastState --> OperatorStateBackend -- snapshot() --> OperatorStateSnapshot
                                                             ^                                       |
                                                             +-- RestoredOperatorState <-- rescale --+
 
-All of it lives in memory, with either keyed backend. A snapshot has two parts: `snapshot()` copies, while no record is
-processed; the function it returns serialises, on any thread. What comes out is plain data with an offset and a checksum
-per element, so that `rescale` (which follows `headgate.checkpoint.assignment`) cuts it without looking inside.
+It is held in memory, with either keyed backend. A snapshot has two parts: `snapshot()` copies in the subtask's thread; the
+function that it returns serialises, on any thread. The result is plain data with an offset and a checksum per element, so
+that `rescale` (which follows `headgate.checkpoint.assignment`) divides it without decoding elements.
 """
 
 from __future__ import annotations
@@ -15,94 +15,52 @@ import pickle
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from itertools import accumulate, pairwise
-from types import NoneType
-from typing import Any, TypeAlias, TypeVar, cast
-from uuid import UUID
+from typing import Any, TypeAlias, cast
 
 import cloudpickle
 import msgspec
-import pyarrow as pa
 
 from headgate.checkpoint.assignment import ElementRange, Mode, StateShape, redistribute
+from headgate.checkpoint.handles import TypeMeta
 from headgate.errors import IllegalState, InvalidArgument, StateMigrationError, StorageError
 from headgate.records.types import TypeInformation, TypeMismatch
 from headgate.state.api import ListState, ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from headgate.state.broadcast import BroadcastState
-
-__all__ = [
-    "OperatorListState",
-    "OperatorStateBackend",
-    "OperatorStateSnapshot",
-    "RestoredOperatorState",
-    "RestoredState",
-    "StateSnapshot",
-    "TypeSnapshot",
-    "decode_elements",
-    "encode_elements",
-    "rescale",
-]
-
-T = TypeVar("T")
+from headgate.state.cells import ListCell
+from headgate.state.copying import ATOMS, is_immutable
 
 _RAW = "raw"
-_PICKLE_PROTOCOL = 5  # fixed: a snapshot outlives the Python that wrote it
+_PICKLE_PROTOCOL = 5  # fixed: a snapshot may be read by another Python version
 
 
-# ---- what a snapshot consists of -----------------------------------------------------------------------------------
-
-
-class TypeSnapshot(msgspec.Struct, frozen=True):
-    """A type as plain data: its kind and its Arrow schema as an IPC message (None: pickled).
-
-    >>> from headgate.records.types import as_type
-    >>> TypeSnapshot.of(as_type("bigint")).restore()
-    bigint
-    """
-
-    kind: str
-    schema: bytes | None
-
-    @classmethod
-    def of(cls, type: TypeInformation) -> TypeSnapshot:
-        """The plain form of a type."""
-        return cls(type.kind, None if type.schema is None else type.schema.serialize().to_pybytes())
-
-    def restore(self) -> TypeInformation:
-        """The type again."""
-        schema = None if self.schema is None else pa.ipc.read_schema(pa.BufferReader(self.schema))
-        return TypeInformation(self.kind, schema)
+# ---- the parts of a snapshot -----------------------------------------------------------------------------------
 
 
 class StateSnapshot(msgspec.Struct, frozen=True):
-    """One operator state of one subtask: the bytes of all elements, where each one starts, and its crc32.
+    """One operator state of one subtask: the bytes of all elements, and the offset and the crc32 of each.
 
-    `types` are the type of the elements, of the key and the value (broadcast), or nothing (raw streams).
-
-    >>> StateSnapshot("s", Mode.SPLIT, (), b"abc", (0, 1), (0, 0)).shape
-    StateShape(mode=<Mode.SPLIT: 'split'>, elements=2)
+    `types` are the type of the elements, those of key and value (broadcast), or empty (raw streams).
     """
 
     name: str
     mode: Mode
-    types: tuple[TypeSnapshot, ...]
+    types: tuple[TypeMeta, ...]
     data: bytes
     offsets: tuple[int, ...]
     checksums: tuple[int, ...]
 
     @classmethod
     def of(
-        cls, name: str, mode: Mode, types: tuple[TypeSnapshot, ...], elements: Sequence[bytes | memoryview]
+        cls, name: str, mode: Mode, types: tuple[TypeMeta, ...], elements: Sequence[bytes | memoryview]
     ) -> StateSnapshot:
-        """A snapshot of elements that are bytes already."""
+        """A snapshot of elements that are encoded already."""
         starts = list(accumulate(map(len, elements), initial=0))[:-1]
         return cls(name, mode, types, b"".join(elements), tuple(starts), tuple(map(zlib.crc32, elements)))
 
     @property
     def shape(self) -> StateShape:
-        """What redistribution must know."""
+        """What redistribution needs."""
         return StateShape(self.mode, len(self.offsets))
 
     def elements(self) -> list[memoryview]:
@@ -121,7 +79,7 @@ class StateSnapshot(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, data=self.data[first:last], offsets=offsets, checksums=checksums)
 
     def verify(self, where: str) -> None:
-        """Raise StorageError if an element is not what was written; `where` begins the message."""
+        """Raise StorageError if an element is damaged; `where` begins the message."""
         bounds = (*self.offsets, len(self.data))
         if len(self.offsets) != len(self.checksums) or list(bounds) != sorted(bounds) or bounds[0] != 0:
             raise StorageError(
@@ -136,46 +94,33 @@ class StateSnapshot(msgspec.Struct, frozen=True):
 
 
 class OperatorStateSnapshot(msgspec.Struct, frozen=True):
-    """All operator state of one subtask at one checkpoint; `raw` holds the streams the operator wrote itself.
-
-    >>> OperatorStateSnapshot().is_empty
-    True
-    """
+    """All operator state of one subtask at one checkpoint; `raw` holds the raw streams."""
 
     states: tuple[StateSnapshot, ...] = ()
     raw: StateSnapshot | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to store."""
         return not self.states and self.raw is None
 
     def shapes(self) -> dict[str, StateShape]:
-        """The managed states, as `headgate.checkpoint.assignment.redistribute` takes them."""
+        """The managed states for `headgate.checkpoint.assignment.redistribute`."""
         return {state.name: state.shape for state in self.states}
 
     def raw_shapes(self) -> dict[str, StateShape]:
-        """The raw streams as one split state: redistributed by a call of its own."""
+        """The raw streams as one split state, which is redistributed by a call of its own."""
         return {} if self.raw is None else {_RAW: self.raw.shape}
 
 
 class RestoredState(msgspec.Struct, frozen=True):
-    """A run of elements to restore; `carried` as in `headgate.checkpoint.assignment.Part`.
-
-    >>> RestoredState(StateSnapshot("s", Mode.UNION, (), b"", (), ()), carried=False).carried
-    False
-    """
+    """Consecutive elements to restore; `carried` as in `headgate.checkpoint.assignment.Part`."""
 
     snapshot: StateSnapshot
     carried: bool = True
 
 
 class RestoredOperatorState(msgspec.Struct, frozen=True):
-    """The parts of old snapshots that one new subtask starts from.
-
-    >>> OperatorStateBackend("sink", RestoredOperatorState()).names
-    []
-    """
+    """The parts of old snapshots that one new subtask restores."""
 
     states: tuple[RestoredState, ...] = ()
     raw: tuple[StateSnapshot, ...] = ()
@@ -187,7 +132,7 @@ class RestoredOperatorState(msgspec.Struct, frozen=True):
         parts: Iterable[ElementRange],
         raw_parts: Iterable[ElementRange],
     ) -> RestoredOperatorState:
-        """Cut the assigned parts out of the snapshots of all old subtasks."""
+        """The assigned parts of the snapshots of all old subtasks."""
         managed = {(subtask, state.name): state for subtask, left in enumerate(old) if left for state in left.states}
         raw = {subtask: left.raw for subtask, left in enumerate(old) if left and left.raw}
         states = (RestoredState(managed[p.subtask, p.name].cut(p.start, p.stop), p.carried) for p in parts)
@@ -205,62 +150,40 @@ def rescale(old: Sequence[OperatorStateSnapshot | None], parallelism: int) -> li
     return [RestoredOperatorState.of(old, mine, streams) for mine, streams in zip(parts, raw, strict=True)]
 
 
-# ---- what a function holds -----------------------------------------------------------------------------------------
+# ---- state handles -----------------------------------------------------------------------------------------
 
 
-class OperatorListState(ListState[T]):
-    """A list of one subtask, split or united at restore; elements are held and handed out by reference.
+class _ElementsCell(ListCell):
+    """The elements of a list of operator state."""
 
-    >>> state = OperatorListState("operator 'sink', list state 'buffer'", [])
-    >>> state.add_all([1, 2])
-    >>> state.get()
-    [1, 2]
-    """
-
-    __slots__ = ("_elements", "_where")
-
-    def __init__(self, where: str, elements: list[T]) -> None:
-        self._where = where
+    def __init__(self, elements: list[Any]) -> None:
         self._elements = elements
 
-    def get(self) -> list[T]:
-        """All elements in the order they were added, as a new list; empty if there are none."""
-        return list(self._elements)
+    def get(self) -> Sequence[Any]:
+        return self._elements
 
-    def add(self, value: T) -> None:
-        """Append one element."""
-        if value is None:
-            raise self._none("add(None)")
-        self._elements.append(value)
+    def extend(self, stored: Sequence[Any]) -> None:
+        self._elements.extend(stored)
 
-    def add_all(self, values: Iterable[T]) -> None:
-        """Append many elements; all of them or, if one is None, none."""
-        self._elements.extend(self._checked("add_all", values))
+    def replace(self, stored: Sequence[Any]) -> None:
+        self._elements = list(stored)
 
-    def update(self, values: Iterable[T]) -> None:
-        """Put these elements in place of all there are; an empty list is the same as `clear`."""
-        self._elements = self._checked("update", values)
-
-    def clear(self) -> None:
-        """Remove all elements."""
+    def remove(self) -> None:
         self._elements = []
 
-    def _checked(self, method: str, values: Iterable[T]) -> list[T]:
-        if values is None:
-            raise InvalidArgument(f"{self._where}: {method}(None) is not allowed; pass a list, or call clear()")
-        new = list(values)
-        for index, value in enumerate(new):
-            if value is None:
-                raise self._none(f"{method}() got None at index {index}, which")
-        return new
 
-    def _none(self, what: str) -> InvalidArgument:
-        return InvalidArgument(
-            f"{self._where}: {what} is not allowed, as a list state holds no None; leave it out, or use a placeholder"
-        )
+class OperatorListState(ListState[Any]):
+    """A list of one subtask, split or united at restore; elements are stored and returned by reference."""
+
+    def __init__(self, where: str, elements: list[Any]) -> None:
+        super().__init__(where, _ElementsCell(elements), None)
+
+    @property
+    def _where(self) -> str:
+        return self.name
 
 
-_Handle: TypeAlias = OperatorListState[Any] | BroadcastState[Any, Any]
+_Handle: TypeAlias = OperatorListState | BroadcastState[Any, Any]
 _Kind: TypeAlias = tuple[Mode, tuple[TypeInformation, ...]]
 
 
@@ -271,15 +194,15 @@ class _Registered:
     handle: _Handle
 
     def contents(self) -> list[Any]:
-        """The elements, of a broadcast map its entries; a new list."""
+        """The elements, of a broadcast map its entries, as a new list."""
         return self.handle.get() if isinstance(self.handle, OperatorListState) else list(self.handle.items())
 
 
 class OperatorStateBackend:
-    """The operator state of one subtask. A name has one mode and one type, for good.
+    """The operator state of one subtask. A name has one mode and one type.
 
-    `operator` names the operator in errors. States in `restored` that the program never asks for are kept, still
-    serialised, and go into every snapshot.
+    `operator` names the operator in errors. States in `restored` that the program never opens stay serialised and are
+    part of every snapshot.
 
     >>> backend = OperatorStateBackend("sink")
     >>> words = backend.get_list_state(ListStateDescriptor("words", "string"))
@@ -306,15 +229,15 @@ class OperatorStateBackend:
 
     @property
     def names(self) -> list[str]:
-        """The names of the states the program has asked for, sorted."""
+        """The names of the open states, sorted."""
         return sorted(self._states)
 
-    def get_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState[Any]:
-        """A list whose elements are dealt out evenly when the parallelism changes (SPEC R4.2)."""
+    def get_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        """A list whose elements are distributed evenly when the parallelism changes (SPEC R4.2)."""
         return self._list_state(descriptor, Mode.SPLIT)
 
-    def get_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState[Any]:
-        """A list of which every subtask gets all elements of all subtasks at each restore (SPEC R4.3)."""
+    def get_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        """A list; at each restore every subtask gets all elements of all subtasks (SPEC R4.3)."""
         return self._list_state(descriptor, Mode.UNION)
 
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState[Any, Any]:
@@ -324,27 +247,24 @@ class OperatorStateBackend:
         state = self._state(name, Mode.BROADCAST, types, lambda entries: BroadcastState(name, dict(entries)))
         return cast("BroadcastState[Any, Any]", state.handle)
 
-    def _list_state(self, descriptor: ListStateDescriptor, mode: Mode) -> OperatorListState[Any]:
+    def _list_state(self, descriptor: ListStateDescriptor, mode: Mode) -> OperatorListState:
         self._check_descriptor(descriptor, ListStateDescriptor)
         name, where = descriptor.name, self._where(descriptor.name, mode)
         state = self._state(name, mode, (descriptor.type,), lambda elements: OperatorListState(where, elements))
-        return cast("OperatorListState[Any]", state.handle)
+        return cast("OperatorListState", state.handle)
 
     def raw_streams(self) -> list[bytes]:
-        """The raw streams this subtask was given at restore, for the operator to read when it starts."""
+        """The raw streams that were restored (SPEC R1.11)."""
         return list(self._raw_input)
 
     def write_raw_stream(self, stream: bytes) -> None:
-        """Add one opaque stream to the next snapshot; whole streams are redistributed as a split list's elements.
-
-        A stream goes into one snapshot only: the operator writes them anew at each checkpoint.
-        """
+        """Add one stream to the next snapshot, and only to it; whole streams are redistributed like a split list's elements."""
         self._raw_output.append(bytes(stream))
 
     def _state(
         self, name: str, mode: Mode, types: tuple[TypeInformation, ...], make: Callable[[list[Any]], _Handle]
     ) -> _Registered:
-        """The state of this name; when first asked for, it is made of the elements that were restored."""
+        """The state of this name; when first opened, it is made of the elements that were restored."""
         state = self._states.get(name)
         if state is None:
             state = _Registered(mode, types, make(self._restore(name, mode, types)))
@@ -358,9 +278,9 @@ class OperatorStateBackend:
         values: list[Any] = []
         for part in self._untouched.get(name, ()):
             snapshot = part.snapshot
-            there = tuple(type.restore() for type in snapshot.types)
-            self._check(name, (snapshot.mode, there), (mode, types))
-            values += _decode(snapshot, types, self._where(name, mode))
+            stored = tuple(type.type_info() for type in snapshot.types)
+            self._check(name, (snapshot.mode, stored), (mode, types))
+            values += decode_elements(snapshot, types, self._where(name, mode))
         return values
 
     def _check_descriptor(self, descriptor: StateDescriptor, expected: type[StateDescriptor]) -> None:
@@ -372,16 +292,16 @@ class OperatorStateBackend:
                 "keyed state expires; drop the TTL, or remove old elements yourself"
             )
 
-    def _check(self, name: str, there: _Kind, asked: _Kind) -> None:
-        if there[0] is not asked[0]:
+    def _check(self, name: str, stored: _Kind, requested: _Kind) -> None:
+        if stored[0] is not requested[0]:
             raise IllegalState(
-                f"operator '{self._operator}': Incompatible state assignment modes: state '{name}' is a {there[0]}, "
-                f"but is asked for as a {asked[0]}; ask for it in the same mode everywhere, or use another name"
+                f"operator '{self._operator}': Incompatible state assignment modes: state '{name}' is a {stored[0]}, "
+                f"but is requested as a {requested[0]}; request it in the same mode everywhere, or use another name"
             )
-        if there[1] != asked[1]:
-            held, declared = (" -> ".join(map(str, types)) for _, types in (there, asked))
+        if stored[1] != requested[1]:
+            held, declared = (" -> ".join(map(str, types)) for _, types in (stored, requested))
             raise StateMigrationError(
-                f"{self._where(name, asked[0])} holds {held}, but is asked for as {declared}; "
+                f"{self._where(name, requested[0])} holds {held}, but is requested as {declared}; "
                 "declare the type it has, or use another name"
             )
 
@@ -391,8 +311,8 @@ class OperatorStateBackend:
     def snapshot(self) -> Callable[[], OperatorStateSnapshot]:
         """Copy everything now; the function that is returned serialises the copy, on any thread, any time later.
 
-        Elements that cannot change are copied by reference. The others are pickled here: it is the quickest deep copy,
-        and half of the serialisation.
+        Immutable elements are copied by reference. The others are pickled here: it is the fastest deep copy, and half of
+        the serialisation.
         """
         frozen = [
             (name, state, _freeze(state.contents(), self._where(name, state.mode)))
@@ -404,7 +324,7 @@ class OperatorStateBackend:
         def serialise() -> OperatorStateSnapshot:
             states = []
             for name, state, values in frozen:
-                types = tuple(map(TypeSnapshot.of, state.types))
+                types = tuple(map(TypeMeta.of, state.types))
                 elements = _encode(values, state.types, self._where(name, state.mode))
                 states.append(StateSnapshot.of(name, state.mode, types, elements))
             for first, *others in filter(None, untouched):
@@ -418,34 +338,22 @@ class OperatorStateBackend:
 
 # ---- elements and their bytes --------------------------------------------------------------------------------------
 
-_ATOMS = frozenset({bool, bytes, complex, date, datetime, Decimal, float, int, NoneType, str, time, timedelta, UUID})
-
 
 class _Pickled(bytes):
-    """An element that was pickled in the synchronous part, since the program could still change it."""
-
-    __slots__ = ()
+    """A mutable element that was pickled in the synchronous part."""
 
 
 def _freeze(values: list[Any], where: str) -> list[Any]:
-    """The values in a form that no later change of the program can reach."""
-    if _ATOMS.issuperset(map(type, values)):
+    """The values in a form that later changes by the program do not affect."""
+    if ATOMS.issuperset(map(type, values)):
         return values
     return [
-        value if _is_immutable(value) else _Pickled(_dumps(value, index, where)) for index, value in enumerate(values)
+        value if is_immutable(value) else _Pickled(_dumps(value, index, where)) for index, value in enumerate(values)
     ]
 
 
-def _is_immutable(value: object) -> bool:
-    if type(value) in _ATOMS:
-        return True
-    if isinstance(value, tuple) and not hasattr(value, "__dict__"):  # also Row and named tuples
-        return all(map(_is_immutable, value))
-    return type(value) is frozenset and all(map(_is_immutable, value))
-
-
 def _encode(frozen: list[Any], types: tuple[TypeInformation, ...], where: str) -> list[bytes]:
-    """The bytes of each element; typed values are checked, and stored as their type has them."""
+    """The bytes of each element; typed values are checked and converted."""
     if any(type.is_typed for type in types):
         values = [pickle.loads(value) if type(value) is _Pickled else value for value in frozen]
         if len(types) == 1:
@@ -457,7 +365,15 @@ def _encode(frozen: list[Any], types: tuple[TypeInformation, ...], where: str) -
     return [value if type(value) is _Pickled else _dumps(value, i, where) for i, value in enumerate(frozen)]
 
 
-def _decode(snapshot: StateSnapshot, types: tuple[TypeInformation, ...], where: str) -> list[Any]:
+def encode_elements(name: str, mode: Mode, types: tuple[TypeInformation, ...], values: list[Any]) -> StateSnapshot:
+    """The snapshot of a state with these elements; of a broadcast map with these entries."""
+    elements = _encode(values, types, f"{mode} state '{name}'")
+    return StateSnapshot.of(name, mode, tuple(map(TypeMeta.of, types)), elements)
+
+
+def decode_elements(snapshot: StateSnapshot, types: tuple[TypeInformation, ...], where: str | None = None) -> list[Any]:
+    """The elements of a state, of a broadcast map its entries; `where` begins an error message."""
+    where = where or f"{snapshot.mode} state '{snapshot.name}'"
     values: list[Any] = []
     for index, element in enumerate(snapshot.elements()):
         try:
@@ -473,17 +389,6 @@ def _decode(snapshot: StateSnapshot, types: tuple[TypeInformation, ...], where: 
     return [tuple(map(_from_plain, types, entry)) for entry in values]
 
 
-def decode_elements(snapshot: StateSnapshot, types: tuple[TypeInformation, ...]) -> list[Any]:
-    """The elements of a state, of a broadcast map its entries."""
-    return _decode(snapshot, types, f"{snapshot.mode} state '{snapshot.name}'")
-
-
-def encode_elements(name: str, mode: Mode, types: tuple[TypeInformation, ...], values: list[Any]) -> StateSnapshot:
-    """The other way round."""
-    elements = _encode(values, types, f"{mode} state '{name}'")
-    return StateSnapshot.of(name, mode, tuple(map(TypeSnapshot.of, types)), elements)
-
-
 def _to_plain(type: TypeInformation, values: list[Any], where: str) -> list[Any]:
     """Check the values against their declared type, all at once; rows become plain tuples."""
     if not type.is_typed:
@@ -492,7 +397,7 @@ def _to_plain(type: TypeInformation, values: list[Any], where: str) -> list[Any]
         rows = iter(type.to_rows(type.to_batch([value for value in values if value is not None])))
     except TypeMismatch as error:
         raise InvalidArgument(
-            f"{where}: {error}; change the value, or declare the type of what the state really holds"
+            f"{where}: {error}; change the value, or declare the type that the state really holds"
         ) from None
     plain = map(tuple, rows) if type.row else rows
     return [None if value is None else next(plain) for value in values]
@@ -505,7 +410,7 @@ def _from_plain(type: TypeInformation, value: Any) -> Any:
 def _dumps(value: object, index: int, where: str) -> bytes:
     try:
         return pickle.dumps(value, _PICKLE_PROTOCOL)
-    except Exception:  # a class of the user's script, or a lambda: it must travel by value
+    except Exception:  # a class of the user's script, or a lambda: it must be pickled by value
         try:
             return cast("bytes", cloudpickle.dumps(value, _PICKLE_PROTOCOL))
         except Exception as error:

@@ -1,8 +1,8 @@
-"""Pickles of untyped state: written once per chunk, read only after their checksum was verified.
+"""Pickles of untyped state: written once per chunk, read only after their checksum was verified, in any thread.
 
 Classes of the program's own script (`__main__`) cannot be imported by a worker, so values of such classes are written by
-cloudpickle, which carries the class. When they are read, a class of the same name that the program has now takes the
-place of the stored one: `isinstance` holds and methods are the new ones, just as for classes of importable modules.
+cloudpickle, which stores the class too. When they are read, a class of the same name that the program defines replaces
+the stored one: `isinstance` holds and methods are the new ones, as for classes of importable modules.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ from cloudpickle import cloudpickle as internals
 
 from headgate.errors import InvalidArgument, StateMigrationError
 
-__all__ = ["dump_values", "load_values"]
-
 
 def dump_values(values: list[Any], where: str) -> bytes:
-    """Values as one pickle; InvalidArgument names the first that cannot be stored."""
+    """Values as one pickle; InvalidArgument names the type of the first that cannot be stored."""
     try:
         data = pickle.dumps(values, protocol=5)
         if b"__main__" not in data:
             return data
     except (pickle.PicklingError, AttributeError, TypeError):
-        pass  # cloudpickle may know how, and has the last word
+        pass  # cloudpickle may be able to
     try:
         return bytes(cloudpickle.dumps(values, protocol=5))
     except Exception as error:
@@ -47,7 +45,7 @@ def _unpicklable(values: list[Any], where: str, error: Exception) -> InvalidArgu
 
 
 def load_values(data: bytes, where: str) -> list[Any]:
-    """The values again; StateMigrationError names the class that is missing or changed beyond reading."""
+    """The values of a pickle; StateMigrationError names the class that is missing or incompatible."""
     reader = _Reader(io.BytesIO(data))
     try:
         values: list[Any] = reader.load()
@@ -60,7 +58,7 @@ def load_values(data: bytes, where: str) -> list[Any]:
 
 
 class _Reader(pickle.Unpickler):
-    """An unpickler that remembers the class it was last asked for."""
+    """An unpickler that records the class it looked up last."""
 
     last = "?"
 
@@ -95,12 +93,12 @@ def _program_class(module: str, name: str, tracker: str) -> type | None:
     return None
 
 
-# Trackers of classes that only stored state has brought; such a class is no reason to ignore another one's definition.
+# Trackers of classes that only stored state defines; they never replace the definition of another class.
 _from_state: set[str] = set()
 
 
 def _fill_class(kind: type, state: Any) -> type:
-    """Complete a class that was made just now; one that the program has stays as the program wrote it."""
+    """Complete a class that was created from a pickle; a class of the program is left unchanged."""
     tracker = internals._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(kind)  # noqa: SLF001
     if tracker in _from_state:
         internals._class_setstate(kind, state)  # noqa: SLF001

@@ -1,11 +1,11 @@
-"""Whether stored state can be read with the types a program now declares, and how (SPEC R8.6, R7.3).
+"""Whether stored state can be read with the types that a program now declares, and how (SPEC R8.6, R7.3).
 
     AS_IS                         the types are the same
     WITH_RECONFIGURED_SERIALIZER  the stored form stays, only reading differs: fields in another order, or now nullable
     AFTER_MIGRATION               values change: fields added (null) or removed, numbers widened
-    INCOMPATIBLE                  refused, with the field and both schemas
+    INCOMPATIBLE                  refused; the error names the field and both schemas
 
-Keys never evolve. Pickled state is opaque: it is compatible with pickled state only, and refused when a class it
+Keys never evolve. Pickled state is opaque: it is compatible with pickled state only, and refused when a class that it
 needs cannot be found.
 """
 
@@ -21,11 +21,9 @@ from headgate.checkpoint.handles import StateMeta
 from headgate.errors import IllegalState, StateMigrationError
 from headgate.records.types import TypeInformation
 
-__all__ = ["Compatibility", "Verdict", "check_key_type", "check_state", "compare_types", "migrate_batch"]
 
-
-class Verdict(enum.Enum):
-    """Flink's four answers."""
+class TypeChange(enum.Enum):
+    """How a stored type relates to the declared one: Flink's TypeSerializerSchemaCompatibility."""
 
     AS_IS = "as is"
     WITH_RECONFIGURED_SERIALIZER = "with reconfigured serializer"
@@ -35,24 +33,19 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
-    """A verdict, and for a refusal the reason."""
+    """The change of a type, and why it is refused if it is."""
 
-    verdict: Verdict
+    change: TypeChange
     reason: str = ""
 
-    @property
-    def refused(self) -> bool:
-        """Whether the stored state cannot be read."""
-        return self.verdict is Verdict.INCOMPATIBLE
 
-
-_AS_IS = Compatibility(Verdict.AS_IS)
-_RECONFIGURED = Compatibility(Verdict.WITH_RECONFIGURED_SERIALIZER)
-_MIGRATED = Compatibility(Verdict.AFTER_MIGRATION)
+_AS_IS = Compatibility(TypeChange.AS_IS)
+_RECONFIGURED = Compatibility(TypeChange.WITH_RECONFIGURED_SERIALIZER)
+_MIGRATED = Compatibility(TypeChange.AFTER_MIGRATION)
 
 _INTS = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
 _FLOATS = [pa.float32(), pa.float64()]
-# What each float holds exactly
+# The integer types whose values a float type holds exactly
 _EXACT_IN_FLOAT = {pa.float32(): _INTS[:2], pa.float64(): _INTS[:3]}
 
 
@@ -60,15 +53,15 @@ def compare_types(old: TypeInformation, new: TypeInformation) -> Compatibility:
     """Whether values stored as `old` can be read as `new`.
 
     >>> from headgate.records.types import as_type
-    >>> compare_types(as_type("a int"), as_type("a bigint, b string")).verdict
-    <Verdict.AFTER_MIGRATION: 'after migration'>
+    >>> compare_types(as_type("a int"), as_type("a bigint, b string")).change
+    <TypeChange.AFTER_MIGRATION: 'after migration'>
     """
     if old == new:
         return _AS_IS
     if old.schema is None or new.schema is None:
-        return Compatibility(Verdict.INCOMPATIBLE, "pickled and typed state cannot be read as each other")
+        return Compatibility(TypeChange.INCOMPATIBLE, "pickled and typed state cannot be read as each other")
     if old.kind != new.kind:
-        return Compatibility(Verdict.INCOMPATIBLE, f"a {old.kind} cannot become a {new.kind}")
+        return Compatibility(TypeChange.INCOMPATIBLE, f"a {old.kind} cannot become a {new.kind}")
     if old.kind == "row":
         return _compare_rows(old.schema, new.schema)
     return _compare_positions(old.schema, new.schema)
@@ -76,7 +69,7 @@ def compare_types(old: TypeInformation, new: TypeInformation) -> Compatibility:
 
 def _compare_positions(old: pa.Schema, new: pa.Schema) -> Compatibility:
     if len(old) != len(new):
-        return Compatibility(Verdict.INCOMPATIBLE, f"a tuple of {len(old)} fields cannot become one of {len(new)}")
+        return Compatibility(TypeChange.INCOMPATIBLE, f"a tuple of {len(old)} fields cannot become one of {len(new)}")
     return _worst([_compare_fields(a, b) for a, b in zip(old, new, strict=True)])
 
 
@@ -89,7 +82,7 @@ def _compare_rows(old: pa.Schema, new: pa.Schema) -> Compatibility:
             found.append(_MIGRATED)
         else:
             reason = f"field '{field.name}' is new and NOT NULL, so stored rows have no value for it"
-            found.append(Compatibility(Verdict.INCOMPATIBLE, reason))
+            found.append(Compatibility(TypeChange.INCOMPATIBLE, reason))
     if set(old.names) - set(new.names):
         found.append(_MIGRATED)
     return _worst(found)
@@ -97,12 +90,12 @@ def _compare_rows(old: pa.Schema, new: pa.Schema) -> Compatibility:
 
 def _compare_fields(old: pa.Field, new: pa.Field) -> Compatibility:
     if old.nullable and not new.nullable:
-        return Compatibility(Verdict.INCOMPATIBLE, f"field '{new.name}' was nullable and is now NOT NULL")
+        return Compatibility(TypeChange.INCOMPATIBLE, f"field '{new.name}' was nullable and is now NOT NULL")
     if old.type == new.type:
         return _AS_IS if old.nullable == new.nullable else _RECONFIGURED
     if _widens(old.type, new.type):
         return _MIGRATED
-    return Compatibility(Verdict.INCOMPATIBLE, f"field '{new.name}' changed from {old.type} to {new.type}")
+    return Compatibility(TypeChange.INCOMPATIBLE, f"field '{new.name}' changed from {old.type} to {new.type}")
 
 
 def _widens(old: pa.DataType, new: pa.DataType) -> bool:
@@ -118,11 +111,11 @@ def _widens(old: pa.DataType, new: pa.DataType) -> bool:
     return False
 
 
-_ORDER = list(Verdict)
+_ORDER = list(TypeChange)
 
 
 def _worst(found: list[Compatibility]) -> Compatibility:
-    return max(found, key=lambda one: _ORDER.index(one.verdict), default=_AS_IS)
+    return max(found, key=lambda one: _ORDER.index(one.change), default=_AS_IS)
 
 
 def migrate_batch(batch: pa.RecordBatch, new: TypeInformation) -> pa.RecordBatch:
@@ -141,20 +134,20 @@ def migrate_batch(batch: pa.RecordBatch, new: TypeInformation) -> pa.RecordBatch
 
 
 def check_key_type(operator: str, stored: TypeInformation, now: TypeInformation) -> None:
-    """Raise StateMigrationError unless keys are of the type they were stored with."""
-    if compare_types(stored, now).verdict is not Verdict.AS_IS:
+    """Raise StateMigrationError unless keys have the type that they were stored with."""
+    if compare_types(stored, now).change is not TypeChange.AS_IS:
         raise StateMigrationError(
             f"operator '{operator}': keys were stored as {stored} and are now {now}; keys never evolve, because their "
             "hash decides where state lives: keep the old key type, or rewrite the savepoint"
         )
 
 
-def check_state(operator: str, stored: StateMeta, now: StateMeta, *, migrate_ttl: bool) -> Verdict:
-    """The verdict for a state that is registered under a restored name; raises if it cannot be used."""
+def check_state(operator: str, stored: StateMeta, now: StateMeta, *, migrate_ttl: bool) -> TypeChange:
+    """The change of a state that is registered under a restored name; raises if it is refused."""
     where = f"operator '{operator}', state '{now.name}'"
     if stored.kind != now.kind:
         raise IllegalState(
-            f"Incompatible key/value state types: {where} was stored as {stored.kind} state and is now asked for as "
+            f"Incompatible key/value state types: {where} was stored as {stored.kind} state and is now requested as "
             f"{now.kind} state; use another name for the new state"
         )
     if stored.ttl != now.ttl and not migrate_ttl:
@@ -165,15 +158,15 @@ def check_state(operator: str, stored: StateMeta, now: StateMeta, *, migrate_ttl
         )
     if stored.map_key_type is not None and now.map_key_type is not None:
         old_key, new_key = stored.map_key_type.type_info(), now.map_key_type.type_info()
-        if compare_types(old_key, new_key).verdict is not Verdict.AS_IS:
+        if compare_types(old_key, new_key).change is not TypeChange.AS_IS:
             raise StateMigrationError(
                 f"{where}: map keys were stored as {old_key} and are now {new_key}; keys never evolve"
             )
     old, new = stored.value_type.type_info(), now.value_type.type_info()
     found = compare_types(old, new)
-    if found.refused:
+    if found.change is TypeChange.INCOMPATIBLE:
         raise StateMigrationError(
             f"{where}: {found.reason}; stored as {old}, declared as {new}. "
             "Keep the old type, or use another name for the new state"
         )
-    return Verdict.AFTER_MIGRATION if stored.ttl != now.ttl else found.verdict
+    return TypeChange.AFTER_MIGRATION if stored.ttl != now.ttl else found.change

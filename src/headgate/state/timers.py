@@ -1,26 +1,24 @@
-"""Timers: kept as keyed state, ordered in memory.
+"""Timers: stored as keyed state, ordered in memory; used in the subtask's thread.
 
-A timer is (domain, timestamp, key, namespace); registering one twice is registering it once. Each lives in the table of
-an internal value state under the namespace `(domain, timestamp, namespace)` of its key, with the number of its
-registration as value: so it is snapshotted, restored and rescaled like any state. A heap per domain gives the order
-(timestamp, registration); it holds stale entries of deleted timers until they come up or outnumber the live ones.
+A timer is (domain, timestamp, key, namespace); registering one twice is registering it once. Each is an entry of an
+internal table under the namespace `(domain, timestamp, namespace)` of its key, with the number of its registration as
+value: so it is snapshotted, restored and rescaled like any state. A heap per domain gives the order (timestamp,
+registration); it holds stale entries of deleted timers until they reach the top or outnumber the live ones.
 """
 
 from __future__ import annotations
 
 import enum
 import heapq
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from headgate.errors import InvalidArgument
 from headgate.state.addresses import NO_KEY, VOID, check_namespace, in_namespace, split_address
-
-__all__ = ["TIMERS", "MemoryTimerStore", "TimeDomain", "Timer", "TimerStore", "Timers"]
+from headgate.state.cells import InternalTable
 
 TIMERS = "_timers"
-"""The name of the internal state that timers are kept in."""
+"""The name of the internal table of timers."""
 
 
 class TimeDomain(enum.IntEnum):
@@ -33,7 +31,7 @@ class TimeDomain(enum.IntEnum):
 
 
 class Timer(NamedTuple):
-    """A timer that is due: make `address` and `group` the current key, then call the user."""
+    """A due timer: the caller selects `address` and `group` as the current key, then calls the user's function."""
 
     domain: TimeDomain
     timestamp: int
@@ -42,63 +40,33 @@ class Timer(NamedTuple):
     namespace: Any
 
 
-class TimerStore(ABC):
-    """Where registrations are kept: a table from (group, address) to the number of the registration."""
-
-    @abstractmethod
-    def get(self, group: int, address: Any) -> int | None:
-        """The number stored, or None."""
-
-    @abstractmethod
-    def put(self, group: int, address: Any, number: int) -> None:
-        """Store a registration."""
-
-    @abstractmethod
-    def remove(self, group: int, address: Any) -> None:
-        """Forget a registration."""
-
-    @abstractmethod
-    def entries(self) -> Iterable[tuple[int, Any, int]]:
-        """(group, address, number) of every registration."""
-
-
 class Timers:
-    """The timers of one operator in one subtask.
+    """The timers of one operator in one subtask; `table` opens their table, which maps a place to a number."""
 
-    >>> store = MemoryTimerStore()
-    >>> timers = Timers(store)
-    >>> timers.register(TimeDomain.EVENT, 20, "a", 0), timers.register(TimeDomain.EVENT, 20, "a", 0)
-    (True, False)
-    >>> timers.next_deadline(TimeDomain.EVENT), timers.pop_due(TimeDomain.EVENT, until=19)
-    (20, None)
-    >>> timers.pop_due(TimeDomain.EVENT, until=20).address
-    'a'
-    """
-
-    def __init__(self, store: TimerStore) -> None:
-        self._store = store
-        self._heaps: list[list[tuple[int, int, int, Any]]] = [[], []]  # by domain: (timestamp, number, group, address)
+    def __init__(self, table: Callable[[], InternalTable]) -> None:
+        self._table = table
+        self._heaps: list[list[tuple[int, int, int, Any]]] = [[], []]  # by domain: (timestamp, number, group, place)
         self._live = [0, 0]
         self._next_number = 0
 
     def register(self, domain: TimeDomain, timestamp: int, address: Any, group: int, namespace: Any = VOID) -> bool:
         """Add a timer for a key; False if it was there already. The namespace may come with the address."""
         place = self._place(domain, timestamp, address, namespace)
-        if self._store.get(group, place) is not None:
+        if self._table().get(group, place) is not None:
             return False
         number = self._next_number
         self._next_number += 1
-        self._store.put(group, place, number)
+        self._table().put(group, place, number)
         heapq.heappush(self._heaps[domain], (timestamp, number, group, place))
         self._live[domain] += 1
         return True
 
     def delete(self, domain: TimeDomain, timestamp: int, address: Any, group: int, namespace: Any = VOID) -> bool:
-        """Forget a timer; False if there was none."""
+        """Delete a timer; False if there was none."""
         place = self._place(domain, timestamp, address, namespace)
-        if self._store.get(group, place) is None:
+        if self._table().get(group, place) is None:
             return False
-        self._store.remove(group, place)
+        self._table().remove(group, place)
         self._live[domain] -= 1
         if len(self._heaps[domain]) > 2 * self._live[domain] + 1024:
             self._compact(domain)
@@ -120,30 +88,30 @@ class Timers:
         if not heap or heap[0][0] > until:
             return None
         timestamp, _, group, place = heapq.heappop(heap)
-        self._store.remove(group, place)
+        self._table().remove(group, place)
         self._live[domain] -= 1
         address, (_, _, namespace) = split_address(place)
         return Timer(domain, timestamp, address, group, namespace)
 
     def count(self, domain: TimeDomain) -> int:
-        """How many timers of a domain wait."""
+        """The number of pending timers of a domain."""
         return self._live[domain]
 
     def all(self) -> Iterator[Timer]:
         """Every timer, in no order."""
-        for group, place, _ in self._store.entries():
+        for group, place, _ in self._table().items():
             address, (domain, timestamp, namespace) = split_address(place)
             yield Timer(TimeDomain(domain), timestamp, address, group, namespace)
 
     def reload(self) -> None:
-        """Build the order anew from the store, after a restore."""
+        """Rebuild the heaps from the table, after a restore."""
         self._heaps = [[], []]
-        for group, place, number in self._store.entries():
+        for group, place, number in self._table().items():
             domain, timestamp, _ = split_address(place)[1]
             self._heaps[domain].append((timestamp, number, group, place))
             self._next_number = max(self._next_number, number + 1)
         for domain, heap in enumerate(self._heaps):
-            # Numbers of several old subtasks may be equal, but not within a group: the place is never compared.
+            # Numbers of several old subtasks may be equal, but not within a group, so places are never compared.
             heapq.heapify(heap)
             self._live[domain] = len(heap)
 
@@ -160,33 +128,10 @@ class Timers:
 
     def _drop_stale(self, domain: TimeDomain) -> None:
         heap = self._heaps[domain]
-        while heap and self._store.get(heap[0][2], heap[0][3]) != heap[0][1]:
+        while heap and self._table().get(heap[0][2], heap[0][3]) != heap[0][1]:
             heapq.heappop(heap)
 
     def _compact(self, domain: TimeDomain) -> None:
-        live = [entry for entry in self._heaps[domain] if self._store.get(entry[2], entry[3]) == entry[1]]
+        live = [entry for entry in self._heaps[domain] if self._table().get(entry[2], entry[3]) == entry[1]]
         heapq.heapify(live)
         self._heaps[domain] = live
-
-
-class MemoryTimerStore(TimerStore):
-    """Registrations in a dict: for tests, and for operators whose timers are not state."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[int, Any], int] = {}
-
-    def get(self, group: int, address: Any) -> int | None:
-        """The number stored, or None."""
-        return self._numbers.get((group, address))
-
-    def put(self, group: int, address: Any, number: int) -> None:
-        """Store a registration."""
-        self._numbers[group, address] = number
-
-    def remove(self, group: int, address: Any) -> None:
-        """Forget a registration."""
-        del self._numbers[group, address]
-
-    def entries(self) -> Iterable[tuple[int, Any, int]]:
-        """Every registration."""
-        return [(group, address, number) for (group, address), number in self._numbers.items()]

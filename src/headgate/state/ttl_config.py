@@ -1,72 +1,62 @@
-"""How long state lives: `Time`, `StateTtlConfig` and its builder, in PyFlink's spelling (SPEC R2.1)."""
+"""Time to live of state: `Time`, `StateTtlConfig` and its builder, with PyFlink's names (SPEC R2.1)."""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from headgate.errors import InvalidArgument
-
-__all__ = ["MAX_TIMESTAMP", "CleanupStrategies", "StateTtlConfig", "Time", "milliseconds_of"]
 
 MAX_TIMESTAMP = 2**63 - 1
 _DEFAULT_INCREMENTAL = (5, False)
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class Time:
-    """A length of time, as PyFlink's `Time`.
+    """A duration, as PyFlink's `Time`.
 
     >>> Time.hours(1).to_milliseconds(), Time.seconds(2) == Time.milliseconds(2000)
     (3600000, True)
     """
 
-    __slots__ = ("_milliseconds",)
-
-    def __init__(self, milliseconds: int) -> None:
-        self._milliseconds = milliseconds
+    _milliseconds: int
 
     @classmethod
     def milliseconds(cls, milliseconds: int) -> Time:
-        """That many milliseconds."""
+        """A duration in milliseconds."""
         return cls(milliseconds)
 
     @classmethod
     def seconds(cls, seconds: int) -> Time:
-        """That many seconds."""
+        """A duration in seconds."""
         return cls(seconds * 1000)
 
     @classmethod
     def minutes(cls, minutes: int) -> Time:
-        """That many minutes."""
+        """A duration in minutes."""
         return cls(minutes * 60_000)
 
     @classmethod
     def hours(cls, hours: int) -> Time:
-        """That many hours."""
+        """A duration in hours."""
         return cls(hours * 3_600_000)
 
     @classmethod
     def days(cls, days: int) -> Time:
-        """That many days."""
+        """A duration in days."""
         return cls(days * 86_400_000)
 
     def to_milliseconds(self) -> int:
-        """The length in milliseconds."""
+        """The duration in milliseconds."""
         return self._milliseconds
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Time) and other._milliseconds == self._milliseconds
-
-    def __hash__(self) -> int:
-        return hash(self._milliseconds)
 
     def __repr__(self) -> str:
         return f"Time.milliseconds({self._milliseconds})"
 
 
 def milliseconds_of(length: Time | timedelta | int) -> int:
-    """A length of time in whole milliseconds; a plain int is milliseconds already.
+    """A duration in whole milliseconds; a plain int is milliseconds already.
 
     >>> milliseconds_of(timedelta(seconds=1))
     1000
@@ -77,9 +67,7 @@ def milliseconds_of(length: Time | timedelta | int) -> int:
         return length // timedelta(milliseconds=1)
     if isinstance(length, int) and not isinstance(length, bool):
         return length
-    raise InvalidArgument(
-        f"{length!r} is not a length of time: give Time.hours(1), a timedelta, or milliseconds as int"
-    )
+    raise InvalidArgument(f"{length!r} is not a duration: give Time.hours(1), a timedelta, or milliseconds as int")
 
 
 def _positive(ttl: Time | timedelta | int) -> int:
@@ -99,7 +87,7 @@ class CompactFilter:
 
 @dataclass(frozen=True, slots=True)
 class CleanupStrategies:
-    """What frees expired state besides reading it (SPEC R2.5)."""
+    """What removes expired state besides reading it (SPEC R2.5)."""
 
     full_snapshot: bool = False
     incremental: tuple[int, bool] | None = None
@@ -113,8 +101,9 @@ class CleanupStrategies:
         return _DEFAULT_INCREMENTAL if self.background else None
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class StateTtlConfig:
-    """How long state lives, what renews it, and how expired state goes.
+    """How long state lives, which accesses renew it, and how expired state is removed.
 
     >>> config = (
     ...     StateTtlConfig.new_builder(Time.hours(1))
@@ -126,8 +115,6 @@ class StateTtlConfig:
     (3600000, (10, True))
     """
 
-    __slots__ = ("cleanup", "ttl", "update_type", "visibility")
-
     class UpdateType(enum.Enum):
         """Which accesses renew an entry."""
 
@@ -136,27 +123,20 @@ class StateTtlConfig:
         OnReadAndWrite = 2
 
     class StateVisibility(enum.Enum):
-        """Whether a read may still see an expired entry that nobody has removed yet."""
+        """Whether a read may return an expired entry that is not removed yet."""
 
         ReturnExpiredIfNotCleanedUp = 0
         NeverReturnExpired = 1
 
     class TtlTimeCharacteristic(enum.Enum):
-        """The clock of expiry; there is only one."""
+        """The clock of expiry: processing time only."""
 
         ProcessingTime = 0
 
-    def __init__(
-        self,
-        ttl: int,
-        update_type: StateTtlConfig.UpdateType,
-        visibility: StateTtlConfig.StateVisibility,
-        cleanup: CleanupStrategies,
-    ) -> None:
-        self.ttl = ttl
-        self.update_type = update_type
-        self.visibility = visibility
-        self.cleanup = cleanup
+    ttl: int
+    update_type: UpdateType
+    visibility: StateVisibility
+    cleanup: CleanupStrategies
 
     @staticmethod
     def new_builder(ttl: Time | timedelta | int) -> StateTtlConfig.Builder:
@@ -170,12 +150,12 @@ class StateTtlConfig:
 
     @property
     def renews_on_read(self) -> bool:
-        """Whether a read starts the time anew."""
+        """Whether a read renews an entry."""
         return self.update_type is StateTtlConfig.UpdateType.OnReadAndWrite
 
     @property
     def returns_expired(self) -> bool:
-        """Whether a read may see an expired entry once."""
+        """Whether a read may return an expired entry once."""
         return self.visibility is StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
 
     def get_ttl(self) -> Time:
@@ -187,31 +167,22 @@ class StateTtlConfig:
         return self.update_type
 
     def get_state_visibility(self) -> StateTtlConfig.StateVisibility:
-        """Whether expired entries can be seen."""
+        """Whether a read may return expired entries."""
         return self.visibility
 
     def get_cleanup_strategies(self) -> CleanupStrategies:
-        """What frees expired state."""
+        """What removes expired state."""
         return self.cleanup
 
     def __repr__(self) -> str:
         return f"StateTtlConfig({self.ttl} ms, {self.update_type.name}, {self.visibility.name})"
 
     class Builder:
-        """Collects the settings of a StateTtlConfig."""
-
         def __init__(self, ttl: Time | timedelta | int) -> None:
-            self._ttl = milliseconds_of(ttl)
-            if self._ttl <= 0:
-                raise InvalidArgument(
-                    f"time to live must be more than 0 ms, got {self._ttl} ms; to switch it off, leave it out"
-                )
+            self._ttl = _positive(ttl)
             self._update_type = StateTtlConfig.UpdateType.OnCreateAndWrite
             self._visibility = StateTtlConfig.StateVisibility.NeverReturnExpired
-            self._full_snapshot = False
-            self._incremental: tuple[int, bool] | None = None
-            self._compact_filter: CompactFilter | None = None
-            self._background = True
+            self._cleanup = CleanupStrategies()
 
         def set_update_type(self, update_type: StateTtlConfig.UpdateType) -> StateTtlConfig.Builder:
             """Which accesses renew an entry; default: creating and writing it."""
@@ -227,16 +198,16 @@ class StateTtlConfig:
             return self.set_update_type(StateTtlConfig.UpdateType.OnReadAndWrite)
 
         def set_state_visibility(self, visibility: StateTtlConfig.StateVisibility) -> StateTtlConfig.Builder:
-            """Whether expired entries can be seen; default: never."""
+            """Whether a read may return expired entries; default: never."""
             self._visibility = visibility
             return self
 
         def return_expired_if_not_cleaned_up(self) -> StateTtlConfig.Builder:
-            """A read may see an expired entry once."""
+            """A read may return an expired entry once."""
             return self.set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
 
         def never_return_expired(self) -> StateTtlConfig.Builder:
-            """A read never sees an expired entry (the default)."""
+            """A read never returns an expired entry (the default)."""
             return self.set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
 
         def set_ttl_time_characteristic(self, clock: StateTtlConfig.TtlTimeCharacteristic) -> StateTtlConfig.Builder:
@@ -250,17 +221,17 @@ class StateTtlConfig:
             return self
 
         def cleanup_full_snapshot(self) -> StateTtlConfig.Builder:
-            """Leave expired entries out of snapshots; the running state is not touched."""
-            self._full_snapshot = True
+            """Leave expired entries out of snapshots; the running state keeps them."""
+            self._cleanup = replace(self._cleanup, full_snapshot=True)
             return self
 
         def cleanup_incrementally(
             self, cleanup_size: int, run_cleanup_for_every_record: bool
         ) -> StateTtlConfig.Builder:
-            """Check `cleanup_size` entries at each state access, and if asked at each record (hashmap backend)."""
+            """Check `cleanup_size` entries at each state access, and optionally at each record (hashmap backend)."""
             if cleanup_size <= 0:
                 raise InvalidArgument(f"cleanup_incrementally needs at least 1 entry per access, got {cleanup_size}")
-            self._incremental = (cleanup_size, run_cleanup_for_every_record)
+            self._cleanup = replace(self._cleanup, incremental=(cleanup_size, run_cleanup_for_every_record))
             return self
 
         def cleanup_in_rocksdb_compact_filter(
@@ -276,26 +247,26 @@ class StateTtlConfig:
             """
             if query_time_after_num_entries is not None and query_time_after_num_entries <= 0:
                 raise InvalidArgument(
-                    f"cleanup_in_rocksdb_compact_filter needs at least 1 entry per look at the clock, "
+                    f"cleanup_in_rocksdb_compact_filter needs at least 1 entry per reading of the clock, "
                     f"got {query_time_after_num_entries}"
                 )
             compaction = None if periodic_compaction_time is None else milliseconds_of(periodic_compaction_time)
             if compaction is not None and compaction < 0:
                 raise InvalidArgument(f"periodic_compaction_time must not be negative, got {compaction} ms")
-            self._compact_filter = CompactFilter(query_time_after_num_entries, compaction)
+            compact_filter = CompactFilter(query_time_after_num_entries, compaction)
+            self._cleanup = replace(self._cleanup, compact_filter=compact_filter)
             return self
 
         def disable_cleanup_in_background(self) -> StateTtlConfig.Builder:
-            """Only clean in the background what is configured explicitly."""
-            self._background = False
+            """Clean in the background only with the strategies that are configured explicitly."""
+            self._cleanup = replace(self._cleanup, background=False)
             return self
 
         def set_ttl(self, ttl: Time | timedelta | int) -> StateTtlConfig.Builder:
-            """Another time to live."""
+            """Replace the time to live."""
             self._ttl = _positive(ttl)
             return self
 
         def build(self) -> StateTtlConfig:
-            """The configuration."""
-            cleanup = CleanupStrategies(self._full_snapshot, self._incremental, self._compact_filter, self._background)
-            return StateTtlConfig(self._ttl, self._update_type, self._visibility, cleanup)
+            """Make the configuration."""
+            return StateTtlConfig(self._ttl, self._update_type, self._visibility, self._cleanup)

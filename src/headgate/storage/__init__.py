@@ -1,12 +1,12 @@
-"""Durable files: where checkpoints live, how they become complete, and when their files may go.
+"""Durable files: where checkpoints are, how they become complete, and when their files are deleted.
 
-objects      what a store must do; local.py, remote.py and faults.py do it
+objects      the interface of a store; local.py and remote.py implement it
 layout       every path
 handles      where the bytes of a state are: inline, in a file, or in a file an earlier checkpoint wrote
-manifest     what `_metadata` says
-writer       a subtask's side of a checkpoint; reader gives the bytes back, verified
+manifest     the content of `_metadata`
+writer       writes the state of a subtask; reader reads it, verified
 checkpoints  publish, load, verify, discard
-log          who may complete a checkpoint, and its commit number
+log          which driver may complete a checkpoint, and its commit number
 shared       which shared files are still in use
-gc           what nobody needs any more
+gc           what no checkpoint needs any more
 """

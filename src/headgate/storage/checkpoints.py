@@ -1,8 +1,8 @@
-"""Checkpoints and savepoints as a whole: publish, load_snapshot, verify, discard.
+"""Publish, load, verify and discard whole snapshots; called by the driver's I/O threads and the command line.
 
-A snapshot exists once its `_metadata` does, and that is written last. It is never written over: two drivers that take
-the same checkpoint id collide here, and the later one fails this checkpoint. Deleting goes the other way round, so that
-half a checkpoint never looks like one.
+A snapshot exists once its `_metadata` does, and that is written last. It is never overwritten: of two drivers that use
+the same checkpoint id, the later one fails its checkpoint here. Deletion removes the metadata first, so that an
+incomplete checkpoint never looks complete.
 """
 
 from __future__ import annotations
@@ -32,20 +32,6 @@ from headgate.storage.objects import MissingObject, ObjectStore, create
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.sealed import sealed_crc32
 
-__all__ = [
-    "Disposal",
-    "Problem",
-    "Snapshot",
-    "discard_checkpoint",
-    "discard_pending",
-    "discard_pending_savepoint",
-    "dispose_savepoint",
-    "load_snapshot",
-    "publish",
-    "require_intact",
-    "verify",
-]
-
 T = TypeVar("T")
 R = TypeVar("R")
 RunAll = Callable[[Callable[[T], R], Iterable[T]], Iterable[R]]
@@ -55,7 +41,7 @@ _NAMED_PROBLEMS: Final = 5
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A published checkpoint or savepoint: its manifest with absolute paths, where it is, and which file it is."""
+    """A published checkpoint or savepoint: its manifest with absolute paths, its directory, size and checksum."""
 
     manifest: Manifest
     directory: str
@@ -63,7 +49,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     crc32: int
 
     def files(self) -> dict[str, list[FileSegment]]:
-        """The segments it needs of each file."""
+        """The segments of each file."""
         found: dict[str, list[FileSegment]] = {}
         for handle in handles_of(self.manifest):
             if isinstance(handle, FileSegment):
@@ -71,7 +57,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         return found
 
 
-# ---- publish and load_snapshot ----------------------------------------------------------------------------------------------
+# ---- publish and load ----------------------------------------------------------------------------------------------
 
 
 def publish(store: ObjectStore, manifest: Manifest, directory: str) -> Snapshot:
@@ -90,7 +76,7 @@ def publish(store: ObjectStore, manifest: Manifest, directory: str) -> Snapshot:
     if not create(store, path, data):
         raise StorageError(
             f"cannot publish checkpoint {manifest.checkpoint_id}: '{path}' already exists; it belongs to another "
-            "driver or job, and is never written over: the next checkpoint takes another id"
+            "driver or job, and is never overwritten: the next checkpoint takes another id"
         )
     return Snapshot(manifest, directory, len(data), sealed_crc32(data))
 
@@ -109,7 +95,7 @@ def _with_path(handle: Handle, change: Callable[[str], str]) -> Handle:
 
 
 def load_snapshot(store: ObjectStore, pointer: str) -> Snapshot:
-    """The snapshot a pointer names: a directory or its `_metadata`.
+    """Load the snapshot of a pointer: a directory or its `_metadata`.
 
     Its metadata is verified, its files are not (`verify`). StorageError if there is none, CorruptState if it is damaged.
     """
@@ -125,11 +111,7 @@ def load_snapshot(store: ObjectStore, pointer: str) -> Snapshot:
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A file that is not what a snapshot needs.
-
-    >>> str(Problem("/chk-1/a", "is missing"))
-    "'/chk-1/a' is missing"
-    """
+    """A missing or damaged file of a snapshot."""
 
     path: str
     reason: str
@@ -185,7 +167,7 @@ def require_intact(
 def discard_checkpoint(store: ObjectStore, layout: JobLayout, checkpoint_id: int) -> None:
     """Delete a completed checkpoint: its metadata, then its private files, then its directory.
 
-    Shared files stay: the registry says when they go. Harmless to repeat; what a crash leaves behind, gc finds.
+    Shared files stay: the registry decides when they are deleted. It may be repeated; `headgate gc` finds what a crash left.
     """
     store.delete(layout.metadata(checkpoint_id))
     directory = layout.checkpoint(checkpoint_id)
@@ -198,7 +180,7 @@ def discard_checkpoint(store: ObjectStore, layout: JobLayout, checkpoint_id: int
 def discard_pending(store: ObjectStore, directory: str, attempt: AttemptId, published: Snapshot | None = None) -> None:
     """Delete what an attempt wrote for a checkpoint or savepoint that will not complete (SPEC R5.8).
 
-    Only its own private files: another driver may be at work in the same directory. `published` is given if the metadata
+    Only its own private files: another driver may write in the same directory. `published` is given if the metadata
     was written, but the log's entry went to another driver; never after OutcomeUnknown.
     """
     if published is not None:
@@ -217,11 +199,7 @@ def discard_pending_savepoint(store: ObjectStore, directory: str) -> None:
 
 
 class Disposal(msgspec.Struct, frozen=True):
-    """What happened to a disposed savepoint; `left` are files that Headgate did not write.
-
-    >>> Disposal(3, ()).deleted
-    3
-    """
+    """The result of a disposal; `left` are files that Headgate did not write."""
 
     deleted: int
     left: tuple[str, ...]
@@ -230,7 +208,7 @@ class Disposal(msgspec.Struct, frozen=True):
 def dispose_savepoint(store: ObjectStore, pointer: str) -> Disposal:
     """Delete a savepoint for good (SPEC R8.7): its files, then its metadata, then its directory.
 
-    The metadata goes last: a disposal that was interrupted can be repeated, and until then the savepoint is refused as
+    The metadata is deleted last: an interrupted disposal can be repeated, and until then the savepoint is refused as
     damaged. IllegalState if the pointer names a checkpoint.
     """
     snapshot = load_snapshot(store, pointer)
@@ -240,11 +218,11 @@ def dispose_savepoint(store: ObjectStore, pointer: str) -> Disposal:
             "use headgate gc for what a dead job has left"
         )
     directory = snapshot.directory
-    doomed = {path for path in snapshot.files() if is_inside(path, directory)}
+    to_delete = {path for path in snapshot.files() if is_inside(path, directory)}
     listed = {info.path for info in store.list_objects(directory)}
-    doomed |= {path for path in listed if attempt_of(path.rpartition("/")[2]) is not None}
-    for path in sorted(doomed):
+    to_delete |= {path for path in listed if attempt_of(path.rpartition("/")[2]) is not None}
+    for path in sorted(to_delete):
         store.delete(path)
     store.delete(f"{directory}/{METADATA}")
     store.remove_directory(directory)
-    return Disposal(len(doomed) + 1, tuple(sorted(listed - doomed - {metadata_path(directory)})))
+    return Disposal(len(to_delete) + 1, tuple(sorted(listed - to_delete - {metadata_path(directory)})))

@@ -1,14 +1,13 @@
-"""What lies in a job's directory, and which of it nobody needs any more (`headgate gc`).
+"""Which files in a job's directory no checkpoint needs any more (`headgate gc`, in the process of the command line).
 
-First everything is classified, then anything is deleted. What cannot be judged stays: files we did not write, files of an
-attempt that may be at work, and everything that damaged metadata might refer to. Deleting can be interrupted and repeated.
+Everything is classified before anything is deleted. Uncertain files stay: files of other programs, files of an attempt
+that may still run, and everything that damaged metadata might refer to. Deleting can be interrupted and repeated.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import Final
 
 import msgspec
 
@@ -19,51 +18,23 @@ from headgate.storage.layout import AttemptId, JobLayout, ParsedPath, PathKind
 from headgate.storage.log import CompletedRef, LogEntry, read_log
 from headgate.storage.objects import MissingObject, ObjectInfo, ObjectStore
 
-__all__ = ["Collected", "Facts", "Finding", "GcPlan", "GcVerdict", "classify", "collect", "plan_gc"]
-
 
 class GcVerdict(enum.Enum):
-    """What becomes of an object.
+    """Why an object is kept or deleted."""
 
-    >>> GcVerdict.ORPHAN.value
-    'orphan'
-    """
-
-    IN_USE = "in use"  # a completed checkpoint needs it
-    IN_FLIGHT = "in flight"  # an attempt that may be alive may still need it
-    LOG = "log"  # an entry of the job log
-    TASK_OWNED = "task owned"  # tasks look after it themselves
-    FOREIGN = "foreign"  # not written by Headgate
-    UNCERTAIN = "uncertain"  # metadata that may refer to it cannot be read
-    ORPHAN = "orphan"  # nobody needs it
-
-
-_REASONS: Final = {
-    GcVerdict.IN_USE: "part of a completed checkpoint",
-    GcVerdict.IN_FLIGHT: "may belong to a checkpoint under way",
-    GcVerdict.LOG: "part of the job log",
-    GcVerdict.TASK_OWNED: "tasks look after it",
-    GcVerdict.FOREIGN: "not written by Headgate",
-    GcVerdict.UNCERTAIN: "damaged metadata may refer to it",
-    GcVerdict.ORPHAN: "no completed checkpoint refers to it",
-}
+    IN_USE = "part of a completed checkpoint"
+    IN_FLIGHT = "may belong to a checkpoint under way"
+    LOG = "part of the job log"
+    TASK_OWNED = "owned by tasks"
+    FOREIGN = "not written by Headgate"
+    UNCERTAIN = "damaged metadata may refer to it"
+    ORPHAN = "no completed checkpoint refers to it"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """An object, and what becomes of it.
-
-    >>> Finding("/job/shared/x", 9, GcVerdict.ORPHAN).reason
-    'no completed checkpoint refers to it'
-    """
-
     path: str
     size: int
     verdict: GcVerdict
-
-    @property
-    def reason(self) -> str:
-        """The verdict in words."""
-        return _REASONS[self.verdict]
 
 
 class GcPlan(msgspec.Struct, frozen=True):
@@ -74,12 +45,11 @@ class GcPlan(msgspec.Struct, frozen=True):
 
     @property
     def orphans(self) -> list[Finding]:
-        """What would be deleted."""
         return [finding for finding in self.findings if finding.verdict is GcVerdict.ORPHAN]
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What was read before anything is decided.
+    """The input of the decision.
 
     `snapshots` has the checkpoint of every `_metadata` by id, None where it is damaged. `live` is the attempt that may be
     running; None if the job is known to be stopped.
@@ -97,7 +67,7 @@ def plan_gc(store: ObjectStore, layout: JobLayout, *, live: AttemptId | None) ->
 
     `live` is the attempt that is running, or may be: its unfinished work is kept. Pass None only if the job is stopped.
     """
-    # The log first: what is completed while we look is newer than what it says, and so counts as in flight.
+    # The log first: a checkpoint that is completed meanwhile is newer than the entry, and so counts as in flight.
     log = read_log(store, layout)
     while True:
         objects = tuple(store.list_objects(layout.job))
@@ -109,7 +79,7 @@ def plan_gc(store: ObjectStore, layout: JobLayout, *, live: AttemptId | None) ->
 def _load_all(
     store: ObjectStore, layout: JobLayout, objects: Iterable[ObjectInfo]
 ) -> dict[int, Snapshot | None] | None:
-    """The snapshot of each metadata; None as a whole if one vanished, since the listing is then out of date."""
+    """The snapshot of each metadata; None instead of a dict if one disappeared, since the listing is then outdated."""
     found: dict[int, Snapshot | None] = {}
     for info in objects:
         parsed = layout.parse(info.path)
@@ -121,7 +91,7 @@ def _load_all(
             return None
         except CorruptState:
             found[parsed.checkpoint_id] = None
-        # Any other error, such as a newer format or a store out of reach, ends it here: too little is known.
+        # Any other error, such as a newer format or an unreachable store, propagates: too little is known.
     return found
 
 
@@ -129,7 +99,6 @@ def _load_all(
 
 
 def classify(facts: Facts) -> GcPlan:
-    """The verdict on every object."""
     roots = {number: _verdict_on_metadata(facts, number) for number in facts.snapshots}
     kept = [number for number, verdict in roots.items() if verdict is not GcVerdict.ORPHAN]
     needed: set[str] = set()
@@ -154,15 +123,15 @@ def classify(facts: Facts) -> GcPlan:
 def _verdict_on_metadata(facts: Facts, checkpoint_id: int) -> GcVerdict:
     snapshot = facts.snapshots[checkpoint_id]
     if facts.log is None:
-        # Nothing says which checkpoints were completed, so all of them were.
+        # Without a log every checkpoint counts as completed.
         return GcVerdict.UNCERTAIN if snapshot is None else GcVerdict.IN_USE
     ref = _retained(facts.log, checkpoint_id)
     if snapshot is None:
-        if ref is not None or not facts.layout.create_subdir:  # then it may also be another job's
+        if ref is not None or not facts.layout.create_subdir:  # it may also belong to another job
             return GcVerdict.UNCERTAIN
         return GcVerdict.IN_FLIGHT if facts.live is not None and checkpoint_id > _newest(facts) else GcVerdict.ORPHAN
     if snapshot.manifest.job_id != facts.layout.job_id or (ref is not None and ref.crc32 == snapshot.crc32):
-        return GcVerdict.IN_USE  # with create-subdir = false, an earlier job's checkpoints lie beside ours
+        return GcVerdict.IN_USE  # with create-subdir = false, checkpoints of an earlier job are in the same directory
     if ref is not None:
         return GcVerdict.UNCERTAIN
     return GcVerdict.IN_FLIGHT if _under_way(facts, snapshot.manifest.attempt, checkpoint_id) else GcVerdict.ORPHAN
@@ -180,7 +149,7 @@ def _verdict_on_unneeded(facts: Facts, parsed: ParsedPath, unreadable: set[int])
         case PathKind.TASK_OWNED:
             return GcVerdict.TASK_OWNED
         case PathKind.TEMPORARY:
-            # Without an attempt it is the driver's; it cannot be told from one that is just being written.
+            # Without an attempt it is the driver's; it cannot be distinguished from one that is just being written.
             alive = facts.live is not None and (parsed.attempt is None or parsed.attempt >= facts.live)
             return GcVerdict.IN_FLIGHT if alive else GcVerdict.ORPHAN
         case PathKind.PRIVATE | PathKind.SHARED:
@@ -213,11 +182,7 @@ def _newest(facts: Facts) -> int:
 
 
 class Collected(msgspec.Struct, frozen=True):
-    """What was deleted, and what could not be.
-
-    >>> Collected(3, 300, ()).deleted
-    3
-    """
+    """The result of a collection; `failed` could not be deleted."""
 
     deleted: int
     bytes: int

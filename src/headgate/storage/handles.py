@@ -1,8 +1,8 @@
-"""Where the bytes of a part of state are: plain data that travels in acks and lies in `_metadata`.
+"""Where the bytes of a part of state are: plain data in acks and in `_metadata`.
 
 InlineBytes   the bytes themselves
 FileSegment   a run of bytes of a file, with its checksum
-Placeholder   "what an earlier checkpoint wrote under this id": only in acks, the shared-file registry replaces it
+Placeholder   the part that an earlier checkpoint wrote under this id: only in acks, the shared-file registry replaces it
 
 In memory the path of a segment is absolute; in `_metadata` it is relative to the directory that holds the metadata, so
 that the directory can be moved (`layout.make_ref`, `layout.resolve_ref`).
@@ -14,25 +14,15 @@ from typing import TypeAlias
 
 import msgspec
 
-__all__ = ["FileSegment", "Handle", "InlineBytes", "Placeholder", "size_of"]
-
 
 class InlineBytes(msgspec.Struct, frozen=True, tag="inline", forbid_unknown_fields=True):
-    """Small state, inside the metadata itself.
-
-    >>> size_of(InlineBytes(b"abc"))
-    3
-    """
+    """Small state, inside the metadata itself."""
 
     data: bytes
 
 
 class FileSegment(msgspec.Struct, frozen=True, tag="file", forbid_unknown_fields=True):
-    """`length` bytes of a file from `offset` on; `crc32` is theirs.
-
-    >>> size_of(FileSegment("/chk/1/state", 100, 20, 0))
-    20
-    """
+    """`length` bytes of a file from `offset` on; `crc32` is theirs."""
 
     path: str
     offset: int
@@ -41,11 +31,7 @@ class FileSegment(msgspec.Struct, frozen=True, tag="file", forbid_unknown_fields
 
 
 class Placeholder(msgspec.Struct, frozen=True, tag="placeholder", forbid_unknown_fields=True):
-    """State that an earlier checkpoint has stored; `length` is only for the statistics.
-
-    >>> size_of(Placeholder(1000))
-    1000
-    """
+    """State that an earlier checkpoint has stored; `length` is only for the statistics."""
 
     length: int
 

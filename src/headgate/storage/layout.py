@@ -1,4 +1,4 @@
-"""Every path of durable files. Nothing else in Headgate puts such a path together or takes one apart.
+"""The paths of all durable files; only this module builds or parses them.
 
     <dir>/<job>/                                    without <job>/ if create-subdir is false
         chk-<id>/_metadata                          written last: with it the checkpoint exists
@@ -28,29 +28,6 @@ from headgate.errors import IllegalState, InvalidArgument, StorageError
 from headgate.ids import JobId
 from headgate.storage.objects import MissingObject, ObjectStore, normalise
 
-__all__ = [
-    "METADATA",
-    "AttemptId",
-    "JobLayout",
-    "ParsedPath",
-    "PathKind",
-    "attempt_of",
-    "creator_of",
-    "is_inside",
-    "is_job_id",
-    "make_ref",
-    "make_savepoint_directory",
-    "metadata_path",
-    "private_file",
-    "resolve_pointer",
-    "resolve_ref",
-    "savepoint_target",
-    "shared_file",
-    "subtask_owner",
-    "table_directory",
-    "table_file",
-]
-
 METADATA: Final = "_metadata"
 _SHARED: Final = "shared"
 _TASK_OWNED: Final = "taskowned"
@@ -70,9 +47,9 @@ _TEMPORARY_NAME: Final = re.compile(rf"\.tmp-(?:{_ATTEMPT}-)?[0-9a-f]{{16}}")
 
 
 class AttemptId(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """One run of a job's tasks: the driver's epoch (from the job log) and how often it restarted them.
+    """One run of a job's tasks: the driver's epoch (from the job log) and the number of restarts within it.
 
-    It is part of the name of every state file, so that no attempt, dead or alive, writes over a file of another.
+    It is part of the name of every state file, so that no attempt overwrites a file of another.
 
     >>> str(AttemptId(2, 1)), AttemptId.parse("e2r1") < AttemptId(3)
     ('e2r1', True)
@@ -132,21 +109,18 @@ class JobLayout(msgspec.Struct, frozen=True):
 
     @property
     def shared(self) -> str:
-        """Files that several checkpoints use."""
         return f"{self.job}/{_SHARED}"
 
     @property
     def task_owned(self) -> str:
-        """Files that tasks look after themselves."""
+        """Files that tasks delete themselves."""
         return f"{self.job}/{_TASK_OWNED}"
 
     @property
     def log(self) -> str:
-        """The job log."""
         return f"{self.job}/{_LOG}"
 
     def checkpoint(self, checkpoint_id: int) -> str:
-        """The directory of one checkpoint."""
         return f"{self.job}/chk-{checkpoint_id}"
 
     def metadata(self, checkpoint_id: int) -> str:
@@ -163,7 +137,7 @@ class JobLayout(msgspec.Struct, frozen=True):
         store.make_directory(self.task_owned)
 
     def parse(self, path: str) -> ParsedPath:
-        """What an object below the job's directory is, by its name alone.
+        """Parse the path of an object below the job's directory.
 
         >>> layout = JobLayout.of("/data", JobId("a" * 32), create_subdir=False)
         >>> layout.parse("/data/chk-7/e1r0-v3-s0.state").kind
@@ -175,7 +149,7 @@ class JobLayout(msgspec.Struct, frozen=True):
         if found := _TEMPORARY_NAME.fullmatch(name):
             return ParsedPath(PathKind.TEMPORARY, None, _attempt_of(found) if found["epoch"] else None)
         if folders == _SHARED and (found := _SHARED_NAME.fullmatch(name)):
-            return ParsedPath(PathKind.SHARED, int(found["id"]), _attempt_of(found), found["owner"])
+            return ParsedPath(PathKind.SHARED, int(found["id"]), _attempt_of(found))
         if folders == _LOG and _LOG_NAME.fullmatch(name):
             return ParsedPath(PathKind.LOG, seq=int(name))
         if folders.split("/")[0] == _TASK_OWNED:
@@ -184,7 +158,7 @@ class JobLayout(msgspec.Struct, frozen=True):
         if checkpoint and name == METADATA:
             return ParsedPath(PathKind.METADATA, int(checkpoint["id"]))
         if checkpoint and (found := _PRIVATE_NAME.fullmatch(name)):
-            return ParsedPath(PathKind.PRIVATE, int(checkpoint["id"]), _attempt_of(found), found["owner"])
+            return ParsedPath(PathKind.PRIVATE, int(checkpoint["id"]), _attempt_of(found))
         return ParsedPath(PathKind.FOREIGN)
 
     def checkpoint_ids(self, store: ObjectStore) -> list[int]:
@@ -195,18 +169,14 @@ class JobLayout(msgspec.Struct, frozen=True):
     def next_checkpoint_id(self, store: ObjectStore, restored: int) -> int:
         """The first id of a new epoch: one more than the restored one (SPEC R8.4), but none that has a directory.
 
-        After a step back, or beside a driver that does not know yet that it is superseded, the next id has a directory
-        already. Taking it would need a deletion that no store makes conditional, so it is left out.
+        After a step back, or while a replaced driver still writes, the next id may already have a directory. Using it would
+        need a conditional delete, which no store has, so it is skipped.
         """
         return max([restored, *self.checkpoint_ids(store)]) + 1
 
 
 class PathKind(enum.Enum):
-    """What an object is, judged by its path.
-
-    >>> PathKind.LOG.value
-    'log'
-    """
+    """The kind of an object, by its path."""
 
     METADATA = "metadata"
     PRIVATE = "private"
@@ -218,16 +188,11 @@ class PathKind(enum.Enum):
 
 
 class ParsedPath(msgspec.Struct, frozen=True):
-    """What a path says; None where it says nothing.
-
-    >>> ParsedPath(PathKind.METADATA, 7).checkpoint_id
-    7
-    """
+    """The fields of a path; None where it has none."""
 
     kind: PathKind
     checkpoint_id: int | None = None
     attempt: AttemptId | None = None
-    owner: str | None = None
     seq: int | None = None
 
 
@@ -259,7 +224,7 @@ def _checked_owner(owner: str) -> str:
 
 
 def attempt_of(name: str) -> AttemptId | None:
-    """The attempt that wrote a private or temporary file, wherever it lies; None if the name says nothing.
+    """The attempt that wrote a private or temporary file, by its name; None for other names.
 
     >>> attempt_of("e2r0-v3-s0.state"), attempt_of("_metadata")
     (AttemptId(epoch=2, restart=0), None)
@@ -269,7 +234,7 @@ def attempt_of(name: str) -> AttemptId | None:
 
 
 def creator_of(path: str) -> int | None:
-    """The checkpoint that wrote a file, by its path; None if it says nothing.
+    """The checkpoint that wrote a file, by its path; None for other paths.
 
     >>> (
     ...     creator_of("/data/job/shared/e1r0-c7-v3-s0-" + "0" * 32 + ".shared"),
@@ -306,7 +271,7 @@ def is_inside(path: str, directory: str) -> bool:
 
 
 def make_ref(path: str, directory: str) -> str:
-    """How the metadata in `directory` names a file: relative, unless the file belongs to another job.
+    """The reference to a file in the metadata of `directory`: relative, unless the file belongs to another job.
 
     >>> make_ref("/data/job/shared/f", "/data/job/chk-7"), make_ref("/old/chk-1/f", "/data/job/chk-7")
     ('../shared/f', '/old/chk-1/f')
@@ -322,7 +287,7 @@ def make_ref(path: str, directory: str) -> str:
 
 
 def resolve_ref(ref: str, directory: str) -> str:
-    """The path that the metadata in `directory` means; a reference that leaves the job's directory is refused.
+    """The path of a reference in the metadata of `directory`; one that leaves the job's directory is refused.
 
     >>> resolve_ref("../shared/f", "/moved/job/chk-7")
     '/moved/job/shared/f'
@@ -335,7 +300,7 @@ def resolve_ref(ref: str, directory: str) -> str:
         names, base = ref.split("/"), directory
     if not all(name not in {"", ".", ".."} for name in names):
         raise CorruptState(
-            f"the metadata in '{directory}' refers to '{ref}', which is no path that Headgate writes; "
+            f"the metadata in '{directory}' refers to '{ref}', which is not a path that Headgate writes; "
             "it is damaged, use an older checkpoint or savepoint"
         )
     return ref if base is None else "/".join([base, *names])
@@ -345,7 +310,7 @@ def resolve_ref(ref: str, directory: str) -> str:
 
 
 def resolve_pointer(store: ObjectStore, pointer: str) -> str:
-    """The directory a pointer means: it names the directory or its `_metadata` (SPEC R5.9).
+    """The directory of a pointer, which names the directory or its `_metadata` (SPEC R5.9).
 
     StorageError (FileNotFound) if there is no metadata.
     """
@@ -382,7 +347,7 @@ def make_savepoint_directory(
         if store.make_directory(directory):
             return directory
     raise StorageError(
-        f"cannot make a savepoint directory below '{target}': {_SAVEPOINT_ATTEMPTS} names were all taken; "
+        f"cannot make a savepoint directory below '{target}': {_SAVEPOINT_ATTEMPTS} names all exist; "
         "give another target directory"
     )
 

@@ -1,8 +1,8 @@
 """Objects as files of this machine, or of a file system that all machines have mounted.
 
-A file appears whole or not at all, even if the power fails: it is written under a temporary name, flushed to the disk,
-and then given its name by `rename` (which replaces) or `link` (which fails if the name is taken). The directory is
-flushed too, since the name lives there.
+A file is visible completely or not at all, even after a power failure: it is written under a temporary name, flushed to
+the disk, and then given its name by `rename` (which replaces) or `link` (which fails if the name exists). The directory
+is flushed too, since it holds the name.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from typing import BinaryIO, Final
 
 from headgate.errors import StorageError
 from headgate.storage.objects import ObjectInfo, ObjectStore, ObjectWriter, OutcomeUnknown, reported, temporary_name
-
-__all__ = ["LocalStore", "flush_directory"]
 
 _OPEN_ATTEMPTS: Final = 3  # another thread may remove an empty directory between our mkdir and our open
 _NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -57,7 +55,7 @@ class LocalStore(ObjectStore):
         found = []
 
         def refuse(error: OSError) -> None:
-            # A directory that goes away while we look is as good as empty; any other gap would hide what is in use.
+            # A directory that disappears meanwhile counts as empty; any other gap would hide files in use.
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise error
 

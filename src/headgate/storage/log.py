@@ -1,15 +1,15 @@
-"""The job log: who may complete checkpoints, and under which number.
+"""The job log: which driver may complete checkpoints, and under which number. Written by the driver's I/O threads.
 
     <job>/log/000000000001   epoch 1 starts
     <job>/log/000000000002   chk-1 completed               commit number 2
-    <job>/log/000000000003   epoch 2 starts from chk-1     the driver of epoch 1 will not get this number any more
+    <job>/log/000000000003   epoch 2 starts from chk-1     the driver of epoch 1 cannot claim this number any more
 
-An entry is claimed by create-if-absent, so each number goes to one driver. Whoever does not get the next one is
+An entry is claimed by create-if-absent, so each number belongs to one driver. A driver that cannot claim the next one is
 superseded, and stops before it notifies or commits anything. The number of the entry that completes a checkpoint is its
-commit number: it grows for ever, while checkpoint ids come again after a step back.
+commit number: it always grows, while checkpoint ids repeat after a step back.
 
-Every entry says all that a reader must know: the newest alone is read, and old ones are deleted. That must not make
-their numbers free again, so a claim counts only if the entry before it is still the one it was built on.
+Every entry holds the whole state of the log: only the newest is read, and old ones are deleted. That must not make
+their numbers available again, so a claim is valid only if the entry before it is still the one it was built on.
 """
 
 from __future__ import annotations
@@ -38,22 +38,6 @@ from headgate.storage.objects import (
 )
 from headgate.storage.sealed import HEADER_SIZE, actual_crc32, seal, sealed_crc32, unseal
 
-__all__ = [
-    "CheckpointCompleted",
-    "CommitNumber",
-    "CompletedRef",
-    "EpochStarted",
-    "JobEnded",
-    "JobLog",
-    "LogEntry",
-    "LogStatus",
-    "SupersededError",
-    "load_completed",
-    "newest_entries",
-    "newest_job",
-    "read_log",
-]
-
 CommitNumber = NewType("CommitNumber", int)
 """The number of the log entry that completed a checkpoint: never repeated in a job, used as transaction id by sinks."""
 
@@ -70,10 +54,7 @@ class CompletedRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A completed checkpoint, or a savepoint the job was stopped with.
 
     `pointer` is relative to the job's directory for checkpoints, absolute for savepoints; `crc32` is of the metadata, so
-    that no other file is taken for it.
-
-    >>> CompletedRef(7, CommitNumber(12), "chk-7", 0).commit
-    12
+    that no other file is mistaken for it.
     """
 
     checkpoint_id: int
@@ -88,32 +69,24 @@ class CompletedRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EpochStarted(msgspec.Struct, frozen=True, tag="epoch started", forbid_unknown_fields=True):
-    """A driver took the job over, and restored this (None: it started empty).
-
-    >>> EpochStarted("chk-7").restored
-    'chk-7'
-    """
+    """A driver started or resumed the job from this snapshot (None: from nothing)."""
 
     restored: str | None
 
 
 class CheckpointCompleted(msgspec.Struct, frozen=True, tag="checkpoint completed", forbid_unknown_fields=True):
-    """A checkpoint is complete: tasks may be notified, sinks may commit.
-
-    >>> CheckpointCompleted(CompletedRef(7, CommitNumber(12), "chk-7", 0)).checkpoint.checkpoint_id
-    7
-    """
+    """A checkpoint is complete: tasks may be notified, sinks may commit."""
 
     checkpoint: CompletedRef
 
 
-class JobEnded(msgspec.Struct, frozen=True, tag="job ended", forbid_unknown_fields=True):
+class JobEndClaimed(msgspec.Struct, frozen=True, tag="job ended", forbid_unknown_fields=True):
     """The job is over: what the entry does not retain may be deleted from now on, and not before."""
 
     status: str
 
 
-Event: TypeAlias = EpochStarted | CheckpointCompleted | JobEnded
+Event: TypeAlias = EpochStarted | CheckpointCompleted | JobEndClaimed
 
 
 class LogEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,14 +111,14 @@ class LogEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     commits: Commits = Commits()
 
     def newest_first(self, prefer_checkpoints: bool = False) -> list[CompletedRef]:
-        """What to try to restore from, in this order; if wished, checkpoints before a savepoint that is newer."""
+        """The snapshots to restore from, in this order; optionally checkpoints before a newer savepoint."""
         return sorted(
             self.retained, key=lambda ref: (prefer_checkpoints and not ref.is_savepoint, ref.commit), reverse=True
         )
 
 
 class _Read(msgspec.Struct, frozen=True):
-    """An entry as it was found."""
+    """An entry and its checksum."""
 
     entry: LogEntry
     crc32: int
@@ -156,12 +129,11 @@ _DECODER: Final = msgspec.msgpack.Decoder(LogEntry, strict=True)
 
 
 def encode_entry(entry: LogEntry) -> bytes:
-    """The bytes of an entry."""
     return seal(MAGIC, FORMAT_VERSION, _ENCODER.encode(entry))
 
 
 def decode_entry(data: bytes, where: str) -> LogEntry:
-    """An entry again; StorageError if the bytes are damaged, of a newer version, or not one."""
+    """Decode an entry; StorageError if the bytes are damaged, of a newer version, or not one."""
     payload = unseal(data, MAGIC, FORMAT_VERSION, f"the log entry '{where}'")
     try:
         return _DECODER.decode(payload)
@@ -187,7 +159,7 @@ def _newest(store: ObjectStore, layout: JobLayout) -> _Read | None:
         try:
             data = store.read(path)
         except MissingObject:
-            continue  # its driver has gone on and tidied up since we looked
+            continue  # deleted by its driver since the listing
         entry = decode_entry(data, path)
         if entry.seq != numbers[-1]:
             raise CorruptState(f"the log entry '{path}' says that it is number {entry.seq}; it was moved or copied")
@@ -237,11 +209,7 @@ def load_completed(store: ObjectStore, layout: JobLayout, ref: CompletedRef) -> 
 
 
 class LogStatus(enum.Enum):
-    """What a driver may do.
-
-    >>> LogStatus.LEADING.value
-    'leading'
-    """
+    """Whether a driver still leads, as far as it knows."""
 
     LEADING = "leading"
     UNCERTAIN = "uncertain"  # a claim got no answer: settle() before anything else
@@ -249,7 +217,7 @@ class LogStatus(enum.Enum):
 
 
 class JobLog:
-    """The log in the hands of a driver that has claimed an epoch.
+    """The log of a driver that has claimed an epoch.
 
     >>> from headgate.testing.storage_faults import MemoryStore
     >>> layout = JobLayout.of("/data", JobId("a" * 32))
@@ -280,9 +248,9 @@ class JobLog:
         restored: CompletedRef | None = None,
         origin: str | None = None,
     ) -> JobLog:
-        """Take a job over, or begin a new one, as a new epoch; SupersededError if another driver does so at this moment.
+        """Resume a job, or start a new one, as a new epoch; SupersededError if another driver does so at the same time.
 
-        `restored` is the snapshot of this job's log that is restored; later ones are left out from now on (a step back).
+        `restored` is the snapshot of this job's log that is restored; later ones are dropped (a step back).
         `origin` is a snapshot from elsewhere. `clock` gives milliseconds since 1970.
         """
         if store.supports_create_if_absent(layout.log):
@@ -309,38 +277,33 @@ class JobLog:
         )
         log._claim(entry)
         log._commits = entry.commits
-        log._tidy()
+        log._delete_old_entries()
         return log
 
     @property
-    def status(self) -> LogStatus:
-        """Whether this driver still leads, as far as it knows."""
-        return self._status
-
-    @property
     def state(self) -> LogEntry:
-        """The newest entry this driver knows."""
+        """The newest entry of this driver."""
         assert self._newest is not None
         return self._newest.entry
 
     def attempt(self, restart: int) -> AttemptId:
-        """The attempt of this epoch after so many restarts of its tasks."""
+        """The attempt after this number of restarts within the epoch."""
         return AttemptId(self.state.epoch, restart)
 
     @property
     def commits(self) -> Commits:
-        """The last completions, of which none was given up by a step back."""
+        """The last completions, without those dropped by a step back."""
         return self._commits
 
     def step_back_to(self, number: int | None) -> None:
-        """Forget completions behind a number: an older checkpoint is restored."""
+        """Drop completions after a number: an older checkpoint is restored."""
         self._commits = self._commits.up_to(number)
 
     def complete(self, snapshot: Snapshot, subsumed: Collection[CommitNumber] = ()) -> CompletedRef:
         """Complete a published checkpoint, or a savepoint the job is stopped with; its `commit` is the commit number.
 
-        1. Build the entry on the newest one: the snapshot is retained, those it subsumes are not any more.
-        2. Claim the entry. SupersededError: stop. OutcomeUnknown: keep all files, then `settle` until it answers.
+        1. Build the entry on the newest one: the snapshot is retained, those it subsumes are not.
+        2. Claim the entry. SupersededError: stop. OutcomeUnknown: keep all files, then call `settle` until it succeeds.
         3. Now the checkpoint is complete. Delete entries that are too old.
         """
         if self._status is LogStatus.UNCERTAIN:
@@ -357,26 +320,26 @@ class JobLog:
         self._commits = claimed.commits
         assert claimed.event == CheckpointCompleted(ref)
         # 3.
-        self._tidy()
+        self._delete_old_entries()
         return ref
 
     def end(self, status: str, discarded: Collection[int]) -> None:
-        """Claim that the job is over, before anything of it is deleted; Superseded: delete nothing.
+        """Claim that the job is over, before anything of it is deleted; SupersededError: delete nothing.
 
         `discarded` are the commit numbers of the checkpoints that will be deleted. After OutcomeUnknown, call it again.
         """
         if self._status is LogStatus.UNCERTAIN:
             self.settle()
-        if not isinstance(self.state.event, JobEnded):
+        if not isinstance(self.state.event, JobEndClaimed):
             retained = tuple(ref for ref in self.state.retained if ref.commit not in discarded)
-            self._claim(self._following(JobEnded(status), retained, self._commits))
+            self._claim(self._following(JobEndClaimed(status), retained, self._commits))
 
     def settle(self) -> CompletedRef | None:
-        """After OutcomeUnknown: the snapshot if it is complete after all, None if it never will be.
+        """Find out after OutcomeUnknown: returns the snapshot if it is complete, None if it never will be.
 
-        The number in question is claimed with an entry that changes nothing: either it was free, and the lost claim can
-        not be made any more, or the entry there is the lost one. Until this has answered no checkpoint may be triggered:
-        tasks would build on an older one, whose files are not needed if the lost claim counts.
+        The number is claimed with an entry that changes nothing: either it was free, and the lost claim cannot succeed
+        any more, or the existing entry is the lost one. Until this has returned no checkpoint may be triggered: tasks
+        would build on an older one, whose files are deleted if the lost claim succeeded.
         """
         if self._status is not LogStatus.UNCERTAIN:
             return None
@@ -418,7 +381,7 @@ class JobLog:
         raise self._superseded(seq + 1)
 
     def _claim(self, entry: LogEntry) -> LogEntry:
-        """Write the next entry, and give the one that has its number: another of ours if an earlier claim was made."""
+        """Write the next entry; returns the one that has its number: an earlier one of this driver if its claim succeeded."""
         if self._status is LogStatus.SUPERSEDED:
             raise self._superseded(entry.seq)
         path, data = self._layout.log_entry(entry.seq), encode_entry(entry)
@@ -436,7 +399,7 @@ class JobLog:
         return ours.entry
 
     def _lost_claim(self, path: str) -> _Read | None:
-        """The entry that has our number, if it is ours."""
+        """The entry with this number, if this driver wrote it."""
         with _unknown_if_it_fails(path):
             found = self._read(path)
         return found if found is not None and found.entry.driver == self._driver else None
@@ -448,7 +411,7 @@ class JobLog:
                 self._store.delete(stale)
 
     def _built_on_the_newest(self, entry: LogEntry) -> bool:
-        """Whether the number was really the next one, and not one that had been used and tidied away."""
+        """Whether the number was really the next one, and not one that had been used and deleted."""
         before = self._layout.log_entry(entry.seq - 1)
         with _unknown_if_it_fails(self._layout.log_entry(entry.seq)):
             if entry.seq == 1:
@@ -457,8 +420,8 @@ class JobLog:
                 data = self._store.read(before)
             except MissingObject:
                 return False
-        # Not decoded: damage to an old entry, be it in its content or in its checksum, must not stop a driver that does
-        # not need it any more.
+        # Not decoded: damage to an old entry, in its content or in its checksum, must not stop a driver that does not
+        # need it any more.
         return len(data) >= HEADER_SIZE and entry.previous in (sealed_crc32(data), actual_crc32(data))
 
     def _read(self, path: str) -> _Read | None:
@@ -474,10 +437,10 @@ class JobLog:
             "this one stops without committing anything"
         )
 
-    def _tidy(self) -> None:
-        """Delete entries that nobody needs, oldest first and without gaps.
+    def _delete_old_entries(self) -> None:
+        """Delete old entries, oldest first and without gaps.
 
-        A gap would make a stale claim look good: it would find its predecessor. So the first failure ends it for now.
+        With a gap a stale claim would find its predecessor and look valid. So the first failure stops the deletion.
         """
         try:
             if self._oldest == 1:
@@ -491,8 +454,8 @@ class JobLog:
 
 @contextmanager
 def _unknown_if_it_fails(path: str) -> Iterator[None]:
-    """An entry is there, perhaps ours, but it cannot be judged: whatever it completes must stay."""
+    """Raise OutcomeUnknown: the entry exists, perhaps of this driver, so what it may complete must stay."""
     try:
         yield
     except StorageError as error:
-        raise OutcomeUnknown(f"cannot tell whether '{path}' counts: {error}") from error
+        raise OutcomeUnknown(f"cannot tell whether '{path}' is valid: {error}") from error

@@ -1,4 +1,4 @@
-"""What `_metadata` says: everything that is needed to restore, except the state files it refers to.
+"""The content of `_metadata`: everything that is needed to restore, except the state files it refers to.
 
     Manifest                    checkpoint id, type, job, attempt
     └── operators               id, uid, name, parallelism, state of its coordinator
@@ -6,7 +6,7 @@
             └── pieces          kind, description for the state layer, key groups
                 └── parts       id, handle: one for most pieces, several for incremental keyed state
 
-The description of a piece is opaque here: the state layer wrote it and reads it. The file is msgpack inside the frame of
+The description of a piece is opaque here: the state layer writes and reads it. The file is msgpack inside the frame of
 `sealed.py`; decoding is strict, and no pickle is ever read.
 """
 
@@ -27,44 +27,22 @@ from headgate.storage.handles import FileSegment, Handle, Placeholder, size_of
 from headgate.storage.layout import AttemptId
 from headgate.storage.sealed import seal, unseal
 
-__all__ = [
-    "FORMAT_VERSION",
-    "MAGIC",
-    "Manifest",
-    "OperatorManifest",
-    "PieceKind",
-    "StatePart",
-    "StatePiece",
-    "SubtaskManifest",
-    "decode_manifest",
-    "encode_manifest",
-    "handles_of",
-    "map_handles",
-]
-
-MAGIC: Final = b"\x89HGM"  # the first byte is no text, so that no tool takes the file for one
+MAGIC: Final = b"\x89HGM"  # the first byte is not text, so that no tool mistakes the file for text
 FORMAT_VERSION: Final = 1
 
 
 class PieceKind(enum.Enum):
-    """Which layer reads a piece of state again.
-
-    >>> PieceKind("keyed")
-    <PieceKind.KEYED: 'keyed'>
-    """
+    """Which layer writes and reads a piece of state."""
 
     KEYED = "keyed"
     OPERATOR = "operator"
     CHANNEL = "channel"
 
 
-class StatePart(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A run of bytes of a piece; `id` is unique in the operator, and is what a placeholder is looked up by.
+class SnapshotPart(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A run of bytes of a piece; `id` is unique in the operator, and is the key of a placeholder.
 
-    `shared`: later checkpoints may use it too, so the shared-file registry decides when its file goes.
-
-    >>> StatePart("base", Placeholder(100), shared=True).id
-    'base'
+    `shared`: later checkpoints may use it too, so the shared-file registry decides when its file is deleted.
     """
 
     id: str
@@ -73,33 +51,20 @@ class StatePart(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
 
 class StatePiece(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """State of one kind of one subtask.
-
-    >>> StatePiece(PieceKind.OPERATOR).parts
-    ()
-    """
+    """State of one kind of one subtask."""
 
     kind: PieceKind
-    parts: tuple[StatePart, ...] = ()
+    parts: tuple[SnapshotPart, ...] = ()
     description: bytes = b""
     key_groups: KeyGroupRange | None = None
 
     @property
     def size(self) -> int:
-        """The bytes of its parts.
-
-        >>> StatePiece(PieceKind.KEYED, (StatePart("base", Placeholder(100)), StatePart("next", Placeholder(20)))).size
-        120
-        """
         return sum(size_of(part.handle) for part in self.parts)
 
 
 class SubtaskManifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What one subtask of an operator left; nothing at all if it is not listed.
-
-    >>> SubtaskManifest(0, finished=True).pieces
-    ()
-    """
+    """The state of one subtask of an operator; a subtask without state is not listed."""
 
     index: int
     pieces: tuple[StatePiece, ...] = ()
@@ -107,11 +72,7 @@ class SubtaskManifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
 
 
 class OperatorManifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """State of one operator; `coordinator` is that of its part on the driver, such as a source's enumerator.
-
-    >>> OperatorManifest(OperatorId("0" * 32), "count", 2, 128).fully_finished
-    False
-    """
+    """State of one operator; `coordinator` is its state on the driver, such as a source's enumerator."""
 
     id: OperatorId
     name: str
@@ -128,7 +89,6 @@ class OperatorManifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_u
 
     @property
     def size(self) -> int:
-        """The bytes of its subtasks' state."""
         return sum(piece.size for subtask in self.subtasks for piece in subtask.pieces)
 
 
@@ -162,7 +122,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
-    """The manifest again; StorageError if the bytes are damaged, of a newer version, or not one. `where` names them."""
+    """Decode a manifest; StorageError if the bytes are damaged, of a newer version, or not one. `where` names them."""
     payload = unseal(data, MAGIC, FORMAT_VERSION, f"the metadata '{where}'")
     try:
         manifest = _DECODER.decode(payload)
@@ -202,12 +162,12 @@ def map_handles(manifest: Manifest, change: Callable[[Handle], Handle]) -> Manif
 
 
 def _fault(manifest: Manifest) -> str | None:
-    """What is wrong with a manifest; asserted when it is written and again when it is read."""
+    """The first contradiction in a manifest; checked when it is written and when it is read."""
     if manifest.checkpoint_id < 0:
         return f"the checkpoint id is {manifest.checkpoint_id}"
     ids = [operator.id for operator in manifest.operators]
     if len(set(ids)) != len(ids):
-        return "an operator comes twice"
+        return "an operator is listed twice"
     for handle in handles_of(manifest):
         if isinstance(handle, Placeholder):
             return "a placeholder was not replaced by the file it stands for"

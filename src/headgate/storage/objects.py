@@ -1,11 +1,11 @@
-"""What Headgate asks of a store of objects, and how its errors read.
+"""The interface of an object store, and its errors. Used by the driver and by workers, from any thread.
 
 A path is an absolute local path or a URL (`/data/chk`, `s3://bucket/chk`, `memory://chk`). A directory is only a common
 beginning of paths: stores that have real directories make them when something is written below.
 
-The one hard demand is `create_if_absent`: of many writers, on many machines, exactly one may win, and nobody may ever
-see less than the winner's whole object. fsspec has no such call that holds, so each scheme has its own; a scheme without
-one says so, and what needs it (the job log, hence exactly-once sinks) is refused there.
+The one hard requirement is `create_if_absent`: of many writers, on many machines, exactly one succeeds, and no reader
+ever sees less than its whole object. fsspec has no such call, so each scheme has its own implementation; on a scheme
+without one, exactly-once sinks are refused.
 """
 
 from __future__ import annotations
@@ -19,29 +19,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import msgspec
 
 from headgate.errors import HeadgateError, IllegalState, InvalidArgument, StorageError
-
-__all__ = [
-    "MissingObject",
-    "ObjectInfo",
-    "ObjectStore",
-    "ObjectWriter",
-    "OutcomeUnknown",
-    "Written",
-    "check_create_if_absent",
-    "create",
-    "normalise",
-    "reported",
-    "require_create_if_absent",
-    "scheme_of",
-    "storage_error",
-    "temporary_name",
-]
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _SAME_SCHEME: Final = {"s3a": "s3", "s3n": "s3"}  # as Hadoop and Spark users spell it
@@ -57,7 +39,7 @@ class OutcomeUnknown(StorageError):
 
 
 def storage_error(action: str, path: str, error: BaseException) -> StorageError:
-    """What went wrong with which path, and what to do about it.
+    """A StorageError that names the path, the cause and what to do.
 
     >>> print(storage_error("write", "/chk/7", OSError(errno.ENOSPC, "No space left on device")))
     cannot write '/chk/7': the disk is full (ENOSPC); free some space there, or use another execution.checkpointing.dir
@@ -83,7 +65,7 @@ def storage_error(action: str, path: str, error: BaseException) -> StorageError:
 
 @contextmanager
 def reported(action: str, path: str) -> Iterator[None]:
-    """Turn whatever a library raises inside into a StorageError.
+    """Turn any error that a library raises inside into a StorageError.
 
     >>> with reported("read", "/chk/7"):
     ...     raise TimeoutError("30 s")
@@ -110,7 +92,7 @@ def scheme_of(path: str) -> str:
 
 
 def normalise(path: str) -> str:
-    """One spelling for each place: local paths are absolute and have no scheme, nothing ends with a slash.
+    """The canonical spelling of a path: local paths are absolute and have no scheme, no path ends with a slash.
 
     >>> normalise("file:///data//chk/"), normalise("s3a://bucket/chk/")
     ('/data/chk', 's3://bucket/chk')
@@ -129,7 +111,7 @@ def normalise(path: str) -> str:
 
 
 def temporary_name(label: str = "") -> str:
-    """A name for an object that is not finished; `layout.JobLayout.parse` knows it again, so gc finds what a crash left.
+    """A name for an unfinished object; `layout.JobLayout.parse` recognises it, so gc finds what a crash left.
 
     >>> len(temporary_name("e1r0")) == len(".tmp-e1r0-") + 16
     True
@@ -138,22 +120,14 @@ def temporary_name(label: str = "") -> str:
 
 
 class ObjectInfo(msgspec.Struct, frozen=True, order=True):
-    """An object in a listing.
-
-    >>> ObjectInfo("/chk/_metadata", 120).size
-    120
-    """
+    """An object in a listing."""
 
     path: str
     size: int
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What a writer left.
-
-    >>> Written("/chk/state", 2, zlib.crc32(b"ab")).size
-    2
-    """
+    """A finished object."""
 
     path: str
     size: int
@@ -167,7 +141,7 @@ class _WriterStatus(enum.Enum):
 
 
 class ObjectWriter(ABC):
-    """A new object, written piece by piece; it exists only once `finish` has given it its name.
+    """A new object, written in chunks; it exists only once `finish` has given it its name.
 
     Names come last because those of shared files hold a checksum of what was written.
     """
@@ -179,7 +153,6 @@ class ObjectWriter(ABC):
         self._status = _WriterStatus.OPEN
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append."""
         self._require_open("write to")
         with reported("write", self.directory):
             self._append(data)
@@ -196,7 +169,7 @@ class ObjectWriter(ABC):
         return Written(path, self.size, self.crc32)
 
     def abort(self) -> None:
-        """Forget what was written; harmless when the writer is finished or aborted."""
+        """Discard what was written; does nothing when the writer is finished or aborted."""
         if self._status is _WriterStatus.OPEN:
             self._status = _WriterStatus.ABORTED
             self._discard()
@@ -219,9 +192,7 @@ class ObjectWriter(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.abort()
 
 
@@ -254,14 +225,14 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def create_if_absent(self, path: str, data: bytes) -> bool:
-        """Write an object unless there is one: True if this very call made it, False if it lost.
+        """Write an object unless there is one: True if this call created it, False if it existed.
 
-        OutcomeUnknown if the call failed where nobody can tell whether it won.
+        OutcomeUnknown if the call failed and the object may or may not have been created.
         """
 
     @abstractmethod
     def delete(self, path: str) -> None:
-        """Delete an object; one that is gone already is as good."""
+        """Delete an object; it is not an error if it does not exist."""
 
     @abstractmethod
     def make_directory(self, directory: str) -> bool:
@@ -294,10 +265,10 @@ def require_create_if_absent(store: ObjectStore, path: str, purpose: str) -> Non
 
 
 def create(store: ObjectStore, path: str, data: bytes) -> bool:
-    """Create an object, by the nearest to create-if-absent that the scheme has: True if it was absent.
+    """Create an object, with create-if-absent where the scheme has it: True if it was absent.
 
-    If the reply is lost, the object is read again. Give each call data of its own: then OutcomeUnknown is left only for
-    what nobody can tell.
+    If the reply is lost, the object is read again. Pass different data with each call, so that the writer recognises
+    its own object.
 
     >>> from headgate.testing.storage_faults import MemoryStore
     >>> store = MemoryStore()
@@ -323,7 +294,7 @@ def _put_new(store: ObjectStore, path: str, data: bytes) -> bool:
     except OutcomeUnknown:
         raise
     except StorageError as error:
-        # Such a store may leave half an object, which must not be taken for a whole one.
+        # Such a store may leave half an object, which must not be mistaken for a whole one.
         try:
             store.delete(path)
         except StorageError:
@@ -333,7 +304,7 @@ def _put_new(store: ObjectStore, path: str, data: bytes) -> bool:
 
 
 def check_create_if_absent(store: ObjectStore, directory: str) -> None:
-    """Try it once: services that look like S3 may ignore the condition, and would let a zombie overwrite."""
+    """Test create-if-absent: a service that imitates S3 may ignore the condition and let a replaced driver overwrite."""
     path = f"{directory}/{temporary_name()}"
     try:
         if not store.create_if_absent(path, b"1") or store.create_if_absent(path, b"2") or store.read(path) != b"1":

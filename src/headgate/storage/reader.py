@@ -1,4 +1,4 @@
-"""Bytes of state from the handles in a checkpoint's metadata; never a byte that was not verified."""
+"""Reads the bytes of handles and verifies them; used by restores in workers, and by tools."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState
 from headgate.storage.handles import FileSegment, Handle, InlineBytes, Placeholder
 from headgate.storage.objects import MissingObject, ObjectStore
-
-__all__ = ["SnapshotReader", "damaged"]
 
 _CHUNK: Final = 8 << 20
 
@@ -29,7 +27,7 @@ def damaged(segment: FileSegment, reason: str) -> CorruptState:
 
 
 class SnapshotReader:
-    """Reads what handles name. The paths of handles are absolute here, as `checkpoints.load` gives them.
+    """Reads the bytes of handles, whose paths are absolute as in `checkpoints.load_snapshot`.
 
     >>> from headgate.testing.storage_faults import MemoryStore
     >>> store = MemoryStore()

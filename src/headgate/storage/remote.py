@@ -1,8 +1,8 @@
 """Objects behind fsspec: memory, S3, and every other scheme that fsspec knows.
 
-fsspec is asked only for what it does reliably. Its `exists` takes any error for a no, its `find` leaves out directories
-that it could not read, and its listings may come from a cache: each could make a file in use look unused. Its exclusive
-create is a check followed by a write; so memory takes a lock here, and S3 gets a conditional put.
+Only the reliable calls of fsspec are used. Its `exists` returns False on any error, its `find` skips directories that it
+cannot read, and its listings may come from a cache: each could make a file in use look unused. Its exclusive create is a
+check followed by a write; so memory uses a lock here, and S3 a conditional put.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from headgate.storage.objects import (
     scheme_of,
     storage_error,
 )
-
-__all__ = ["FsspecStore", "MemoryFsspecStore", "RoutingStore", "S3Store", "open_store"]
 
 _FLAT: Final = {"s3", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss"}  # no directories: nothing to make or remove
 _SPOOL_BUFFER: Final = 8 << 20
@@ -211,7 +209,7 @@ class FsspecStore(ObjectStore):
         return str(self._fs._strip_protocol(path)).rstrip("/")  # noqa: SLF001  fsspec has no public name for it
 
     def _entries(self, directory: str) -> list[dict[str, Any]]:
-        """What lies directly below; a directory marker of an object store is not below itself."""
+        """The entries directly below, without the directory marker of an object store."""
         try:
             entries = self._fs.ls(directory, detail=True)
         except (FileNotFoundError, NotADirectoryError):
@@ -225,7 +223,7 @@ class FsspecStore(ObjectStore):
 
 
 class _SpoolingWriter(ObjectWriter):
-    """Collects an object on this machine: an upload must know its name first, and a shared file's name comes last."""
+    """Writes an object to a local file first: an upload needs the name, and the name of a shared file is known last."""
 
     def __init__(self, directory: str, upload: Callable[[str, str], None]) -> None:
         super().__init__(directory)
@@ -270,7 +268,7 @@ class S3Store(FsspecStore):
     """S3 and services that honour `If-None-Match` on a put (`objects.check_create_if_absent` finds out).
 
     The library below repeats a request whose reply got lost, and the repetition finds the object that the first one
-    made. A token in the object's own metadata tells a writer whether the object that beat it is its own.
+    made. A token in the object's own metadata tells a writer whether the existing object is its own.
     """
 
     def supports_create_if_absent(self, path: str) -> bool:
@@ -317,7 +315,7 @@ class S3Store(FsspecStore):
 
 
 def _s3_code(error: BaseException | None) -> str:
-    """The code S3 gave for an error, wherever s3fs has put it; "" if the failure was not an answer of S3."""
+    """The code that S3 returned, wherever s3fs has put it; "" if S3 did not answer."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict):

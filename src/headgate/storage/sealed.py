@@ -1,4 +1,4 @@
-"""The frame around every small file of ours: magic, format version, length, checksum, then the payload.
+"""The header of `_metadata` and of log entries: magic, format version, length, checksum, then the payload.
 
     0   magic            4 bytes
     4   format version   2
@@ -7,8 +7,8 @@
     16  crc32            4   of bytes 4 to 16 and the payload
     20  payload
 
-All numbers are big endian. The frame is the same in every version, so the checksum is verified before anything else is
-believed, the version included: a flipped bit is never taken for a file of the future.
+All numbers are big endian. The header is the same in every version, so the checksum is verified before the version is
+read: a flipped bit is never mistaken for a newer version.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from typing import Final
 from headgate.checkpoint.handles import CorruptState
 from headgate.errors import StorageError
 
-__all__ = ["HEADER_SIZE", "actual_crc32", "seal", "sealed_crc32", "unseal"]
-
 _HEADER: Final = struct.Struct(">4sHHQI")
 HEADER_SIZE: Final = _HEADER.size
 _CHECKED: Final = slice(4, 16)
@@ -29,7 +27,7 @@ _ADVICE: Final = "use an older checkpoint or savepoint"
 
 
 def seal(magic: bytes, version: int, payload: bytes) -> bytes:
-    """Frame a payload.
+    """Put the header in front of a payload.
 
     >>> seal(b"TEST", 1, b"ab").hex()
     '54455354000100000000000000000002d0f32ebe6162'
@@ -41,7 +39,7 @@ def seal(magic: bytes, version: int, payload: bytes) -> bytes:
 
 
 def unseal(data: bytes, magic: bytes, newest: int, what: str) -> bytes:
-    """The payload, or StorageError; `what` begins the message.
+    """The payload, or StorageError; `what` starts the message.
 
     >>> unseal(seal(b"TEST", 1, b"ab"), b"TEST", 1, "a test")
     b'ab'
@@ -50,7 +48,7 @@ def unseal(data: bytes, magic: bytes, newest: int, what: str) -> bytes:
         raise CorruptState(f"{what} is damaged: it has only {len(data)} bytes; {_ADVICE}")
     found, version, _, length, crc32 = _HEADER.unpack_from(data)
     if found != magic:
-        raise CorruptState(f"{what} is damaged or no file of Headgate: it begins with {found!r}; {_ADVICE}")
+        raise CorruptState(f"{what} is damaged or not a file of Headgate: it begins with {found!r}; {_ADVICE}")
     if len(data) != HEADER_SIZE + length:
         raise CorruptState(f"{what} is damaged: it has {len(data)} bytes instead of {HEADER_SIZE + length}; {_ADVICE}")
     payload = data[HEADER_SIZE:]
@@ -65,7 +63,7 @@ def unseal(data: bytes, magic: bytes, newest: int, what: str) -> bytes:
 
 
 def sealed_crc32(data: bytes) -> int:
-    """The checksum in the frame: says which of several files of one name it is.
+    """The checksum in the header, which identifies one of several files of the same name.
 
     >>> hex(sealed_crc32(seal(b"TEST", 1, b"ab")))
     '0xd0f32ebe'
@@ -75,7 +73,7 @@ def sealed_crc32(data: bytes) -> int:
 
 
 def actual_crc32(data: bytes) -> int:
-    """The checksum of the content, which differs from the one in the frame if either is damaged.
+    """The checksum of the content, which differs from the one in the header if either is damaged.
 
     >>> hex(actual_crc32(seal(b"TEST", 1, b"ab")))
     '0xd0f32ebe'

@@ -7,32 +7,19 @@ from typing import Final
 
 import msgspec
 
-from headgate.config import (
-    CHECKPOINT_CREATE_SUBDIR,
-    CHECKPOINT_DIR,
-    CHECKPOINT_INLINE_THRESHOLD,
-    CHECKPOINT_STORAGE,
-    CHECKPOINT_WRITE_BUFFER,
-    SAVEPOINT_DIR,
-    Configuration,
-)
+from headgate import config
+from headgate.config import Configuration
 from headgate.errors import ConfigError
 from headgate.ids import JobId
 from headgate.storage.layout import JobLayout
 from headgate.storage.objects import normalise
-
-__all__ = ["MAX_INLINE_THRESHOLD", "MAX_JOBMANAGER_STATE", "StorageKind", "StorageSettings"]
 
 MAX_INLINE_THRESHOLD: Final = 1 << 20
 MAX_JOBMANAGER_STATE: Final = 5 * 1024 * 1024
 
 
 class StorageKind(enum.Enum):
-    """Where the state of checkpoints goes.
-
-    >>> StorageKind("filesystem")
-    <StorageKind.FILESYSTEM: 'filesystem'>
-    """
+    """Where the state of checkpoints goes."""
 
     JOBMANAGER = "jobmanager"  # inside the acks, to the driver
     FILESYSTEM = "filesystem"
@@ -53,29 +40,29 @@ class StorageSettings(msgspec.Struct, frozen=True):
     write_buffer: int
 
     @classmethod
-    def of(cls, config: Configuration) -> StorageSettings:
+    def of(cls, configuration: Configuration) -> StorageSettings:
         """Read and check the options."""
-        directory, savepoints = config.get(CHECKPOINT_DIR), config.get(SAVEPOINT_DIR)
-        chosen = config.get(CHECKPOINT_STORAGE)
+        directory, savepoints = configuration.get(config.CHECKPOINT_DIR), configuration.get(config.SAVEPOINT_DIR)
+        chosen = configuration.get(config.CHECKPOINT_STORAGE)
         kind = StorageKind(chosen or ("filesystem" if directory else "jobmanager"))
         if kind is StorageKind.FILESYSTEM and not directory:
             raise ConfigError(
-                f"{CHECKPOINT_STORAGE.key} is filesystem, but {CHECKPOINT_DIR.key} is not set; set it, "
+                f"{config.CHECKPOINT_STORAGE.key} is filesystem, but {config.CHECKPOINT_DIR.key} is not set; set it, "
                 "for example to file:///data/checkpoints or s3://bucket/checkpoints"
             )
-        threshold = config.get(CHECKPOINT_INLINE_THRESHOLD)
+        threshold = configuration.get(config.CHECKPOINT_INLINE_THRESHOLD)
         if threshold > MAX_INLINE_THRESHOLD:
             raise ConfigError(
-                f"{CHECKPOINT_INLINE_THRESHOLD.key} is {threshold} bytes; it may be at most {MAX_INLINE_THRESHOLD} (1 mb), "
+                f"{config.CHECKPOINT_INLINE_THRESHOLD.key} is {threshold} bytes; it may be at most {MAX_INLINE_THRESHOLD} (1 mb), "
                 "since every state below it is kept in the driver's memory"
             )
         return cls(
             kind,
             normalise(directory) if directory else None,
             normalise(savepoints) if savepoints else None,
-            config.get(CHECKPOINT_CREATE_SUBDIR),
+            configuration.get(config.CHECKPOINT_CREATE_SUBDIR),
             threshold,
-            config.get(CHECKPOINT_WRITE_BUFFER),
+            configuration.get(config.CHECKPOINT_WRITE_BUFFER),
         )
 
     def layout(self, job_id: JobId) -> JobLayout | None:

@@ -1,11 +1,11 @@
-"""Which shared files are still in use, by the last checkpoint that used them (SPEC R7.5). No I/O.
+"""Which shared files are still in use, by the last checkpoint that used them (SPEC R7.5). Pure, on the driver.
 
-register            on every ack, late ones too; the answer replaces placeholders
+register            on every ack, late ones too; the result replaces placeholders
 register_restored   for every retained checkpoint after a restore, oldest first
-unregister_unused   when checkpoints are subsumed; the answer is what to delete
+unregister_unused   when checkpoints are subsumed; the result is what to delete
 
-There are no counts: an entry whose last use is older than every retained checkpoint cannot be reached any more. That
-stays true when acks come late, twice, or not at all.
+There are no reference counts: an entry whose last use is older than every retained checkpoint is unreachable. That
+stays true when acks arrive late, twice, or not at all.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from headgate.checkpoint.settings import ClaimMode
 from headgate.errors import IllegalState
 from headgate.ids import OperatorId
 from headgate.storage.handles import FileSegment, Handle, InlineBytes, Placeholder
-from headgate.storage.manifest import Manifest, PieceKind, StatePart, StatePiece
-
-__all__ = ["SharedEntry", "SharedStateRegistry", "Unregistered", "shared_key"]
+from headgate.storage.manifest import Manifest, PieceKind, SnapshotPart, StatePiece
 
 
 @dataclass(slots=True)
@@ -34,11 +32,7 @@ class SharedEntry:
 
 
 class Unregistered(msgspec.Struct, frozen=True):
-    """What may be deleted now, and the restored snapshots whose directory must wait.
-
-    >>> Unregistered((), frozenset({1})).in_use
-    frozenset({1})
-    """
+    """What may be deleted now, and the restored snapshots whose directory must stay."""
 
     delete: tuple[str, ...]
     in_use: frozenset[int]
@@ -54,7 +48,7 @@ def shared_key(operator: OperatorId, part_id: str) -> str:
 
 
 class SharedStateRegistry:
-    """The coordinator's book of shared state.
+    """The registry of shared state.
 
     >>> registry = SharedStateRegistry()
     >>> file = FileSegment("/shared/a", 0, 9, 0)
@@ -72,17 +66,16 @@ class SharedStateRegistry:
 
     @property
     def entries(self) -> Mapping[str, SharedEntry]:
-        """What is registered, by key."""
         return self._entries
 
     def register(self, key: str, handle: Handle, checkpoint_id: int) -> FileSegment | InlineBytes:
-        """Note that a checkpoint uses a part, and give its real handle."""
+        """Note that a checkpoint uses a part; returns its real handle."""
         entry = self._entries.get(key)
         if entry is None:
             if isinstance(handle, Placeholder):
                 raise IllegalState(
-                    f"checkpoint {checkpoint_id} builds on shared state '{key}', which is not known: the task took an "
-                    "unconfirmed or subsumed checkpoint for its base"
+                    f"checkpoint {checkpoint_id} builds on shared state '{key}', which is not known: the task used an "
+                    "unconfirmed or subsumed checkpoint as its base"
                 )
             self._entries[key] = SharedEntry(handle, checkpoint_id, checkpoint_id)
             return handle
@@ -99,7 +92,7 @@ class SharedStateRegistry:
     ) -> tuple[StatePiece, ...]:
         """Register the shared parts of an ack and replace its placeholders. Not for savepoints: they share nothing."""
 
-        def part_of(part: StatePart) -> StatePart:
+        def part_of(part: SnapshotPart) -> SnapshotPart:
             if not part.shared:
                 return part
             handle = self.register(shared_key(operator, part.id), part.handle, checkpoint_id)
@@ -108,7 +101,7 @@ class SharedStateRegistry:
         return tuple(msgspec.structs.replace(piece, parts=tuple(map(part_of, piece.parts))) for piece in pieces)
 
     def register_restored(self, manifest: Manifest, mode: ClaimMode) -> None:
-        """Take a retained checkpoint, or the snapshot the job starts from, into the book.
+        """Register a retained checkpoint, or the snapshot the job starts from.
 
         A savepoint shares nothing when it is taken; once it is restored, an increment may build on its keyed state.
         """
@@ -125,9 +118,9 @@ class SharedStateRegistry:
             self._claimed_savepoints.add(manifest.checkpoint_id)
 
     def unregister_unused(self, lowest_retained: int) -> Unregistered:
-        """Drop what no retained checkpoint uses: what to delete, and which claimed savepoints are still needed.
+        """Drop what no retained checkpoint uses; returns what to delete, and which claimed savepoints are still needed.
 
-        A file goes only when no other part in it is in use: parts with the same content are one file, and a savepoint
+        A file is deleted only when no other part in it is in use: parts with the same content are one file, and a savepoint
         packs the parts of a subtask into one.
         """
         unused = [key for key, entry in self._entries.items() if entry.last_used < lowest_retained]

@@ -1,6 +1,6 @@
-"""A subtask's side of a checkpoint: where it puts its state, and what it tells the driver.
+"""The files of one subtask for one checkpoint. Used by the snapshot threads of a worker, and by the driver.
 
-    writer = open_writer(store, target, subtask_owner(vertex, subtask))
+    writer = StateWriter(store, target, subtask_owner(vertex, subtask))
     with writer.open("words") as stream:
         stream.write(data)
     piece = StatePiece(PieceKind.OPERATOR, (stream.part,))     # None in place of a part if nothing was written
@@ -17,10 +17,10 @@ import enum
 import hashlib
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Condition, get_ident
-from types import TracebackType
 from typing import Final, Self
 
 import msgspec
@@ -28,22 +28,16 @@ import msgspec
 from headgate.errors import IllegalState, StorageError
 from headgate.storage.handles import FileSegment, Handle, InlineBytes, Placeholder
 from headgate.storage.layout import AttemptId, private_file, shared_file
-from headgate.storage.manifest import StatePart
+from headgate.storage.manifest import SnapshotPart
 from headgate.storage.objects import ObjectStore, ObjectWriter, reported
 from headgate.storage.settings import MAX_JOBMANAGER_STATE
-
-__all__ = ["PartStream", "Scope", "SnapshotTarget", "StateWriter", "WriteStats", "open_writer"]
 
 _FILE_CHUNK: Final = 1 << 20
 _DIGEST: Final = 32  # hex digits
 
 
 class Scope(enum.Enum):
-    """Who else may use what is written.
-
-    >>> Scope.SHARED.value
-    'shared'
-    """
+    """Which snapshots may use what is written."""
 
     EXCLUSIVE = "exclusive"  # this checkpoint only
     SHARED = "shared"  # later checkpoints too
@@ -55,9 +49,6 @@ class SnapshotTarget(msgspec.Struct, frozen=True):
 
     Without a `directory` all state travels in the acks (storage `jobmanager`). Without a `shared_directory` nothing is
     shared: a savepoint keeps everything in its own directory.
-
-    >>> SnapshotTarget(7, AttemptId(1), "/data/job/chk-7", "/data/job/shared").inline_threshold
-    20480
     """
 
     checkpoint_id: int
@@ -69,11 +60,7 @@ class SnapshotTarget(msgspec.Struct, frozen=True):
 
 
 class WriteStats(msgspec.Struct, frozen=True):
-    """What a subtask wrote for one checkpoint; `inline_bytes` travel in the ack.
-
-    >>> WriteStats(1, 100, 20).total_bytes
-    120
-    """
+    """The amount that a subtask wrote for one checkpoint; `inline_bytes` travel in the ack."""
 
     objects: int = 0
     file_bytes: int = 0
@@ -93,10 +80,10 @@ class _StateWriterStatus(enum.Enum):
 
 
 class PartStream(ABC):
-    """State on its way; after `finish`, or the end of the `with` block, `part` says where it is."""
+    """A part that is being written; `part` is its handle after `finish` or the end of the `with` block."""
 
     def __init__(self, writer: StateWriter, part_id: str) -> None:
-        self.part: StatePart | None = None  # an empty stream leaves no handle (SPEC R5.9)
+        self.part: SnapshotPart | None = None  # an empty stream leaves no handle (SPEC R5.9)
         self.length = 0
         self._writer = writer
         self._id = part_id
@@ -104,8 +91,7 @@ class PartStream(ABC):
         self._crc32 = 0
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append."""
-        self._writer._require_open(f"write state '{self._id}'")  # noqa: SLF001  the two are one thing
+        self._writer._require_open(f"write state '{self._id}'")  # noqa: SLF001  writer and stream are one unit
         if self._finished:
             raise IllegalState(f"cannot write state '{self._id}': the stream is finished")
         self.length += len(data)
@@ -113,8 +99,8 @@ class PartStream(ABC):
         with self._writer._breaking():  # noqa: SLF001
             self._append(data)
 
-    def finish(self) -> StatePart | None:
-        """End the stream; None if nothing was written."""
+    def finish(self) -> SnapshotPart | None:
+        """End the stream; returns None if nothing was written."""
         if not self._finished:
             self._writer._require_open(f"finish state '{self._id}'")  # noqa: SLF001
             self._finished = True
@@ -123,7 +109,7 @@ class PartStream(ABC):
         return self.part
 
     def cancel(self) -> None:
-        """Give the stream up; what it wrote stays behind as dead bytes of the file, or of no file at all."""
+        """Abandon the stream; bytes that are already in the packed file stay there unused."""
         if not self._finished:
             self._finished = True
             self._drop()
@@ -132,7 +118,7 @@ class PartStream(ABC):
     def _append(self, data: bytes | memoryview) -> None: ...
 
     @abstractmethod
-    def _end(self) -> StatePart: ...
+    def _end(self) -> SnapshotPart: ...
 
     @abstractmethod
     def _drop(self) -> None: ...
@@ -140,63 +126,64 @@ class PartStream(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None:
             self.finish()
         else:
             self.cancel()
 
 
-class _Breaking:
-    """Marks the writer as broken if its body fails: half a segment may be in the file."""
-
-    def __init__(self, writer: StateWriter) -> None:
-        self._writer = writer
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None and not isinstance(error, IllegalState):
-            self._writer._status = _StateWriterStatus.BROKEN  # noqa: SLF001
-
-
-class StateWriter(ABC):
+class StateWriter:
     """All state that one subtask writes for one checkpoint. Streams may be used by several threads, each by one.
 
     `close` before the ack; `abort` instead if there will be none. After the ack only the coordinator deletes.
+
+    >>> from headgate.testing.storage_faults import MemoryStore
+    >>> writer = StateWriter(MemoryStore(), SnapshotTarget(7, AttemptId(1), "/chk-7"), "v0-s0")
+    >>> writer.write("words", b"abc")
+    SnapshotPart(id='words', handle=InlineBytes(data=b'abc'), shared=False)
+    >>> writer.close()
+    WriteStats(objects=0, file_bytes=0, inline_bytes=3)
     """
 
-    def __init__(self, target: SnapshotTarget) -> None:
+    def __init__(self, store: ObjectStore, target: SnapshotTarget, owner: str) -> None:
+        """`owner` is `layout.subtask_owner`, or "driver"."""
+        self._store = store
         self._target = target
+        self._owner = owner
+        self.threshold = target.inline_threshold
+        self._name = private_file(target.attempt, owner)
         self._status = _StateWriterStatus.OPEN
         self._lock = Condition()
         self._inline_bytes = 0
+        self._packed: ObjectWriter | None = None
+        self._packed_by: tuple[_PackedStream, int] | None = None  # the stream that writes, and its thread
+        self._shared: dict[str, FileSegment] = {}  # by content: written once per checkpoint
+        self._tables: list[FileSegment] = []
+        self._files: list[ObjectWriter] = []  # all that were begun
+        self._paths: set[str] = set()  # all that may exist, also after a failure
 
     def open(self, part_id: str, scope: Scope = Scope.EXCLUSIVE) -> PartStream:
         """Begin to write a part of state."""
         self._require_open(f"write state '{part_id}'")
         return self._stream(part_id, scope)
 
-    def write(self, part_id: str, data: bytes | Iterable[bytes], scope: Scope = Scope.EXCLUSIVE) -> StatePart | None:
+    def write(self, part_id: str, data: bytes | Iterable[bytes], scope: Scope = Scope.EXCLUSIVE) -> SnapshotPart | None:
         """Write a part at once; None if it is empty."""
         with self.open(part_id, scope) as stream:
             for chunk in [data] if isinstance(data, bytes) else data:
                 stream.write(chunk)
         return stream.part
 
-    def write_file(self, part_id: str, path: Path, scope: Scope = Scope.EXCLUSIVE) -> StatePart | None:
+    def write_file(self, part_id: str, path: Path, scope: Scope = Scope.EXCLUSIVE) -> SnapshotPart | None:
         """Write the content of a local file; None if it is empty."""
         with reported("read", str(path)), path.open("rb") as file:
             return self.write(part_id, iter(lambda: file.read(_FILE_CHUNK), b""), scope)
 
-    def reuse(self, part_id: str, length: int) -> StatePart:
+    def reuse(self, part_id: str, length: int) -> SnapshotPart:
         """A part that a confirmed checkpoint has stored under this id; nothing is written."""
         self._require_open(f"reuse state '{part_id}'")
-        return StatePart(part_id, Placeholder(length), shared=True)
+        return SnapshotPart(part_id, Placeholder(length), shared=True)
 
     def close(self) -> WriteStats:
         """Make everything durable. Harmless to repeat."""
@@ -208,27 +195,15 @@ class StateWriter(ABC):
         return self._stats()
 
     def abort(self) -> None:
-        """Delete what was written, unless it was closed and aborted before; only while nobody else knows of it."""
+        """Delete what was written; only before the ack."""
         if self._status is not _StateWriterStatus.ABORTED:
             self._status = _StateWriterStatus.ABORTED
             self._delete_files()
 
-    @abstractmethod
-    def _stream(self, part_id: str, scope: Scope) -> PartStream: ...
-
-    @abstractmethod
-    def _finish_files(self) -> None: ...
-
-    @abstractmethod
-    def _delete_files(self) -> None: ...
-
-    @abstractmethod
-    def _stats(self) -> WriteStats: ...
-
-    def _inline(self, part_id: str, data: bytes, scope: Scope) -> StatePart:
+    def _inline(self, part_id: str, data: bytes, scope: Scope) -> SnapshotPart:
         with self._lock:
             self._inline_bytes += len(data)
-        return StatePart(part_id, InlineBytes(data), shared=scope is Scope.SHARED)
+        return SnapshotPart(part_id, InlineBytes(data), shared=scope is Scope.SHARED)
 
     def _require_open(self, action: str) -> None:
         if self._status is not _StateWriterStatus.OPEN:
@@ -236,101 +211,34 @@ class StateWriter(ABC):
                 f"cannot {action} for checkpoint {self._target.checkpoint_id}: the writer is {self._status.value}"
             )
 
-    def _breaking(self) -> _Breaking:
-        return _Breaking(self)
+    @contextmanager
+    def _breaking(self) -> Iterator[None]:
+        """Mark the writer as broken if the body fails: half a segment may be in the file."""
+        try:
+            yield
+        except IllegalState:
+            raise
+        except BaseException:
+            self._status = _StateWriterStatus.BROKEN
+            raise
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None:
             self.abort()
 
-
-def open_writer(store: ObjectStore, target: SnapshotTarget, owner: str) -> StateWriter:
-    """The writer of one owner (`layout.subtask_owner`, or "driver") for one checkpoint.
-
-    >>> from headgate.testing.storage_faults import MemoryStore
-    >>> writer = open_writer(MemoryStore(), SnapshotTarget(7, AttemptId(1), "/chk-7"), "v0-s0")
-    >>> writer.write("words", b"abc")
-    StatePart(id='words', handle=InlineBytes(data=b'abc'), shared=False)
-    >>> writer.close()
-    WriteStats(objects=0, file_bytes=0, inline_bytes=3)
-    """
-    if target.directory is None:
-        return _AckWriter(target)
-    return _FilesystemWriter(store, target, target.directory, owner)
-
-
-# ---- jobmanager: bytes in the ack ----------------------------------------------------------------------------------
-
-
-class _AckWriter(StateWriter):
-    def _stream(self, part_id: str, scope: Scope) -> PartStream:
-        return _AckStream(self, part_id, scope, self._target.max_inline_state)
-
-    def _finish_files(self) -> None:
-        pass  # there are none
-
-    def _delete_files(self) -> None:
-        pass
-
-    def _stats(self) -> WriteStats:
-        return WriteStats(inline_bytes=self._inline_bytes)
-
-
-class _AckStream(PartStream):
-    def __init__(self, writer: StateWriter, part_id: str, scope: Scope, limit: int) -> None:
-        super().__init__(writer, part_id)
-        self._scope = scope
-        self._limit = limit
-        self._buffer = bytearray()
-
-    def _append(self, data: bytes | memoryview) -> None:
-        # What is too much is counted, not kept: the error comes at the end and names the whole size (SPEC R5.10).
-        if self.length <= self._limit:
-            self._buffer += data
-
-    def _end(self) -> StatePart:
-        if self.length > self._limit:
-            raise StorageError(
-                f"state '{self._id}' is larger than what the storage 'jobmanager' takes: size={self.length}, "
-                f"max={self._limit}; set execution.checkpointing.storage to filesystem and execution.checkpointing.dir "
-                "to a directory"
-            )
-        return self._writer._inline(self._id, bytes(self._buffer), self._scope)  # noqa: SLF001
-
-    def _drop(self) -> None:
-        self._buffer.clear()
-
-
-# ---- filesystem ----------------------------------------------------------------------------------------------------
-
-
-class _FilesystemWriter(StateWriter):
-    def __init__(self, store: ObjectStore, target: SnapshotTarget, directory: str, owner: str) -> None:
-        super().__init__(target)
-        self._store = store
-        self.threshold = target.inline_threshold
-        self._directory = directory
-        self._owner = owner
-        self._name = private_file(target.attempt, owner)
-        self._packed: ObjectWriter | None = None
-        self._packed_by: tuple[_PackedStream, int] | None = None  # the stream inside the file, and its thread
-        self._packed_done = False
-        self._shared: dict[str, FileSegment] = {}  # by content: written once per checkpoint
-        self._tables: list[FileSegment] = []
-        self._files: list[ObjectWriter] = []  # all that were ever begun
-        self._paths: set[str] = set()  # all that may exist, also after a failure
+    # --- files ---
 
     def _stream(self, part_id: str, scope: Scope) -> PartStream:
-        shared = self._target.shared_directory
-        if scope is Scope.SHARED and shared is not None:
-            return _SharedStream(self, part_id, shared)
+        target = self._target
+        if target.directory is None:
+            return _AckStream(self, part_id, scope, target.max_inline_state)
+        if scope is Scope.SHARED and target.shared_directory is not None:
+            return _SharedStream(self, part_id, target.shared_directory)
         if scope is Scope.TABLE:
-            return _TableStream(self, part_id, self._directory)
+            return _TableStream(self, part_id, target.directory)
         return _PackedStream(self, part_id)
 
     def new_file(self, directory: str) -> ObjectWriter:
@@ -343,10 +251,10 @@ class _FilesystemWriter(StateWriter):
         """A directory for tables; it may be there."""
         self._store.make_directory(directory)
 
-    # --- the packed file: segments must not mix, so one stream at a time is inside ---
+    # --- the packed file: segments must not mix, so one stream writes at a time ---
 
     def enter(self, stream: _PackedStream, *, wait: bool) -> tuple[ObjectWriter, int] | None:
-        """Let a stream into the file: the file and the offset. None if another is inside and this one can wait."""
+        """Give a stream the packed file and its offset; None if another stream writes and this one need not wait."""
         with self._lock:
             while self._packed_by is not None:
                 if not wait:
@@ -358,12 +266,13 @@ class _FilesystemWriter(StateWriter):
                     )
                 self._lock.wait()
             if self._packed is None:
-                self._packed = self.new_file(self._directory)
+                assert self._target.directory is not None
+                self._packed = self.new_file(self._target.directory)
             self._packed_by = (stream, get_ident())
             return self._packed, self._packed.size
 
     def leave(self, stream: _PackedStream) -> None:
-        """Let the next one in."""
+        """Release the packed file."""
         with self._lock:
             if self._packed_by is not None and self._packed_by[0] is stream:
                 self._packed_by = None
@@ -371,7 +280,7 @@ class _FilesystemWriter(StateWriter):
 
     def packed_segment(self, offset: int, length: int, crc32: int) -> FileSegment:
         """The handle of a segment; the file gets this name when the writer is closed."""
-        return FileSegment(f"{self._directory}/{self._name}", offset, length, crc32)
+        return FileSegment(f"{self._target.directory}/{self._name}", offset, length, crc32)
 
     # --- shared files ---
 
@@ -404,10 +313,9 @@ class _FilesystemWriter(StateWriter):
     def _finish_files(self) -> None:
         if self._packed_by is not None:
             raise IllegalState(f"checkpoint {self._target.checkpoint_id} cannot be closed: a stream is not finished")
-        if self._packed is not None and not self._packed_done:
-            self._paths.add(f"{self._directory}/{self._name}")
+        if self._packed is not None:
+            self._paths.add(f"{self._packed.directory}/{self._name}")
             self._packed.finish(self._name)
-            self._packed_done = True
 
     def _delete_files(self) -> None:
         with self._lock:
@@ -425,12 +333,37 @@ class _FilesystemWriter(StateWriter):
         return WriteStats(len(own) + (packed > 0), packed + size, self._inline_bytes)
 
 
+class _AckStream(PartStream):
+    """State that travels in the ack: storage `jobmanager`."""
+
+    def __init__(self, writer: StateWriter, part_id: str, scope: Scope, limit: int) -> None:
+        super().__init__(writer, part_id)
+        self._scope = scope
+        self._limit = limit
+        self._buffer = bytearray()
+
+    def _append(self, data: bytes | memoryview) -> None:
+        # Bytes above the limit are counted, not kept: the error is raised at the end with the whole size (SPEC R5.10).
+        if self.length <= self._limit:
+            self._buffer += data
+
+    def _end(self) -> SnapshotPart:
+        if self.length > self._limit:
+            raise StorageError(
+                f"state '{self._id}' is larger than what the storage 'jobmanager' takes: size={self.length}, "
+                f"max={self._limit}; set execution.checkpointing.storage to filesystem and execution.checkpointing.dir "
+                "to a directory"
+            )
+        return self._writer._inline(self._id, bytes(self._buffer), self._scope)  # noqa: SLF001
+
+    def _drop(self) -> None:
+        self._buffer.clear()
+
+
 class _PackedStream(PartStream):
-    """Private state: kept until it outgrows the threshold, then written into the packed file as soon as that is free."""
+    """Private state: in memory up to the threshold, then written into the packed file as soon as that is free."""
 
-    _writer: _FilesystemWriter
-
-    def __init__(self, writer: _FilesystemWriter, part_id: str) -> None:
+    def __init__(self, writer: StateWriter, part_id: str) -> None:
         super().__init__(writer, part_id)
         self._kept: list[bytes | memoryview] = []
         self._file: ObjectWriter | None = None
@@ -444,13 +377,13 @@ class _PackedStream(PartStream):
         if self.length > self._writer.threshold:
             self._enter(wait=False)
 
-    def _end(self) -> StatePart:
+    def _end(self) -> SnapshotPart:
         if self.length <= self._writer.threshold:
             return self._writer._inline(self._id, b"".join(self._kept), Scope.EXCLUSIVE)  # noqa: SLF001
         if self._file is None:
             self._enter(wait=True)
         self._writer.leave(self)
-        return StatePart(self._id, self._writer.packed_segment(self._offset, self.length, self._crc32))
+        return SnapshotPart(self._id, self._writer.packed_segment(self._offset, self.length, self._crc32))
 
     def _drop(self) -> None:
         self._kept.clear()
@@ -468,14 +401,12 @@ class _PackedStream(PartStream):
 class _SharedStream(PartStream):
     """State that may be shared: a file of its own, named by its content."""
 
-    _writer: _FilesystemWriter
-
-    def __init__(self, writer: _FilesystemWriter, part_id: str, directory: str) -> None:
+    def __init__(self, writer: StateWriter, part_id: str, directory: str) -> None:
         super().__init__(writer, part_id)
         self._directory = directory
         self._kept: list[bytes] = []
         self._file: ObjectWriter | None = None
-        self._digest = hashlib.sha256()  # processors help with it: faster here than blake2
+        self._digest = hashlib.sha256()  # hardware-accelerated: faster here than blake2
 
     def _append(self, data: bytes | memoryview) -> None:
         self._digest.update(data)
@@ -489,11 +420,11 @@ class _SharedStream(PartStream):
             self._kept.clear()
         self._file.write(data)
 
-    def _end(self) -> StatePart:
+    def _end(self) -> SnapshotPart:
         if self._file is None:
             return self._writer._inline(self._id, b"".join(self._kept), Scope.SHARED)  # noqa: SLF001
         handle: Handle = self._writer.store_shared(self._file, self._digest.hexdigest()[:_DIGEST])
-        return StatePart(self._id, handle, shared=True)
+        return SnapshotPart(self._id, handle, shared=True)
 
     def _drop(self) -> None:
         self._kept.clear()
@@ -504,9 +435,7 @@ class _SharedStream(PartStream):
 class _TableStream(PartStream):
     """A table that other programs read too: a file of its own, under its own name."""
 
-    _writer: _FilesystemWriter
-
-    def __init__(self, writer: _FilesystemWriter, part_id: str, directory: str) -> None:
+    def __init__(self, writer: StateWriter, part_id: str, directory: str) -> None:
         super().__init__(writer, part_id)
         folder = f"{directory}/{part_id}".rpartition("/")[0]
         writer.make_directory(folder)
@@ -515,8 +444,8 @@ class _TableStream(PartStream):
     def _append(self, data: bytes | memoryview) -> None:
         self._file.write(data)
 
-    def _end(self) -> StatePart:
-        return StatePart(self._id, self._writer.store_table(self._file, self._id))
+    def _end(self) -> SnapshotPart:
+        return SnapshotPart(self._id, self._writer.store_table(self._file, self._id))
 
     def _drop(self) -> None:
         self._file.abort()

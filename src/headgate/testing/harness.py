@@ -1,4 +1,4 @@
-"""One function under a test's control: the same subtask as in a job, fed, timed and snapshotted by hand."""
+"""Test harnesses for single functions: the subtask of a job, with input, time and snapshots under the test's control."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class _Output:
 
 
 class _Harness:
-    """What both harnesses share; `build` makes the program around the function."""
+    """The base of both harnesses; `build` makes the program around the function."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class _Harness:
 
     @property
     def function(self) -> Any:
-        """The function that runs: a copy of yours, made the way workers get it."""
+        """The function that runs: a copy of the given one, pickled as for workers."""
         return self._subtask.operators[0].function
 
     # --- input ------------------------------------------------------------------------------------------------------
@@ -223,15 +223,15 @@ class _Harness:
     # --- output -----------------------------------------------------------------------------------------------------
 
     def take(self) -> list[Any]:
-        """What the function emitted since the last call."""
+        """The records that the function emitted since the last call."""
         return [value for value, _ in self._output(None).take()]
 
     def take_with_timestamps(self) -> list[tuple[Any, int | None]]:
-        """The same, each with its event timestamp."""
+        """The records since the last call, each with its event timestamp."""
         return self._output(None).take()
 
     def take_side_output(self, tag: OutputTag) -> list[Any]:
-        """What the function emitted to a side output since the last call; the harness must know the tag."""
+        """The records that the function emitted to a side output since the last call."""
         return [value for value, _ in self._output(tag.name).take()]
 
     def _output(self, tag: str | None) -> _Output:
@@ -257,13 +257,13 @@ class _Harness:
         return msgspec.msgpack.encode(_HarnessSnapshot(barrier.id, snapshot_inline(progress)))
 
     def notify_checkpoint_complete(self, checkpoint_id: int | None = None) -> None:
-        """Tell the function that a snapshot (the last one) is complete: sinks commit."""
+        """Notify the function that a snapshot (by default the last one) is complete: sinks commit."""
         with _reported():
             self._subtask.notify_complete(checkpoint_id or self._checkpoint_id)
         self._drain()
 
     def notify_checkpoint_aborted(self, checkpoint_id: int | None = None) -> None:
-        """Tell the function that a snapshot (the last one) will never be complete."""
+        """Notify the function that a snapshot (by default the last one) was aborted."""
         with _reported():
             self._subtask.notify_aborted(checkpoint_id or self._checkpoint_id)
         self._drain()

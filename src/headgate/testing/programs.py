@@ -1,4 +1,4 @@
-"""Whole programs in the local runtime."""
+"""Runs whole programs in the local runtime, for tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ONLY = "records"
 
 @dataclass(slots=True)
 class RunResult:
-    """What a program gave."""
+    """The output of a program."""
 
     streams: dict[str, list[Any]] = field(default_factory=dict)
     """The records of every stream that the program returned, by name."""
@@ -34,7 +34,7 @@ class RunResult:
     """The virtual clock at the end, in milliseconds."""
 
     snapshot: bytes | None = None
-    """The state at the end, if it was asked for; give it to another `run` as `restore`."""
+    """The state at the end if `snapshot=True`; pass it to another `run` as `restore`."""
 
     @property
     def records(self) -> list[Any]:
@@ -60,13 +60,13 @@ def run(
     snapshot: bool = False,
     restore: bytes | None = None,
 ) -> RunResult:
-    """Build a program with `build(env)`, run it to its end, and give what it printed and returned.
+    """Build a program with `build(env)`, run it to its end, and return what it printed and collected.
 
     `build` returns the stream to collect, several of them as a dict, or nothing. The same arguments give the same
     records in the same order; another `seed` runs the subtasks in another order, as a cluster might. The clock starts
-    at `start_time` and jumps to the next deadline when nobody has work; `until` ends a program that has no end of its
-    own: at a time (its sources need a rate, or time stands still), or when a function of the result so far says so.
-    `slice_records` is how many records a subtask works off before it is another's turn.
+    at `start_time` and jumps to the next deadline when no subtask has work. `until` ends a program with unbounded
+    sources: at a time (the sources need a rate, otherwise time does not advance), or when a function of the result so
+    far returns true. `slice_records` is the number of records that a subtask processes before another one runs.
 
     >>> def ticks(env):
     ...     return {"ticks": env.from_datagen(lambda n: n, rate=10.0)}
@@ -81,7 +81,7 @@ def run(
     >>> len(run(ticks, until=lambda result: len(result["ticks"]) >= 50)["ticks"])
     50
 
-    An error of the program is raised as it is on Spark: the user's line first.
+    An error of the program is raised with the same message as on Spark: the user's line first.
     """
     given = configuration if isinstance(configuration, Configuration) else Configuration(dict(configuration or {}))
     env = StreamExecutionEnvironment.local(given)

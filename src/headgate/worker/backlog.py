@@ -1,7 +1,7 @@
-"""What waits behind a blocked channel: frames in memory up to a budget, the rest in a file of the worker.
+"""The frames of a blocked channel: in memory up to a budget, the rest in a file of the worker.
 
-Spark merges all writers into one stream, so a channel cannot be paused: while the barrier of another one is looked for,
-rows of blocked channels keep coming. The order of a channel is never changed.
+Spark merges all writers into one stream, so a channel cannot be paused: while alignment waits for the barrier of another
+channel, rows of blocked ones keep coming. The order within a channel never changes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ import msgspec
 
 from headgate.errors import StorageError
 from headgate.records.frames import Frame
-
-__all__ = ["Backlog", "Budget", "CapturedFrame", "Waiting"]
 
 _HEAD = Struct("<BBIIII")  # kind, flags, edge, writer, records to skip, size
 
@@ -52,7 +50,7 @@ class Backlog:
 
     def __init__(self, budget: Budget) -> None:
         self.bytes = 0  # of all frames
-        self.spilled = 0  # of those that were ever put into the file and are still waiting
+        self.spilled = 0  # of those in the file
         self._budget = budget
         self._memory: deque[Waiting] = deque()
         self._file: BinaryIO | None = None
@@ -62,7 +60,6 @@ class Backlog:
         return bool(self._memory) or self._read_at < self._write_at
 
     def append(self, frame: Waiting) -> None:
-        """Put a frame behind all others."""
         size = len(frame.body)
         self.bytes += size
         if self._read_at < self._write_at or size > self._budget.left:
@@ -72,7 +69,6 @@ class Backlog:
         self._memory.append(frame)
 
     def popleft(self) -> Waiting:
-        """Take the first frame."""
         if self._memory:
             frame = self._memory.popleft()
             self._budget.left += len(frame.body)
@@ -85,7 +81,7 @@ class Backlog:
         return frame
 
     def __iter__(self) -> Iterator[Waiting]:
-        """All frames in order; they stay."""
+        """All frames in order, without removing them."""
         yield from self._memory
         at = self._read_at
         while at < self._write_at:
@@ -93,7 +89,6 @@ class Backlog:
             yield frame
 
     def close(self) -> None:
-        """Give the file back."""
         self._drop_file()
 
     def _spill(self, frame: Waiting) -> None:
@@ -103,9 +98,8 @@ class Backlog:
             if self._file is None:
                 self._file = _anonymous_file(self._budget.directory)
             row = head + bytes(frame.body)
-            if os.pwrite(self._file.fileno(), row, self._write_at) < len(
-                row
-            ):  # how a disk that runs full answers first
+            written = os.pwrite(self._file.fileno(), row, self._write_at)
+            if written < len(row):  # the disk is nearly full
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             where = self._budget.directory or tempfile.gettempdir()
@@ -131,7 +125,7 @@ class Backlog:
 
 
 def _anonymous_file(directory: str | None) -> BinaryIO:
-    """A file without a name: it goes with the process, however that ends."""
+    """A file without a name: the operating system removes it when the process ends."""
     if directory is not None:
         Path(directory).mkdir(parents=True, exist_ok=True)
     return tempfile.TemporaryFile(dir=directory, prefix="headgate-spill-")

@@ -1,9 +1,10 @@
-"""The operators of a subtask: made, wired to each other and to the output edges, opened, closed, snapshotted."""
+"""The operators of a subtask as one chain: creation, wiring, life cycle, snapshots and timers. Runs in the subtask's thread."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
 from headgate.checkpoint.commits import Commits
@@ -19,8 +20,6 @@ from headgate.worker.operators.registry import make_operator
 from headgate.worker.operators.sources import SourceOperator
 from headgate.worker.restore import SubtaskRestore
 
-__all__ = ["OperatorChain"]
-
 
 class OperatorChain:
     """The operators of a vertex in one subtask, in the order in which records pass them."""
@@ -34,17 +33,16 @@ class OperatorChain:
         edges: Mapping[int, Receiver],
         restore: SubtaskRestore | None,
     ) -> None:
-        """`edges` has the receiver of every output edge."""
         self._vertex, self._info, self._settings, self._services = vertex, info, settings, services
         self._restore = restore
         self.operators = [self._operator(position) for position in range(len(vertex.operators))]
-        # Operators that had finished before the restored checkpoint are never opened, asked or closed (SPEC R4.5).
+        # Operators that had finished before the restored checkpoint are never opened, called or closed (SPEC R4.5).
         self._living = [] if restore is not None and restore.finished else self.operators
         self._wire(edges)
 
     @property
     def source(self) -> SourceOperator | None:
-        """The head, if it reads from outside."""
+        """The head, if it is a source."""
         head = self.operators[0]
         return head if isinstance(head, SourceOperator) else None
 
@@ -56,9 +54,7 @@ class OperatorChain:
 
     def _operator(self, position: int) -> Operator:
         chained, info, services = self._vertex.operators[position], self._info, self._services
-        own = TaskInfo(
-            chained.name, chained.id, info.subtask, info.parallelism, info.max_parallelism, info.attempt, info.job_id
-        )
+        own = replace(info, task_name=chained.name, operator_id=chained.id)
         restored = self._restore.operators.get(chained.id) if self._restore else None
         context = OperatorContext(
             info=own,
@@ -101,7 +97,7 @@ class OperatorChain:
             operator.open()
 
     def finish(self) -> None:
-        """All input has come: let the operators emit what they hold, the first of the chain first."""
+        """All input has been processed: the operators emit what they hold, the first of the chain first."""
         for operator in self._living:
             operator.finish()
 
@@ -121,9 +117,9 @@ class OperatorChain:
     def snapshot(
         self, checkpoint_id: int, timestamp: int, kind: SnapshotKind, send_barrier: Callable[[], None]
     ) -> list[OperatorSnapshot]:
-        """One step as seen from records, timers and a source's thread (SPEC R6.1).
+        """Atomic for records, timers and a source's thread (SPEC R6.1).
 
-        (1) what must be in front of the barrier, (2) the barrier, (3) the synchronous part of the snapshot.
+        (1) emit what must precede the barrier, (2) send the barrier, (3) take the synchronous part of the snapshot.
         """
         with ExitStack() as locks:
             for operator in self._living:
@@ -134,23 +130,19 @@ class OperatorChain:
             return [operator.snapshot(checkpoint_id, timestamp, kind) for operator in self._living]  # (3)
 
     def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:
-        """A checkpoint is complete: commit what belongs to it."""
         for operator in self._living:
             operator.notify_complete(checkpoint_id, commits)
 
     def notify_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint will never be complete."""
         for operator in self._living:
             operator.notify_aborted(checkpoint_id)
 
     def epoch_committed(self, operator_id: str, checkpoint_id: int) -> None:
-        """The driver has committed what an operator prepared, up to a checkpoint."""
         for operator in self._living:
             if operator.operator.id == operator_id:
                 operator.epoch_committed(checkpoint_id)
 
     def upkeep(self) -> None:
-        """Let the operators do what no record asks for."""
         for operator in self._living:
             operator.upkeep()
 
@@ -183,7 +175,7 @@ def _all(receivers: list[Receiver]) -> Receiver:
 
 
 def _guarded(emit: Receiver, operator: Operator) -> Receiver:
-    """Key selectors and partitioners run at the writer: their errors name the operator before the edge."""
+    """Errors of key selectors and partitioners, which run at the writer, name the operator before the edge."""
 
     def guarded(batch: Batch) -> None:
         try:
@@ -191,7 +183,7 @@ def _guarded(emit: Receiver, operator: Operator) -> Receiver:
         except OperatorFailure:
             raise
         except Exception as error:
-            if getattr(error, "origin", None) is not None:  # a record that does not fit names who made it
+            if getattr(error, "origin", None) is not None:  # a record that does not fit its type names its operator
                 raise
             raise operator.failure(error) from error
 

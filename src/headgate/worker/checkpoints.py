@@ -30,7 +30,6 @@ from headgate.control.messages import (
     AnnounceCheckpoint,
     AskForSplit,
     AssignSplits,
-    CheckpointAborted,
     CheckpointComplete,
     DataFinished,
     DeclineCheckpoint,
@@ -39,6 +38,7 @@ from headgate.control.messages import (
     Hold,
     SourceBacklog,
     TaskState,
+    ToSubtask,
     TriggerCheckpoint,
 )
 from headgate.errors import HeadgateError
@@ -48,40 +48,26 @@ from headgate.state.backend import SnapshotRun
 from headgate.state.operator import OperatorStateSnapshot
 from headgate.state.parquet.operator import StoredOperatorTable, StoredOperatorTables, write_operator_tables
 from headgate.storage.layout import AttemptId, table_directory, table_file
-from headgate.storage.manifest import PieceKind, StatePart, StatePiece
+from headgate.storage.manifest import PieceKind, SnapshotPart, StatePiece
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
-from headgate.storage.writer import PartStream, Scope, SnapshotTarget, StateWriter, open_writer
+from headgate.storage.writer import PartStream, Scope, SnapshotTarget, StateWriter
 from headgate.worker.local_copies import CopyWriter, LocalCopies
 from headgate.worker.operators.base import OperatorSnapshot
 from headgate.worker.subtask import SnapshotInProgress, Subtask
 
-__all__ = ["CheckpointLink", "CheckpointMessage", "SnapshotWriter", "WorkerStorage", "snapshot_inline"]
-
-
-CheckpointMessage = (
-    TriggerCheckpoint
-    | AnnounceCheckpoint
-    | CheckpointComplete
-    | CheckpointAborted
-    | Hold
-    | AssignSplits
-    | EpochCommitted
-)
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerStorage:
-    """Where a worker writes: plain data that travels with the task."""
+    """Where a worker writes snapshots; part of the task's description."""
 
     attempt: AttemptId
     shared_directory: str | None
     inline_threshold: int
-    asynchronous: bool = True  # else records wait until a snapshot is written
+    asynchronous: bool = True  # otherwise records wait until a snapshot is written
     staging: str | None = None  # for files of sinks that are not visible yet
 
     def target(self, progress: SnapshotInProgress) -> SnapshotTarget:
-        """Where one checkpoint goes."""
         options = progress.barrier.options
         directory = options.location or None
         shared = None if options.type.is_savepoint else self.shared_directory
@@ -100,7 +86,7 @@ class SnapshotWriter:
         executor: Executor | None = None,
         copies: LocalCopies | None = None,
     ) -> None:
-        """`copies` are second copies on this host, if those are wanted."""
+        """`copies`: where second copies of keyed state are written (SPEC R7.7)."""
         self._storage, self._owner, self._send, self.copies = storage, owner, send, copies
         self._store = store or open_store()
         self._pool = executor or ThreadPoolExecutor(1, thread_name_prefix="headgate-snapshot")
@@ -108,23 +94,23 @@ class SnapshotWriter:
 
     def start(self, progress: SnapshotInProgress) -> None:
         """Write a snapshot whose synchronous part is done."""
-        if self._storage.asynchronous or progress.capturing:  # what is in flight comes only while the loop goes on
+        if self._storage.asynchronous or progress.capturing:  # in-flight data arrives only while the main loop runs
             self._pool.submit(self._write, progress)
         else:
             self._write(progress)
 
     def wake(self) -> None:
-        """The in-flight data of a snapshot may be whole now, or the snapshot is given up."""
+        """The in-flight data of a snapshot may be complete, or the snapshot is cancelled."""
         with self._captured:
             self._captured.notify_all()
 
     def confirmed(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete: copies of older ones can go."""
+        """A checkpoint is complete: copies of older ones are removed."""
         if self.copies is not None:
             self._pool.submit(self.copies.confirmed, checkpoint_id)
 
     def aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint was given up: its copy can go."""
+        """A checkpoint was aborted: its copy is removed."""
         if self.copies is not None:
             self._pool.submit(self.copies.aborted, checkpoint_id)
 
@@ -140,7 +126,7 @@ class SnapshotWriter:
         copied: list[CopyWriter] = []
         try:
             target = self._storage.target(progress)
-            writer = open_writer(self._store, target, self._owner)
+            writer = StateWriter(self._store, target, self._owner)
             shared = target.shared_directory is not None
             state, shapes = _write_operators(progress, writer, shared, self.copies, copied)
             self._wait_for_capture(progress)
@@ -168,12 +154,12 @@ class SnapshotWriter:
             report = TaskReport(shapes, progress.finished, progress.finished_on_restore)
             self._send(AcknowledgeCheckpoint(progress.barrier.id, state, report, metrics))
         except Exception as error:
-            given_up = progress.cancelled  # then reading on fails, and nobody waits for an answer
+            was_cancelled = progress.cancelled  # then reading its state fails, and no answer is expected
             progress.cancel()
             _abort_all(copied)
             if writer is not None:
                 _abort_quietly(writer)
-            if given_up:
+            if was_cancelled:
                 return
             reason = FailureReason.CHECKPOINT_ASYNC_EXCEPTION.name
             self._send(DeclineCheckpoint(progress.barrier.id, reason, f"{type(error).__name__}: {error}"))
@@ -185,28 +171,28 @@ class SnapshotWriter:
 
 
 class CheckpointLink:
-    """The checkpoint part of a worker's loop; only `post` may be called from another thread."""
+    """Connects a subtask with the coordinator; only `post` may be called from another thread."""
 
     def __init__(self, send: Callable[[FromWorker], None]) -> None:
         self._send = send
-        self._mailbox: deque[CheckpointMessage] = deque()  # safe to use from two threads
-        self._told_end_of_data = self._told_backlog = self._asked = False
+        self._mailbox: deque[ToSubtask] = deque()  # safe to use from two threads
+        self._sent_end_of_data = self._sent_backlog = self._requested_split = False
         self.writer: SnapshotWriter | None = None
         self._holders: set[str] = set()
 
     @property
     def held(self) -> bool:
-        """Whether a reader wants this subtask to make no more records: its disk fills up behind a barrier."""
+        """Whether a reader has requested that this subtask emits no more records, because its disk fills up."""
         return bool(self._holders)
 
-    def post(self, message: CheckpointMessage) -> None:
-        """The coordinator said something; it is heard at the next `serve`."""
+    def post(self, message: ToSubtask) -> None:
+        """Queue a message of the driver for the next `serve`."""
         self._mailbox.append(message)
 
     def serve(self, task: Subtask) -> None:
-        """Hand over what the coordinator said, and start writing what the subtask has snapshotted."""
+        """Handle queued messages, start writing new snapshots, and report changes of the subtask."""
         while self._mailbox:
-            self._hear(task, self._mailbox.popleft())
+            self._handle(task, self._mailbox.popleft())
         for snapshot in task.take_snapshots():
             assert self.writer is not None
             self.writer.start(snapshot)
@@ -214,19 +200,19 @@ class CheckpointLink:
             self._send(hold)
         for decline in task.take_declines():
             self._send(DeclineCheckpoint(decline.checkpoint_id, decline.reason.name, str(decline.reason)))
-        if task.backlog != self._told_backlog:
-            self._told_backlog = task.backlog
+        if task.backlog != self._sent_backlog:
+            self._sent_backlog = task.backlog
             self._send(SourceBacklog(task.backlog))
-        if task.wants_split and not self._asked:
-            self._asked = True
+        if task.wants_split and not self._requested_split:
+            self._requested_split = True
             self._send(AskForSplit())
-        if task.data_finished and not self._told_end_of_data:
-            self._told_end_of_data = True
+        if task.data_finished and not self._sent_end_of_data:
+            self._sent_end_of_data = True
             self._send(DataFinished())
         if self.writer is not None:
             self.writer.wake()
 
-    def _hear(self, task: Subtask, message: CheckpointMessage) -> None:
+    def _handle(self, task: Subtask, message: ToSubtask) -> None:
         if isinstance(message, TriggerCheckpoint):
             task.trigger(Barrier.decode(message.barrier))
         elif isinstance(message, AnnounceCheckpoint):
@@ -234,7 +220,7 @@ class CheckpointLink:
         elif isinstance(message, CheckpointComplete):
             self._complete(task, message.checkpoint_id, message.commits)
         elif isinstance(message, AssignSplits):
-            self._asked = False
+            self._requested_split = False
             task.add_splits(list(map(unpack, message.splits)), message.no_more)
         elif isinstance(message, EpochCommitted):
             task.epoch_committed(message.operator_id, message.checkpoint_id)
@@ -261,7 +247,7 @@ class CheckpointLink:
 def snapshot_inline(progress: SnapshotInProgress) -> TaskState:
     """Write a snapshot at once and keep its bytes inside the handles: for the local runtime and the harness."""
     target = SnapshotTarget(progress.barrier.id, AttemptId(1), max_inline_state=sys.maxsize)
-    writer = open_writer(open_store(), target, "local")
+    writer = StateWriter(open_store(), target, "local")
     state, _ = _write_operators(progress, writer, False, None, [])
     _write_captured(progress, writer, state)
     writer.close()
@@ -331,7 +317,7 @@ def _write_operator_tables(operator: OperatorSnapshot, state: OperatorStateSnaps
 
 def _write_keyed(run: SnapshotRun, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> StatePiece | None:
     """Write the payloads in the order in which they come; refer to those that an earlier checkpoint has written."""
-    parts: dict[str, StatePart] = {}
+    parts: dict[str, SnapshotPart] = {}
     stream: PartStream | None = None
     current = ""
     for name, data in run:
@@ -353,13 +339,13 @@ def _write_keyed(run: SnapshotRun, writer: StateWriter, scope: Scope, copy: Copy
     return StatePiece(PieceKind.KEYED, tuple(parts.values()), bare, groups)
 
 
-def _finish(stream: PartStream | None, parts: dict[str, StatePart], name: str) -> None:
+def _finish(stream: PartStream | None, parts: dict[str, SnapshotPart], name: str) -> None:
     part = stream.finish() if stream is not None else None
     if part is not None:
         parts[name] = part
 
 
-def _stored(payload: Payload, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> StatePart:
+def _stored(payload: Payload, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> SnapshotPart:
     """A payload that did not come as a stream: a local file to be copied, or what an earlier checkpoint wrote."""
     if payload.path is not None:
         if copy is not None:
@@ -383,7 +369,7 @@ def _abort_quietly(writer: StateWriter) -> None:
     try:
         writer.abort()
     except HeadgateError:
-        return  # the first error is on its way; what is left behind, gc finds
+        return  # the first error is reported; `headgate gc` finds files that are left
 
 
 def _abort_all(copied: list[CopyWriter]) -> None:

@@ -1,7 +1,7 @@
-"""Spark's Python daemon with our packages loaded: a worker is a fork of it, and starts in milliseconds.
+"""Spark's Python daemon with the packages of a worker loaded: workers are forked from it and start in milliseconds.
 
-Without it every worker imports pyarrow, pandas and gRPC for itself, 0.4 s of CPU instead of 8 ms. Spark starts it by
-`spark.python.daemon.module`; nothing depends on it.
+Without it every worker imports pyarrow, pandas and gRPC itself, 0.4 s of CPU instead of 8 ms. Spark starts it because of
+`spark.python.daemon.module`; it is optional.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import sys
 from zipimport import zipimporter
 
 from pyspark import daemon
-
-__all__ = ["main"]
 
 _PRELOAD = (
     "pyspark.worker",
@@ -34,7 +32,7 @@ _worker = daemon.worker
 
 
 def _quiet_worker(sock: socket.socket, authenticated: bool) -> int:
-    """A cancelled task finds its socket closed: that is no news, and its trace would end up in the user's terminal."""
+    """A cancelled task finds its socket closed, which is expected: its trace would appear in the user's terminal."""
     try:
         return _worker(sock, authenticated)
     except OSError:
@@ -42,16 +40,16 @@ def _quiet_worker(sock: socket.socket, authenticated: bool) -> int:
 
 
 def main() -> None:
-    """Load, then serve until Spark closes our standard input."""
+    """Load the packages, then run Spark's daemon until Spark closes its standard input."""
     for name in _PRELOAD:
-        with contextlib.suppress(Exception):  # a worker that needs it will say what is wrong
+        with contextlib.suppress(Exception):  # a worker that needs it reports the error
             importlib.import_module(name)
-    # A new worker makes Python forget what it knows of directories, and then every importer of a zip file reads all of
-    # it again: with pyspark.zip on the path that was 160 ms of CPU for each worker. New importers share one reading.
+    # A new worker invalidates import caches, and then every importer of a zip file reads the whole directory again:
+    # 160 ms of CPU for each worker with pyspark.zip on the path. New importers share one reading.
     for entry, importer in list(sys.path_importer_cache.items()):
         if isinstance(importer, zipimporter):
             del sys.path_importer_cache[entry]
-    # What is loaded now stays: out of the collector's sight its pages are never written, and so stay shared.
+    # The collector ignores frozen objects, so that their pages are never written and stay shared between workers.
     gc.collect()
     gc.freeze()
     daemon.worker = _quiet_worker

@@ -1,4 +1,4 @@
-"""What failed, where, and with which record: from an exception in a worker to one message for the user."""
+"""Turns an exception in a worker into a message for the user: what failed, where, and with which record."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from headgate.control.messages import Failed
 from headgate.errors import UserCodeError, WorkerLost
 from headgate.records.types import TypeMismatch
 
-__all__ = ["OperatorFailure", "describe", "user_line"]
-
-# With the separator, so that a neighbour called headgate_plugin is not taken for ours.
+# With the separator, so that a package called headgate_plugin does not match.
 _OURS = f"{Path(__file__).parent.parent}{os.sep}"
 _FOREIGN = tuple(
     {f"{Path(sysconfig.get_path(name)).resolve()}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -43,7 +41,7 @@ class OperatorFailure(Exception):
 
 
 def user_line(trace: TracebackType | None) -> str:
-    """file:line of the innermost frame that is the user's own code, or nothing."""
+    """file:line of the innermost frame of the user's own code; empty if there is none."""
     found = ""
     for frame, line in traceback.walk_tb(trace):
         name = frame.f_code.co_filename
@@ -56,11 +54,7 @@ def user_line(trace: TracebackType | None) -> str:
 
 
 def describe(error: BaseException, task: str) -> Failed:
-    """The message for the driver: it leads with the user's line.
-
-    Its kind says how much it explains: `user` code failed, the `runtime` did, or this task is only the `victim` of
-    another that died.
-    """
+    """The message for the driver; it starts with the user's line."""
     if isinstance(error, TypeMismatch) and error.origin is not None:
         operator, call_site = error.origin
         error = OperatorFailure(operator, call_site, error)
@@ -86,7 +80,7 @@ def _user_failure(failure: OperatorFailure) -> Failed:
     what = f"{type(cause).__name__}: {cause}"
     if isinstance(cause, TypeMismatch):
         what = f"the function returned a wrong type: {cause}"
-    elif isinstance(cause, UserCodeError):  # our own words about the user's code
+    elif isinstance(cause, UserCodeError):  # its text is complete
         what = str(cause)
     key = "" if failure.key is NO_KEY else _short(failure.key)
     message = f"{line}: {what}\n  in {', '.join(details)}, defined at {failure.call_site}"

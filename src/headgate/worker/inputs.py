@@ -21,27 +21,23 @@ from headgate.records.frames import STAMPED, Frame, FrameKind, read_frames
 from headgate.records.types import TypeInformation
 from headgate.worker.backlog import Backlog, Budget, CapturedFrame, Waiting
 
-__all__ = ["Channel", "ChannelId", "Ends", "Inputs", "decode"]
-
 ChannelId = tuple[int, int]  # edge, writer subtask
 DATA = (FrameKind.ARROW, FrameKind.PICKLE)
 
 
 class Ends:
-    """Counts the physical ends: one from every task of the level before."""
+    """Counts the END frames: one from every task of the level before."""
 
     def __init__(self, writers: int) -> None:
         self._missing = set(range(writers))
 
     def add(self, writer: int) -> None:
-        """A task's end has come."""
         if writer not in self._missing:
             raise IllegalState(f"task {writer} of the level before sent its end twice, or does not exist")
         self._missing.discard(writer)
 
     @property
     def all(self) -> bool:
-        """Whether every task has sent its end."""
         return not self._missing
 
 
@@ -56,25 +52,24 @@ class Channel:
     forced_aligned: bool = False  # its rows cannot be stored as in-flight data (SPEC R6.4)
     data_ended: bool = False  # END_OF_DATA was read
     ended: bool = False  # END_OF_PARTITION was read
-    restored: bool = False  # holds restored in-flight data; nobody writes to it
+    restored: bool = False  # holds restored in-flight data and has no writer
     blocked: bool = False
 
     @property
     def id(self) -> ChannelId:
-        """How the barrier gate names it."""
         return (-1 - self.edge, self.writer) if self.restored else (self.edge, self.writer)
 
     def check_order(self, frame: Frame) -> None:
-        """Records before END_OF_DATA, other events before END_OF_PARTITION, nothing behind it."""
+        """Records come before END_OF_DATA, other events before END_OF_PARTITION, nothing after it."""
         if self.ended:
-            raise IllegalState(f"a frame behind the end of channel {self.edge}/{self.writer}")
+            raise IllegalState(f"a frame after the end of channel {self.edge}/{self.writer}")
         if frame.kind == FrameKind.END_OF_PARTITION:
             if not self.data_ended:
                 raise IllegalState(f"channel {self.edge}/{self.writer} ended without END_OF_DATA")
             self.ended = True
         elif frame.kind in (*DATA, FrameKind.END_OF_DATA):
             if self.data_ended:
-                raise IllegalState(f"a frame behind the end of data of channel {self.edge}/{self.writer}")
+                raise IllegalState(f"a frame after the end of data of channel {self.edge}/{self.writer}")
             self.data_ended = frame.kind == FrameKind.END_OF_DATA
 
 
@@ -91,7 +86,7 @@ class Inputs:
     def __init__(
         self, channels: Iterable[Channel], tasks_before: int, memory: int = 1 << 30, spill_directory: str | None = None
     ) -> None:
-        """`memory` is for what waits behind blocked channels; what is more goes to a file in `spill_directory`."""
+        """`memory` limits the bytes of blocked channels that are kept in memory; more is spilled to `spill_directory`."""
         self.channels = {channel.id: channel for channel in channels}
         self.ends = Ends(tasks_before)
         self.bytes_read = 0
@@ -104,7 +99,7 @@ class Inputs:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def read(self, row: bytes | memoryview) -> Iterator[tuple[Channel, Frame]]:
-        """Put the frames of a row into their queues; gives each event, once it is in its queue."""
+        """Put the frames of a row into their queues; yields each event when it is queued."""
         for frame in read_frames(row):
             if frame.kind == FrameKind.END:
                 self.ends.add(frame.writer)
@@ -131,9 +126,9 @@ class Inputs:
             capture.frames.append(_captured(frame, 0))
 
     def restore(self, frames: Iterable[CapturedFrame]) -> list[Channel]:
-        """Put restored in-flight data in front of everything; the channels that hold it.
+        """Queue restored in-flight data before everything else; returns the channels that hold it.
 
-        Its writers may be gone, since the parallelism may have changed: an edge is all that must still be there.
+        The parallelism may have changed, so its writers may not exist any more; its edge must.
         """
         of_edge = {channel.edge: channel for channel in self.channels.values()}
         channels: dict[ChannelId, Channel] = {}
@@ -158,7 +153,7 @@ class Inputs:
         return bool(self._queue) or any(not self.channels[one].blocked for one in self._backlogs)
 
     def next(self) -> tuple[Channel, Waiting] | None:
-        """The next frame of a channel that is not blocked; what has waited longest comes first."""
+        """The next frame of a channel that is not blocked, oldest first."""
         reached = self._from_backlogs() if self._backlogs else None
         if reached is None:
             if not self._queue:
@@ -178,7 +173,7 @@ class Inputs:
         return None
 
     def block(self, channel: ChannelId) -> None:
-        """Reach nothing more of the channel."""
+        """Process nothing more of the channel."""
         blocked = self.channels[channel]
         blocked.blocked = True
         if channel in self._backlogs:
@@ -193,7 +188,7 @@ class Inputs:
         self._queue = others
 
     def unblock(self, channels: Iterable[ChannelId]) -> None:
-        """Go on with channels, first with what has waited."""
+        """Continue with channels, first with their backlogs."""
         for one in channels:
             self.channels[one].blocked = False
             if one in self._backlogs and not self._backlogs[one]:
@@ -201,20 +196,18 @@ class Inputs:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether some channel is blocked, or was and has not caught up."""
+        """Whether a channel is blocked, or has frames from the time when it was."""
         return bool(self._backlogs)
 
     @property
     def blocked_bytes(self) -> int:
-        """What waits in blocked channels."""
         return sum(log.bytes for one, log in self._backlogs.items() if self.channels[one].blocked)
 
     def spilled_bytes(self) -> dict[ChannelId, int]:
-        """What blocked channels have in files."""
         return {one: log.spilled for one, log in self._backlogs.items() if log.spilled and self.channels[one].blocked}
 
     def close(self) -> None:
-        """Give files back."""
+        """Close the files of backlogs."""
         for backlog in self._backlogs.values():
             backlog.close()
 
@@ -226,7 +219,7 @@ class Inputs:
         channels: Iterable[ChannelId],
         current: tuple[Channel, Waiting, int] | None,
     ) -> None:
-        """Store what is in flight: the rest of the batch at hand, the queues up to the barrier, what is read next."""
+        """Capture in-flight data: the rest of the current batch, the queues up to the barrier, what is read next."""
         wanted = set(channels)
         frames: list[CapturedFrame] = []
         if current is not None and current[0].id in wanted:
@@ -248,12 +241,12 @@ class Inputs:
         yield from ((channel.id, frame) for channel, frame in self._queue if channel.id in wanted)
 
     def stop_capture(self, checkpoint_id: int, channels: Iterable[ChannelId]) -> None:
-        """Store nothing more of these channels."""
+        """Capture nothing more of these channels."""
         if self._capture is not None and self._capture.checkpoint_id == checkpoint_id:
             self._capture.channels.difference_update(channels)
 
     def end_capture(self, checkpoint_id: int) -> list[CapturedFrame]:
-        """All that was stored for the checkpoint."""
+        """All that was captured for the checkpoint."""
         capture = self._capture
         if capture is None or capture.checkpoint_id != checkpoint_id:
             return []
@@ -262,7 +255,7 @@ class Inputs:
 
 
 def skipped(frame: Waiting) -> int:
-    """How many records at the front of a frame were processed before the failure."""
+    """The number of records at the front of a frame that were processed before the checkpoint."""
     return frame.skip if isinstance(frame, CapturedFrame) else 0
 
 

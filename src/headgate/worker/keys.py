@@ -1,4 +1,4 @@
-"""Keys of a batch: read from columns where the stream is typed, by the user's selector otherwise."""
+"""The keys of a batch: from columns where the stream is typed, otherwise by the user's selector."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from headgate.graph.job_graph import KeySpec
 from headgate.records.batch import Batch
 from headgate.records.key_groups import KeyHasher, hash_columns, key_groups_of
 
-__all__ = ["KeyReader"]
-
 
 class KeyReader:
-    """Finds the keys and key groups of records; the same at the writer and at the reader of a keyed edge."""
+    """Extracts keys and key groups; writer and reader of a keyed edge use the same rules."""
 
     def __init__(self, key: KeySpec, max_parallelism: int) -> None:
         self._columns = key.columns
@@ -41,14 +39,14 @@ class KeyReader:
         return np.array(self._hasher.groups(self.keys(batch)), np.int32)
 
     def group_of(self, key: Any) -> int:
-        """The key group of one key, for look-ups outside of batches; the same rule as for columns."""
+        """The key group of one key, for look-ups outside of batches."""
         if not self._columns:
             return self._hasher.group(key)
         batch = self._key_type.to_batch([key])
         return int(key_groups_of(hash_columns(batch.columns), self._max_parallelism)[0])
 
     def keys_and_groups(self, batch: Batch) -> tuple[list[Any], list[int]]:
-        """Both, with the selector called once for each record."""
+        """Keys and key groups, with the selector called once for each record."""
         keys = self.keys(batch)
         if self._columns:
             return keys, self.groups(batch).tolist()

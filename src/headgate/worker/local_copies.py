@@ -2,7 +2,7 @@
 
     <directory>/headgate-copies/<job>/<operator>-<subtask>of<parallelism>/<checkpoint>/<payload>
 
-What counts is on storage; a copy that cannot be written, is gone or does not match its checksum is passed over.
+Storage is authoritative: a copy that cannot be written, is missing or does not match its checksum is ignored.
 """
 
 from __future__ import annotations
@@ -20,17 +20,15 @@ from urllib.parse import quote
 
 from headgate.storage.handles import FileSegment
 
-__all__ = ["CopyWriter", "LocalCopies"]
-
 _CHUNK = 1 << 20
 P = ParamSpec("P")
 
 
 class LocalCopies:
-    """The copies of one subtask's operators; also those of other subtasks, which a rescaled one may read."""
+    """The copies of one subtask's operators; after a rescale it may read those of other subtasks."""
 
     def __init__(self, directories: Sequence[str], job_id: str, subtask: int, parallelism: int) -> None:
-        """With several directories, maybe on several disks, the subtasks take them in turn."""
+        """With several directories, for example on several disks, the subtasks are spread over them."""
         chosen = directories or (tempfile.gettempdir(),)
         self._roots = [Path(directory) / "headgate-copies" / job_id for directory in chosen]
         self._subtask, self._parallelism = subtask, parallelism
@@ -40,19 +38,18 @@ class LocalCopies:
         return CopyWriter(self._directory(operator_id, self._subtask, self._parallelism), checkpoint_id)
 
     def confirmed(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete: the copies of older ones are of no use any more."""
+        """A checkpoint is complete: remove the copies of older ones."""
         for directory in self._own():
             for number in _numbers(directory):
                 if number < checkpoint_id:
                     shutil.rmtree(directory / str(number), ignore_errors=True)
 
     def aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint will never be complete."""
         for directory in self._own():
             shutil.rmtree(directory / str(checkpoint_id), ignore_errors=True)
 
     def remove(self) -> None:
-        """The subtask has finished: nobody restores it any more."""
+        """The subtask has finished and will not be restored."""
         for directory in self._own():
             shutil.rmtree(directory, ignore_errors=True)
         with suppress(OSError):
@@ -85,7 +82,7 @@ class LocalCopies:
 
 
 def _guarded(step: Callable[Concatenate[CopyWriter, P], None]) -> Callable[Concatenate[CopyWriter, P], None]:
-    """Not at all once the copy has failed; an error of the disk makes it fail."""
+    """Do nothing after a failure; an OSError marks the copy as failed."""
 
     @functools.wraps(step)
     def run(self: CopyWriter, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -101,7 +98,7 @@ def _guarded(step: Callable[Concatenate[CopyWriter, P], None]) -> Callable[Conca
 
 
 class CopyWriter:
-    """Writes one copy; an error of the disk ends it, and only it."""
+    """Writes one copy; a disk error ends the copy, not the checkpoint."""
 
     def __init__(self, directory: Path, checkpoint_id: int) -> None:
         self._directory, self._id = directory, checkpoint_id
@@ -130,7 +127,7 @@ class CopyWriter:
 
     @_guarded
     def reuse(self, payload: str) -> None:
-        """Take a payload over from the copy of an earlier checkpoint, if it has one."""
+        """Link a payload from the copy of an earlier checkpoint, if it has one."""
         for number in sorted(_numbers(self._directory), reverse=True):
             earlier = self._directory / str(number) / _name(payload)
             if number < self._id and earlier.exists():
@@ -139,14 +136,13 @@ class CopyWriter:
 
     @_guarded
     def commit(self) -> None:
-        """The checkpoint's own files are written: the copy may be used from here on."""
+        """Publish the copy; called when the checkpoint's own files are written."""
         self._close()
         target = self._directory / str(self._id)
         shutil.rmtree(target, ignore_errors=True)  # of an earlier attempt that did not complete it
         self._draft.rename(target)
 
     def abort(self) -> None:
-        """Forget it."""
         with suppress(OSError):
             self._close()
         shutil.rmtree(self._draft, ignore_errors=True)

@@ -16,8 +16,6 @@ from headgate.state.hashmap.backend import HashMapBackend
 from headgate.state.parquet.keyed import CANONICAL, as_native
 from headgate.worker.restore import SubtaskRestore
 
-__all__ = ["local_directory", "open_backend", "remove_dead_attempts"]
-
 
 def open_backend(
     info: TaskInfo,
@@ -74,7 +72,7 @@ def local_directory(tmp_dir: str | None, info: TaskInfo) -> Path:
 def remove_dead_attempts(tmp_dir: str | None, job_id: str, attempt: int) -> None:
     """Remove the working files that earlier attempts of the job left on this host.
 
-    A subtask of an old attempt may still be dying: what it holds open stays usable for it, and nobody else reads it.
+    A subtask of an old attempt may still be ending: files that it holds open stay usable for it.
     """
     job = _root(tmp_dir) / job_id
     if not job.is_dir():

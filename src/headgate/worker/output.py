@@ -1,4 +1,4 @@
-"""The output side of a subtask: records are spread over targets, gathered into buffers, and leave as rows."""
+"""The output side of a subtask: records are partitioned over targets, collected in buffers, and leave as rows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from headgate.records.key_groups import owners_of
 from headgate.worker.failures import OperatorFailure
 from headgate.worker.keys import KeyReader
 
-__all__ = ["EdgeWriter", "RowBuffers"]
-
 Piece = bytes | memoryview
 Stamps = np.ndarray[Any, np.dtype[np.int64]]
 _MAX_ROW = 4 << 20  # Spark never splits a row: keep them well below what its buffers are made for
@@ -37,7 +35,7 @@ class RowBuffers:
         self._size: dict[int, int] = {}
 
     def add(self, target: int, pieces: list[Piece], close: bool = False) -> None:
-        """Append a frame to the target's row; the row leaves when it is full or the frame closes it."""
+        """Append a frame to the open row of a target; `close` ends the row, as does a full buffer."""
         size = sum(map(len, pieces))
         self.bytes_out += size
         row = self._open.setdefault(target, [])
@@ -47,7 +45,7 @@ class RowBuffers:
             self._close(target)
 
     def flush(self) -> None:
-        """Let every open row leave."""
+        """End every open row."""
         for target in list(self._open):
             self._close(target)
 
@@ -122,7 +120,7 @@ class EdgeWriter:
             self._add(target, batch)
 
     def _round_robin(self, batch: Batch) -> None:
-        """Contiguous parts, so columns are shared and not copied; the rest goes on where the last batch stopped."""
+        """Contiguous parts, so that columns are shared and not copied; the next batch continues at the next target."""
         channels, count = self._channels, len(batch)
         share, rest = divmod(count, len(channels))
         at = 0
@@ -207,7 +205,7 @@ class EdgeWriter:
         if len(body) <= _MAX_ROW or len(rows) == 1:
             self._send(target, FrameKind.PICKLE, body, stamps)
             return
-        # The records were larger than those before them: too late for one row, but now their size is known.
+        # The records were larger than estimated: now that their size is known, they are split.
         step = self._step(self._bytes_per_record)
         for at in range(0, len(rows), step):
             part = None if stamps is None else stamps[at : at + step]
@@ -239,14 +237,14 @@ class EdgeWriter:
             raise OperatorFailure(operator, call_site, reason) from error
 
     def flush(self) -> None:
-        """Turn all waiting records into frames; the buffers decides when rows leave."""
+        """Turn all waiting records into frames."""
         if self._dirty:
             for target in self._channels:
                 self._build(target)
             self._dirty = False
 
     def event(self, kind: FrameKind, body: bytes = b"", flags: int = 0, close: bool = False) -> None:
-        """Send an event on every channel, behind all records before it."""
+        """Send an event on every channel, after all records that were emitted before."""
         self.flush()
         for target in self._channels:
             frame = pack(kind, self.edge.id, self._writer, body, flags=flags)

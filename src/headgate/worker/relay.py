@@ -1,4 +1,4 @@
-"""A relay: passes rows on to the next level, for edges that skip a level."""
+"""A relay forwards rows to the next level, for edges that skip a level. Runs in the worker, in place of a subtask."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from headgate.records.frames import FrameKind, pack, read_frames
 from headgate.worker.inputs import Ends
 from headgate.worker.output import Piece, RowBuffers
 
-__all__ = ["Relay", "end_task"]
-
 
 class Relay:
-    """Passes rows on unchanged and in order; no vertex, never aligns, blocks or acknowledges."""
+    """Forwards rows unchanged and in order; it has no operators and takes no part in checkpoints."""
 
     def __init__(self, destination: int, task: tuple[int, int, int], buffer_size: int) -> None:
         self.status = Status.CREATED
@@ -72,7 +70,7 @@ class Relay:
 
 
 def end_task(buffers: RowBuffers, number: int, next_width: int) -> None:
-    """The physical end of a task: one row to every task of the next level, behind everything else."""
+    """Send the END frame of a task to every task of the next level, after everything else."""
     buffers.flush()
     for target in range(next_width):
         buffers.add(target, pack(FrameKind.END, 0, number), close=True)

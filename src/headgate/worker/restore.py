@@ -27,7 +27,7 @@ from headgate.records.key_groups import key_group_range
 from headgate.state.operator import OperatorStateSnapshot, RestoredOperatorState, rescale
 from headgate.state.parquet.operator import StoredOperatorTables, read_operator_tables
 from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
-from headgate.storage.manifest import PieceKind, StatePart, StatePiece
+from headgate.storage.manifest import PieceKind, SnapshotPart, StatePiece
 from headgate.storage.objects import ObjectStore
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
@@ -35,17 +35,6 @@ from headgate.worker.backlog import CapturedFrame
 from headgate.worker.inputs import decode
 from headgate.worker.keys import KeyReader
 from headgate.worker.local_copies import LocalCopies
-
-__all__ = [
-    "OperatorRestore",
-    "Payloads",
-    "RestoreProgress",
-    "SubtaskRestore",
-    "VertexRestore",
-    "inflight_share",
-    "operator_state_of",
-    "read_restore",
-]
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Keep = Callable[[Batch], Mask]
@@ -87,7 +76,7 @@ class SubtaskRestore:
 
 @dataclass(slots=True)
 class RestoreProgress:
-    """How far a subtask's restore is, in bytes; another thread may look."""
+    """The progress of a subtask's restore in bytes; the metrics thread reads it."""
 
     total: int = 0
     done: int = 0
@@ -96,8 +85,6 @@ class RestoreProgress:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """Where a payload comes from."""
-
     handle: FileSegment | InlineBytes
     operator_id: str
     subtask: int
@@ -119,8 +106,8 @@ class Payloads:
         self._origins: dict[str, _Origin] = {}
         self._local: dict[str, Path | None] = {}
 
-    def add(self, part: StatePart, operator_id: str = "", subtask: int = 0, parallelism: int = 1) -> None:
-        """A part that may be asked for; who wrote it is needed only to find its copy."""
+    def add(self, part: SnapshotPart, operator_id: str = "", subtask: int = 0, parallelism: int = 1) -> None:
+        """Make a part readable; the operator and subtask that wrote it are needed only to find its copy."""
         if not isinstance(part.handle, Placeholder):
             self._origins[part.id] = _Origin(part.handle, operator_id, subtask, parallelism)
 
@@ -261,7 +248,7 @@ def _edge(plan: VertexPlan, edge_id: int) -> InputEdge:
 
 
 def _keep(plan: VertexPlan, edge: InputEdge, subtask: int) -> Keep:
-    """Which records of an edge belong to a subtask."""
+    """Selects the records of an edge that belong to a subtask."""
     vertex, key = plan.vertex, edge.partitioning.key
     assert key is not None, "only edges with a key are filtered"
     keys = KeyReader(key, vertex.max_parallelism)

@@ -1,8 +1,8 @@
-"""The Spark shell of a subtask: threads, clocks and sockets around the steppable object.
+"""A task in Spark's Python worker: threads, clocks and sockets around the stepped subtask.
 
-One thread pulls Spark's iterator into a bounded queue; the main loop feeds the subtask from it, serves control
-messages and timers, and yields the rows that are ready. Back-pressure is the bounded queue: when it is full nobody
-reads, and Spark holds the writers.
+One thread reads Spark's iterator into a bounded queue. The main loop, in the thread that Spark calls, feeds the subtask
+from it, handles control messages and timers, and yields the rows that are ready. When the queue is full nothing is
+read, and Spark's back-pressure stops the writers.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ from headgate.control.messages import (
     Output,
     Register,
     Running,
+    ToSubtask,
 )
 from headgate.errors import JobCancelled, WorkerLost
 from headgate.graph.plan import Settings
 from headgate.job.status import Status
-from headgate.worker.checkpoints import CheckpointLink, CheckpointMessage
+from headgate.worker.checkpoints import CheckpointLink
 from headgate.worker.failures import describe
 from headgate.worker.local_state import remove_dead_attempts
 from headgate.worker.output import Piece
@@ -47,8 +48,6 @@ from headgate.worker.relay import Relay
 from headgate.worker.restore import RestoreProgress
 from headgate.worker.subtask import Subtask
 from headgate.worker.task import TaskDescriptor, make_snapshot_writer, make_task
-
-__all__ = ["ROW_SCHEMA", "LevelTask", "process_mark"]
 
 ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("payload", pa.binary())])
 _log = logging.getLogger("headgate.worker")
@@ -62,7 +61,7 @@ _FAILURE_GRACE = 8.0  # pyspark waits up to 5 s for its own reading thread befor
 
 
 class Inflow:
-    """Rows on their way from the reading thread to the main loop, at most `limit` bytes of them."""
+    """The queue between the reading thread and the main loop; `limit` is in bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -83,20 +82,20 @@ class Inflow:
             self._condition.notify_all()
 
     def end(self, error: Exception | None) -> None:
-        """The iterator is at its end, or broke."""
+        """The iterator has ended or failed."""
         with self._condition:
             self.exhausted, self.error = True, error
             self._woken = True
             self._condition.notify_all()
 
     def wake(self) -> None:
-        """Something else than a row is there: end the wait."""
+        """End the wait without a row."""
         with self._condition:
             self._woken = True
             self._condition.notify_all()
 
     def take(self, max_bytes: int) -> list[pa.Buffer]:
-        """The rows that are there, up to about so many bytes."""
+        """The queued rows, up to about `max_bytes`."""
         if not self._rows:
             return []
         with self._condition:
@@ -111,9 +110,9 @@ class Inflow:
         return taken
 
     def wait(self, seconds: float, for_rows: bool = True) -> None:
-        """Until there is a row (if there is room for one), a wake-up, or the time is over.
+        """Wait for a row (if `for_rows`) or a wake-up, at most `seconds`.
 
-        The end of the iterator wakes once and is no reason not to wait: a source has nothing else to read.
+        The end of the iterator wakes once only: a source, which has no other input, still waits.
         """
         with self._condition:
             if not (for_rows and self._rows) and not self._woken:
@@ -137,7 +136,7 @@ class _Times:
 
 
 class Shell:
-    """Drives one subtask inside a Spark task. Also its services: clock, way to the driver, wake-up."""
+    """Drives one subtask inside a Spark task; also its `SubtaskServices`."""
 
     lockstep = False
 
@@ -152,11 +151,11 @@ class Shell:
         self._task: Subtask | Relay | None = None
         self._over = False
         self._unconfirmed = 0
-        self.checkpoints = CheckpointLink(self._say)
+        self.checkpoints = CheckpointLink(self._send)
         self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
         self._times = _Times()
         self.restore = RestoreProgress()
-        self._said_finished = False
+        self._reported_finished = False
         self._process = psutil.Process()
         self._limit = 256  # records in a slice, adapted to the time it takes
 
@@ -179,7 +178,7 @@ class Shell:
         """Register with the driver."""
         self._client = ControlClient(address, register, timeout, self._on_message, self._metrics)
 
-    def _say(self, message: FromWorker) -> None:
+    def _send(self, message: FromWorker) -> None:
         self.client.send(message)
 
     @property
@@ -191,7 +190,7 @@ class Shell:
         if isinstance(message, Confirm):
             self._unconfirmed -= message.outputs
             self.wake()
-        elif isinstance(message, CheckpointMessage):
+        elif isinstance(message, ToSubtask):
             self.checkpoints.post(message)
             self.wake()
         elif isinstance(message, Cancel) and self._cancelled is None:
@@ -200,7 +199,7 @@ class Shell:
             self.end_process_in(_CANCEL_GRACE)
 
     def end_process_in(self, seconds: float) -> None:
-        """The main thread may be stuck in user code or in a full socket: it gets a moment, then the process ends."""
+        """End the process after a grace period: the main thread may be blocked in user code or in a full socket."""
         timer = threading.Timer(seconds, self._end_process)
         timer.daemon = True
         timer.start()
@@ -210,19 +209,19 @@ class Shell:
             os._exit(0)
 
     def over(self) -> None:
-        """The task has ended well; what happens in this process now is not its own any more."""
+        """The task has ended; Spark may run another task in this process now."""
         self._over = True
         self.client.close()
 
     def check_cancelled(self) -> None:
-        """Raise if the driver wants this task to stop."""
+        """Raise JobCancelled if the driver has cancelled this task."""
         if self._cancelled is not None:
             raise JobCancelled(self._cancelled)
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
     def read(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """The reading thread: every real row goes to the queue; fillers only push rows through Spark."""
+        """Read Spark's iterator into the queue; runs in the reading thread. Fillers only push rows through Spark."""
         try:
             for batch in batches:
                 targets, payloads = batch.column(0), batch.column(1)
@@ -234,7 +233,7 @@ class Shell:
             self.inflow.end(error)
 
     def skip(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """The same for the first level, whose input only starts the tasks."""
+        """Read the input of the first level, which only starts the tasks."""
         for _ in batches:
             pass
         self.inflow.end(None)
@@ -247,7 +246,7 @@ class Shell:
         yield from self._pulse(self._readers)
         while True:
             self.check_cancelled()
-            if isinstance(task, Subtask) and not self._said_finished:
+            if isinstance(task, Subtask) and not self._reported_finished:
                 self.checkpoints.serve(task)
                 if time.monotonic() >= self._next_upkeep:
                     task.upkeep()
@@ -260,7 +259,7 @@ class Shell:
                 task.flush()
             yield from self._yield(task)
             if task.status is Status.FINISHED:
-                self._say_finished()
+                self._report_finished()
                 if self.inflow.exhausted and self.inflow.empty:
                     break
             if not worked:
@@ -273,27 +272,27 @@ class Shell:
         if metrics is not None:
             self.client.send(metrics)
 
-    def _say_finished(self) -> None:
-        """Once: checkpoints need not wait for this subtask any more.
+    def _report_finished(self) -> None:
+        """Tell the driver once that checkpoints need not wait for this subtask any more.
 
-        Its Spark task may have to go on for as long as the level before does: a short source behind the first level.
+        Its Spark task has to run until the level before ends, for example with a short source after the first level.
         """
-        if not self._said_finished:
-            self._said_finished = True
+        if not self._reported_finished:
+            self._reported_finished = True
             self.checkpoints.close(finished=True)
             self.client.send(Finished())
 
     def _room(self, task: Subtask | Relay) -> int:
-        """How much to read: what waits inside the subtask counts too, else a slow one would gather all input.
+        """The number of bytes to read; what is queued inside the subtask counts too.
 
-        While a barrier is waited for, reading goes on whatever waits: it may be behind blocked channels' rows.
+        While alignment waits for a barrier, all is read: it may come after rows of blocked channels.
         """
         if isinstance(task, Subtask) and task.needs_reading:
             return self._settings.queue_size
         return self._settings.queue_size - task.queued_bytes
 
     def _work(self, task: Subtask | Relay) -> bool:
-        """One slice of records, and the timers that are due; whether there was anything to do."""
+        """Fire due timers and process one slice of records; returns whether there was anything to do."""
         deadline = task.next_deadline()
         started = time.perf_counter()
         fired = deadline is not None and deadline <= self.now()
@@ -311,13 +310,13 @@ class Shell:
         return count > 0 or pending
 
     def _held(self) -> bool:
-        """Whether the driver has not taken enough of what was printed or collected, or a reader cannot take more."""
+        """Whether too many outputs are unconfirmed by the driver, or a reader has requested a stop."""
         return self._unconfirmed >= self._settings.max_unconfirmed or self.checkpoints.held
 
     def _adapt(self, count: int, elapsed: float, made: int) -> None:
-        """Find the slice that takes about the target time and makes no more bytes than readers take in a moment.
+        """Adapt the slice so that it takes about the target time and emits a bounded number of bytes.
 
-        A barrier waits behind what a slice has made: a fast source before a slow reader would make it wait for minutes.
+        A barrier waits for what a slice has emitted: with a fast source and a slow reader that could be minutes.
         """
         target = self._settings.slice_ms / 1000
         share = max(elapsed / target, made / _SLICE_BYTES)
@@ -327,7 +326,7 @@ class Shell:
             self._limit = min(self._limit * 2, 1 << 16)
 
     def _check_input(self, task: Subtask | Relay) -> None:
-        """The end of the iterator without the ends of all writers is a failure, never an end: an upstream task died."""
+        """Raise WorkerLost if the iterator ended before the end frames of all writers: an upstream task died."""
         if self.inflow.exhausted and self.inflow.empty and not task.all_input_ended():
             cause = f": {self.inflow.error}" if self.inflow.error else ""
             raise WorkerLost(f"the input broke off before its end; a task of the level before died{cause}")
@@ -356,19 +355,22 @@ class Shell:
         self._sent_at = time.monotonic()
 
     def _pulse(self, count: int) -> Iterator[pa.RecordBatch]:
-        """Empty rows to the next readers in turn: a way that was never used, or not for long, makes a record wait."""
+        """Send empty rows to the next readers in turn, which keeps idle shuffle connections open."""
         if count:
             yield _as_batch([((self._pulsed + i) % self._readers, [b""]) for i in range(count)])
             self._pulsed = (self._pulsed + count) % self._readers
         self._sent_at = time.monotonic()
 
     def _metrics(self) -> Metrics | None:
-        """The counters, once a second: in the client's thread, so that they come also while the main one is held."""
+        """The counters, once a second; called in the client's thread, also while the main thread is blocked."""
         times, task = self._times, self._task
         if task is None:
             restore = self.restore
             return Metrics(
-                0, 0, 0, 0, 0, 0, 0, 0, self._process.memory_info().rss, restore.done, restore.total, restore.local
+                resident_bytes=self._process.memory_info().rss,
+                restored_bytes=restore.done,
+                restore_bytes=restore.total,
+                restored_locally=restore.local,
             )
         return Metrics(
             records_in=task.records_in,
@@ -388,7 +390,7 @@ class Shell:
 
 
 def _pending(task: Subtask | Relay) -> bool:
-    """Whether input waits that the task can work off; a source always "has work", but may have nothing to give."""
+    """Whether queued input can be processed; unlike `has_work`, this does not count a source that may have no data."""
     return isinstance(task, Subtask) and task.has_events()
 
 
@@ -429,7 +431,7 @@ class LevelTask:
         return self.run(batches, context.partitionId())
 
     def run(self, batches: Iterator[pa.RecordBatch], index: int) -> Iterator[pa.RecordBatch]:
-        """The whole life of one task."""
+        """Run one task from registration to its end."""
         sys.setswitchinterval(0.0005)  # three threads share the GIL; the default hands over only every 5 ms
         self._extend_path()
         descriptor: TaskDescriptor = pickle.loads(self.tasks)[index]
@@ -461,7 +463,7 @@ class LevelTask:
         shell.over()
 
     def _extend_path(self) -> None:
-        """Modules are looked for where the driver looks, in its order, so that a name means the same module."""
+        """Search modules where the driver does and in the same order, so that a name means the same module."""
         path = list(self.path)
         if self.archive is not None:
             from pyspark import SparkFiles
@@ -472,7 +474,7 @@ class LevelTask:
 
 
 def process_mark(job_id: str, attempt: int) -> str:
-    """The name that a worker's process has while it runs a task: `ps` and `top` show it, and who looks for orphans.
+    """The process name of a worker while it runs a task: shown by `ps` and `top`, and used to find orphaned workers.
 
     >>> process_mark("0123456789abcdef", 2)
     'hg-01234567-2'
@@ -482,7 +484,7 @@ def process_mark(job_id: str, attempt: int) -> str:
 
 @contextmanager
 def _marked(name: str) -> Iterator[None]:
-    """Rename this process for the time of a task (Linux; elsewhere nothing happens)."""
+    """Rename this process while it runs a task; Linux only."""
     comm, before = Path("/proc/self/comm"), "python3"
     with suppress(OSError):
         before = comm.read_text().strip()
@@ -495,7 +497,7 @@ def _marked(name: str) -> Iterator[None]:
 
 
 def _close_quietly(task: Subtask | Relay | None) -> None:
-    """A failure is already on its way to the user: a second one in close() must not hide it."""
+    """Close after a failure; an error in close() is logged, since it must not hide the failure."""
     if task is not None:
         try:
             task.close()

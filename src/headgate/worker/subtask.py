@@ -1,9 +1,9 @@
 """One subtask: the operators of a vertex, their inputs and outputs, as an object that is stepped.
 
-There is no thread, sleep or clock in here. The Spark shell, the local runtime and the simulator all drive the same
-object: `receive` rows, `step` while there is work, `take` rows that are ready, `on_time` when `next_deadline` is due.
-For checkpoints: `trigger`, `announce`, `notify_complete` and `notify_aborted` come from the coordinator, between two
-steps; `take_snapshots` and `take_declines` give what is to be written and reported.
+It has no thread and no clock. The Spark shell, the local runtime and the simulator all drive the same object, each in
+one thread: `receive` rows, `step` while there is work, `take` rows that are ready, `on_time` when `next_deadline` is due.
+For checkpoints, `trigger`, `announce`, `notify_complete` and `notify_aborted` are called between two steps;
+`take_snapshots` and `take_declines` return what is to be written and reported.
 """
 
 from __future__ import annotations
@@ -48,8 +48,6 @@ from headgate.worker.output import EdgeWriter, Piece, RowBuffers
 from headgate.worker.relay import end_task
 from headgate.worker.restore import SubtaskRestore
 
-__all__ = ["SnapshotInProgress", "Subtask"]
-
 _FORCED_ALIGNED = ("forward", "rescale", "broadcast")
 
 
@@ -85,7 +83,7 @@ class SnapshotInProgress:
 
 
 class Subtask:
-    """The operators of a vertex for one place in its parallelism."""
+    """The operators of a vertex in one subtask."""
 
     def __init__(
         self,
@@ -99,7 +97,7 @@ class Subtask:
         """`place` = (own number in the level, tasks in the level before, tasks in the level after)."""
         self.status = Status.CREATED
         self.records_in = 0
-        self.data_finished = False  # the last record is through, and the operators have been finished
+        self.data_finished = False  # the last record has been processed, and the operators have been finished
         self._settings, self._services = settings, services
         self._number, previous, self._next_width = place
         index = info.subtask
@@ -109,7 +107,7 @@ class Subtask:
         self._restored_finished = restore is not None and restore.finished
         self._gate = _gate(channels, restored, settings)
         self._open_channels = self._open_data = len(channels)
-        self._batch: tuple[Channel, Waiting, Batch] | None = None  # what is being worked off, in slices
+        self._batch: tuple[Channel, Waiting, Batch] | None = None  # being processed, in slices
         self._at = 0
         self._buffers = RowBuffers(settings.buffer_size)
         random = Random(f"{info.job_id}/{plan.vertex.id}/{index}")
@@ -124,10 +122,10 @@ class Subtask:
         self._snapshots: list[SnapshotInProgress] = []
         self._capturing: SnapshotInProgress | None = None
         self._declines: list[Decline] = []
-        self._held: set[ChannelId] = set()  # channels whose writers are held back
-        self._final_checkpoint: int | None = None  # the first checkpoint behind the last record
+        self._held: set[ChannelId] = set()  # channels whose writers have been asked to stop
+        self._final_checkpoint: int | None = None  # the first checkpoint after the last record
         self._committed = not settings.final_checkpoint
-        self._stopping: int | None = None  # the savepoint that the job stops with: no record is read behind it
+        self._stopping: int | None = None  # the savepoint that the job stops with: no record is read after it
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -137,7 +135,7 @@ class Subtask:
         self.status = Status.RUNNING
         if self._restored_finished:
             self._committed = True
-            self._tell_end_of_data()
+            self._send_end_of_data()
 
     def close(self) -> None:
         """Close the operators; the first error is raised when all are closed."""
@@ -145,11 +143,10 @@ class Subtask:
         self._chain.close()
 
     def _finish_data(self) -> None:
-        """The last record is through: (1) finish the operators, (2) tell the readers."""
-        self._chain.finish()  # (1)
-        self._tell_end_of_data()  # (2)
+        self._chain.finish()
+        self._send_end_of_data()
 
-    def _tell_end_of_data(self, drain: bool = True) -> None:
+    def _send_end_of_data(self, drain: bool = True) -> None:
         for writer in self._writers:
             writer.event(FrameKind.END_OF_DATA, flags=DRAIN if drain else 0)
         self._buffers.flush()
@@ -167,37 +164,33 @@ class Subtask:
 
     @property
     def is_source(self) -> bool:
-        """Whether it reads from outside: checkpoints start here."""
+        """Whether its head is a source: checkpoints start here."""
         return self._source is not None
 
     @property
     def backlog(self) -> bool:
-        """Whether its source works off records that have waited."""
+        """Whether its source processes a backlog."""
         return self._source is not None and not self.data_finished and self._source.backlog
 
     @property
     def corrupt_records(self) -> int:
-        """How many records its source could not read."""
         return 0 if self._source is None else self._source.corrupt
 
     @property
     def wants_split(self) -> bool:
-        """Whether its source asks for something to read."""
+        """Whether its source requests a split."""
         return self.status is Status.RUNNING and self._source is not None and self._source.wants_split
 
     def add_splits(self, splits: list[Any], no_more: bool) -> None:
-        """Its source gets something to read."""
         if self._source is not None and not self.data_finished:
             self._source.add_splits(splits, no_more)
 
     @property
     def operators(self) -> list[Operator]:
-        """Its operators, in the order of the chain."""
         return self._chain.operators
 
     @property
     def operator_ids(self) -> list[OperatorId]:
-        """The ids of its operators, in the order of the chain."""
         return [operator.operator.id for operator in self._chain.operators]
 
     def all_input_ended(self) -> bool:
@@ -216,28 +209,28 @@ class Subtask:
 
     @property
     def needs_reading(self) -> bool:
-        """Whether to read on though the queues are full: a barrier that is waited for has not been read."""
+        """Whether to read although the queues are full, because the barrier that alignment waits for has not been read."""
         return self._gate.needs_reading
 
     def receive(self, row: bytes | memoryview) -> None:
-        """Take a row; its frames wait for their turn."""
+        """Queue the frames of a row."""
         now = self._services.now()
         for channel, frame in self._inputs.read(row):
             if frame.kind == FrameKind.BARRIER:
-                self._obey(self._gate.on_barrier_read(channel.id, Barrier.decode(frame.body), now))
+                self._execute(self._gate.on_barrier_read(channel.id, Barrier.decode(frame.body), now))
             elif frame.kind == FrameKind.CANCEL_MARKER:
-                self._obey(self._gate.on_cancel_marker_read(channel.id, _checkpoint_id(frame), now))
+                self._execute(self._gate.on_cancel_marker_read(channel.id, _checkpoint_id(frame), now))
             elif frame.kind == FrameKind.END_OF_PARTITION:
-                self._obey(self._gate.on_end_of_partition_read(channel.id, now))
+                self._execute(self._gate.on_end_of_partition_read(channel.id, now))
         if self._inputs.has_backlog and self._inputs.blocked_bytes > self._settings.alignment_limit:
-            self._obey(self._gate.on_limit_exceeded())
+            self._execute(self._gate.on_limit_exceeded())
 
     def has_work(self) -> bool:
         """Whether `step` can do something now."""
         return self.has_events() or self._reads()
 
     def _reads(self) -> bool:
-        """Whether its source is to be asked for records."""
+        """Whether its source may be polled."""
         return (
             self._source is not None
             and self.status is Status.RUNNING
@@ -246,11 +239,11 @@ class Subtask:
         )
 
     def has_events(self) -> bool:
-        """Whether frames wait that `step` can work off."""
+        """Whether queued frames can be processed."""
         return self.status is Status.RUNNING and (self._batch is not None or bool(self._inputs))
 
     def step(self, max_records: int) -> int:
-        """Work off at most so many records, or one event; the number of records worked off."""
+        """Process at most `max_records` records, or one event; returns the number of records."""
         done = self._step(max_records)
         if done:
             self._flush_if_due()
@@ -292,15 +285,15 @@ class Subtask:
     def _event(self, channel: Channel, frame: Waiting) -> None:
         now = self._services.now()
         if frame.kind == FrameKind.BARRIER:
-            self._obey(self._gate.on_barrier(channel.id, Barrier.decode(frame.body), now))
+            self._execute(self._gate.on_barrier(channel.id, Barrier.decode(frame.body), now))
         elif frame.kind == FrameKind.CANCEL_MARKER:
-            self._obey(self._gate.on_cancel_marker(channel.id, _checkpoint_id(frame), now))
+            self._execute(self._gate.on_cancel_marker(channel.id, _checkpoint_id(frame), now))
         elif frame.kind == FrameKind.END_OF_DATA:
             self._open_data -= 1
             if self._open_data == 0 and not self.data_finished and frame.flags & DRAIN:
                 self._finish_data()
         elif frame.kind == FrameKind.END_OF_PARTITION:
-            self._obey(self._gate.on_end_of_partition(channel.id, now))
+            self._execute(self._gate.on_end_of_partition(channel.id, now))
             if not channel.restored:
                 self._open_channels -= 1
                 self._end_if_done()
@@ -313,15 +306,15 @@ class Subtask:
         """The coordinator starts a checkpoint here: this is a source, or all its writers have ended."""
         if self.status is Status.RUNNING:
             if barrier.options.drain and not self.data_finished:
-                self._finish_data()  # what follows from the end of the data belongs before the barrier (SPEC R8.3)
-            self._obey(self._gate.trigger(barrier, self._services.now()))
+                self._finish_data()  # what the operators emit at the end goes before the barrier (SPEC R8.3)
+            self._execute(self._gate.trigger(barrier, self._services.now()))
         elif self.status is Status.CREATED:
-            self._obey(self._gate.not_ready(barrier.id))
+            self._execute(self._gate.not_ready(barrier.id))
 
     def announce(self, barrier: Barrier) -> None:
-        """The coordinator says that a checkpoint is unaligned, or that its aligned timeout has passed."""
+        """A checkpoint is unaligned, or its aligned timeout has passed."""
         if self.status is Status.RUNNING:
-            self._obey(self._gate.on_announced(barrier, self._services.now()))
+            self._execute(self._gate.on_announced(barrier, self._services.now()))
 
     def notify_complete(self, checkpoint_id: int, commits: Commits = NO_COMMITS) -> None:
         """A checkpoint is complete; `commits` has its number in the job log."""
@@ -331,7 +324,7 @@ class Subtask:
             if self.data_finished:
                 self._end_if_done()
             else:
-                self._tell_end_of_data(drain=False)  # no last words of the operators: the job goes on another time
+                self._send_end_of_data(drain=False)  # operators do not finish: the job will be resumed
             return
         if self._final_checkpoint is not None and checkpoint_id >= self._final_checkpoint:
             self._committed = True
@@ -342,12 +335,11 @@ class Subtask:
         self._chain.epoch_committed(operator_id, checkpoint_id)
 
     def notify_aborted(self, checkpoint_id: int) -> None:
-        """The coordinator gave a checkpoint up."""
-        if self._stopping == checkpoint_id:  # the job goes on
+        if self._stopping == checkpoint_id:  # the job continues
             self._stopping = None
             self._committed = not self._settings.final_checkpoint
         self._drop(checkpoint_id)
-        self._obey(self._gate.on_aborted(checkpoint_id))
+        self._execute(self._gate.on_aborted(checkpoint_id))
         self._chain.notify_aborted(checkpoint_id)
 
     def take_snapshots(self) -> list[SnapshotInProgress]:
@@ -356,7 +348,7 @@ class Subtask:
         return taken
 
     def take_holds(self) -> list[HoldWriter]:
-        """Writers to hold back, because what they sent behind their barrier fills the disk, and those to let go."""
+        """Writers to stop, because the rows after their barrier fill the disk, and writers that may continue."""
         if not self._held and not self._inputs.has_backlog:
             return []
         full = {one for one, size in self._inputs.spilled_bytes().items() if size > self._settings.alignment_soft}
@@ -366,11 +358,10 @@ class Subtask:
         return [HoldWriter(edge, writer, hold) for (edge, writer), hold in changes]
 
     def take_declines(self) -> list[Decline]:
-        """Checkpoints that this subtask has no part in."""
         taken, self._declines = self._declines, []
         return taken
 
-    def _obey(self, instructions: Iterable[Instruction]) -> None:
+    def _execute(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
                 case Block(channel):
@@ -424,7 +415,7 @@ class Subtask:
         self._capturing = None
 
     def _drop(self, checkpoint_id: int) -> None:
-        """Let go of what is held for a checkpoint that will not be."""
+        """Release what is held for an aborted checkpoint."""
         self._inputs.end_capture(checkpoint_id)
         if self._capturing is not None and self._capturing.barrier.id == checkpoint_id:
             self._capturing.cancel()
@@ -445,7 +436,7 @@ class Subtask:
         return self._buffers.take()
 
     def flush(self) -> None:
-        """Let everything that waits for its buffer to fill leave now."""
+        """Send all records that wait for their buffer to fill."""
         for writer in self._writers:
             writer.flush()
         self._buffers.flush()
@@ -462,7 +453,7 @@ class Subtask:
                 self.flush()
 
     def upkeep(self) -> None:
-        """Work that no record asks for, such as dropping expired state; call it about once a second."""
+        """Background work such as dropping expired state; called about once a second."""
         if self.status is Status.RUNNING:
             self._chain.upkeep()
 
@@ -482,7 +473,7 @@ class Subtask:
         return min(times, default=None)
 
     def _timers_fire(self) -> bool:
-        """Not behind the last record, nor behind the savepoint that the job stops with: what they emit would be lost."""
+        """Not after the last record, nor after the savepoint that the job stops with: what they emit would be lost."""
         return self._stopping is None and not self.data_finished
 
     def on_time(self, now: int) -> None:
@@ -495,7 +486,7 @@ class Subtask:
             self.flush()
         align = self._gate.next_deadline()
         if align is not None and align <= now:
-            self._obey(self._gate.on_time(now))
+            self._execute(self._gate.on_time(now))
 
 
 def _kind(barrier: Barrier) -> SnapshotKind:

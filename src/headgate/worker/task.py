@@ -22,8 +22,6 @@ from headgate.worker.relay import Relay
 from headgate.worker.restore import RestoreProgress, VertexRestore, read_restore
 from headgate.worker.subtask import Subtask
 
-__all__ = ["SteppedServices", "TaskDescriptor", "describe_tasks", "make_snapshot_writer", "make_task"]
-
 
 class SteppedServices:
     """The services of a runtime that steps its subtasks in one thread, with a virtual clock.

@@ -151,7 +151,7 @@ def test_repartition_broadcast_state_that_only_some_reported(new, missing):
 
 
 def test_partly_reported_broadcast_goes_by_the_reporters():
-    # SPEC R4.4: i mod number of reporting subtasks, and nobody keeps its own
+    # SPEC R4.4: i mod number of reporting subtasks, and no subtask keeps its own
     one = shapes(a=("broadcast", 1))
     assert [runs(parts, "a") for parts in redistribute([None, one, one], 3)] == [[(1, 0, 1)], [(2, 0, 1)], [(1, 0, 1)]]
 

@@ -242,7 +242,7 @@ def test_trigger_and_decline(reason):
 
 
 def test_trigger_and_decline_complex():
-    """testTriggerAndDeclineCheckpointComplex: the other checkpoint goes on; the abort is told once."""
+    """testTriggerAndDeclineCheckpointComplex: the other checkpoint goes on; the abort is notified once."""
     job = Job(max_concurrent=9, tolerable_failures=9)
     job.trigger()
     job.trigger()
@@ -303,7 +303,7 @@ def test_trigger_after_storage_io_exception():
 
 
 def test_driver_state_failure():
-    """testTriggerCheckpointSnapshotMasterHookFailed: not counted; the parts on the driver hear of the abort."""
+    """testTriggerCheckpointSnapshotMasterHookFailed: not counted; the driver is notified of the abort."""
     job = Job(hold={ev.SnapshotDriverState}, driver_state=True)
     request = job.trigger()
     job.send(ev.DriverStateFailed(1, "broker away"))
@@ -455,7 +455,7 @@ def test_a_write_under_way_is_not_deleted_beneath():
 
 
 def test_a_directory_that_comes_too_late_is_deleted():
-    """testTriggerCheckpointRequestCancelled: expired while it was prepared; no task is told; 1 id is remembered."""
+    """testTriggerCheckpointRequestCancelled: expired while it was prepared; no task is notified; 1 id is remembered."""
     job = Job(hold={ev.PrepareLocation}, timeout_ms=100, tolerable_failures=9)
     request = job.trigger()
     job.advance(100)
@@ -509,7 +509,7 @@ def test_union_state_of_a_partly_finished_vertex():
 
 
 def test_checkpoint_after_some_tasks_finished():
-    """R4.5, testCheckpointTriggeredAfterSomeTasksFinishedIfAllowed: only running tasks take part and hear of it."""
+    """R4.5, testCheckpointTriggeredAfterSomeTasksFinishedIfAllowed: only running tasks take part and are notified."""
     job = Job(chain(2, 1))
     job.finish(task(0, 0), task(0, 1))
     job.trigger()
@@ -582,7 +582,7 @@ def test_a_claim_under_way_survives_the_suspension():
 
 
 def test_a_claim_does_not_expire():
-    """Ours: nobody knows whether it stands in the log, so it cannot be given up."""
+    """Not in Flink: it may be in the log, so it cannot be aborted."""
     job = Job(hold={ev.ClaimLogEntry}, timeout_ms=100)
     job.trigger()
     job.ack(1)

@@ -375,7 +375,7 @@ def test_step_back_forgets_newer_checkpoints_and_leaves_their_files():
     job.fail()
     job.start(restored=2)
     assert job.kept == [1, 2]
-    job.ack(3, task(0))  # a straggler must not delete what somebody may want to repair
+    job.ack(3, task(0))  # a late acknowledgement must not delete what the user may want to repair
     assert job.ids(ev.DiscardCheckpoint) + job.ids(ev.DiscardFiles) == []
     assert job.pending == [4]
 

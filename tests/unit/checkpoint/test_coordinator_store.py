@@ -96,7 +96,7 @@ def test_end_by_status(status):
         EndStatus.FINISHED: [4],
         EndStatus.CANCELED: [3, 4],
         EndStatus.FAILED: [2, 3, 4],
-        EndStatus.SUSPENDED: [1, 2, 3, 4],
+        EndStatus.SUSPENDED: [1, 2, 3, 4],  # not an end: the driver that resumes the job needs everything
     }
     assert [c.id for c in decision.retained] == retained[status]
     assert [c.id for c in decision.discard] == [i for i in (1, 2, 3, 4) if i not in retained[status]]

@@ -194,7 +194,7 @@ def test_a_worker_ends_when_its_driver_is_gone(driver):
     process = start_worker(driver.server.address, 60)
     driver.server.stop()
     assert process.wait(timeout=60) == 70
-    assert "the driver is gone; stopping" in process.stderr.read()
+    assert "the connection to the driver is lost; stopping" in process.stderr.read()
 
 
 def test_a_worker_ends_when_it_hears_nothing():
@@ -206,7 +206,7 @@ def test_a_worker_ends_when_it_hears_nothing():
     made.server._loop.call_soon_threadsafe(hung.wait)  # the driver hangs; its connections stay open
     assert process.wait(timeout=60) == 70
     hung.set()
-    assert "nothing heard from the driver for 1 s; stopping" in process.stderr.read()
+    assert "no message from the driver for 1 s; stopping" in process.stderr.read()
     made.server.stop()
 
 

@@ -20,14 +20,7 @@ from headgate.storage.handles import InlineBytes
 from headgate.storage.layout import AttemptId, JobLayout
 from headgate.storage.local import LocalStore
 from headgate.storage.log import JobLog
-from headgate.storage.manifest import (
-    Manifest,
-    OperatorManifest,
-    PieceKind,
-    StatePart,
-    StatePiece,
-    SubtaskManifest,
-)
+from headgate.storage.manifest import Manifest, OperatorManifest, PieceKind, SnapshotPart, StatePiece, SubtaskManifest
 from headgate.testing.simulation.cluster import SimulatedIo
 from headgate.testing.storage_faults import FaultyStore, MemoryStore
 
@@ -77,7 +70,9 @@ def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=
     operators = []
     for vertex in env._job_plan("job").graph.vertices:
         groups = [key_group_range(i, vertex.max_parallelism, vertex.parallelism) for i in range(vertex.parallelism)]
-        pieces = [StatePiece(PieceKind.KEYED, (StatePart("base", InlineBytes(b"state")),), b"", one) for one in groups]
+        pieces = [
+            StatePiece(PieceKind.KEYED, (SnapshotPart("base", InlineBytes(b"state")),), b"", one) for one in groups
+        ]
         for operator in vertex.operators:
             left = keyed_state and operator.uid == "keyed"
             subtasks = tuple(
@@ -126,7 +121,7 @@ def test_a_max_parallelism_that_the_program_sets_is_not_replaced():  # SPEC R3.3
     store = MemoryStore()
     completed(program(2), store)
     resumed = service(program(2, max_parallelism=64), store, headgate__resume="true")
-    with pytest.raises(IllegalState, match="the state was stored with 128, the program sets 64"):
+    with pytest.raises(IllegalState, match=r"'keyed': max parallelism mismatch: the state was stored with 128"):
         resumed.start_attempt(0, resumed.choose())
 
 
@@ -167,7 +162,7 @@ def test_a_finished_vertex_behind_a_new_source_is_refused():  # SPEC R4.5
         started.start_attempt(0, started.choose())
 
 
-# --- DESIGN 6: storage that cannot keep an old driver out -------------------------------------------------------------
+# --- storage that cannot keep an old driver out -----------------------------------------------------------------------
 
 
 def test_a_sink_that_commits_needs_storage_that_can_fence(tmp_path):
@@ -199,7 +194,7 @@ def test_the_in_flight_data_of_one_checkpoint_can_be_ignored(ignored, kinds):  #
     env = program()
     env.get_configuration().set("execution.state-recovery.without-channel-state.checkpoint-id", ignored)
     manifest = snapshot_of(env, MemoryStore()).manifest
-    in_flight = StatePiece(PieceKind.CHANNEL, (StatePart("channels", InlineBytes(b"rows")),))
+    in_flight = StatePiece(PieceKind.CHANNEL, (SnapshotPart("channels", InlineBytes(b"rows")),))
     operators = tuple(
         replace(op, subtasks=tuple(replace(s, pieces=(*s.pieces, in_flight)) for s in op.subtasks))
         if op.uid == "keyed"
@@ -223,4 +218,4 @@ def test_a_resumed_job_can_prefer_its_checkpoint_to_a_newer_savepoint(options, r
     log.complete(snapshot_of(env, store))
     log.complete(snapshot_of(env, store, "/data/savepoint", type=SnapshotType.SYNC_SAVEPOINT, number=2))
     resumed = service(env, store, headgate__resume="true", **options)
-    assert {one.checkpoint_id for one in resumed.start_attempt(0).values()} == {restored}
+    assert {one.checkpoint_id for one in resumed.start_attempt(0, resumed.choose()).values()} == {restored}

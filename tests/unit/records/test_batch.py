@@ -19,9 +19,9 @@ def typed(rows: list[tuple[str, int]]) -> Batch:
 
 def test_the_other_form_is_made_at_need_and_kept():
     batch = Batch.of_rows([("a", 1)], PAIR)
-    assert not batch.has_arrow
+    assert batch._arrow is None
     assert batch.arrow().num_rows == 1
-    assert batch.has_arrow
+    assert batch._arrow is not None
     assert batch.arrow() is batch.arrow()
     back = typed([("a", 1)])
     assert back.rows()[0].word == "a"
@@ -65,7 +65,7 @@ def test_the_whole_as_a_slice_is_the_batch_itself():
 def test_a_slice_of_columns_shares_them():
     batch = typed([(str(n), n) for n in range(100)])
     part = batch.slice(10, 5)
-    assert part.has_arrow
+    assert part._arrow is not None
     assert part.arrow().column(1).buffers()[1].address == batch.arrow().column(1).buffers()[1].address
 
 

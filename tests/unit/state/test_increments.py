@@ -3,6 +3,7 @@ from __future__ import annotations
 from headgate.checkpoint.handles import KeyedStateHandle, Payload, Segment, TypeMeta
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.hashmap.increments import Generation, History, changed_entries
+from headgate.state.hashmap.tables import LayerChanges
 
 PICKLED = TypeMeta("pickled")
 
@@ -11,7 +12,7 @@ def segment(name, size=100, *, increment=False, groups=(0, 7)):
     return Segment(1, increment, *groups, Payload(name, size, 0), [])
 
 
-def taken(history, checkpoint_id, *payloads, size=100):
+def checkpoint(history, checkpoint_id, *payloads, size=100):
     history.sequence += 1
     one = history.add(checkpoint_id, frozenset(payloads))
     one.segments = [segment(name, size, increment=index > 0) for index, name in enumerate(payloads)]
@@ -22,7 +23,7 @@ def test_nothing_is_tracked_before_the_first_checkpoint():
     history = History()
     assert not history.tracking
     assert history.base_for(1000) is None
-    taken(history, 1, "a")
+    checkpoint(history, 1, "a")
     assert history.tracking
     assert history.base_for(1000) is None
     history.abort(1)
@@ -31,7 +32,7 @@ def test_nothing_is_tracked_before_the_first_checkpoint():
 
 def test_the_base_is_confirmed_and_finished():
     history = History()
-    taken(history, 1, "a")
+    checkpoint(history, 1, "a")
     history.sequence += 1
     running = history.add(2, frozenset("b"))
     history.confirm(2)  # its run is not done
@@ -48,10 +49,10 @@ def test_the_base_is_confirmed_and_finished():
 
 def test_confirming_drops_older_checkpoints_and_their_changes():
     history = History()
-    taken(history, 1, "a")
+    checkpoint(history, 1, "a")
     for number in (2, 3, 4):
-        taken(history, number, "a", f"{number}")
-        history.generations.append(Generation(history.sequence, {"s": [{number: number}]}))
+        checkpoint(history, number, "a", f"{number}")
+        history.generations.append(Generation(history.sequence, {"s": LayerChanges([{number: number}])}))
     history.confirm(3)
     assert list(history.undecided) == [4]
     assert [one.sequence for one in history.generations] == [4]
@@ -61,16 +62,16 @@ def test_confirming_drops_older_checkpoints_and_their_changes():
 
 def test_deltas_that_outgrow_the_base_call_for_a_new_one():
     history = History()
-    taken(history, 1, "base", "a", size=100)
+    checkpoint(history, 1, "base", "a", size=100)
     history.confirm(1)
     assert history.base_for(10) is not None
-    taken(history, 2, "base", "a", "b", size=100)
+    checkpoint(history, 2, "base", "a", "b", size=100)
     history.confirm(2)
     assert history.base_for(10) is None  # 200 bytes of increments on 100
     history = History()
-    taken(history, 1, "base")
+    checkpoint(history, 1, "base")
     history.confirm(1)
-    history.generations.append(Generation(2, {"s": [{1: 1, 2: 2}, {3: 3}]}))
+    history.generations.append(Generation(2, {"s": LayerChanges([{1: 1, 2: 2}, {3: 3}])}))
     assert history.base_for(3) is not None
     assert history.base_for(2) is None
     assert history.outgrown(2)

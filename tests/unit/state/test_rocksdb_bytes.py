@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from headgate.errors import InvalidArgument
 from headgate.records.types import TypeMismatch, Types, as_type
 from headgate.state.addresses import VOID, address_of, in_namespace
+from headgate.state.rocksdb.codec import Packed, StoredCodec, codec_for, pack_stamp, unpack_stamp
 from headgate.state.rocksdb.keys import RowKeys, decode_address, encode_address
-from headgate.state.rocksdb.values import Packed, StoredCodec, codec_for, pack_stamp, unpack_stamp
 
 SCALARS = st.one_of(
     st.integers(),

@@ -75,7 +75,7 @@ def test_the_whole_builder():
         CompactFilter(500, 60_000),
         False,
     )
-    with pytest.raises(InvalidArgument, match="at least 1 entry per look at the clock, got 0"):
+    with pytest.raises(InvalidArgument, match="at least 1 entry per reading of the clock, got 0"):
         StateTtlConfig.new_builder(1).cleanup_in_rocksdb_compact_filter(0)
     with pytest.raises(InvalidArgument, match="periodic_compaction_time must not be negative, got -1 ms"):
         StateTtlConfig.new_builder(1).cleanup_in_rocksdb_compact_filter(1, -1)

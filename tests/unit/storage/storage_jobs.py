@@ -8,7 +8,7 @@ from headgate.records.key_groups import KeyGroupRange
 from headgate.storage.checkpoints import publish
 from headgate.storage.layout import AttemptId, JobLayout, subtask_owner
 from headgate.storage.manifest import Manifest, OperatorManifest, PieceKind, StatePiece, SubtaskManifest
-from headgate.storage.writer import Scope, SnapshotTarget, open_writer
+from headgate.storage.writer import Scope, SnapshotTarget, StateWriter
 
 JOB = JobId("0123456789abcdef" * 2)
 OPERATOR = OperatorId("1" * 32)
@@ -29,7 +29,7 @@ def write_pieces(store, checkpoint_id, attempt, subtask, layout=LAYOUT, director
         layout.shared if shared else None,
         inline_threshold=100,
     )
-    writer = open_writer(store, target, subtask_owner(0, subtask))
+    writer = StateWriter(store, target, subtask_owner(0, subtask))
     salt = checkpoint_id * 10 + subtask
     private = writer.write("list", content(300, salt))
     keyed = writer.write(f"{attempt}-{checkpoint_id}-{subtask}", content(400, salt + 1), Scope.SHARED)

@@ -1,4 +1,4 @@
-"""Publish, load_snapshot, verify, discard, dispose (SPEC R5.8, R5.9, R8.1, R8.7)."""
+"""Publish, load, verify, discard, dispose (SPEC R5.8, R5.9, R8.1, R8.7)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headgate.storage.checkpoints import (
 from headgate.storage.handles import FileSegment
 from headgate.storage.layout import AttemptId, JobLayout, make_savepoint_directory
 from headgate.storage.local import LocalStore
-from headgate.storage.manifest import Manifest, PieceKind, StatePart, StatePiece, decode_manifest, handles_of
+from headgate.storage.manifest import Manifest, PieceKind, SnapshotPart, StatePiece, decode_manifest, handles_of
 from headgate.storage.objects import MissingObject, OutcomeUnknown
 from headgate.storage.reader import SnapshotReader
 from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
@@ -39,7 +39,7 @@ def read_all(store, snapshot):
 EXPECTED = [content(300, 70), content(10, 72), content(400, 71), content(300, 71), content(10, 73), content(400, 72)]
 
 
-# ---- publish and load_snapshot ----------------------------------------------------------------------------------------------
+# ---- publish and load --------------------------------------------------------------------------------------------
 
 
 def test_what_was_published_is_loaded(place):
@@ -159,7 +159,7 @@ def test_deep_verification_names_every_bad_file():
 def test_many_problems_are_counted():
     store, directory = MemoryStore(), LAYOUT.checkpoint(1)
     handles = [FileSegment(f"{directory}/f{n}", 0, 5, 0) for n in range(9)]
-    piece = StatePiece(PieceKind.OPERATOR, tuple(StatePart(str(n), handle) for n, handle in enumerate(handles)))
+    piece = StatePiece(PieceKind.OPERATOR, tuple(SnapshotPart(str(n), handle) for n, handle in enumerate(handles)))
     snapshot = publish(store, manifest_of(1, [(piece,)], AttemptId(1)), directory)
     with pytest.raises(CorruptState, match=r"f0' is missing; .*f4' is missing; and 4 more; restore from an older"):
         require_intact(store, snapshot)

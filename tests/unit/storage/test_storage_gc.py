@@ -94,7 +94,7 @@ def test_a_subsumed_checkpoint_that_was_not_deleted(store):
 
 
 def test_published_but_never_completed(store):
-    # The driver died between the metadata and the log: nobody was notified, so it does not count.
+    # The driver died between the metadata and the log: no task was notified, so it is not complete.
     log = start(store)
     first = log.complete(take(store, 1))
     take(store, 2)
@@ -219,7 +219,7 @@ def test_on_every_store(place):
     log.complete(take(store, 2, layout=layout), subsumed=[first.commit])
     plan = plan_gc(store, layout, live=None)
     assert len(plan.orphans) == 5
-    assert plan.orphans[0].reason == "no completed checkpoint refers to it"
+    assert plan.orphans[0].verdict.value == "no completed checkpoint refers to it"
     collect(store, layout, plan)
     assert store.list_names(layout.job) == ["chk-2", "log", "shared"]
     assert read_log(store, layout).retained[0].checkpoint_id == 2

@@ -76,17 +76,17 @@ def test_every_name_is_parsed_back(create_subdir):
 
     def parsed(path):
         found = layout.parse(path)
-        return found.kind, found.checkpoint_id, found.attempt, found.owner, found.seq
+        return found.kind, found.checkpoint_id, found.attempt, found.seq
 
     private = f"{layout.checkpoint(7)}/{private_file(attempt, owner)}"
     shared = f"{layout.shared}/{shared_file(attempt, 9, owner, DIGEST)}"
     temporary = f"{layout.shared}/.tmp-e3r12-{'0' * 16}"
-    assert parsed(private) == (PathKind.PRIVATE, 7, attempt, "v4-s5", None)
-    assert parsed(shared) == (PathKind.SHARED, 9, attempt, "v4-s5", None)
-    assert parsed(layout.metadata(7)) == (PathKind.METADATA, 7, None, None, None)
-    assert parsed(layout.log_entry(8)) == (PathKind.LOG, None, None, None, 8)
-    assert parsed(temporary) == (PathKind.TEMPORARY, None, attempt, None, None)
-    assert parsed(f"{layout.log}/.tmp-{'0' * 16}") == (PathKind.TEMPORARY, None, None, None, None)
+    assert parsed(private) == (PathKind.PRIVATE, 7, attempt, None)
+    assert parsed(shared) == (PathKind.SHARED, 9, attempt, None)
+    assert parsed(layout.metadata(7)) == (PathKind.METADATA, 7, None, None)
+    assert parsed(layout.log_entry(8)) == (PathKind.LOG, None, None, 8)
+    assert parsed(temporary) == (PathKind.TEMPORARY, None, attempt, None)
+    assert parsed(f"{layout.log}/.tmp-{'0' * 16}") == (PathKind.TEMPORARY, None, None, None)
     assert layout.parse(f"{layout.task_owned}/some/thing").kind is PathKind.TASK_OWNED
 
 
@@ -166,7 +166,7 @@ def test_files_of_another_job_keep_their_absolute_path():
     "ref", ["../x", "../../etc/passwd", "../shared/../../x", "", "a//b", "./a", "a/..", "/a/../b", "s3://b/../c"]
 )
 def test_references_that_lead_elsewhere_are_refused(ref):
-    with pytest.raises(CorruptState, match="which is no path that Headgate writes"):
+    with pytest.raises(CorruptState, match="which is not a path that Headgate writes"):
         resolve_ref(ref, "/data/job/chk-7")
 
 
@@ -215,7 +215,7 @@ def test_ten_names_are_tried(tmp_path):
     store, tokens = LocalStore(), iter("a" * 9 + "b")
     store.make_directory(f"{tmp_path}/savepoint-012345-a")
     assert make_savepoint_directory(store, str(tmp_path), JOB, lambda: next(tokens)) == f"{tmp_path}/savepoint-012345-b"
-    with pytest.raises(StorageError, match="10 names were all taken"):
+    with pytest.raises(StorageError, match="10 names all exist"):
         make_savepoint_directory(store, str(tmp_path), JOB, lambda: "a")
 
 

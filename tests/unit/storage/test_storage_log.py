@@ -84,7 +84,7 @@ def test_an_old_driver_is_superseded_before_it_completes_anything():
         SupersededError, match=r"another driver has taken over job .*entry 3 .* stops without committing"
     ):
         old.complete(old_snapshot)
-    assert old.status is LogStatus.SUPERSEDED
+    assert old._status is LogStatus.SUPERSEDED
     with pytest.raises(SupersededError):
         old.complete(take(store, 3))
     with pytest.raises(SupersededError):
@@ -101,7 +101,7 @@ def test_check_leading_finds_out_without_writing():
     resume(store)
     with pytest.raises(SupersededError):
         old.check_leading()
-    assert old.status is LogStatus.LEADING
+    assert old._status is LogStatus.LEADING
 
 
 def test_check_leading_finds_out_after_the_new_driver_has_deleted_old_entries():
@@ -283,16 +283,16 @@ def test_a_lost_reply_is_looked_up():
 
 
 def lose_an_answer(store, log, number=1):
-    """Complete a checkpoint so that nobody can tell whether it worked."""
+    """Complete a checkpoint with an unknown outcome."""
     store.inject(Fault(FaultKind.LOST_REPLY, within="/log/"))
     store.inject(Fault(FaultKind.FAIL, None, Operation.READ, within="/log/"))
     with pytest.raises(OutcomeUnknown):
         log.complete(take(store, number))
-    assert log.status is LogStatus.UNCERTAIN
+    assert log._status is LogStatus.UNCERTAIN
 
 
 def test_a_claim_thought_lost_that_was_made():
-    # Whoever cannot tell keeps the files, and finds out before anything else.
+    # With an unknown outcome the files are kept, and settle() comes before anything else.
     store = FaultyStore()
     log = start(store)
     lose_an_answer(store, log)
@@ -302,7 +302,7 @@ def test_a_claim_thought_lost_that_was_made():
         log.settle()
     store.heal()
     assert log.settle() == read_log(store, LAYOUT).retained[0]
-    assert (log.status, log.settle(), numbers(store)) == (LogStatus.LEADING, None, [1, 2])
+    assert (log._status, log.settle(), numbers(store)) == (LogStatus.LEADING, None, [1, 2])
     assert log.complete(take(store, 3)).commit == 3
 
 
@@ -348,7 +348,7 @@ def test_a_claim_that_cannot_be_checked_is_unknown_not_failed():
     log = start(store)
     snapshot = take(store, 1)
     store.inject(Fault(FaultKind.FAIL, 1, Operation.READ, within="/log/"))
-    with pytest.raises(OutcomeUnknown, match=r"cannot tell whether .* counts"):
+    with pytest.raises(OutcomeUnknown, match=r"cannot tell whether .* is valid"):
         log.complete(snapshot)
     assert log.settle().commit == 2
 

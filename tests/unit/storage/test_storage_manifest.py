@@ -22,7 +22,7 @@ from headgate.storage.manifest import (
     Manifest,
     OperatorManifest,
     PieceKind,
-    StatePart,
+    SnapshotPart,
     StatePiece,
     SubtaskManifest,
     decode_manifest,
@@ -40,13 +40,13 @@ def full_manifest():
     keyed = StatePiece(
         PieceKind.KEYED,
         (
-            StatePart("base", FileSegment("../shared/e1r0-c5-v1-s0-00.shared", 0, 100, 0xDEADBEEF), shared=True),
-            StatePart("delta", InlineBytes(b"\x00\x01"), shared=True),
+            SnapshotPart("base", FileSegment("../shared/e1r0-c5-v1-s0-00.shared", 0, 100, 0xDEADBEEF), shared=True),
+            SnapshotPart("delta", InlineBytes(b"\x00\x01"), shared=True),
         ),
         description=b"\xc1opaque",
         key_groups=KeyGroupRange(0, 63),
     )
-    operator = StatePiece(PieceKind.OPERATOR, (StatePart("list", FileSegment("e1r0-v1-s0.state", 7, 9, 1)),))
+    operator = StatePiece(PieceKind.OPERATOR, (SnapshotPart("list", FileSegment("e1r0-v1-s0.state", 7, 9, 1)),))
     count = OperatorManifest(
         OperatorId("1" * 32),
         "count",
@@ -146,7 +146,7 @@ def with_operator(**changes):
 
 
 def with_handle(handle):
-    return with_operator(subtasks=(SubtaskManifest(0, (StatePiece(PieceKind.KEYED, (StatePart("p", handle),)),)),))
+    return with_operator(subtasks=(SubtaskManifest(0, (StatePiece(PieceKind.KEYED, (SnapshotPart("p", handle),)),)),))
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def with_handle(handle):
             "key groups 0..128, beyond the max parallelism",
         ),
         (msgspec.structs.replace(SMALL, checkpoint_id=-1), "the checkpoint id is -1"),
-        (msgspec.structs.replace(SMALL, operators=full_manifest().operators[:1] * 2), "an operator comes twice"),
+        (msgspec.structs.replace(SMALL, operators=full_manifest().operators[:1] * 2), "an operator is listed twice"),
     ],
 )
 def test_contradictions_are_found_when_written_and_when_read(manifest, fault):
@@ -177,7 +177,7 @@ def test_contradictions_are_found_when_written_and_when_read(manifest, fault):
 
 
 def test_not_a_file_of_ours():
-    with pytest.raises(CorruptState, match="damaged or no file of Headgate"):
+    with pytest.raises(CorruptState, match="damaged or not a file of Headgate"):
         decode_manifest(b"\x49\x60\x67\x2d" + bytes(40), "flink")
     with pytest.raises(CorruptState, match="only 3 bytes"):
         decode_manifest(b"abc", "x")

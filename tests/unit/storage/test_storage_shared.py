@@ -10,7 +10,7 @@ from headgate.checkpoint.types import SnapshotType
 from headgate.errors import IllegalState
 from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
 from headgate.storage.layout import AttemptId
-from headgate.storage.manifest import PieceKind, StatePart, StatePiece
+from headgate.storage.manifest import PieceKind, SnapshotPart, StatePiece
 from headgate.storage.shared import SharedStateRegistry, shared_key
 
 
@@ -23,11 +23,11 @@ def keyed(*parts):
 
 
 def shared(part_id, handle=None):
-    return StatePart(part_id, handle or file(part_id), shared=True)
+    return SnapshotPart(part_id, handle or file(part_id), shared=True)
 
 
 def reused(part_id):
-    return StatePart(part_id, Placeholder(10), shared=True)
+    return SnapshotPart(part_id, Placeholder(10), shared=True)
 
 
 # ---- register ------------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_small_shared_state_is_inline_and_has_no_file():
 
 def test_pieces_of_an_ack():
     registry = SharedStateRegistry()
-    private = StatePiece(PieceKind.OPERATOR, (StatePart("list", file("private")),))
+    private = StatePiece(PieceKind.OPERATOR, (SnapshotPart("list", file("private")),))
     assert registry.register_pieces(OPERATOR, [keyed(shared("a")), private], 1) == (keyed(shared("a")), private)
     assert registry.register_pieces(OPERATOR, [keyed(reused("a"), shared("b"))], 2) == (
         keyed(shared("a"), shared("b")),
@@ -115,7 +115,7 @@ def test_a_file_of_several_parts_goes_with_the_last():
 def test_unregister_unused_savepoint_state():
     # T SharedStateRegistryTest#testUnregisterUnusedSavepointState: native savepoint 1 claimed, its state used by 2 and 3
     registry = SharedStateRegistry()
-    savepoint = manifest_of(1, [(keyed(StatePart("a", file("sp"))),)], AttemptId(1), SnapshotType.SAVEPOINT)
+    savepoint = manifest_of(1, [(keyed(SnapshotPart("a", file("sp"))),)], AttemptId(1), SnapshotType.SAVEPOINT)
     registry.register_restored(savepoint, ClaimMode.CLAIM)
     for checkpoint in (2, 3):
         assert registry.register_pieces(OPERATOR, [keyed(reused("a"))], checkpoint) == (keyed(shared("a", file("sp"))),)

@@ -18,7 +18,7 @@ from headgate.storage.layout import AttemptId
 from headgate.storage.local import LocalStore
 from headgate.storage.objects import ObjectStore
 from headgate.storage.reader import SnapshotReader
-from headgate.storage.writer import Scope, SnapshotTarget, WriteStats, open_writer
+from headgate.storage.writer import Scope, SnapshotTarget, StateWriter, WriteStats
 from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore
 
 TARGET = SnapshotTarget(7, AttemptId(1, 2), "/job/chk-7", "/job/shared", inline_threshold=100)
@@ -28,7 +28,7 @@ MAX = 5 * 1024 * 1024
 
 
 def writer_on(store: ObjectStore | None = None, target=TARGET):
-    return open_writer(MemoryStore() if store is None else store, target, "v3-s0")
+    return StateWriter(MemoryStore() if store is None else store, target, "v3-s0")
 
 
 def pattern(size, salt=0):
@@ -265,7 +265,7 @@ def test_abort_deletes_what_was_written(tmp_path):
     store = LocalStore()
     target = SnapshotTarget(7, AttemptId(1), f"{tmp_path}/chk-7", f"{tmp_path}/shared", inline_threshold=10)
     for close in (False, True):
-        writer = open_writer(store, target, "v0-s0")
+        writer = StateWriter(store, target, "v0-s0")
         writer.write("a", pattern(50))
         writer.write("b", pattern(50), Scope.SHARED)
         writer.open("c", Scope.SHARED).write(pattern(50))

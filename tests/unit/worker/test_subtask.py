@@ -132,7 +132,7 @@ def test_a_frame_behind_the_end_of_its_channel(stepped, late):
     task.receive(event(END_OF_PARTITION))
     if stepped:
         work_off(task)
-    with pytest.raises(IllegalState, match="a frame behind the end of channel 0/0"):
+    with pytest.raises(IllegalState, match="a frame after the end of channel 0/0"):
         task.receive(late)
 
 
@@ -140,7 +140,7 @@ def test_a_frame_behind_the_end_of_its_channel(stepped, late):
 def test_records_behind_the_end_of_data(late):
     task = middle()
     task.receive(event(END_OF_DATA))
-    with pytest.raises(IllegalState, match="behind the end of data of channel 0/0"):
+    with pytest.raises(IllegalState, match="after the end of data of channel 0/0"):
         task.receive(late)
 
 

@@ -33,8 +33,6 @@ from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.types import Barrier
 from headgate.errors import IllegalState, InvalidArgument
 
-__all__ = ["BarrierHandler"]
-
 _SUBSUMED = FailureReason.CHECKPOINT_DECLINED_SUBSUMED
 _CANCELLED = FailureReason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER
 _ENDED = FailureReason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM

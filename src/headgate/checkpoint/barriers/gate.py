@@ -25,8 +25,6 @@ from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.types import Barrier
 from headgate.errors import IllegalState, InvalidArgument
 
-__all__ = ["InputGate"]
-
 _MAX_ABORTED = 128
 """Aborted checkpoints remembered, as in Flink: barriers of older ones have long been overtaken by newer ones."""
 

@@ -10,20 +10,6 @@ import msgspec
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.types import Barrier
 
-__all__ = [
-    "AlignmentMetrics",
-    "Block",
-    "CaptureComplete",
-    "ChannelId",
-    "Decline",
-    "Instruction",
-    "SendCancelMarker",
-    "StartCapture",
-    "StopCapture",
-    "TakeSnapshot",
-    "Unblock",
-]
-
 ChannelId: TypeAlias = Hashable
 """The name of a channel: (edge, writer) of a frame, or any other name for restored in-flight rows."""
 

@@ -21,8 +21,6 @@ from headgate.checkpoint.barriers.instructions import (
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.types import Barrier
 
-__all__ = ["BarrierTracker"]
-
 _MAX_TRACKED = 50
 """Checkpoints under way at once; the coordinator has long aborted those of a writer so far behind."""
 

@@ -1,5 +1,3 @@
 """`pyflink.common.configuration`."""
 
-from headgate.config import Configuration
-
-__all__ = ["Configuration"]
+from headgate.config import Configuration as Configuration

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headgate.driver.job import JobStatus
 from headgate.environment import JobClient as _JobClient
 from headgate.environment import JobExecutionResult
 from headgate.ids import JobId
+from headgate.job.status import JobStatus
 from headgate.pyflink.common.completable_future import CompletableFuture
 
 __all__ = ["JobClient"]

@@ -1,5 +1,3 @@
 """`pyflink.common.job_execution_result`."""
 
-from headgate.environment import JobExecutionResult
-
-__all__ = ["JobExecutionResult"]
+from headgate.environment import JobExecutionResult as JobExecutionResult

@@ -1,5 +1,7 @@
 """`pyflink.common.job_id`."""
 
-from headgate.ids import JobId as JobID
+from headgate.ids import JobId
 
 __all__ = ["JobID"]
+
+JobID = JobId

@@ -1,5 +1,3 @@
 """`pyflink.common.job_status`."""
 
-from headgate.driver.job import JobStatus
-
-__all__ = ["JobStatus"]
+from headgate.job.status import JobStatus as JobStatus

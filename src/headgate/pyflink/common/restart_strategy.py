@@ -1,5 +1,4 @@
 """`pyflink.common.restart_strategy`."""
 
-from headgate.job.restart import RestartStrategies, RestartStrategyConfiguration
-
-__all__ = ["RestartStrategies", "RestartStrategyConfiguration"]
+from headgate.job.restart import RestartStrategies as RestartStrategies
+from headgate.job.restart import RestartStrategyConfiguration as RestartStrategyConfiguration

@@ -1,5 +1,4 @@
 """`pyflink.common.typeinfo`."""
 
-from headgate.records.types import TypeInformation, Types
-
-__all__ = ["TypeInformation", "Types"]
+from headgate.records.types import TypeInformation as TypeInformation
+from headgate.records.types import Types as Types

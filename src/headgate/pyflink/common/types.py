@@ -1,5 +1,3 @@
 """`pyflink.common.types`."""
 
-from headgate.records.types import Row
-
-__all__ = ["Row"]
+from headgate.records.types import Row as Row

@@ -1,5 +1,3 @@
 """`pyflink.datastream.checkpointing_mode`."""
 
-from headgate.api.checkpoint_config import CheckpointingMode
-
-__all__ = ["CheckpointingMode"]
+from headgate.api.checkpoint_config import CheckpointingMode as CheckpointingMode

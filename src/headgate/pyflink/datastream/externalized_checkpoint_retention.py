@@ -1,5 +1,3 @@
 """`pyflink.datastream.externalized_checkpoint_retention`."""
 
-from headgate.api.checkpoint_config import ExternalizedCheckpointRetention
-
-__all__ = ["ExternalizedCheckpointRetention"]
+from headgate.api.checkpoint_config import ExternalizedCheckpointRetention as ExternalizedCheckpointRetention

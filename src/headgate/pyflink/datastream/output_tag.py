@@ -1,5 +1,3 @@
 """`pyflink.datastream.output_tag`."""
 
-from headgate.api.functions import OutputTag
-
-__all__ = ["OutputTag"]
+from headgate.api.functions import OutputTag as OutputTag

@@ -1,5 +1,3 @@
 """`pyflink.datastream.time_domain`."""
 
-from headgate.state.timers import TimeDomain
-
-__all__ = ["TimeDomain"]
+from headgate.state.timers import TimeDomain as TimeDomain

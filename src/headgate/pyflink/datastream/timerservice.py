@@ -1,5 +1,3 @@
 """`pyflink.datastream.timerservice`."""
 
-from headgate.api.functions import TimerService
-
-__all__ = ["TimerService"]
+from headgate.api.functions import TimerService as TimerService

@@ -1,5 +1,7 @@
 """Bytes of the hashmap backend's snapshots: entries of one key group, in chunks.
 
+The thread that writes a snapshot encodes; the subtask's thread decodes when a restored state is opened.
+
     section of a group:  frame, frame, ...          frame = length (4 bytes), chunk
     chunk:               columns of up to a few thousand entries, and the addresses of removed ones
 
@@ -10,7 +12,7 @@ is flattened: counts per entry, then all elements in one column.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -23,8 +25,6 @@ from headgate.records.types import PICKLED, TypeInformation, TypeMismatch
 from headgate.state.addresses import VOID, address_of, in_namespace, keys_of, prepare_keys, split_address
 from headgate.state.pickling import dump_values, load_values
 from headgate.state.schema import migrate_batch
-
-__all__ = ["ChunkCodec", "SectionReader"]
 
 _LENGTH = struct.Struct("<I")
 _PLAIN, _MASKED = b"\0", b"\1"
@@ -48,7 +48,7 @@ def _encode_column(values: Sequence[Any], type_info: TypeInformation, where: str
         return dump_values(list(values), where)
     if type_info.kind == "scalar" or None not in values:
         return _PLAIN + bytes(type_info.to_batch(values).serialize())
-    # Rows and tuples have no null of their own: the missing ones are marked, and only the others are written.
+    # Rows and tuples cannot be null: a mask marks the missing ones, and only the others are written.
     mask = np.packbits([value is None for value in values]).tobytes()
     present = [value for value in values if value is not None]
     return _MASKED + _LENGTH.pack(len(mask)) + mask + bytes(type_info.to_batch(present).serialize())
@@ -90,37 +90,35 @@ class ChunkCodec:
         self._ttl = meta.ttl
         self._key_type = key_type
         self._value_type = meta.value_type.type_info()
-        self._map_key_type = None if meta.map_key_type is None else meta.map_key_type.type_info()
+        self._map_key_type = PICKLED if meta.map_key_type is None else meta.map_key_type.type_info()
 
     def encode(self, addresses: list[Any], stored: list[Any], removed: list[Any]) -> bytes:
-        """One frame with entries, and with the addresses of removed ones."""
+        """One frame with entries and the addresses of removed ones."""
         keys, namespaces = _split(addresses)
         counts, map_keys, values = self._flatten(stored)
         stamps = None
         if self._ttl:
             stamps = np.fromiter((stamp for _, stamp in values), np.int64, len(values)).tobytes()
             values = [value for value, _ in values]
-        chunk = _Chunk(
-            len(addresses),
-            self._keys(keys),
-            None if namespaces is None else dump_values(namespaces, f"{self._where}: namespace"),
-            None if counts is None else np.array(counts, np.uint32).tobytes(),
-            None if map_keys is None else self._map_keys(map_keys),
-            self._values(keys, counts, values),
-            stamps,
-            len(removed),
-            *self._removed(removed),
+        return _frame(
+            _Chunk(
+                len(addresses),
+                self._keys(keys),
+                self._namespaces(namespaces),
+                None if counts is None else np.array(counts, np.uint32).tobytes(),
+                None if map_keys is None else self._encoded(map_keys, self._map_key_type, lambda _: ": map key"),
+                self._encoded(values, self._value_type, lambda index: f", key {keys[_entry(counts, index)]!r}"),
+                stamps,
+                len(removed),
+                *self._removed(removed),
+            )
         )
-        data = msgspec.msgpack.encode(chunk)
-        return _LENGTH.pack(len(data)) + data
 
     def encode_columns(self, keys: Any, values: Any, removed: Any) -> bytes:
-        """The same for a value state whose keys and values are numpy columns."""
+        """One frame of a value state whose keys and values are numpy columns."""
         gone = self._column(removed, self._key_type) if len(removed) else b""
         columns = self._column(keys, self._key_type), self._column(values, self._value_type)
-        chunk = _Chunk(len(keys), columns[0], None, None, None, columns[1], None, len(removed), gone, None)
-        data = msgspec.msgpack.encode(chunk)
-        return _LENGTH.pack(len(data)) + data
+        return _frame(_Chunk(len(keys), columns[0], None, None, None, columns[1], None, len(removed), gone, None))
 
     def _column(self, values: Any, type_info: TypeInformation) -> bytes:
         array = pa.array(values)
@@ -137,46 +135,45 @@ class ChunkCodec:
             return list(map(len, stored)), keys_of(map_keys), values
         return None, None, stored
 
+    def _encoded(self, values: list[Any], type_info: TypeInformation, place: Callable[[int], str]) -> bytes:
+        """A column; TypeMismatch names the place of the first value that does not fit."""
+        try:
+            return _encode_column(values, type_info, self._where)
+        except TypeMismatch as error:
+            raise TypeMismatch(f"{self._where}{place(error.index)}: {error}") from None
+
     def _keys(self, keys: list[Any]) -> bytes:
-        try:
-            return _encode_column(keys, self._key_type, self._where)
-        except TypeMismatch as error:
-            raise TypeMismatch(f"{self._where}: key {keys[error.index]!r}: {error}") from None
+        return self._encoded(keys, self._key_type, lambda index: f": key {keys[index]!r}")
 
-    def _map_keys(self, map_keys: list[Any]) -> bytes:
-        assert self._map_key_type is not None
-        try:
-            return _encode_column(map_keys, self._map_key_type, self._where)
-        except TypeMismatch as error:
-            raise TypeMismatch(f"{self._where}: map key: {error}") from None
-
-    def _values(self, keys: list[Any], counts: list[int] | None, values: list[Any]) -> bytes:
-        try:
-            return _encode_column(values, self._value_type, self._where)
-        except TypeMismatch as error:
-            index = error.index
-            if counts is not None:
-                index = int(np.searchsorted(np.cumsum(counts), error.index, "right"))
-            raise TypeMismatch(f"{self._where}, key {keys[index]!r}: {error}") from None
+    def _namespaces(self, namespaces: list[Any] | None) -> bytes | None:
+        return None if namespaces is None else dump_values(namespaces, f"{self._where}: namespace")
 
     def _removed(self, removed: list[Any]) -> tuple[bytes, bytes | None]:
         if not removed:
             return b"", None
         keys, namespaces = _split(removed)
-        where = f"{self._where}: namespace"
-        return self._keys(keys), None if namespaces is None else dump_values(namespaces, where)
+        return self._keys(keys), self._namespaces(namespaces)
+
+
+def _entry(counts: list[int] | None, index: int) -> int:
+    """The entry that an element belongs to, if entries are flattened."""
+    return index if counts is None else int(np.searchsorted(np.cumsum(counts), index, "right"))
+
+
+def _frame(chunk: _Chunk) -> bytes:
+    data = msgspec.msgpack.encode(chunk)
+    return _LENGTH.pack(len(data)) + data
 
 
 class SectionReader:
-    """Reads the entries of one state, stored as `meta` says, into the form that `now` asks for."""
+    """Reads the entries of a state that was stored as `meta` describes into the form that `now` describes."""
 
     def __init__(self, operator: str, meta: StateMeta, key_type: TypeInformation, now: StateMeta, stamp: int) -> None:
         self._where = f"operator '{operator}', state '{meta.name}'"
         self._meta = meta
         self._key_type = key_type
         self._types = meta.value_type.type_info(), now.value_type.type_info()
-        map_key = PICKLED if meta.map_key_type is None else meta.map_key_type.type_info()
-        self._map_key_type = map_key
+        self._map_key_type = PICKLED if meta.map_key_type is None else meta.map_key_type.type_info()
         self._strip = meta.ttl and not now.ttl
         self._wrap = now.ttl and not meta.ttl
         self._stamp = stamp
@@ -190,7 +187,7 @@ class SectionReader:
             yield from zip(addresses, self._stored(chunk), strict=True)
 
     def columns(self, section: bytes) -> Iterator[tuple[Any, Any, Any]] | None:
-        """Keys, values and removed keys as numpy columns, frame by frame; None if they are of another form."""
+        """Keys, values and removed keys as numpy columns, frame by frame; None if the section has another form."""
         old, new = self._types
         if old != new or self._strip or self._wrap or self._meta.ttl or self._meta.kind != "value":
             return None

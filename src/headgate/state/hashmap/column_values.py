@@ -1,11 +1,11 @@
-"""A value state in columns, reached key by key: the values of a batch's keys are fetched at once, and stored at once.
+"""A value state in columns, accessed key by key: the values of a batch's keys are read at once, and stored at once.
 
-The first access in a batch brings the values of all its keys into a small dict, which the handle then works on; the end
-of the batch writes them back. That is quicker than one large dict, where nearly every access waits for memory, and a
-snapshot copies columns instead of looking at every object.
+The first access in a batch reads the values of all its keys into a small dict, which the handle then works on; the end of
+the batch writes them back. That is faster than one large dict, where nearly every access waits for memory, and a snapshot
+copies columns instead of reading every object. All of it runs in the subtask's thread.
 
 Keys that are selected one by one (timers, for example) go through the same dict. An address that is no integer, such as
-one with a namespace, has no place in a column: the state is then moved to dict tables for good.
+one with a namespace, cannot be stored in a column: the state is then moved to dict tables permanently.
 """
 
 from __future__ import annotations
@@ -19,25 +19,10 @@ import numpy as np
 from headgate.records.types import TypeInformation, TypeMismatch
 from headgate.state.addresses import NO_KEY, KeyContext, NoKeySet, key_of, split_address
 from headgate.state.api import ValueState
-from headgate.state.backend import ValueTable
 from headgate.state.copying import copied
 from headgate.state.hashmap.columns import ColumnTable, Ints
 from headgate.state.hashmap.tables import StateTable
 
-__all__ = ["ColumnValue", "ColumnValueTable"]
-
-_FORMATS = {
-    "int8": "b",
-    "int16": "h",
-    "int32": "i",
-    "int64": "q",
-    "uint8": "B",
-    "uint16": "H",
-    "uint32": "I",
-    "uint64": "Q",
-    "float32": "f",
-    "float64": "d",
-}
 _MANY = 10_000  # values outside of batches that wait to be written back
 
 
@@ -46,17 +31,17 @@ class Packer:
 
     def __init__(self, where: str, type_info: TypeInformation, dtype: np.dtype[Any]) -> None:
         self._where, self._type, self._dtype = where, type_info, dtype
-        self._format = _FORMATS[dtype.name]
+        self._format = dtype.char  # numpy and struct use the same codes for C types
 
     def pack(self, values: Sequence[Any]) -> Any | None:
-        """The column; None if it is not that simple: a None among them, or a value of another type."""
+        """The column; None if a value is None or of another type."""
         try:
             return np.frombuffer(struct.pack(f"{len(values)}{self._format}", *values), self._dtype)
         except (struct.error, OverflowError):
             return None
 
     def pack_slowly(self, addresses: Sequence[Any], values: Sequence[Any]) -> Any:
-        """The same with a look at every value; TypeMismatch names the key of the first that does not fit."""
+        """The column with conversions; TypeMismatch names the key of the first value that does not fit."""
         try:
             return self._type.to_batch(values).column(0).to_numpy(zero_copy_only=False).astype(self._dtype)
         except TypeMismatch as error:
@@ -64,25 +49,7 @@ class Packer:
 
 
 class ColumnValue(ValueState[Any]):
-    """The handle. The dict it works on belongs to one batch."""
-
-    __slots__ = (
-        "_addresses",
-        "_before",
-        "_cache",
-        "_columns",
-        "_context",
-        "_default",
-        "_demote",
-        "_group_of",
-        "_groups",
-        "_keys",
-        "_loaded",
-        "_packer",
-        "_slots",
-        "_stray_groups",
-        "name",
-    )
+    """The handle; its dict belongs to one batch."""
 
     def __init__(
         self,
@@ -102,7 +69,7 @@ class ColumnValue(ValueState[Any]):
         self._addresses: Sequence[Any] = ()
         self._groups: Any = ()
         self._keys: Ints | None = None
-        self._slots: Ints | None = None  # of the batch's keys, once their values are here
+        self._slots: Ints | None = None  # of the batch's keys, once their values are read
         self._before: Any | None = None  # the values of those slots
         self._loaded = 0
         self._stray_groups: dict[Any, int] = {}  # of keys that were read one by one
@@ -110,7 +77,6 @@ class ColumnValue(ValueState[Any]):
     # --- the user's side --------------------------------------------------------------------------------------------
 
     def value(self) -> Any:
-        """The value of the current key."""
         try:
             stored = self._cache[self._context.address]
         except KeyError:
@@ -122,27 +88,25 @@ class ColumnValue(ValueState[Any]):
         return copied(self._default)
 
     def update(self, value: Any) -> None:
-        """Store a value; None clears."""
         try:
             self._cache[self._context.address] = value
         except NoKeySet:
             NO_KEY.refuse(f"value state '{self.name}'")
 
     def clear(self) -> None:
-        """Remove the value of the current key."""
         self.update(None)
 
     # --- the backend's side -----------------------------------------------------------------------------------------
 
     def begin(self, addresses: Sequence[Any], groups: Sequence[int]) -> None:
-        """A batch with these keys follows."""
+        """Called before a batch with these keys."""
         self.flush()
         self._addresses, self._groups = addresses, groups
 
     def flush(self) -> None:
-        """Write back, and forget the batch."""
+        """Write back, and end the batch."""
         cache = self._cache
-        if type(cache) is _Through:
+        if type(cache) is _TableCache:
             return
         if cache:
             strays = cache
@@ -157,7 +121,7 @@ class ColumnValue(ValueState[Any]):
                     strays = {address: value for address, value in cache.items() if address not in own}
             if strays:
                 self._store_strays(strays)
-        self._cache = {} if type(self._cache) is not _Through else self._cache
+        self._cache = {} if type(self._cache) is not _TableCache else self._cache
         self._stray_groups = {}
         self._addresses, self._groups, self._slots, self._keys, self._before = (), (), None, None, None
 
@@ -179,23 +143,19 @@ class ColumnValue(ValueState[Any]):
         return stored
 
     def has(self, group: int, address: Any) -> bool:
-        """Whether a key has a value; nothing is written back for the answer."""
+        """Whether a key has a value; nothing is written back."""
         if address in self._cache:
             return self._cache[address] is not None
         return type(address) is int and self._columns.find_one(address, group) >= 0
 
     def _load(self) -> None:
-        """Bring the values of the whole batch; what was written meanwhile counts."""
+        """Read the values of the whole batch; values that were written before stay."""
         keys = self._keys = np.array(self._addresses, np.int64)
         self._groups = np.asarray(self._groups)
-        slots = self._slots = self._columns.find(keys, self._groups)
-        before = self._before = self._columns.values[slots]
-        values = before.tolist()
-        for i in np.flatnonzero((slots < 0) | ~self._columns.live[slots]).tolist():
-            values[i] = None
+        self._slots, self._before, values = self._columns.read(keys, self._groups)
         loaded = dict(zip(self._addresses, values, strict=True))
         self._loaded = len(loaded)
-        loaded.update(self._cache)  # which may have keys that are not of the batch
+        loaded.update(self._cache)  # it may have keys outside of the batch
         self._cache = loaded
 
     def _store(
@@ -203,27 +163,15 @@ class ColumnValue(ValueState[Any]):
     ) -> None:
         columns, packed = self._columns, self._packer.pack(values)
         if packed is None:
-            self._store_mixed(addresses, groups, slots, values)
+            _store_mixed(columns, self._packer, addresses, groups, slots, values)
             return
         if len(slots) and (slots.min() < 0 or not columns.live[slots].all()):
             assert self._keys is not None
             slots, before = columns.slots(self._keys, groups, 0), None
         columns.put(slots, packed, before)
 
-    def _store_mixed(self, addresses: Sequence[Any], groups: Any, slots: Ints, values: list[Any]) -> None:
-        """The same when some were cleared, or are numbers of another kind."""
-        gone = np.array([value is None for value in values])
-        removed = slots[gone]
-        there = np.flatnonzero(~gone)
-        kept = [addresses[i] for i in there.tolist()]
-        packed = self._packer.pack_slowly(kept, [values[i] for i in there.tolist()])
-        columns = self._columns
-        columns.remove(removed[removed >= 0])
-        if kept:
-            columns.put(columns.slots(np.array(kept, np.int64), np.asarray(groups)[there], 0), packed)
-
     def _store_strays(self, strays: dict[Any, Any]) -> None:
-        """Values of keys that are not of the batch, or of a batch that was only written to."""
+        """Store values of keys outside of the batch, or of a batch that was only written to."""
         if not all(type(address) is int for address in strays):
             self._use_tables()
             return
@@ -234,24 +182,22 @@ class ColumnValue(ValueState[Any]):
         self._store(addresses, groups, self._columns.find(self._keys, groups), list(strays.values()))
 
     def _use_tables(self) -> None:
-        """Give the columns up: what comes now goes to dict tables."""
+        """Move the state from columns to dict tables."""
         pending = self._cache
         self._cache = {}
         self._addresses, self._slots = (), None
         table = self._demote()
-        through = self._cache = _Through(table, self._context)
+        cache = self._cache = _TableCache(table, self._context)
         context = self._context
         group = context.group
         for address, value in pending.items():
             context.group = self._group_of(key_of(split_address(address)[0]))
-            through[address] = value
+            cache[address] = value
         context.group = group
 
 
-class _Through(dict[Any, Any]):
-    """Takes the place of the cache once the state is in dict tables."""
-
-    __slots__ = ("_context", "_table")
+class _TableCache(dict[Any, Any]):
+    """Replaces the cache once the state is in dict tables."""
 
     def __init__(self, table: StateTable, context: KeyContext) -> None:
         self._table, self._context = table, context
@@ -270,34 +216,37 @@ class _Through(dict[Any, Any]):
             self._table.put(self._context.group, address, value)
 
 
-class ColumnValueTable(ValueTable):
-    """A value state in columns for many keys at once."""
+class ColumnValueTable:
+    """A `ValueTable` in columns."""
 
     def __init__(self, columns: ColumnTable, packer: Packer, flush: Callable[[], None]) -> None:
         self._columns, self._packer, self._flush = columns, packer, flush
 
     def get_many(self, addresses: Sequence[Any], groups: Sequence[int]) -> list[Any]:
-        """The value of each key."""
         self._flush()
-        columns = self._columns
-        slots = columns.find(np.array(addresses, np.int64), np.asarray(groups, np.int64))
-        values: list[Any] = columns.values[slots].tolist()
-        for i in np.flatnonzero((slots < 0) | ~columns.live[slots]).tolist():
-            values[i] = None
-        return values
+        return self._columns.read(np.array(addresses, np.int64), np.asarray(groups, np.int64))[2]
 
     def put_many(self, addresses: Sequence[Any], groups: Sequence[int], values: Sequence[Any]) -> None:
-        """Store a value for each key; None removes."""
         self._flush()
-        columns, spots = self._columns, np.asarray(groups, np.int64)
-        stored = {a: (v, g) for a, v, g in zip(addresses, values, spots.tolist(), strict=True)}
-        kept = [a for a, (v, _) in stored.items() if v is not None]
-        gone = [a for a, (v, _) in stored.items() if v is None]
-        if gone:
-            slots = columns.find(np.array(gone, np.int64), np.array([stored[a][1] for a in gone]))
-            columns.remove(slots[slots >= 0])
-        if kept:
-            new = [stored[a][0] for a in kept]
-            packed = self._packer.pack(new)
-            column = self._packer.pack_slowly(kept, new) if packed is None else packed
-            columns.put(columns.slots(np.array(kept, np.int64), np.array([stored[a][1] for a in kept]), 0), column)
+        pairs = dict(
+            zip(addresses, zip(np.asarray(groups).tolist(), values, strict=True), strict=True)
+        )  # the last counts
+        keys, spots = list(pairs), np.array([group for group, _ in pairs.values()], np.int64)
+        slots = self._columns.find(np.array(keys, np.int64), spots)
+        _store_mixed(self._columns, self._packer, keys, spots, slots, [value for _, value in pairs.values()])
+
+
+def _store_mixed(
+    columns: ColumnTable, packer: Packer, addresses: Sequence[Any], groups: Any, slots: Ints, values: list[Any]
+) -> None:
+    """Store values of which some may be None, which removes, or numbers of another type."""
+    gone = np.array([value is None for value in values], np.bool_)
+    removed, there = slots[gone], np.flatnonzero(~gone)
+    kept = [addresses[i] for i in there.tolist()]
+    present = [values[i] for i in there.tolist()]
+    packed = packer.pack(present)
+    if packed is None:
+        packed = packer.pack_slowly(kept, present)
+    columns.remove(removed[removed >= 0])
+    if kept:
+        columns.put(columns.slots(np.array(kept, np.int64), np.asarray(groups)[there], 0), packed)

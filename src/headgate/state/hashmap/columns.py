@@ -1,24 +1,25 @@
-"""A value state of numbers under integer keys, as columns: batches of records are worked on at once.
+"""A value state of numbers under integer keys, as columns: operations work on whole batches of records.
 
-A dict of ten million Python integers costs gigabytes, and every look-up a handful of cache misses. Here keys, key groups
-and values are numpy columns; an entry is a row number, its *slot*. An open-addressing index finds the slots of a whole
-batch at once:
+A dict of ten million Python integers takes gigabytes, and every look-up several cache misses. Here keys, key groups and
+values are numpy columns; an entry is a row number, its *slot*. An open-addressing index finds the slots of a whole batch
+at once, in the subtask's thread:
 
     index      [ region of group 5 | region of group 6 | ... ]   slot + 1, or 0
     columns    key, group, value of slot 0, 1, 2, ...
 
-Every key group has its own region of the index, a power of two long. A region that is half full is built anew at twice
-the length, a few of them with each batch; only one that is nearly full cannot wait. So growing never stops the work for
-longer than a few groups take.
+Every key group has its own region of the index, a power of two long. A region that is half full is rebuilt at twice the
+length, a few of them with each batch; only one that is nearly full is rebuilt at once. So growing never blocks for longer
+than a few groups take.
 
 A removed entry keeps its slot and its place in the index, marked as dead. When most of a group is dead, its region is
-built anew without them, and their slots are used again, but not while a snapshot reads the columns.
+rebuilt without them, and their slots are used again, but not while a snapshot reads the columns.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,16 +27,15 @@ import numpy.typing as npt
 
 from headgate.errors import IllegalState
 from headgate.records.key_groups import KeyGroupRange
-from headgate.state.hashmap.tables import FOREIGN_GROUP, Cursor, Table
-
-__all__ = ["Chunk", "ColumnChanges", "ColumnTable", "FrozenColumns"]
+from headgate.state.addresses import FOREIGN_GROUP
+from headgate.state.hashmap.tables import Cursor, StateTable, Table
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[Any]
 
 _FIRST_REGION = 64
 _HALF_FULL, _NEARLY_FULL = 0.5, 0.8
-_FEW_DEAD = 32  # not worth building a region anew
+_FEW_DEAD = 32  # not worth rebuilding a region
 _REBUILDS = 4  # in one call, of regions that could still wait
 _SPREAD_INT = 0x9E3779B97F4A7C15  # golden ratio: neighbouring keys end up far apart
 _SPREAD = np.uint64(_SPREAD_INT)
@@ -43,7 +43,7 @@ _64_BITS = (1 << 64) - 1
 
 
 class ColumnTable:
-    """Numbers by integer key.
+    """Numbers by integer key: a `HashMapTable` and the `NumberColumns` of aggregations.
 
     >>> table = ColumnTable(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
     >>> slots = table.slots(np.array([7, 9, 7]), np.array([0, 1, 0]), 0)
@@ -60,18 +60,17 @@ class ColumnTable:
         self.values: Numbers = np.empty(1024, dtype)
         self.live: npt.NDArray[np.bool_] = np.zeros(1024, np.bool_)  # whether the slot has an entry
         self._changed: npt.NDArray[np.bool_] | None = None  # by slot, while changes are tracked
-        self._dead: Ints = np.zeros(max_parallelism, np.int64)  # removed entries by group that still have their slots
+        self._dead: Ints = np.zeros(max_parallelism, np.int64)  # removed entries by group that still hold a slot
         self._free: list[int] = []  # slots to use again
-        self._holders: set[object] = set()  # who reads the columns: snapshots, and changes not picked out yet
+        self._holders: set[object] = set()  # readers of the columns: snapshots, and changes that are not copied yet
         self._index: npt.NDArray[np.int32] = np.zeros(_FIRST_REGION * len(groups), np.int32)
-        self._region: Ints = np.full(max_parallelism, -1, np.int64)  # where a group's region starts; -1: not ours
+        self._region: Ints = np.full(
+            max_parallelism, -1, np.int64
+        )  # where a group's region starts; -1: of another subtask
         self._region[groups.start : groups.end + 1] = np.arange(len(groups)) * _FIRST_REGION
         self._mask: Ints = np.full(max_parallelism, _FIRST_REGION - 1, np.int64)
         self._filled: Ints = np.zeros(max_parallelism, np.int64)
-        self._end = len(self._index)  # what lies behind is free
-
-    def __len__(self) -> int:
-        return int(np.count_nonzero(self.live[: self.count]))
+        self._end = len(self._index)  # the index is free from here on
 
     # --- looking up -------------------------------------------------------------------------------------------------
 
@@ -86,22 +85,29 @@ class ColumnTable:
         return found
 
     def _revive(self, slots: Ints, neutral: Any) -> None:
-        """Removed entries that are used again."""
         dead = slots[~self.live[slots]]
         if len(dead):
             dead = np.unique(dead)
             self.live[dead], self.values[dead] = True, neutral
             self._dead -= np.bincount(self.group_of[dead], minlength=len(self._dead))
 
+    def read(self, keys: Ints, groups: npt.NDArray[Any]) -> tuple[Ints, Numbers, list[Any]]:
+        """The slots of keys, the column at these slots, and the values with None where there is no entry."""
+        slots = self.find(keys, groups)
+        column = self.values[slots]
+        values: list[Any] = column.tolist()
+        for i in np.flatnonzero((slots < 0) | ~self.live[slots]).tolist():
+            values[i] = None
+        return slots, column, values
+
     def put(self, slots: Ints, values: Numbers, before: Numbers | None = None) -> None:
-        """Store values; where a slot comes more than once, its values must be equal. `before` is what is there now."""
+        """Store values; where a slot occurs more than once, its values must be equal. `before` are the present values."""
         if self._changed is not None:
             differ = (self.values[slots] if before is None else before) != values
             self._changed[slots if differ.all() else slots[differ]] = True
         self.values[slots] = values
 
     def remove(self, slots: Ints) -> None:
-        """Remove the entries of some slots."""
         slots = np.unique(slots[self.live[slots]])
         if not len(slots):
             return
@@ -112,10 +118,9 @@ class ColumnTable:
         self._dead += np.bincount(groups, minlength=len(self._dead))
         for group in np.unique(groups).tolist():
             if self._dead[group] > max(_FEW_DEAD, self._filled[group] // 2):
-                self._bury(group)
+                self._remove_dead(group)
 
     def touch(self, slots: Ints) -> None:
-        """The values of these slots were changed."""
         if self._changed is not None:
             self._changed[slots] = True
 
@@ -126,7 +131,7 @@ class ColumnTable:
             raise IllegalState(FOREIGN_GROUP)
         step = _spread(keys) & mask
         result: Ints = self._index[start + step].astype(np.int64) - 1
-        # Most are found at the first look; the others go on, fewer each time.
+        # Most are found at the first probe; the others continue, fewer each time.
         left = np.flatnonzero((result >= 0) & (self.keys[result] != keys))
         while len(left):
             step[left] = (step[left] + 1) & mask[left]
@@ -136,7 +141,7 @@ class ColumnTable:
         return result
 
     def find_one(self, key: int, group: int) -> int:
-        """The same for one key, without the price of calls that are made for many; -1 also for a dead slot."""
+        """The slot of one key without the overhead of numpy calls; -1 also for a dead slot."""
         start, mask = self._region.item(group), self._mask.item(group)
         if start < 0:
             raise IllegalState(FOREIGN_GROUP)
@@ -151,7 +156,7 @@ class ColumnTable:
 
     def _add(self, keys: Ints, groups: npt.NDArray[Any], neutral: Any) -> None:
         distinct, first = np.unique(keys, return_index=True)
-        first.sort()  # slots in the order in which keys came
+        first.sort()  # slots in the order of the keys
         new_keys, new_groups = keys[first], groups[first]
         slots = self._new_slots(len(distinct))
         self.keys[slots], self.group_of[slots], self.values[slots] = new_keys, new_groups, neutral
@@ -164,7 +169,7 @@ class ColumnTable:
         self._enter(slots, new_keys, new_groups)
 
     def _new_slots(self, wanted: int) -> Ints:
-        """Slots that were given back, if nobody reads them, then new ones."""
+        """Free slots if no snapshot reads the columns, then new ones."""
         again: list[int] = []
         if self._free and not self._holders:
             again, self._free = self._free[:wanted], self._free[wanted:]
@@ -174,8 +179,8 @@ class ColumnTable:
         self.count += fresh
         return slots
 
-    def _bury(self, group: int) -> None:
-        """Take the dead of a group out of the index; those whose removal no snapshot has seen yet stay."""
+    def _remove_dead(self, group: int) -> None:
+        """Remove dead entries of a group from the index; those whose removal no snapshot has written yet stay."""
         start, size = int(self._region[group]), int(self._mask[group]) + 1
         entries = self._index[start : start + size]
         slots = entries[entries != 0].astype(np.int64) - 1
@@ -207,7 +212,7 @@ class ColumnTable:
             self._changed = _grown(self._changed, len(self._changed), len(self.keys))
 
     def _rebuild(self, group: int) -> None:
-        """Give a group a longer region at the end of the index, and enter there what the old one has."""
+        """Move a group to a longer region at the end of the index."""
         old = int(self._region[group]), int(self._mask[group]) + 1
         entries = self._index[old[0] : old[0] + old[1]]
         slots = entries[entries != 0].astype(np.int64) - 1
@@ -221,7 +226,7 @@ class ColumnTable:
         self._enter(slots, self.keys[slots], self.group_of[slots])
 
     def _compact(self, extra: int) -> None:
-        """Make room: drop regions that were left behind, and double what is needed."""
+        """Copy the regions in use to a new index of twice the size that is needed."""
         own = [g for g in self._groups if self._region[g] >= 0]
         live = sum(int(self._mask[g]) + 1 for g in own)
         index = np.zeros(2 * (live + extra), np.int32)
@@ -234,7 +239,7 @@ class ColumnTable:
         self._index, self._end = index, at
 
     def _enter(self, slots: Ints, keys: Ints, groups: npt.NDArray[Any]) -> None:
-        """Put distinct new keys into the index; where several want one place, one gets it and the others go on."""
+        """Put distinct new keys into the index; of several with one place, one gets it and the others probe on."""
         start, mask = self._region[groups], self._mask[groups]
         step = _spread(keys) & mask
         while len(slots):
@@ -246,67 +251,43 @@ class ColumnTable:
 
     # --- as a table of the hashmap backend --------------------------------------------------------------------------
 
-    @property
-    def tracking(self) -> bool:
-        """Whether changes are remembered."""
-        return self._changed is not None
-
-    @tracking.setter
-    def tracking(self, wanted: bool) -> None:
-        self._changed = np.zeros(len(self.keys), np.bool_) if wanted else None
-
     def track(self) -> None:
-        """Remember from now on which entries change."""
-        self.tracking = True
+        self._changed = np.zeros(len(self.keys), np.bool_)
 
     def stop_tracking(self) -> None:
-        """Changes need not be remembered any more."""
-        self.tracking = False
+        self._changed = None
 
     def freeze(self) -> tuple[FrozenColumns, Cursor]:
-        """The present content, and what changed since the last freeze. A slot keeps its key, so keys are not copied."""
+        """A slot keeps its key, so keys are not copied."""
         changed = None if self._changed is None else np.flatnonzero(self._changed[: self.count])
         if self._changed is not None:
             self._changed[:] = False
         count = self.count
-        columns = self.keys[:count], self.group_of[:count], self.values[:count].copy()
+        columns = self.keys[:count], self.group_of[:count], self.values[:count].copy(), self.live[:count].copy()
         cursor = Cursor(self._groups.start)
         self._holders.add(cursor)
-        return FrozenColumns(*columns, self.live[:count].copy(), changed), cursor
-
-    def changes_in(self, frozen: FrozenColumns) -> ColumnChanges:
-        """By group, what changed between the freeze that gave `frozen` and the one before."""
-        changes = frozen.changes()
-        token = object()
-        self._holders.add(token)
-        weakref.finalize(changes.hold, self._holders.discard, token)
-        return changes
+        return FrozenColumns(*columns, changed, self._holders), cursor
 
     def release(self, cursor: Cursor) -> None:
-        """A snapshot is done with the columns."""
         self._holders.discard(cursor)
 
     def merge(self, budget: int) -> int:
-        """Nothing is left behind by a freeze."""
+        """Freezing leaves nothing behind."""
         return budget
 
     def base_size(self) -> int:
-        """How many entries there are."""
         return self.count
 
     def addresses(self, group: int) -> list[Any]:
-        """The keys of a group."""
         mine = self.live[: self.count] & (self.group_of[: self.count] == group)
         keys: list[Any] = self.keys[: self.count][mine].tolist()
         return keys
 
     def get(self, group: int, key: int) -> Any:
-        """The value of one key, or None."""
         slot = self.find_one(key, group)
         return None if slot < 0 else self.values.item(slot)
 
     def load(self, entries: Iterable[tuple[int, Any]], group: int) -> None:
-        """Take over entries of one group; later ones count, None removes."""
         pairs = dict(entries)
         stored = {key: value for key, value in pairs.items() if value is not None}
         removed = [key for key, value in pairs.items() if value is None]
@@ -314,7 +295,7 @@ class ColumnTable:
         self.load_columns(keys, np.array(list(stored.values()), self.values.dtype), np.array(removed, np.int64), group)
 
     def load_columns(self, keys: Ints, values: Numbers, removed: Ints, group: int) -> None:
-        """The same from columns; what is removed is removed first."""
+        """Add restored entries of one group; removals are applied first."""
         if len(removed):
             slots = self.find(removed, np.full(len(removed), group, np.int32))
             self.remove(slots[slots >= 0])
@@ -322,8 +303,16 @@ class ColumnTable:
             slots = self.slots(keys, np.full(len(keys), group, np.int32), 0)  # may replace the columns
             self.values[slots] = values
 
+    def as_dicts(self) -> StateTable:
+        """A copy of the content as dict tables."""
+        table = StateTable(self._groups, len(self._region))
+        frozen, cursor = self.freeze()
+        for group in self._groups:
+            table.tables[group].update(frozen[group])
+        self.release(cursor)
+        return table
+
     def clear(self) -> None:
-        """Drop everything."""
         self.count = 0
         self._index[:] = 0
         self._filled[:] = 0
@@ -335,33 +324,30 @@ class ColumnTable:
 Chunk: TypeAlias = tuple[Ints, Numbers, Ints]  # keys and values of entries, keys of removed ones
 
 
+@dataclass(eq=False)
 class FrozenColumns:
-    """Entries as a snapshot sees them, by group."""
+    """Entries at the moment of a freeze, by group; `changed` are the slots that changed since the freeze before."""
 
-    def __init__(
-        self,
-        keys: Ints,
-        groups: npt.NDArray[Any],
-        values: Numbers,
-        live: npt.NDArray[np.bool_],
-        changed: Ints | None,
-    ) -> None:
-        self._keys, self._groups, self._values, self._live = keys, groups, values, live
-        self._changed = changed
-        self._order: Ints | None = None
-        self._starts: Ints = np.empty(0, np.int64)
+    keys: Ints
+    groups: npt.NDArray[Any]
+    values: Numbers
+    live: npt.NDArray[np.bool_]
+    changed: Ints | None
+    holders: set[object]
+    _order: Ints | None = None
+    _starts: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
     def chunk(self, group: int, removals: bool = False) -> Chunk:
-        """The entries of a group, and with `removals` the keys that have none any more."""
+        """The entries of a group, and with `removals` the keys of removed ones."""
         rows = self._rows(group)
-        live = self._live[rows]
+        live = self.live[rows]
         there = rows[live]
-        gone = self._keys[rows[~live]] if removals else np.empty(0, np.int64)
-        return self._keys[there], self._values[there], gone
+        gone = self.keys[rows[~live]] if removals else np.empty(0, np.int64)
+        return self.keys[there], self.values[there], gone
 
     def _rows(self, group: int) -> Ints:
         if self._order is None:  # sorted once: there are many groups
-            small = self._groups.astype(np.uint16)
+            small = self.groups.astype(np.uint16)
             self._order = np.argsort(small, kind="stable")
             self._starts = np.searchsorted(small[self._order], np.arange(int(small.max(initial=0)) + 2))
         if group + 1 >= len(self._starts):
@@ -373,41 +359,44 @@ class FrozenColumns:
         return dict(zip(keys.tolist(), values.tolist(), strict=True))
 
     def changes(self) -> ColumnChanges:
-        """What changed since the freeze before."""
-        return ColumnChanges(self, np.arange(len(self._keys)) if self._changed is None else self._changed)
+        changes = ColumnChanges(self, np.arange(len(self.keys)) if self.changed is None else self.changed)
+        token = object()
+        self.holders.add(token)
+        weakref.finalize(changes.hold, self.holders.discard, token)
+        return changes
 
     def select(self, rows: Ints) -> FrozenColumns:
-        """Some of the rows, as columns of their own."""
-        return FrozenColumns(self._keys[rows], self._groups[rows], self._values[rows], self._live[rows], None)
+        """A copy of some of the rows."""
+        columns = self.keys[rows], self.groups[rows], self.values[rows], self.live[rows]
+        return FrozenColumns(*columns, None, set())
 
 
 class _Hold:
-    """While it lives, no slot is used again."""
+    """While it is referenced, no slot is used again."""
 
 
 class ColumnChanges:
-    """Entries that changed between two freezes; they are picked out when somebody asks, outside the stream's thread."""
+    """Entries that changed between two freezes; they are copied at the first use, outside the subtask's thread."""
 
     def __init__(self, frozen: FrozenColumns, rows: Ints) -> None:
-        self.hold: _Hold | None = _Hold()  # lives until the changes are picked out, or nobody wants them any more
+        self.hold: _Hold | None = _Hold()  # until the changes are copied or dropped
         self._frozen: FrozenColumns | None = frozen
-        self._rows, self._size = rows, len(rows)
-        self._picked: FrozenColumns | None = None
+        self._rows = rows
+        self._copied: FrozenColumns | None = None
 
     def chunk(self, group: int) -> Chunk:
-        """The changes of a group."""
-        if self._picked is None:
+        if self._copied is None:
             assert self._frozen is not None
-            self._picked, self._frozen = self._frozen.select(self._rows), None
+            self._copied, self._frozen = self._frozen.select(self._rows), None
             self.hold = None
-        return self._picked.chunk(group, removals=True)
+        return self._copied.chunk(group, removals=True)
 
     def __getitem__(self, group: int) -> Table:
         keys, values, gone = self.chunk(group)
         return dict(zip(keys.tolist(), values.tolist(), strict=True)) | dict.fromkeys(gone.tolist())
 
-    def __iter__(self) -> Iterator[range]:
-        return iter([range(self._size)])  # one part, as long as all of them: only sizes are asked for
+    def size(self) -> int:
+        return len(self._rows)
 
 
 def _grown(column: npt.NDArray[Any], used: int, room: int) -> npt.NDArray[Any]:

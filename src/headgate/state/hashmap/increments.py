@@ -2,10 +2,11 @@
 
 Each snapshot freezes the tables, so the layer that is frozen holds exactly what changed since the snapshot before: a
 *generation*. An increment on checkpoint c is all generations after c, newest first. Confirming a checkpoint drops the
-generations up to it; aborting one drops nothing, so its changes are simply part of the next increment.
+generations up to it; aborting one drops nothing, so its changes become part of the next increment.
 
-The base must be confirmed, and every undecided checkpoint in between must hold on to the base's segments too: otherwise
-its completion could free them before the new checkpoint is registered.
+The base must be confirmed, and every undecided checkpoint in between must refer to the base's segments too: otherwise
+its completion could free them before the new checkpoint is registered. All of it runs in the subtask's thread, except
+that a snapshot's thread sets `SegmentCheckpoint.segments`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,12 @@ from typing import Any
 
 from headgate.checkpoint.handles import KeyedStateHandle, Segment
 from headgate.records.key_groups import KeyGroupRange
-from headgate.state.hashmap.tables import Table
-
-__all__ = ["Generation", "History", "Taken"]
+from headgate.state.hashmap.tables import Table, TableChanges
 
 
 @dataclass(slots=True)
-class Taken:
-    """A checkpoint that was taken: its place in the sequence of snapshots and the payloads it consists of."""
+class SegmentCheckpoint:
+    """A checkpoint of this backend: its place in the sequence of snapshots and the payloads it consists of."""
 
     checkpoint_id: int
     sequence: int
@@ -33,22 +32,21 @@ class Taken:
 
 @dataclass(slots=True)
 class Generation:
-    """What changed between two freezes: by state, the frozen dict of each key group."""
+    """What changed between two freezes, by state."""
 
     sequence: int
-    layers: dict[Any, Any] = field(default_factory=dict)
+    layers: dict[Any, TableChanges] = field(default_factory=dict)
 
     def size(self) -> int:
-        """How many entries it holds."""
-        return sum(len(table) for tables in self.layers.values() for table in tables)
+        return sum(changes.size() for changes in self.layers.values())
 
 
 class History:
     """The checkpoints of one backend: the confirmed one, the undecided ones, and the changes since."""
 
     def __init__(self) -> None:
-        self.confirmed: Taken | None = None
-        self.undecided: dict[int, Taken] = {}
+        self.confirmed: SegmentCheckpoint | None = None
+        self.undecided: dict[int, SegmentCheckpoint] = {}
         self.generations: list[Generation] = []
         self.sequence = 0
 
@@ -61,59 +59,58 @@ class History:
         """Whether the changes that are kept outnumber the state itself, so that an increment makes no sense."""
         return sum(generation.size() for generation in self.generations) > live_entries
 
-    def base_for(self, live_entries: int) -> Taken | None:
+    def base_for(self, live_entries: int) -> SegmentCheckpoint | None:
         """The checkpoint that the next may build on; None: it must be full."""
         base = self.confirmed
         if base is None or base.segments is None:
             return None
-        if any(not base.payloads <= taken.payloads for taken in self.undecided.values()):
+        if any(not base.payloads <= checkpoint.payloads for checkpoint in self.undecided.values()):
             return None
         sizes = {segment.payload.id: (segment.increment, segment.payload.size) for segment in base.segments}
         full = sum(size for increment, size in sizes.values() if not increment)
         deltas = sum(size for increment, size in sizes.values() if increment)
         return None if deltas > full or self.outgrown(live_entries) else base
 
-    def changes_since(self, base: Taken) -> list[Generation]:
+    def changes_since(self, base: SegmentCheckpoint) -> list[Generation]:
         """The generations after a checkpoint, newest first."""
         return [generation for generation in reversed(self.generations) if generation.sequence > base.sequence]
 
-    def add(self, checkpoint_id: int, payloads: frozenset[str]) -> Taken:
-        """A checkpoint was taken now; it may become a base."""
-        taken = self.undecided[checkpoint_id] = Taken(checkpoint_id, self.sequence, payloads)
-        return taken
+    def add(self, checkpoint_id: int, payloads: frozenset[str]) -> SegmentCheckpoint:
+        """Record a checkpoint that is taken now; it may become a base."""
+        checkpoint = self.undecided[checkpoint_id] = SegmentCheckpoint(checkpoint_id, self.sequence, payloads)
+        return checkpoint
 
     def confirm(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete; what is not ours, or older than the last one, is ignored."""
-        taken = self.undecided.get(checkpoint_id)
-        if taken is None or taken.segments is None:
+        """A checkpoint is complete; ids of other snapshots, and older ones, are ignored."""
+        checkpoint = self.undecided.get(checkpoint_id)
+        if checkpoint is None or checkpoint.segments is None:
             return
-        self.confirmed = taken
-        self.undecided = {key: one for key, one in self.undecided.items() if one.sequence > taken.sequence}
-        self.generations = [one for one in self.generations if one.sequence > taken.sequence]
+        self.confirmed = checkpoint
+        self.undecided = {key: one for key, one in self.undecided.items() if one.sequence > checkpoint.sequence}
+        self.generations = [one for one in self.generations if one.sequence > checkpoint.sequence]
 
     def abort(self, checkpoint_id: int) -> None:
-        """A checkpoint will not be complete."""
         self.undecided.pop(checkpoint_id, None)
 
     def adopt(self, handles: list[KeyedStateHandle], groups: KeyGroupRange) -> None:
-        """Take a restored checkpoint for a confirmed one: of every old chain the part that lies in our groups."""
+        """Treat a restored checkpoint as confirmed: of every old chain the part in this subtask's key groups."""
         chain = []
         for handle in handles:
             first, last = max(handle.first_group, groups.start), min(handle.last_group, groups.end)
             parts = [segment.clip(first, last) for segment in handle.segments] if first <= last else []
             chain += [part for part in parts if part is not None]
         payloads = frozenset(segment.payload.id for segment in chain)
-        self.confirmed = Taken(handles[0].checkpoint_id, self.sequence, payloads, chain)
+        self.confirmed = SegmentCheckpoint(handles[0].checkpoint_id, self.sequence, payloads, chain)
 
     def forget(self) -> None:
-        """Give up every base: the next checkpoint is full."""
+        """Drop every base: the next checkpoint is full."""
         self.confirmed = None
         self.undecided.clear()
         self.generations.clear()
 
 
 def changed_entries(layers: list[Table]) -> Iterator[tuple[Any, Any]]:
-    """The entries of a group's layers, newest first; the newest of each address counts, None is a removal."""
+    """The newest entry of each address in a group's layers, which come newest first; None is a removal."""
     if len(layers) == 1:
         return iter(layers[0].items())
     return _newest(layers)

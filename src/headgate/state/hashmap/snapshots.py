@@ -1,7 +1,8 @@
 """The asynchronous part of a hashmap snapshot: frozen tables become bytes, a few milliseconds at a time.
 
-Work is cut by entries, never by a clock: a chunk has as many entries as the last ones suggest will make about a quarter
-of a megabyte, and a step ends when a chunk's worth of entries is written, over as many key groups as that takes.
+It runs in the thread that writes the snapshot. Work is divided by entries, never by a clock: a chunk has as many entries
+as the last ones suggest will make about a quarter of a megabyte, and a step ends when a chunk's worth of entries is
+written, over as many key groups as that takes.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
 
+import msgspec
+
 from headgate.checkpoint.handles import GroupTable, KeyedStateHandle, Payload, Segment, StateMeta, StateSlice
-from headgate.errors import IllegalState
-from headgate.state.backend import SnapshotRun
+from headgate.state.backend import INTERNAL_KINDS, SnapshotRun
 from headgate.state.hashmap.codec import ChunkCodec
 from headgate.state.hashmap.columns import Chunk, ColumnChanges, FrozenColumns
-from headgate.state.hashmap.increments import Taken, changed_entries
-from headgate.state.hashmap.tables import Cursor, StateTable, Table, view
+from headgate.state.hashmap.increments import SegmentCheckpoint, changed_entries
+from headgate.state.hashmap.restoring import RestoredSlice
+from headgate.state.hashmap.tables import Cursor, FrozenTable, HashMapTable, Table, TableChanges, view
 
-__all__ = ["FrozenState", "HashMapSnapshot", "RestoredSection"]
-
-_Rows: TypeAlias = tuple[list[Any], list[Any], list[Any]]  # addresses, what they store, removed addresses
+_Entries: TypeAlias = tuple[list[Any], list[Any], list[Any]]  # addresses, their stored values, removed addresses
 
 _MAX_ROWS = 4096
 _MIN_ROWS = 16
@@ -33,40 +34,30 @@ _COLUMN_ROWS = 1 << 15
 _ROWS_PER_GROUP = 4  # even an empty group is work
 
 
-@dataclass(frozen=True, slots=True)
-class RestoredSection:
-    """Bytes of a restored state that nobody has asked for yet: one key group of one old segment."""
-
-    meta: StateMeta
-    group: int
-    data: bytes
-    crc32: int
-
-
 @dataclass(slots=True)
 class FrozenState:
-    """One state as a snapshot sees it: the frozen tables, or the layers of changes, newest first."""
+    """The frozen content of one state, and for an increment the changes since its base, newest first."""
 
     meta: StateMeta
     codec: ChunkCodec
-    table: StateTable
+    table: HashMapTable
     cursor: Cursor
     groups: range
-    frozen: list[Table] | FrozenColumns
-    changes: list[list[Table] | ColumnChanges] | None = None
-    left: Callable[[Any], Any] | None = None  # what of a stored value is written; None: it is expired
+    frozen: FrozenTable
+    changes: list[TableChanges] | None = None
+    left: Callable[[Any], Any] | None = None  # gives the part of a stored value that is not expired, or None
 
-    def chunks(self, group: int, rows: Callable[[], int]) -> Iterator[_Rows]:
-        """What to write for a group, in chunks of about as many rows as `rows()` says."""
+    def chunks(self, group: int, rows: Callable[[], int]) -> Iterator[_Entries]:
+        """The entries to write for a group, in chunks of about `rows()` rows."""
         if self.changes is not None:
             return self._mixed_chunks(changed_entries([tables[group] for tables in self.changes]), rows)
         table = self.frozen[group]
-        if self.left is None and type(table) is dict and not self._is_nested:
+        if self.left is None and isinstance(table, dict) and not self._is_nested:
             return _plain_chunks(table, rows)
         return self._mixed_chunks(view(table), rows)
 
     def columns(self, group: int) -> Chunk | None:
-        """What to write for a group as columns; None if the state is no columns, or several layers must be merged."""
+        """The columns to write for a group; None if the state has none, or several layers must be merged."""
         if self.changes is None:
             return self.frozen.chunk(group) if isinstance(self.frozen, FrozenColumns) else None
         layers = self.changes
@@ -77,45 +68,45 @@ class FrozenState:
         return self.meta.kind in {"list", "map"}
 
     def weight(self, stored: list[Any]) -> int:
-        """How many rows of a column these make."""
+        """The number of column rows of these values."""
         return sum(map(len, stored)) if self._is_nested else len(stored)
 
-    def _mixed_chunks(self, entries: Iterator[tuple[Any, Any]], rows: Callable[[], int]) -> Iterator[_Rows]:
-        while taken := self._take(entries, rows()):
+    def _mixed_chunks(self, entries: Iterator[tuple[Any, Any]], rows: Callable[[], int]) -> Iterator[_Entries]:
+        while some := self._next(entries, rows()):
             if self.left is not None:
                 left = self.left
-                taken = [(address, None if stored is None else left(stored)) for address, stored in taken]
-            live = [entry for entry in taken if entry[1] is not None]
-            removed = [] if self.changes is None else [address for address, stored in taken if stored is None]
+                some = [(address, None if stored is None else left(stored)) for address, stored in some]
+            live = [entry for entry in some if entry[1] is not None]
+            removed = [] if self.changes is None else [address for address, stored in some if stored is None]
             yield [address for address, _ in live], [stored for _, stored in live], removed
 
-    def _take(self, entries: Iterator[tuple[Any, Any]], rows: int) -> list[tuple[Any, Any]]:
+    def _next(self, entries: Iterator[tuple[Any, Any]], rows: int) -> list[tuple[Any, Any]]:
         """The next entries; a list or map makes as many rows as it has elements."""
         if not self._is_nested:
             return list(islice(entries, rows))
-        taken = []
+        some = []
         for entry in entries:
-            taken.append(entry)
+            some.append(entry)
             rows -= 1 if entry[1] is None else len(entry[1])
             if rows <= 0:
                 break
-        return taken
+        return some
 
 
-def _plain_chunks(table: Table, rows: Callable[[], int]) -> Iterator[_Rows]:
-    """The quick way for most state: no object is made for an entry."""
+def _plain_chunks(table: Table, rows: Callable[[], int]) -> Iterator[_Entries]:
+    """The fast path for most state: no object is made for an entry."""
     addresses, stored = iter(table), iter(table.values())
-    while taken := list(islice(addresses, rows())):
-        yield taken, list(islice(stored, len(taken))), []
+    while some := list(islice(addresses, rows())):
+        yield some, list(islice(stored, len(some))), []
 
 
 @dataclass(slots=True)
-class _Writer:
-    """Where the bytes of a snapshot go, and what has been written."""
+class _PayloadWriter:
+    """The bytes of a snapshot's payload that were written, and those that the next step yields."""
 
     payload: str
     offset: int = 0
-    taken: int = 0
+    yielded: int = 0
     crc32: int = 0
     slices: list[StateSlice] = field(default_factory=list)
     pending: list[bytes] = field(default_factory=list)
@@ -126,39 +117,37 @@ class _Writer:
         self.crc32 = zlib.crc32(data, self.crc32)
 
     def is_large(self) -> bool:
-        return self.offset - self.taken >= _LARGE_CHUNK
+        return self.offset - self.yielded >= _LARGE_CHUNK
 
     def take(self) -> tuple[str, bytes]:
         data = b"".join(self.pending)
         self.pending.clear()
-        self.taken = self.offset
+        self.yielded = self.offset
         return self.payload, data
 
 
 class HashMapSnapshot(SnapshotRun):
-    """A running snapshot of a hashmap backend."""
+    """A running snapshot of a hashmap backend; `checkpoint` records it if later ones may build on it."""
 
     def __init__(
         self,
         states: list[FrozenState],
-        restored: list[RestoredSection],
-        describe: KeyedStateHandle,
+        restored: list[RestoredSlice],
+        description: KeyedStateHandle,
         payload: str,
-        base: Taken | None,
-        taken: Taken | None,
+        base: SegmentCheckpoint | None,
+        checkpoint: SegmentCheckpoint | None,
     ) -> None:
-        self.checkpoint_id = describe.checkpoint_id
+        super().__init__(description.checkpoint_id)
         self._states = states
         self._restored = restored
-        self._describe = describe
+        self._description = description
         self._base = base
-        self._taken = taken
-        self._writer = _Writer(payload)
+        self._checkpoint = checkpoint
+        self._writer = _PayloadWriter(payload)
         self._rows = _MAX_ROWS // 4
         self._steps = self._work()
-        self._handle: KeyedStateHandle | None = None
         self._stepping = threading.Lock()
-        self.status = "running"
 
     def __next__(self) -> tuple[str, bytes]:
         try:
@@ -172,17 +161,10 @@ class HashMapSnapshot(SnapshotRun):
             self.cancel()
             raise
         finally:
-            self._release_cancelled()  # by another thread, which could not while this one took its step
-
-    @property
-    def handle(self) -> KeyedStateHandle | None:
-        """What the snapshot left; None if there is no state at all."""
-        if self.status != "done":
-            raise IllegalState(f"snapshot {self.checkpoint_id} is {self.status}: iterate it to its end first")
-        return self._handle
+            self._release_cancelled()  # if another thread cancelled during this step
 
     def cancel(self) -> None:
-        """Stop, and release the tables; another thread may be in the middle of a step, then it does."""
+        """Stop and release the tables; if another thread is in the middle of a step, that thread releases them."""
         if self.status == "running":
             self.status = "cancelled"
             self._release_cancelled()
@@ -199,7 +181,7 @@ class HashMapSnapshot(SnapshotRun):
         for state in self._states:
             yield from self._write_state(state)
             state.table.release(state.cursor)
-        self._states = []  # a run that is done keeps no state alive
+        self._states = []  # a finished run keeps no state alive
         yield from self._write_restored()
         if self._writer.pending:
             yield self._writer.take()
@@ -212,19 +194,10 @@ class HashMapSnapshot(SnapshotRun):
         work = 0
         for group in state.groups:
             start, crc32 = writer.offset, 0
-            columns = state.columns(group)
-            if columns is not None:
-                for frame in _frames(state.codec, columns):
-                    crc32 = zlib.crc32(frame, crc32)
-                    writer.write(frame)
-                    if writer.is_large():
-                        yield writer.take()
-            for addresses, stored, removed in () if columns is not None else state.chunks(group, lambda: self._rows):
-                if addresses or removed:
-                    frame = self._encode(state, addresses, stored, removed)
-                    crc32 = zlib.crc32(frame, crc32)
-                    writer.write(frame)
-                work += state.weight(stored) + len(removed)
+            for frame, rows in self._frames(state, group):
+                crc32 = zlib.crc32(frame, crc32)
+                writer.write(frame)
+                work += rows
                 if work >= self._rows or writer.is_large():
                     work = 0
                     yield writer.take()
@@ -235,61 +208,50 @@ class HashMapSnapshot(SnapshotRun):
             if work >= self._rows:
                 work = 0
                 yield writer.take()
-        if table.groups or state.meta.kind not in {"timers", "raw"}:
+        if table.groups or state.meta.kind not in INTERNAL_KINDS:
             writer.slices.append(StateSlice(state.meta, table))
 
-    def _encode(self, state: FrozenState, addresses: list[Any], stored: list[Any], removed: list[Any]) -> bytes:
-        frame = state.codec.encode(addresses, stored, removed)
-        if len(frame) > _LARGE_CHUNK:
-            self._rows = max(_MIN_ROWS, self._rows // 2)
-        elif len(frame) < _SMALL_CHUNK:
-            self._rows = min(_MAX_ROWS, self._rows * 2)
-        return frame
+    def _frames(self, state: FrozenState, group: int) -> Iterator[tuple[bytes, int]]:
+        """The bytes of a group, and the number of rows that count as work."""
+        columns = state.columns(group)
+        if columns is not None:
+            keys, values, removed = columns
+            for at in range(0, len(keys), _COLUMN_ROWS):
+                some = slice(at, at + _COLUMN_ROWS)
+                yield state.codec.encode_columns(keys[some], values[some], ()), 0
+            if len(removed):
+                yield state.codec.encode_columns(keys[:0], values[:0], removed), 0
+            return
+        for addresses, stored, gone in state.chunks(group, lambda: self._rows):
+            frame = state.codec.encode(addresses, stored, gone) if addresses or gone else b""
+            if len(frame) > _LARGE_CHUNK:
+                self._rows = max(_MIN_ROWS, self._rows // 2)
+            elif frame and len(frame) < _SMALL_CHUNK:
+                self._rows = min(_MAX_ROWS, self._rows * 2)
+            yield frame, state.weight(stored) + len(gone)
 
     def _write_restored(self) -> Iterator[tuple[str, bytes]]:
-        """Pass on, as it is, what was restored and never asked for (SPEC R1.10)."""
+        """Write the bytes of restored state that was never opened (SPEC R1.10)."""
         writer = self._writer
-        tables: dict[int, GroupTable] = {}
-        for section in self._restored:
-            if id(section.meta) not in tables:
-                tables[id(section.meta)] = GroupTable([], [], [], [])
-                writer.slices.append(StateSlice(section.meta, tables[id(section.meta)]))
-            _add_row(tables[id(section.meta)], section.group, writer.offset, len(section.data), section.crc32)
-            writer.write(section.data)
-            if writer.is_large():
-                yield writer.take()
+        for restored in self._restored:
+            table = GroupTable([], [], [], [])
+            writer.slices.append(StateSlice(restored.meta, table))
+            for section in restored.sections:
+                _add_row(table, section.group, writer.offset, len(section.data), section.crc32)
+                writer.write(section.data)
+                if writer.is_large():
+                    yield writer.take()
 
     def _make_handle(self) -> KeyedStateHandle | None:
-        writer, base = self._writer, self._base
+        writer, base, description = self._writer, self._base, self._description
         segments = [] if base is None or base.segments is None else list(base.segments)
         if writer.offset or (base is None and writer.slices):
             payload = Payload(writer.payload, writer.offset, writer.crc32)
-            first, last = self._describe.first_group, self._describe.last_group
-            segments.append(Segment(self.checkpoint_id, base is not None, first, last, payload, writer.slices))
-        if self._taken is not None:
-            self._taken.segments = segments
-        return replace_segments(self._describe, segments) if segments else None
-
-
-def _frames(codec: ChunkCodec, columns: Chunk) -> Iterator[bytes]:
-    keys, values, removed = columns
-    for at in range(0, len(keys), _COLUMN_ROWS):
-        yield codec.encode_columns(keys[at : at + _COLUMN_ROWS], values[at : at + _COLUMN_ROWS], ())
-    if len(removed):
-        yield codec.encode_columns(keys[:0], values[:0], removed)
-
-
-def replace_segments(describe: KeyedStateHandle, segments: list[Segment]) -> KeyedStateHandle:
-    """The same description with these segments."""
-    return KeyedStateHandle(
-        describe.backend,
-        describe.checkpoint_id,
-        describe.max_parallelism,
-        describe.first_group,
-        describe.last_group,
-        describe.key_type,
-        segments,
-    )
+            groups = description.first_group, description.last_group
+            segments.append(Segment(self.checkpoint_id, base is not None, *groups, payload, writer.slices))
+        if self._checkpoint is not None:
+            self._checkpoint.segments = segments
+        return msgspec.structs.replace(description, segments=segments) if segments else None
 
 
 def _add_row(table: GroupTable, group: int, offset: int, length: int, crc32: int) -> None:

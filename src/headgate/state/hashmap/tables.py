@@ -1,5 +1,7 @@
 """Tables of the hashmap backend: one dict per key group, frozen by a snapshot without copying.
 
+Only the subtask's thread changes them; the thread that writes a snapshot reads frozen dicts.
+
     tables[group]   dict: takes all writes
     below[group]    Layer -> Layer -> ... -> base, all frozen; None while the dict in `tables` is the base itself
 
@@ -8,31 +10,90 @@ the base None marks a removed entry; the base never holds None. When no snapshot
 folded into the base and, unless changes are being tracked, the top too: group by group, a bounded number of entries at
 a time.
 
-Small dicts are the point: Python grows a dict by copying it, which for ten million entries stops the world for half a
-second, and for one of 128 groups for a few milliseconds. Plain dicts are the other point: the garbage collector does not
-look into a dict of numbers and strings, but it would look into every entry of a subclass.
+The dicts are small because Python grows a dict by copying it, which for ten million entries blocks the process for half
+a second, and for one of 128 groups for a few milliseconds. They are plain dicts because the garbage collector does not
+traverse a dict of numbers and strings, but it would traverse every entry of a subclass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from headgate.errors import IllegalState
 from headgate.records.key_groups import KeyGroupRange
+from headgate.state.addresses import FOREIGN_TABLE
 
-__all__ = ["FOREIGN_GROUP", "FOREIGN_TABLE", "Cursor", "Layer", "StateTable", "Table", "view"]
-
-FOREIGN_GROUP = (
-    "state was used for a key group that another subtask owns: the key of a record must be the same "
-    "on both sides of key_by()"
-)
 Table: TypeAlias = dict[Any, Any]
 
 
+class Cursor:
+    """How far a snapshot has read a state: groups below `at` are no longer needed."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+
+class TableChanges(Protocol):
+    """The entries that changed between two freezes, by group; None marks a removed entry."""
+
+    def __getitem__(self, group: Any, /) -> Table: ...
+
+    def size(self) -> int: ...
+
+
+class FrozenTable(Protocol):
+    """The content of a table at one moment, by group."""
+
+    def __getitem__(self, group: Any, /) -> Table | Layer: ...
+
+    def changes(self) -> TableChanges:
+        """What changed between this freeze and the one before."""
+        ...
+
+
+class HashMapTable(Protocol):
+    """The entries of one state, as the backend and its snapshots use them: dicts (`StateTable`) or numpy columns."""
+
+    def get(self, group: int, address: Any) -> Any:
+        """The stored value, or None."""
+        ...
+
+    def load(self, entries: Iterable[tuple[Any, Any]], group: int) -> None:
+        """Add restored entries of one group; None removes."""
+        ...
+
+    def addresses(self, group: int) -> list[Any]:
+        """The addresses of all entries of a group, as a new list."""
+        ...
+
+    def base_size(self) -> int:
+        """The number of entries without counting exactly."""
+        ...
+
+    def track(self) -> None:
+        """Record from now on which entries change."""
+        ...
+
+    def stop_tracking(self) -> None: ...
+
+    def freeze(self) -> tuple[FrozenTable, Cursor]:
+        """The present content, which no later write changes until the cursor is released."""
+        ...
+
+    def release(self, cursor: Cursor) -> None:
+        """End of the snapshot that holds the cursor."""
+        ...
+
+    def merge(self, budget: int) -> int:
+        """Fold what freezing left behind, at most about `budget` entries; the rest of the budget (0: more to do)."""
+        ...
+
+    def clear(self) -> None: ...
+
+
 class Layer:
-    """A frozen dict and what lies below it."""
+    """A frozen dict and the layers below it."""
 
     __slots__ = ("below", "table")
 
@@ -41,7 +102,7 @@ class Layer:
         self.below = below
 
     def get(self, address: Any) -> Any:
-        """What this layer and those below show at an address; None if nothing."""
+        """The entry at an address in this layer and those below; None if there is none."""
         layer: Layer | None = self
         while layer is not None:
             if address in layer.table:
@@ -50,48 +111,26 @@ class Layer:
         return None
 
 
-class _ForeignGroup(Table):
-    """Stands for the key groups of other subtasks: state written there would be lost, so it is refused."""
+class LayerChanges(list[Table]):
+    """By group, the dict that a freeze put aside."""
 
-    __slots__ = ()
-
-    def _refuse(self, *_: Any) -> Any:
-        raise IllegalState(FOREIGN_GROUP)
-
-    __getitem__ = __setitem__ = get = pop = __contains__ = _refuse
+    def size(self) -> int:
+        return sum(map(len, self))
 
 
-FOREIGN_TABLE = _ForeignGroup()
+class FrozenLayers(list[Any]):
+    """By group, the frozen dict, or a layer on others."""
 
-
-class Cursor:
-    """How far a snapshot has come in a state: groups below `at` are no longer needed."""
-
-    __slots__ = ("at",)
-
-    def __init__(self, at: int) -> None:
-        self.at = at
+    def changes(self) -> LayerChanges:
+        return LayerChanges(one.table if type(one) is Layer else one for one in self)
 
 
 class StateTable:
     """The entries of one state in this subtask's key groups.
 
-    `tables` and `below` are indexed by key group. Handles keep `tables` for good, so it is only ever changed in place:
-    they find most entries there, and ask `get` for the rest.
+    `tables` and `below` are indexed by key group. Handles hold on to `tables`, so it is only ever changed in place:
+    they find most entries there, and call `get` for the rest.
     """
-
-    __slots__ = (
-        "_folding",
-        "_groups",
-        "_merging",
-        "_position",
-        "_settled",
-        "_waiting",
-        "below",
-        "cursors",
-        "tables",
-        "tracking",
-    )
 
     def __init__(self, groups: KeyGroupRange, max_parallelism: int) -> None:
         self._groups = groups
@@ -107,18 +146,16 @@ class StateTable:
     # --- entries ---
 
     def get(self, group: int, address: Any) -> Any:
-        """The value at one address, or None."""
         table, below = self.tables[group], self.below[group]
         if below is None or address in table:
             return table.get(address)
         return below.get(address)
 
     def put(self, group: int, address: Any, stored: Any) -> None:
-        """Store at one address; never None."""
         self.tables[group][address] = stored
 
     def remove(self, group: int, address: Any) -> None:
-        """Remove an entry: marked if something below would show through, else simply dropped."""
+        """Remove an entry; it is marked as removed if a layer below holds it."""
         below = self.below[group]
         if below is None or below.get(address) is None:
             self.tables[group].pop(address, None)
@@ -126,11 +163,10 @@ class StateTable:
             self.tables[group][address] = None
 
     def is_own(self, group: int, address: Any) -> bool:
-        """Whether what is stored lies on top, so that no snapshot can see it and it may be changed in place."""
+        """Whether the stored object is in the top dict, so that no snapshot reads it and it may be changed in place."""
         return self.below[group] is None or address in self.tables[group]
 
     def load(self, entries: Iterable[tuple[Any, Any]], group: int) -> None:
-        """Take over entries of one group; None removes."""
         table = self.tables[group]
         for address, stored in entries:
             if stored is None:
@@ -139,7 +175,6 @@ class StateTable:
                 table[address] = stored
 
     def clear(self) -> None:
-        """Drop everything."""
         for group in self._groups:
             self.tables[group] = {}
             self.below[group] = None
@@ -148,22 +183,19 @@ class StateTable:
     # --- freezing ---
 
     def track(self) -> None:
-        """Keep changes from now on apart from what is there."""
+        """Keep later changes apart from the present content."""
         self.tracking = True
         for group in self._groups:
-            self._push(group)
+            if self.tables[group] or self.below[group] is None:
+                self._push(group)
 
     def _push(self, group: int) -> Layer:
         frozen = self.below[group] = Layer(self.tables[group], self.below[group])
         self.tables[group] = {}
         return frozen
 
-    def freeze(self) -> tuple[list[Any], Cursor]:
-        """Let nothing change the present content.
-
-        Gives the frozen content by group (a dict, or a layer on others) and the cursor that holds it.
-        """
-        frozen: list[Any] = list(self.tables)
+    def freeze(self) -> tuple[FrozenLayers, Cursor]:
+        frozen = FrozenLayers(self.tables)
         for group in self._groups:
             layer = self._push(group)
             if layer.below is not None:
@@ -173,28 +205,21 @@ class StateTable:
         self._merge_again()
         return frozen, cursor
 
-    def changes_in(self, frozen: Any) -> Any:
-        """By group, what changed between the freeze that gave `frozen` and the one before."""
-        return [one.table if type(one) is Layer else one for one in frozen]
-
     def release(self, cursor: Cursor) -> None:
-        """A snapshot is done with this state."""
         if cursor in self.cursors:
             self.cursors.remove(cursor)
             self._merge_again()
 
     def stop_tracking(self) -> None:
-        """Changes need not be kept apart any more."""
         self.tracking = False
         self._merge_again()
 
     # --- merging back ---
 
     def merge(self, budget: int) -> int:
-        """Fold layers back, at most about `budget` entries; what is left of the budget (0: more to do)."""
         if not self._merging:
             return budget
-        # A round may take several calls; what a snapshot still holds is left for a later round.
+        # A round may take several calls; groups that a snapshot still reads are left for a later round.
         while self._settled < len(self._groups):
             if budget <= 0:
                 return 0
@@ -205,7 +230,7 @@ class StateTable:
                 budget = self._merge_group(group, budget)
                 if budget <= 0:
                     return 0
-            budget -= 1  # a look is work too
+            budget -= 1  # checking a group is work too
             self._settled += 1
             self._position = group + 1 if group < self._groups.end else self._groups.start
         self._merging, self._settled, self._waiting = self._waiting, 0, False
@@ -237,7 +262,7 @@ class StateTable:
             else:
                 base.table[address] = stored
         if budget > 0:
-            # The dict of the layer lives on where changes are remembered.
+            # The history of changes may still hold the dict of the layer.
             del self._folding[group]
             if above is None:
                 self.below[group] = base
@@ -263,14 +288,16 @@ class StateTable:
     # --- sizes ---
 
     def addresses(self, group: int) -> list[Any]:
-        """The addresses of all entries of a group, as a list of its own."""
         below = self.below[group]
         return [
             address for address, _ in view(self.tables[group] if below is None else Layer(self.tables[group], below))
         ]
 
-    def __len__(self) -> int:
-        return sum(_count(self.tables[group], self.below[group]) for group in self._groups)
+    def items(self) -> Iterator[tuple[int, Any, Any]]:
+        """(group, address, stored) of every entry."""
+        for group in self._groups:
+            for address in self.addresses(group):
+                yield group, address, self.get(group, address)
 
     @property
     def layered(self) -> bool:
@@ -278,12 +305,11 @@ class StateTable:
         return self._merging or self.tracking
 
     def base_size(self) -> int:
-        """How many entries the lowest dicts hold."""
         return sum(len(_base(self.tables[group], self.below[group])) for group in self._groups)
 
 
 def view(frozen: Table | Layer) -> Iterator[tuple[Any, Any]]:
-    """The entries that a frozen dict, or a layer and those below it, show."""
+    """The entries of a frozen dict, or of a layer and those below it."""
     if not isinstance(frozen, Layer):
         return iter(frozen.items())
     return _layered(frozen)
@@ -304,16 +330,3 @@ def _base(table: Table, below: Layer | None) -> Table:
     while below is not None:
         table, below = below.table, below.below
     return table
-
-
-def _count(table: Table, below: Layer | None) -> int:
-    base = _base(table, below)
-    seen: set[Any] = set()
-    change = 0
-    while below is not None:
-        for address, stored in table.items():
-            if address not in seen:
-                seen.add(address)
-                change += (stored is not None) - (address in base)
-        table, below = below.table, below.below
-    return len(base) + change

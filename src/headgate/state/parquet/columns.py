@@ -1,4 +1,4 @@
-"""Keys and values as columns of a table that people and other tools read."""
+"""Keys and values as columns of a table, for people and other tools; no state, so any thread may call it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pyarrow as pa
 from headgate.records.types import TypeInformation
 from headgate.state.pickling import dump_values, load_values
 
-__all__ = ["column_fields", "columns_of", "values_of"]
-
-_TEXT = 500  # characters of an untyped value that are shown
+_TEXT = 500  # the most characters of the text of an untyped value
 
 
 def column_fields(name: str, type_info: TypeInformation) -> list[pa.Field]:
@@ -30,7 +28,7 @@ def column_fields(name: str, type_info: TypeInformation) -> list[pa.Field]:
 
 
 def columns_of(values: list[Any], type_info: TypeInformation) -> list[pa.Array]:
-    """Values as those columns; None is a null."""
+    """Values as the columns of `column_fields`; None is a null."""
     if type_info.schema is None:
         cells = [None if value is None else dump_values([value], "a value") for value in values]
         texts = [None if value is None else _text(value) for value in values]
@@ -39,17 +37,17 @@ def columns_of(values: list[Any], type_info: TypeInformation) -> list[pa.Array]:
         return [type_info.to_batch(values).column(0)]
     absent = [value is None for value in values]
     if not any(absent):
-        return [_struct(type_info.to_batch(values), None)]
+        return [_struct(type_info.to_batch(values))]
     present = type_info.to_batch([value for value in values if value is not None])
     places, next_place = [], 0
     for gone in absent:
         places.append(None if gone else next_place)
         next_place += not gone
-    return [_struct(present, None).take(pa.array(places, pa.int64()))]
+    return [_struct(present).take(pa.array(places, pa.int64()))]
 
 
-def _struct(batch: pa.RecordBatch, mask: Any) -> pa.StructArray:
-    return pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema), mask=mask)
+def _struct(batch: pa.RecordBatch) -> pa.StructArray:
+    return pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
 
 
 def _text(value: Any) -> str:
@@ -58,7 +56,7 @@ def _text(value: Any) -> str:
 
 
 def values_of(table: pa.Table, name: str, type_info: TypeInformation) -> list[Any]:
-    """The values of those columns again. Pickles are loaded: the file must have been checked against its checksum."""
+    """The values of these columns. Pickles are loaded: the checksum of the file must have been verified."""
     if type_info.schema is None:
         cells = table.column(f"{name}_pickle").to_pylist()
         return [None if cell is None else load_values(cell, f"column '{name}'")[0] for cell in cells]

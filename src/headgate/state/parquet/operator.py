@@ -1,4 +1,4 @@
-"""Operator state as Parquet tables: what a canonical savepoint holds (SPEC R8.2).
+"""Operator state as Parquet tables: the content of a canonical savepoint (SPEC R8.2), written and read by workers.
 
 subtask  pos  value             list state, one row for each element; the mode is in the metadata
 subtask  pos  map_key  value    broadcast state, the copy of each subtask
@@ -14,18 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.checkpoint.assignment import Mode
+from headgate.checkpoint.handles import TypeMeta
 from headgate.records.types import TypeInformation
-from headgate.state.operator import OperatorStateSnapshot, StateSnapshot, TypeSnapshot, decode_elements, encode_elements
+from headgate.state.operator import OperatorStateSnapshot, StateSnapshot, decode_elements, encode_elements
 from headgate.state.parquet.columns import column_fields, columns_of, values_of
-
-__all__ = [
-    "StoredOperatorTable",
-    "StoredOperatorTables",
-    "operator_schema",
-    "operator_table",
-    "read_operator_tables",
-    "write_operator_tables",
-]
 
 
 class StoredOperatorTable(msgspec.Struct, frozen=True):
@@ -33,7 +25,7 @@ class StoredOperatorTable(msgspec.Struct, frozen=True):
 
     name: str
     mode: Mode
-    types: tuple[TypeSnapshot, ...]
+    types: tuple[TypeMeta, ...]
     file: str
     rows: int = 0
 
@@ -68,9 +60,9 @@ def operator_table(values: list[object], types: tuple[TypeInformation, ...], sub
 
 
 def write_operator_tables(snapshot: OperatorStateSnapshot, subtask: int) -> Iterator[tuple[StateSnapshot, bytes, int]]:
-    """Each state with the bytes of its file, and its rows."""
+    """Each state with the bytes of its file, and the number of its rows."""
     for state in snapshot.states:
-        types = tuple(type.restore() for type in state.types)
+        types = tuple(type.type_info() for type in state.types)
         table = operator_table(decode_elements(state, types), types, subtask)
         sink = io.BytesIO()
         pq.write_table(table, sink, compression="zstd")
@@ -78,10 +70,9 @@ def write_operator_tables(snapshot: OperatorStateSnapshot, subtask: int) -> Iter
 
 
 def read_operator_tables(described: StoredOperatorTables, files: dict[str, bytes]) -> OperatorStateSnapshot:
-    """The operator state of a subtask again."""
     states = []
     for one in described.tables:
-        types = tuple(type.restore() for type in one.types)
+        types = tuple(type.type_info() for type in one.types)
         table = pq.read_table(io.BytesIO(files[one.file])).sort_by("pos")
         values = values_of(table, "value", types[-1])
         if len(types) == 2:

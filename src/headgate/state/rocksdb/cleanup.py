@@ -1,8 +1,8 @@
-"""Expired rows leave the disk without being read by anyone (SPEC R2.5 d).
+"""Expired rows are deleted from the disk without a read by the user (SPEC R2.5 d).
 
-rocksdict has no compaction filter, so a sweep looks at the stamp in front of every row and deletes the dead ones, a
-bounded number of rows at a time. Deleting makes tombstones; a file with many of them is soon compacted by RocksDB's own
-threads (`store.py`), and that frees the disk. Why a sweep, and what it costs: docs/design/ttl-on-rocksdb.md.
+rocksdict has no compaction filter, so a sweep in the subtask's thread reads the stamp at the start of every row and deletes
+expired ones, a bounded number of rows at a time. Deleting makes tombstones; a file with many of them is soon compacted by
+RocksDB's own threads (`store.py`), and that frees the disk. Reasons and costs: docs/design/ttl-on-rocksdb.md.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
-from headgate.state.rocksdb.rows import StateRows
-from headgate.state.rocksdb.snapshots import FIRST_STAMP
+from headgate.state.rocksdb.codec import STAMP_BYTES, pack_stamp, unpack_stamp
+from headgate.state.rocksdb.increments import FIRST_STAMP
 from headgate.state.rocksdb.store import Store
-from headgate.state.rocksdb.values import STAMP_BYTES, pack_stamp, unpack_stamp
+from headgate.state.rocksdb.tables import StateRows
 from headgate.state.ttl import Expiry
-
-__all__ = ["Sweeper"]
 
 _PASSES_PER_TTL: Final = 8
 _BATCH_ROWS: Final = 4096
@@ -26,18 +24,18 @@ _NEVER: Final = b"\xff" * STAMP_BYTES
 
 
 class Sweeper:
-    """Walks through the rows of a state with a time to live, again and again.
+    """Iterates over the rows of a state with a time to live, again and again.
 
-    A pass notes the oldest stamp it leaves behind. Until that one is dead, no row can be, so no pass is made; and no more
-    than a few passes are made in the time that an entry lives.
+    A pass records the oldest stamp of the rows that stay. Until that one is expired, no row is, so no pass is made; and
+    no more than a few passes are made within the time to live.
     """
 
     def __init__(self, rows: StateRows, expiry: Expiry, query_entries: int) -> None:
-        """`query_entries`: how many rows are checked between two looks at the clock."""
+        """The clock is read after every `query_entries` rows."""
         self._rows = rows
         self._step_rows = min(query_entries, _BATCH_ROWS)
         self._expiry = expiry
-        self._position: bytes | None = None  # where the pass goes on; None: there is none
+        self._position: bytes | None = None  # where the pass continues; None: there is none
         self._started = 0
         self._oldest = _NEVER
         self._complete = True
@@ -46,7 +44,6 @@ class Sweeper:
 
     @property
     def enabled(self) -> bool:
-        """Whether the state's settings ask for it."""
         cleanup = self._expiry.config.cleanup
         return cleanup.background or cleanup.compact_filter is not None
 
@@ -55,21 +52,21 @@ class Sweeper:
         return self._position is None and (self._due is None or now >= self._due)
 
     def step(self, store: Store, budget: int, clock: Callable[[], int], *, written: bool) -> tuple[int, int]:
-        """Look at up to `budget` rows; how many were looked at, and how many entries were removed or shrank.
+        """Check up to `budget` rows; returns how many were checked, and how many entries were removed or shrank.
 
-        `written` says that all changes made so far are in the database, so that a pass that begins now sees all rows.
+        `written`: all changes made so far are in the database, so that a pass that begins now reads all rows.
         """
         checked = changed = 0
         while checked < budget:
-            asked, now = min(budget - checked, self._step_rows), clock()
-            seen, found = self._walk(store, asked, now, written)
+            rows, now = min(budget - checked, self._step_rows), clock()
+            seen, found = self._check_rows(store, rows, now, written)
             checked, changed = checked + seen, changed + found
-            # When an old pass has ended, rows that it saw alive may be dead by now, and the next one follows at once.
-            if seen < asked and not self.begins(now):
+            # When a pass ends, rows that were live when it read them may be expired, and the next pass begins at once.
+            if seen < rows and not self.begins(now):
                 break
         return checked, changed
 
-    def _walk(self, store: Store, budget: int, now: int, written: bool) -> tuple[int, int]:
+    def _check_rows(self, store: Store, budget: int, now: int, written: bool) -> tuple[int, int]:
         if self._position is None:
             if not self.begins(now):
                 return 0, 0
@@ -101,7 +98,7 @@ class Sweeper:
         for key in dead:
             group, address, _ = self._rows.keys.split(key)
             if self._rows.is_pending(group, address):
-                self._complete = False  # its row is about to change; the next pass sees what becomes of it
+                self._complete = False  # its row is about to change; the next pass checks it again
                 continue
             batch.delete(key)
             if (group, address) != previous:

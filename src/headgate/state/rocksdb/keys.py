@@ -1,11 +1,11 @@
-"""Keys of rows: key group, key, namespace, and what a list or map adds (SPEC R7.2).
+"""Row keys: key group, key, namespace, and the suffix of a list element or map entry (SPEC R7.2).
 
     row       group (1 or 2 bytes), key, namespace, then nothing | sequence number (8 bytes) | map key
-    part      tag (1 byte), content whose length follows from the tag or is written in front of it
+    part      tag (1 byte), then content whose length follows from the tag or is written before it
 
-Every part ends where its tag and length say, so no row key is the beginning of another key's, and rows of one key group,
-one key and one namespace lie together. Equal keys give equal bytes: numbers, texts and tuples by their content, anything
-else (only map keys and namespaces may be such) by a pickle without back references.
+Tag and length delimit every part, so no row key is a prefix of another key's, and rows of one key group, one key and one
+namespace are adjacent. Equal keys give equal bytes: numbers, texts and tuples by their content, anything else (only map
+keys and namespaces) by a pickle without back references. Any thread of the worker may call these functions.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from cloudpickle import cloudpickle as cloud
 
 from headgate.errors import InvalidArgument, StateMigrationError
 from headgate.state.addresses import VOID, address_of, in_namespace, split_address
-
-__all__ = ["RowKeys", "decode_address", "encode_address"]
 
 _VOID, _INT, _BIG_INT, _STR, _LONG_STR, _BYTES, _LONG_BYTES, _FLOAT = range(8)
 _FALSE, _TRUE, _TUPLE, _LONG_TUPLE, _NONE, _DECIMAL, _SET, _OTHER = range(8, 16)
@@ -67,7 +65,7 @@ def encode_address(address: Any) -> bytes:
 
 
 def _plain(value: Any) -> bytes:
-    """The bytes of a value that is no address, such as a namespace."""
+    """The bytes of a value that is not an address, such as a namespace."""
     for kind, encode in _ENCODERS.items():
         if isinstance(value, kind):
             return encode(value)
@@ -77,7 +75,7 @@ def _plain(value: Any) -> bytes:
 def _text(value: str) -> bytes:
     try:
         data = value.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which Python's texts may hold
+    except UnicodeEncodeError:  # a lone surrogate
         data = value.encode("utf-8", "surrogatepass")
     size = len(data)
     return (_STR_HEADS[size] if size < _SHORT else _pack_long(_LONG_STR, size)) + data
@@ -103,7 +101,7 @@ def _sequence(values: tuple[Any, ...], encode: Callable[[Any], bytes]) -> bytes:
 
 
 def _tuple(value: tuple[Any, ...]) -> bytes:
-    # A named tuple or a window must come back as what it was.
+    # A named tuple or a window must keep its type.
     return _sequence(value, _plain) if type(value) is tuple else _other(value)
 
 
@@ -147,7 +145,7 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
 
 
 class _KeyPickler(pickle.Pickler):
-    """Names classes of the program's own script instead of carrying them, so that equal keys stay equal bytes."""
+    """Stores classes of the program's own script by name instead of by value, so that equal keys give equal bytes."""
 
     def persistent_id(self, obj: Any) -> Any:
         if isinstance(obj, type) and obj.__module__ == "__main__":
@@ -161,13 +159,15 @@ class _KeyUnpickler(pickle.Unpickler):
         for part in str(pid).split("."):
             found = getattr(found, part, None)
         if found is None:
-            # On a worker the program's classes came by value, and only cloudpickle knows them.
+            # A worker received the program's classes by value; cloudpickle keeps track of them.
             trackers = cloud._DYNAMIC_CLASS_TRACKER_BY_CLASS  # noqa: SLF001
             found = next(
                 (kind for kind in trackers if kind.__qualname__ == pid and kind.__module__ == "__main__"), None
             )
         if found is None:
-            raise StateMigrationError(f"a stored map key or namespace is of class '{pid}', which the program has not")
+            raise StateMigrationError(
+                f"a stored map key or namespace is of class '{pid}', which the program does not define"
+            )
         return found
 
 
@@ -252,11 +252,11 @@ class RowKeys:
         self._prefixes = [group.to_bytes(self.width, "big") for group in range(max_parallelism)]
 
     def prefix(self, group: int) -> bytes:
-        """What all rows of a key group start with; `prefix(last + 1)` is behind all rows of the group `last`."""
+        """The prefix of all rows of a key group; `prefix(last + 1)` sorts after all rows of the group `last`."""
         return self._prefixes[group] if group < len(self._prefixes) else group.to_bytes(self.width, "big")
 
     def base(self, group: int, address: Any) -> bytes:
-        """The row key of an address, or what the row keys of its elements or entries start with."""
+        """The row key of an address, or the prefix of the row keys of its elements or entries."""
         kind = type(address)
         if kind is str:
             return self._prefixes[group] + _text(address) + _NO_NAMESPACE
@@ -266,7 +266,7 @@ class RowKeys:
         return self._prefixes[group] + encode_address(key) + _plain(namespace)
 
     def bases(self, group: int, addresses: Sequence[Any]) -> list[bytes]:
-        """The same for many addresses of a group."""
+        """The bases of many addresses of a group."""
         kinds = set(map(type, addresses))
         prefix = self._prefixes[group]
         if kinds == _STRINGS:
@@ -280,7 +280,7 @@ class RowKeys:
         return [base(group, address) for address in addresses]
 
     def split(self, row: bytes) -> tuple[int, Any, int]:
-        """Key group and address of a row, and where the base ends."""
+        """Key group and address of a row, and the length of its base."""
         group = int.from_bytes(row[: self.width], "big")
         key, position = decode_address(row, self.width)
         namespace, position = decode_address(row, position, tagged=False)

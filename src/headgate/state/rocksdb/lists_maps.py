@@ -1,7 +1,7 @@
 """Lists and maps: one row per element or entry (SPEC R7.2; rocksdict has no merge operator).
 
-Appending reads nothing: elements are numbered by one counter per backend, which snapshots carry on, so later ones sort
-behind earlier ones. Replacing or clearing deletes the old rows one by one when the change is written.
+Appending reads nothing: elements are numbered by one counter per backend, which snapshots store, so later ones sort after
+earlier ones. Replacing or clearing deletes the old rows one by one when the change is written.
 """
 
 from __future__ import annotations
@@ -15,65 +15,57 @@ from typing import Any, Final
 
 from headgate.checkpoint.handles import StateMeta
 from headgate.state.cells import MISSING
+from headgate.state.rocksdb.codec import StoredCodec
 from headgate.state.rocksdb.keys import decode_address, encode_address
-from headgate.state.rocksdb.rows import UPPER, Change, Ground, Layer, Portion, StateRows
 from headgate.state.rocksdb.store import Column
-from headgate.state.rocksdb.values import StoredCodec
-
-__all__ = ["GONE", "ListEdit", "ListRows", "MapEdit", "MapRows", "Sequencer"]
+from headgate.state.rocksdb.tables import UPPER, Change, Layer, RowSpace, StateRows, WritePortion
 
 _number: Final = struct.Struct(">Q").pack
 _NOTHING: Final = nullcontext()
 BULK_ROWS: Final = 10_000
-_CACHED_LIST: Final = 256  # a longer list is read anew each time
+_CACHED_LIST: Final = 256  # longer lists are not cached
 
 
 class Sequencer:
     """Numbers list elements."""
-
-    __slots__ = ("next",)
 
     def __init__(self) -> None:
         self.next = 0
 
 
 class _CollectionRows(StateRows):
-    """What lists and maps share: many rows per address."""
+    """Many rows per address."""
 
-    def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, ground: Ground) -> None:
-        super().__init__(meta, column, codec, ground)
+    def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace) -> None:
+        super().__init__(meta, column, codec, space)
         self._weight = 0
 
     def weight(self) -> int:
-        """How many rows the changes will make."""
         return self._weight
 
     def freeze(self) -> Layer:
-        """Take the present changes as a layer."""
         self._weight = 0
         return super().freeze()
 
-    def portion(self, table: dict[Any, Any], rows: int) -> Portion:
-        """Changes of a frozen table that make about that many rows."""
+    def portion(self, table: dict[Any, Any], rows: int) -> WritePortion:
         found: list[tuple[Any, Any]] = []
         for address, edit in table.items():
             if len(edit) > rows:
                 if found:
                     break
                 first, rest = edit.split(rows)
-                return Portion([(address, first)], {address: rest})
+                return WritePortion([(address, first)], {address: rest})
             found.append((address, edit))
             rows -= len(edit) + 1
             if rows <= 0:
                 break
-        return Portion(found)
+        return WritePortion(found)
 
     def _reading(self) -> AbstractContextManager[Any]:
-        """Held while a collection is read."""
         return self.guard if self.frozen else _NOTHING
 
     def _old_rows(self, base: bytes) -> list[bytes]:
-        """The rows that a change replaces; very many are removed at once, so that the batch stays small."""
+        """The rows that a change replaces; very many are removed with one call, so that the batch stays small."""
         rows = list(islice(self.column.scan_keys(base, base + UPPER), BULK_ROWS + 1))
         if len(rows) <= BULK_ROWS:
             return rows
@@ -82,7 +74,7 @@ class _CollectionRows(StateRows):
 
 
 class ListEdit:
-    """A change to a list: elements behind the old ones, or in their place."""
+    """A change to a list: elements that are appended, or with `whole` replace the old ones."""
 
     __slots__ = ("elements", "whole")
 
@@ -94,17 +86,15 @@ class ListEdit:
         return len(self.elements)
 
     def split(self, rows: int) -> tuple[ListEdit, ListEdit]:
-        """The same as two changes, the first with that many elements."""
+        """The change in two parts, the first with `rows` elements."""
         return ListEdit(self.elements[:rows], whole=self.whole), ListEdit(self.elements[rows:], whole=False)
 
 
 class ListRows(_CollectionRows):
-    """A list per address."""
-
     def __init__(
-        self, meta: StateMeta, column: Column, codec: StoredCodec, ground: Ground, sequencer: Sequencer
+        self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace, sequencer: Sequencer
     ) -> None:
-        super().__init__(meta, column, codec, ground)
+        super().__init__(meta, column, codec, space)
         self._sequencer = sequencer
         self._clean: dict[Any, list[Any]] = {}  # an empty list: there are no rows
 
@@ -112,7 +102,6 @@ class ListRows(_CollectionRows):
         return change.elements[0] if change.elements else None
 
     def append(self, group: int, address: Any, elements: list[Any]) -> None:
-        """Add elements behind what is there."""
         table = self.tables[group]
         edit = table.get(address)
         if edit is None:
@@ -122,12 +111,12 @@ class ListRows(_CollectionRows):
         self._weight += len(elements)
 
     def replace(self, group: int, address: Any, elements: list[Any]) -> None:
-        """Put elements in place of what is there; none: the list is gone."""
+        """Replace all elements; without any the list is removed."""
         self.tables[group][address] = ListEdit(elements, whole=True)
         self._weight += len(elements) + 1
 
     def elements(self, group: int, address: Any) -> list[Any]:
-        """All elements as they are kept, in a list of its own."""
+        """All elements in their cached form, as a new list."""
         parts: list[list[Any]] = []
         with self._reading():
             for edit in self.edits(group, address):
@@ -157,7 +146,6 @@ class ListRows(_CollectionRows):
         self._clean[address] = elements
 
     def has(self, group: int, address: Any) -> bool:
-        """Whether there is an entry."""
         with self._reading():
             for edit in self.edits(group, address):
                 if edit.elements or edit.whole:
@@ -165,11 +153,9 @@ class ListRows(_CollectionRows):
             return bool(self._stored(group, address))
 
     def forget(self, address: Any) -> None:
-        """Rows of an address were changed behind the cache."""
         self._clean.pop(address, None)
 
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
-        """The rows that changes make."""
         found: list[Change] = []
         sequencer = self._sequencer
         for address, edit in entries:
@@ -183,7 +169,6 @@ class ListRows(_CollectionRows):
         return found
 
     def settle(self, changes: dict[Any, Any]) -> None:
-        """Changes are in the database."""
         for address, edit in changes.items():
             known = [] if edit.whole else self._clean.get(address)
             if known is None:
@@ -196,20 +181,20 @@ GONE: Final = MISSING
 
 
 class MapEdit:
-    """A change to a map: entries over the old ones, or in their place."""
+    """A change to a map: entries that are put, or with `whole` replace the old ones."""
 
     __slots__ = ("entries", "whole", "witness")
 
     def __init__(self, *, whole: bool) -> None:
         self.entries: dict[Any, Any] = {}
         self.whole = whole
-        self.witness: Any = MISSING  # a map key that was found below: if it is not removed, the map is not empty
+        self.witness: Any = MISSING  # a stored map key: unless it is removed, the map is not empty
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def split(self, rows: int) -> tuple[MapEdit, MapEdit]:
-        """The same as two changes, the first with that many entries."""
+        """The change in two parts, the first with `rows` entries."""
         first, rest = MapEdit(whole=self.whole), MapEdit(whole=False)
         entries = list(self.entries.items())
         first.entries, rest.entries = dict(entries[:rows]), dict(entries[rows:])
@@ -217,18 +202,16 @@ class MapEdit:
 
 
 class MapRows(_CollectionRows):
-    """A map per address."""
-
-    def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, ground: Ground) -> None:
-        super().__init__(meta, column, codec, ground)
-        self._clean: dict[Any, dict[Any, Any]] = {}  # what is known of each map; MISSING: there is no such row
+    def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace) -> None:
+        super().__init__(meta, column, codec, space)
+        self._clean: dict[Any, dict[Any, Any]] = {}  # cached entries of each map; MISSING: there is no such row
         self._known = 0
 
     def _specimen(self, change: MapEdit) -> Any:
         return next(iter(change.entries.items()), None)
 
     def edit(self, group: int, address: Any) -> MapEdit:
-        """The change to the map at an address, made if there is none."""
+        """The change to the map at an address, which is created if there is none."""
         table = self.tables[group]
         found: MapEdit | None = table.get(address)
         if found is None:
@@ -236,12 +219,10 @@ class MapRows(_CollectionRows):
         return found
 
     def put(self, group: int, address: Any, map_key: Any, stored: Any) -> None:
-        """Add or replace an entry."""
         self._weight += 1
         self.edit(group, address).entries[map_key] = stored
 
     def delete(self, group: int, address: Any, map_key: Any) -> None:
-        """Remove an entry."""
         self._weight += 1
         edit = self.edit(group, address)
         if edit.whole:
@@ -250,12 +231,11 @@ class MapRows(_CollectionRows):
             edit.entries[map_key] = GONE
 
     def clear(self, group: int, address: Any) -> None:
-        """Remove all entries."""
         self._weight += 1
         self.tables[group][address] = MapEdit(whole=True)
 
     def get(self, group: int, address: Any, map_key: Any) -> Any:
-        """What is kept of an entry, or MISSING."""
+        """The cached form of an entry, or MISSING."""
         with self._reading():
             return self._get(group, address, map_key)
 
@@ -282,11 +262,11 @@ class MapRows(_CollectionRows):
         self._known += len(entries)
 
     def entries(self, group: int, address: Any) -> Iterator[tuple[Any, Any]]:
-        """(map key, kept) of all entries, in the order of the serialised map keys (SPEC R1.7)."""
+        """(map key, cached form) of all entries, in the order of the serialised map keys (SPEC R1.7)."""
         base = self.keys.base(group, address)
         pending: dict[bytes, tuple[Any, Any]] = {}
         rows: Iterator[tuple[bytes, bytes]] = iter(())
-        # The scan shows the rows as they are now, and the changes are copied: both may change during the iteration.
+        # The scan is a consistent view and the changes are copied, so both may change during the iteration.
         with self._reading():
             for edit in self.edits(group, address):
                 for map_key, stored in edit.entries.items():
@@ -316,7 +296,6 @@ class MapRows(_CollectionRows):
                 yield entry
 
     def is_empty(self, group: int, address: Any) -> bool:
-        """Whether there are no entries."""
         edit: MapEdit | None = self.tables[group].get(address)
         if edit is not None and edit.whole:
             return not edit.entries
@@ -328,15 +307,12 @@ class MapRows(_CollectionRows):
         return first is None
 
     def has(self, group: int, address: Any) -> bool:
-        """Whether there is an entry."""
         return not self.is_empty(group, address)
 
     def forget(self, address: Any) -> None:
-        """Rows of an address were changed behind the cache."""
         self._clean.pop(address, None)
 
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
-        """The rows that changes make."""
         found: list[Change] = []
         for address, edit in entries:
             base = self.keys.base(group, address)
@@ -350,7 +326,6 @@ class MapRows(_CollectionRows):
         return found
 
     def settle(self, changes: dict[Any, Any]) -> None:
-        """Changes are in the database."""
         for address, edit in changes.items():
             if edit.whole:
                 self._clean.pop(address, None)

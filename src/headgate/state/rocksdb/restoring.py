@@ -1,7 +1,8 @@
 """From files of snapshots to a database with this subtask's key groups (SPEC R3.4, R7.3).
 
-The database of the snapshot that overlaps most is opened as it is, and what does not belong here is cut off; of the others
-the rows that belong here are copied. Below a third of overlap, copying is quicker than cutting off.
+It runs in the subtask's thread, before the first record. The database of the snapshot that overlaps most is opened as it
+is, and the rows of other key groups are deleted; of the other snapshots the rows of this subtask's key groups are copied.
+Below a third of overlap, copying is faster than deleting.
 """
 
 from __future__ import annotations
@@ -18,25 +19,23 @@ import msgspec
 
 from headgate.checkpoint.handles import CorruptState, KeyedStateHandle, ReadPayload, StateMeta
 from headgate.records.key_groups import KeyGroupRange
-from headgate.state.backend import BackendSetup
+from headgate.state.backend import INTERNAL_KINDS, BackendSetup
+from headgate.state.rocksdb.codec import STAMP_BYTES, StoredCodec, pack_stamp
+from headgate.state.rocksdb.increments import FIRST_STAMP, Files, Span
 from headgate.state.rocksdb.keys import RowKeys
-from headgate.state.rocksdb.snapshots import FIRST_STAMP, Files, Span
 from headgate.state.rocksdb.store import Column, MemoryBudget, Store
-from headgate.state.rocksdb.values import STAMP_BYTES, StoredCodec, pack_stamp
 from headgate.state.schema import migrate_batch
-
-__all__ = ["INTERNAL", "Restored", "StoredColumn", "column_name", "pack_extra", "restore_store", "rewrite"]
 
 _READ_BYTES: Final = 4 << 20
 _REWRITE_ROWS: Final = 2048
 _SEQUENCE_BYTES: Final = 8
-_WORTH_CUTTING: Final = 1 / 3
+_MIN_OVERLAP: Final = 1 / 3
 
 
 class StoredColumn(msgspec.Struct, frozen=True):
-    """A column family of a snapshot, and the form its rows have.
+    """A column family of a snapshot, and the form of its rows.
 
-    Rows whose stamp lies in a span of `dead` were expired when the snapshot was taken, and are not part of it (R2.5 b).
+    Rows with a stamp in a span of `dead` were expired when the snapshot was taken, and are not part of it (R2.5 b).
     """
 
     column: str
@@ -44,46 +43,42 @@ class StoredColumn(msgspec.Struct, frozen=True):
     dead: list[Span] = []
 
 
-INTERNAL: Final = frozenset(["timers", "raw"])
-"""Kinds of state that no descriptor can name."""
-
-
 def column_name(meta: StateMeta) -> str:
     """The column family of a state; never RocksDB's own, whatever the state is called."""
-    return f"{'i' if meta.kind in INTERNAL else 's'}:{meta.name}"
+    return f"{'i' if meta.kind in INTERNAL_KINDS else 's'}:{meta.name}"
 
 
-class _Extra(msgspec.Struct, frozen=True):
+class _Columns(msgspec.Struct, frozen=True):
     columns: list[StoredColumn]
     sequence: int
     time: int
 
 
-def pack_extra(columns: list[StoredColumn], sequence: int, time: int) -> dict[str, Any]:
-    """What a handle remembers: what the columns hold, the next number of a list element, the time of the snapshot."""
-    built: dict[str, Any] = msgspec.to_builtins(_Extra(columns, sequence, time), builtin_types=(bytes,))
+def pack_columns(columns: list[StoredColumn], sequence: int, time: int) -> dict[str, Any]:
+    """The `extra` of a handle; `sequence` is the next number of a list element."""
+    built: dict[str, Any] = msgspec.to_builtins(_Columns(columns, sequence, time), builtin_types=(bytes,))
     return built
 
 
 @dataclass(slots=True)
-class Restored:
+class RestoredStore:
     """A database made of snapshots."""
 
     store: Store
     columns: list[StoredColumn] = field(default_factory=list)
     sequence: int = 0
     time: int = FIRST_STAMP
-    files: Files = field(default_factory=dict)  # those of a snapshot that are in use as they are
+    files: Files = field(default_factory=dict)  # those of a snapshot that are used unchanged
 
     def target(self, meta: StateMeta) -> str:
-        """The column for rows of a state in one form; states may come in several, until they are asked for."""
+        """The column for rows of a state in one form; a state may have several until it is opened."""
         same = next((one.column for one in self.columns if one.meta == meta), None)
         if same is not None:
             return same
-        taken = {one.column for one in self.columns}
+        names = {one.column for one in self.columns}
         name = column_name(meta)
         number = 1
-        while name in taken:
+        while name in names:
             number += 1
             name = f"{number}{column_name(meta)}"
         self.columns.append(StoredColumn(name, meta))
@@ -92,22 +87,22 @@ class Restored:
 
 def restore_store(
     setup: BackendSetup, budget: MemoryBudget, directory: Path, handles: list[KeyedStateHandle], read: ReadPayload
-) -> Restored:
-    """A database in `directory / "db"` with what the handles hold of the setup's key groups."""
+) -> RestoredStore:
+    """A database in `directory / "db"` with the rows of the setup's key groups."""
     groups = setup.key_groups
     overlapping = [handle for handle in handles if len(_range(handle).intersect(groups))]
     base = max(overlapping, key=lambda handle: _overlap(handle, groups), default=None)
     keys = RowKeys(setup.max_parallelism)
-    if base is not None and _overlap(base, groups) >= _WORTH_CUTTING:
+    if base is not None and _overlap(base, groups) >= _MIN_OVERLAP:
         _download(base, read, directory / "db")
         restored = _open(base, Store(directory / "db", budget))
-        _cut_off(restored.store, keys, _range(base), groups)
-        _leave_out(restored, restored.columns, keys, _range(base).intersect(groups))
+        _delete_foreign(restored.store, keys, _range(base), groups)
+        _remove_expired(restored, restored.columns, keys, _range(base).intersect(groups))
         restored.columns = [StoredColumn(one.column, one.meta) for one in restored.columns]
         restored.files = {file.name: file for file in base.files if file.shared}
         overlapping = [handle for handle in overlapping if handle is not base]
     else:
-        restored = Restored(Store(directory / "db", budget))
+        restored = RestoredStore(Store(directory / "db", budget))
     for handle in overlapping:
         _copy(handle, read, directory, budget, keys, groups, restored)
     return restored
@@ -121,15 +116,15 @@ def _overlap(handle: KeyedStateHandle, groups: KeyGroupRange) -> float:
     return len(_range(handle).intersect(groups)) / len(_range(handle))
 
 
-def _open(handle: KeyedStateHandle, store: Store) -> Restored:
-    extra = msgspec.convert(handle.extra, _Extra)
+def _open(handle: KeyedStateHandle, store: Store) -> RestoredStore:
+    extra = msgspec.convert(handle.extra, _Columns)
     known = {one.column for one in extra.columns}
     for name in [name for name in store.columns if name not in known]:
-        store.drop_column(name)  # made between the barrier and the checkpoint, and empty
-    return Restored(store, list(extra.columns), extra.sequence, extra.time)
+        store.drop_column(name)  # created between the barrier and the checkpoint, and empty
+    return RestoredStore(store, list(extra.columns), extra.sequence, extra.time)
 
 
-def _cut_off(store: Store, keys: RowKeys, old: KeyGroupRange, new: KeyGroupRange) -> None:
+def _delete_foreign(store: Store, keys: RowKeys, old: KeyGroupRange, new: KeyGroupRange) -> None:
     for column in store.columns.values():
         if old.start < new.start:
             column.drop_range(keys.prefix(old.start), keys.prefix(new.start))
@@ -144,13 +139,13 @@ def _copy(
     budget: MemoryBudget,
     keys: RowKeys,
     groups: KeyGroupRange,
-    restored: Restored,
+    restored: RestoredStore,
 ) -> None:
     common = _range(handle).intersect(groups)
     scratch = directory / "restoring"
     _download(handle, read, scratch / "db")
     source = Store(scratch / "db", budget, read_only=True)
-    extra = msgspec.convert(handle.extra, _Extra)
+    extra = msgspec.convert(handle.extra, _Columns)
     restored.sequence = max(restored.sequence, extra.sequence)
     restored.time = max(restored.time, extra.time)
     for one in extra.columns:
@@ -160,11 +155,11 @@ def _copy(
         )
     source.close()
     shutil.rmtree(scratch)
-    _leave_out(restored, extra.columns, keys, common)
+    _remove_expired(restored, extra.columns, keys, common)
 
 
-def _leave_out(restored: Restored, columns: list[StoredColumn], keys: RowKeys, groups: KeyGroupRange) -> None:
-    """Remove what was expired in a snapshot; of a list only the dead head."""
+def _remove_expired(restored: RestoredStore, columns: list[StoredColumn], keys: RowKeys, groups: KeyGroupRange) -> None:
+    """Remove the rows that were expired in a snapshot; of a list only the expired head."""
     for one in columns:
         if not one.dead:
             continue
@@ -211,9 +206,9 @@ def rewrite(
     bounds: tuple[bytes, bytes],
     now: int,
 ) -> None:
-    """Bring the rows of a state into the form that its descriptor asks for now (SPEC R7.3, R2.7).
+    """Convert the rows of a state to the form of its present descriptor (SPEC R7.3, R2.7).
 
-    A time to live that is new starts now; one that is gone leaves all values, dead ones too.
+    A time to live that is new starts now; one that was dropped leaves all values, expired ones too.
     """
     rows = source.scan(*bounds, keep=False)
     while chunk := list(islice(rows, _REWRITE_ROWS)):

@@ -1,12 +1,16 @@
-"""The database of one backend: the only module that knows rocksdict.
+"""The database of one backend and its directory: the only module that uses rocksdict.
 
-rocksdict is used in its raw mode: keys and values are bytes. There is no write-ahead log, since after a crash state comes
-from a checkpoint. `flush` and `compact_range` release the GIL; `write` and `create_checkpoint` hold it, the latter for
-about a millisecond if all memtables are empty.
+rocksdict is used in its raw mode: keys and values are bytes. There is no write-ahead log, since after a crash state is
+restored from a checkpoint. `flush` and `compact_range` release the GIL; `write` and `create_checkpoint` hold it, the
+latter for about a millisecond if all memtables are empty. The subtask's thread and the threads of snapshots call it.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
+import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,22 +34,21 @@ from rocksdict import (
     WriteOptions,
 )
 
-from headgate.errors import InvalidArgument, StorageError
-
-__all__ = ["Column", "MemoryBudget", "Store", "WriteBatch"]
+from headgate.errors import IllegalState, InvalidArgument, StorageError
 
 T = TypeVar("T")
 
 _MIB: Final = 1 << 20
-_DEFAULT_COLUMN: Final = "default"  # RocksDB's own; no state lies in it
+_DEFAULT_COLUMN: Final = "default"  # RocksDB's own; no state is stored in it
+_LOCK: Final = "in-use"
 _IMPORT_FILE: Final = 64 * _MIB
 
 
 class MemoryBudget:
-    """What all rocksdb backends of one process may use together.
+    """The memory that all rocksdb backends of one process may use together.
 
-    `size` bounds what RocksDB holds: blocks, indexes and filters that were read, and rows not yet written to files.
-    `cache_size` bounds the Python objects of the write-back caches, by estimate.
+    `size` bounds RocksDB's memory: blocks, indexes and filters that were read, and rows not yet written to files.
+    `cache_size` bounds the estimated size of the Python objects in the write-back caches.
     """
 
     MANAGED_SIZE: ClassVar[int] = 64 * _MIB
@@ -57,31 +60,29 @@ class MemoryBudget:
         self.size = size
         self.cache_size = size if cache_size is None else cache_size
         self._users: weakref.WeakSet[object] = weakref.WeakSet()
-        # The shares are Flink's: memtables may take a third, and what they take is charged to the cache.
+        # The shares are Flink's: memtables may take a third, which is charged to the cache.
         self._blocks = Cache(size * 5 // 6)
         self._buffers = WriteBufferManager.new_write_buffer_manager_with_cache(size // 3, False, self._blocks)
 
     @classmethod
     def shared(cls) -> MemoryBudget:
-        """The budget of this process; made with the default size unless `configure` came first."""
+        """The budget of this process; it has the default size unless `configure` was called before."""
         if cls._shared is None:
             cls._shared = cls()
         return cls._shared
 
     @classmethod
     def configure(cls, size: int, cache_size: int | None = None) -> MemoryBudget:
-        """Set the budget of this process; backends that are open keep the one they have."""
+        """Set the budget of this process; open backends keep theirs."""
         current = cls._shared
         if current is None or (current.size, current.cache_size) != (size, size if cache_size is None else cache_size):
             cls._shared = cls(size, cache_size)
         return cls.shared()
 
     def enter(self, backend: object) -> None:
-        """One more backend shares the budget."""
         self._users.add(backend)
 
     def leave(self, backend: object) -> None:
-        """A backend is done."""
         self._users.discard(backend)
 
     def cache_share(self) -> int:
@@ -154,8 +155,6 @@ def _storage(path: Path, what: str) -> Iterator[None]:
 class Column:
     """The rows of one state: a column family."""
 
-    __slots__ = ("_family", "_path", "handle", "name")
-
     def __init__(self, name: str, family: Rdict, handle: Any, path: Path) -> None:
         self.name = name
         self.handle = handle
@@ -163,34 +162,31 @@ class Column:
         self._path = path
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a row, or None."""
         found: bytes | None = self._family.get(key)
         return found
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """The values of many rows; quickest when the keys are sorted."""
+        """The values of many rows; fastest when the keys are sorted."""
         return cast("list[bytes | None]", self._family.get(cast("list[Any]", keys)))
 
     def scan(self, lower: bytes, upper: bytes, *, keep: bool = True) -> Iterator[tuple[bytes, bytes]]:
-        """The rows from `lower` on and before `upper`, as they are now; `keep=False` spares the block cache."""
+        """The rows from `lower` to before `upper`, at this moment; `keep=False` leaves them out of the block cache."""
         options = _read_options(upper, keep)
         return _held(
             cast("Iterator[tuple[bytes, bytes]]", self._family.items(from_key=lower, read_opt=options)), options
         )
 
     def scan_keys(self, lower: bytes, upper: bytes, *, keep: bool = True) -> Iterator[bytes]:
-        """The keys of these rows."""
         options = _read_options(upper, keep)
         return _held(cast("Iterator[bytes]", self._family.keys(from_key=lower, read_opt=options)), options)
 
     def batch(self) -> WriteBatch:
-        """An empty batch of changes to this column."""
         batch = WriteBatch(raw_mode=True)
         batch.set_default_column_family(self.handle)
         return batch
 
     def flush(self, *, wait: bool) -> None:
-        """Write the rows that are in memory to a file."""
+        """Write the memtables to a file."""
         with _storage(self._path, "writing a file"):
             self._family.flush(wait)
 
@@ -200,14 +196,13 @@ class Column:
             self._family.set_options({"periodic_compaction_seconds": str(max(1, period_ms // 1000))})
 
     def in_memory(self) -> bool:
-        """Whether rows are not yet in a file."""
+        """Whether the memtables have rows."""
         return bool(self._number("num-entries-active-mem-table") or self._number("num-immutable-mem-table"))
 
     def _number(self, name: str) -> int:
         return self._family.property_int_value(f"rocksdb.{name}") or 0
 
     def delete_range(self, lower: bytes, upper: bytes) -> None:
-        """Remove a range of rows."""
         with _storage(self._path, "removing a range"):
             self._family.delete_range(lower, upper, _WRITE)
 
@@ -221,7 +216,7 @@ class Column:
     def import_range(self, source: Column, lower: bytes, upper: bytes, scratch: Path, budget: MemoryBudget) -> None:
         """Copy a range of rows of another database's column; the range must be empty here.
 
-        Sorted files that are taken over cost 60% of what writing the rows does, and need no compaction later.
+        Ingesting sorted files costs 60% of writing the rows, and needs no compaction later.
         """
         files: list[Path] = []
         rows = source.scan(lower, upper, keep=False)
@@ -235,21 +230,21 @@ class Column:
                 self._family.ingest_external_file([str(file) for file in files], options)
 
     def close(self) -> None:
-        """Let go of the column: the database stays open, and its memory in use, as long as anybody refers to it."""
+        """Drop the references to the column: while any is left, the database stays open and its memory in use."""
         self.handle = None
         with suppress(Exception):
             self._family.close()
 
 
 def _held(rows: Iterator[T], options: ReadOptions) -> Iterator[T]:
-    """The rows; rocksdict reads the bound of the options after they are gone, unless somebody holds them."""
+    """The rows; rocksdict reads the bound of the options after they are freed, unless they are referenced here."""
     yield from rows
     del options
 
 
 def _write_options() -> WriteOptions:
     options = WriteOptions()
-    # The stub calls it a method, but it is an attribute.
+    # The stub declares a method, but it is an attribute.
     setattr(options, "disable_wal", True)  # noqa: B010
     return options
 
@@ -268,7 +263,7 @@ def _read_options(upper: bytes, keep: bool) -> ReadOptions:
 class Store:
     """A database in a directory.
 
-    `columns` holds all its column families by name, those of restored states that nobody has asked for included.
+    `columns` holds all its column families by name, including those of restored states that are not opened.
     """
 
     def __init__(self, path: Path, budget: MemoryBudget, *, read_only: bool = False) -> None:
@@ -289,7 +284,7 @@ class Store:
         return column
 
     def column(self, name: str) -> Column:
-        """The column of that name, made if there is none."""
+        """The column of that name, which is created if there is none."""
         found = self.columns.get(name)
         if found is not None:
             return found
@@ -303,33 +298,27 @@ class Store:
                 self._database.write(batch, _WRITE)
 
     def flush(self, *, wait: bool) -> None:
-        """Write everything that is in memory to files, or only have it started."""
-        for column in list(self.columns.values()):  # another thread may make a column meanwhile
+        """Write all memtables to files, or with `wait=False` only start that."""
+        for column in list(self.columns.values()):  # another thread may add a column meanwhile
             if column.in_memory():
                 column.flush(wait=wait)
 
     def in_memory(self) -> bool:
-        """Whether rows are not yet in files."""
         return any(column.in_memory() for column in list(self.columns.values()))
 
     def checkpoint(self, target: Path) -> None:
-        """Link the files as they are now into a new directory."""
+        """Link the present files into a new directory."""
         with _storage(self.path, "making a checkpoint"):
             Checkpoint(self._database).create_checkpoint(str(target))
 
-    def file_size(self) -> int:
-        """Bytes of all live files of rows."""
-        return sum(int(file["size"]) for file in self._database.live_files())
-
     def drop_column(self, name: str) -> None:
-        """Remove a column and its rows."""
         self.columns.pop(name).close()
         with _storage(self.path, f"dropping column family '{name}'"):
             self._database.drop_column_family(name)
 
     def close(self) -> None:
-        """Close the database; files stay, what was not flushed may be lost."""
-        # Once the background work is cancelled, closing complains that it cannot flush, but closes.
+        """Close the database; files stay, rows that were not flushed may be lost."""
+        # Once the background work is cancelled, closing reports that it cannot flush, but closes.
         with suppress(Exception):
             self._database.cancel_all_background(True)
         for column in self.columns.values():
@@ -339,8 +328,38 @@ class Store:
             self._database.close()
 
 
+class LocalDirectory:
+    """A directory that one backend locks.
+
+    Files of an earlier attempt are removed: state is restored from checkpoints only. The lock is the kernel's, so it ends
+    with the process that holds it.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="headgate-rocksdb-")) if path is None else path
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageError(f"rocksdb: directory {self.path} cannot be used for local state: {error}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise IllegalState(
+                f"rocksdb: directory {self.path} is in use by another backend; give each operator and attempt its own"
+            ) from None
+        for entry in self.path.iterdir():
+            if entry.name != _LOCK:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
 def _write_file(path: Path, options: Options, first: tuple[bytes, bytes], rows: Iterator[tuple[bytes, bytes]]) -> None:
-    """Write the first row and as many of the others as make a file."""
+    """Write the first row and as many of the others as fit into a file."""
     writer = SstFileWriter(options)
     writer.open(str(path))
     writer[first[0]] = first[1]

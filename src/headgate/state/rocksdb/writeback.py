@@ -1,8 +1,8 @@
 """From the write-back cache to the database, in slices.
 
 A *cut* freezes the changes of all states at one moment. Cuts are written oldest first, and a cut that a snapshot waits
-for holds everything newer back until the native checkpoint is made: so the checkpoint holds exactly what was there at
-the barrier, while the barrier itself costs only the freezing. A snapshot may write in a thread of its own.
+for holds everything newer back until the native checkpoint is made: so the checkpoint holds exactly the state at the
+barrier, while the barrier itself costs only the freezing. The subtask's thread and the threads of snapshots write.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from headgate.state.rocksdb.rows import Layer, Portion, StateRows
-from headgate.state.rocksdb.store import MemoryBudget, Store, WriteBatch
+from rocksdict import WriteBatch
 
-__all__ = ["Cut", "WriteBack"]
+from headgate.state.rocksdb.store import MemoryBudget, Store
+from headgate.state.rocksdb.tables import Layer, StateRows, WritePortion
 
 BATCH_ROWS: Final = 4096  # written at once, with the GIL held: about 5 ms
 _BATCH_BYTES: Final = 4 << 20
@@ -24,9 +24,9 @@ _MAX_CUTS: Final = 3
 
 
 class Cut:
-    """The changes up to one moment, on their way to the database.
+    """The changes up to one moment, which are being written to the database.
 
-    `resolve` is what a snapshot wants done before anything newer is written; None: nothing holds.
+    `resolve` makes the native checkpoint of a snapshot before anything newer is written; None: no snapshot waits.
     """
 
     def __init__(self, store: Store, parts: list[tuple[StateRows, Layer]], resolve: Callable[[], None] | None) -> None:
@@ -38,10 +38,10 @@ class Cut:
         self._failed = False
 
     def write(self, rows: int) -> int:
-        """Write about that many rows; what is left of them when all is written, else 0.
+        """Write about `rows` rows; returns the rest of them when all is written, else 0.
 
-        It may fail, for example if a value does not fit its type. What was not written is tried again at the next call,
-        unless it was replaced meanwhile.
+        It may fail, for example if a value does not fit its type. The next call tries again, without the changes that
+        were replaced meanwhile.
         """
         if self._failed:
             self._retry()
@@ -66,7 +66,7 @@ class Cut:
 
 
 def _write(store: Store, parts: list[tuple[StateRows, Layer]]) -> Iterator[int]:
-    """Write layers, a batch of rows for each step; what is written leaves its layer in the same step."""
+    """Write layers, a batch of rows for each step; written changes leave their layer in the same step."""
     for rows, layer in parts:
         batch = _LayerBatch(store, rows, layer)
         for group in list(layer):
@@ -85,19 +85,18 @@ class _LayerBatch:
         self._store = store
         self._state = rows
         self._layer = layer
-        self._batch: WriteBatch | None = None  # made in the thread that fills it
-        self._whole: list[int] = []  # groups of which all changes are in the batch
-        self._parts: list[tuple[int, Portion]] = []
+        self._batch: WriteBatch | None = None  # created by the thread that fills it
+        self._whole: list[int] = []  # groups whose changes are all in the batch
+        self._parts: list[tuple[int, WritePortion]] = []
         self._limit = rows.batch_rows(BATCH_ROWS, _BATCH_BYTES)
         self.rows = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether it should be written before more is added."""
         return self.rows >= self._limit
 
     def add(self, group: int) -> bool:
-        """Take changes of a group; whether these are all it has."""
+        """Add changes of a group; returns whether these are all of them."""
         table = self._layer[group]
         portion = self._state.portion(table, self._limit)
         if self._batch is None:
@@ -111,7 +110,7 @@ class _LayerBatch:
         return whole
 
     def commit(self) -> int:
-        """Write the rows; the changes they came from are clean now."""
+        """Write the rows and make their changes clean."""
         if self._batch is not None:
             with self._state.guard:
                 self._store.write(self._batch)
@@ -148,7 +147,7 @@ class WriteBack:
 
     @property
     def pending(self) -> bool:
-        """Whether changes wait in frozen layers."""
+        """Whether there are unwritten frozen layers."""
         return bool(self._cuts)
 
     @property
@@ -157,7 +156,6 @@ class WriteBack:
         return any(cut.resolve is not None for cut in list(self._cuts))
 
     def cut(self, store: Store, states: list[StateRows], resolve: Callable[[], None] | None = None) -> Cut:
-        """Freeze the changes of all states."""
         if len(self._cuts) >= _MAX_CUTS:
             self.finish_oldest()
         parts = [(rows, layer) for rows in states if (layer := rows.freeze())]
@@ -167,7 +165,7 @@ class WriteBack:
         return cut
 
     def step(self, rows: int) -> bool:
-        """Write about that many rows of the oldest cuts, unless another thread is at it; whether more remains."""
+        """Write about `rows` rows of the oldest cuts, unless another thread writes; returns whether more remains."""
         if not self.writing.acquire(blocking=False):
             return True
         try:
@@ -183,44 +181,44 @@ class WriteBack:
             self.writing.release()
 
     def write_up_to(self, cut: Cut, rows: int) -> bool:
-        """Write about that many rows of a cut and those before it; whether the cut is written."""
+        """Write about `rows` rows of a cut and those before it; returns whether the cut is written."""
         with self.writing:
             while rows > 0 and not cut.written:
                 head = self._cuts[0]
                 rows = head.write(rows)
                 if head.written and head is not cut:
-                    self._pass(head)
+                    self._remove(head)
             return cut.written
 
     def finish_oldest(self) -> None:
-        """Write the oldest cut, and do what a snapshot wants done first."""
+        """Write the oldest cut, and make the native checkpoint of a snapshot that waits for it."""
         with self.writing:
             if self._cuts:
                 head = self._cuts[0]
                 while not head.written:
                     head.write(BATCH_ROWS)
-                self._pass(head)
+                self._remove(head)
 
     def finish_all(self) -> None:
         """Write everything that is frozen."""
         while self._cuts:
             self.finish_oldest()
 
-    def _pass(self, head: Cut) -> None:
+    def _remove(self, head: Cut) -> None:
         if head.resolve is not None:
             head.resolve()  # releases it
         if self._cuts and self._cuts[0] is head:
             self._cuts.popleft()
 
     def release(self, cut: Cut) -> None:
-        """Nothing waits for a cut any more; if it is not written yet, that goes on as usual."""
+        """No snapshot waits for a cut any more; if it is not written yet, writing continues as usual."""
         with self.writing:
             cut.resolve = None
             if cut.written and cut in self._cuts:
                 self._cuts.remove(cut)
 
     def adjust(self, states: list[StateRows]) -> bool:
-        """Fit the caches to the memory there is; whether the changes are too many and should be cut off."""
+        """Fit the caches to the memory budget; returns whether the changes exceed it and a cut is due."""
         share = self._budget.cache_share()
         total = 0
         for rows in states:

@@ -34,8 +34,6 @@ from headgate.worker.restore import VertexRestore
 from headgate.worker.subtask import SnapshotInProgress, Subtask
 from headgate.worker.task import SteppedServices, TaskDescriptor, describe_tasks, make_snapshot_writer, make_task
 
-__all__ = ["Attempt", "Driver", "Jobs", "SimulatedCluster", "SimulatedIo", "Worker"]
-
 
 class Jobs(Executor):
     """An executor whose jobs wait until `run` is called."""

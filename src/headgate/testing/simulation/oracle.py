@@ -22,8 +22,6 @@ from headgate.worker.operators.keyed import KeyedOperator
 from headgate.worker.operators.sources import SourceOperator
 from headgate.worker.subtask import Subtask
 
-__all__ = ["Oracle"]
-
 
 class Oracle:
     """Knows what a sequential run would give."""

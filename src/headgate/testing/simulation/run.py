@@ -22,8 +22,6 @@ from headgate.testing.simulation.oracle import Oracle
 from headgate.testing.simulation.world import PROGRAMS, Program, Violation, World, worlds
 from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, Operation
 
-__all__ = ["Outcome", "Run", "play"]
-
 _MAX_ACTIONS = 20_000
 _FAULTS_UNTIL = 2_500  # actions; behind them a run must come to its end
 _ZOMBIE_ACTIONS = 400

@@ -31,8 +31,6 @@ from headgate.environment import StreamExecutionEnvironment
 from headgate.records.batch import Batch
 from headgate.state.api import MapStateDescriptor, ValueStateDescriptor
 
-__all__ = ["COUNT", "KEYS", "PROGRAMS", "Program", "Violation", "World", "key_of", "worlds"]
-
 KEYS = 40
 COUNT = "count"
 _STATE = ValueStateDescriptor(COUNT, "bigint")

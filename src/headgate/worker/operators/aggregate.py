@@ -21,13 +21,11 @@ from headgate.records.batch import Batch
 from headgate.records.key_groups import hash_column, key_groups_of
 from headgate.records.types import PICKLED, TypeInformation, as_type
 from headgate.state.api import ValueStateDescriptor
-from headgate.state.backend import ValueTable
-from headgate.state.hashmap.columns import ColumnTable
+from headgate.state.backend import NumberColumns
+from headgate.state.cells import ValueTable
 from headgate.worker.failures import NO_KEY as UNKNOWN
 from headgate.worker.operators.base import OperatorContext, Receiver
 from headgate.worker.operators.keyed import KeyedOperator
-
-__all__ = ["Aggregate", "Reduce"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Combine = Callable[[Any, Any], Any]
@@ -121,7 +119,7 @@ class Aggregate(_RunningOperator):
         self._columnar = self._is_columnar()
         # A running float sum is order-dependent to the last bit; a loop adds in order whatever the batches are.
         self._in_order = self._every and self._how == "sum" and pa.types.is_floating(self._field or pa.null())
-        self._columns: ColumnTable | None = None
+        self._columns: NumberColumns | None = None
         # Only key and field in a record: a number per key is all there is to keep.
         self.state_type = as_type(self._field) if self._columnar else PICKLED if self._how == "count" else operator.type
 
@@ -205,7 +203,7 @@ class Aggregate(_RunningOperator):
         else:
             self.emit_rows(list(zip(keys, results, strict=True)))
 
-    def _by_slots(self, batch: Batch, table: ColumnTable) -> None:
+    def _by_slots(self, batch: Batch, table: NumberColumns) -> None:
         """Numbers under integer keys: no Python object for any record or key."""
         assert self._key is not None
         arrow = batch.arrow()

@@ -16,6 +16,7 @@ from headgate.api.functions import (
     RuntimeContext,
     StateAccess,
 )
+from headgate.api.raw_state import RawKeyedStateOutput
 from headgate.checkpoint.commits import Commits
 from headgate.errors import UserCodeError
 from headgate.graph.job_graph import ChainedOperator
@@ -26,8 +27,6 @@ from headgate.records.types import TypeInformation
 from headgate.state.backend import KeyedStateBackend, SnapshotKind, SnapshotRun
 from headgate.state.operator import OperatorStateBackend, OperatorStateSnapshot
 from headgate.worker.failures import NO_KEY, OperatorFailure
-
-__all__ = ["Operator", "OperatorContext", "OperatorSnapshot", "Receiver", "SubtaskServices", "explain"]
 
 Receiver = Callable[[Batch], None]
 
@@ -50,7 +49,7 @@ class SubtaskServices(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
-    """What the runtime hands to an operator."""
+    """What an operator gets from its subtask."""
 
     info: TaskInfo
     clock: Callable[[], int]  # milliseconds; virtual in the local runtime
@@ -77,7 +76,6 @@ class OperatorSnapshot:
 
     @property
     def operator_id(self) -> OperatorId:
-        """The operator's id."""
         return self.operator.id
 
 
@@ -96,7 +94,7 @@ class Operator:
     # --- life -------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Before the first record: operator state first, then the user's `open` (SPEC R4.1)."""
+        """Called before the first record: operator state first, then the user's `open` (SPEC R4.1)."""
         initialize = getattr(self.function, "initialize_state", None)
         if initialize is not None:
             context = self.context
@@ -108,7 +106,6 @@ class Operator:
             self.guard(self.function.open, RuntimeContext(self.context.info, self.keyed_state()))
 
     def keyed_state(self) -> StateAccess:
-        """What gives the user's function its keyed state."""
         return NoState(self.operator.name)
 
     def receiver(self, input: int) -> Receiver:
@@ -116,10 +113,10 @@ class Operator:
         raise UserCodeError(f"operator '{self.operator.name}' takes no input {input}")
 
     def finish(self) -> None:
-        """All inputs have ended: emit what is left."""
+        """All inputs have ended: emit what is held."""
 
     def close(self) -> None:
-        """At the end, also after a failure."""
+        """Called at the end, also after a failure."""
         if isinstance(self.function, Function) or hasattr(self.function, "close"):
             self.guard(self.function.close)
 
@@ -130,19 +127,30 @@ class Operator:
         return nullcontext()
 
     def before_barrier(self) -> None:
-        """Emit what must be in front of the barrier."""
+        """Emit what must precede the barrier."""
 
     def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> OperatorSnapshot:
         """The synchronous part of a snapshot (SPEC R6.1)."""
         update = getattr(self.function, "snapshot_state", None)
+        output = FunctionSnapshotContext(checkpoint_id, timestamp, self.raw_keyed_output())
         if update is not None:
-            self.guard(update, FunctionSnapshotContext(checkpoint_id, timestamp))
+            self.guard(update, output)
+        self.store_raw_state(output)
         return OperatorSnapshot(
             self.operator,
             self.context.info.subtask,
             self.context.operator_state.snapshot(),
             self.keyed_run(checkpoint_id, kind),
         )
+
+    def raw_keyed_output(self) -> RawKeyedStateOutput | None:
+        """Where the function writes raw keyed state, if it has any."""
+        return None
+
+    def store_raw_state(self, output: FunctionSnapshotContext) -> None:
+        """Put the raw state that the function wrote into the snapshot."""
+        for stream in output.raw_operator.streams:
+            self.context.operator_state.write_raw_stream(bytes(stream))
 
     def keyed_run(self, checkpoint_id: int, kind: SnapshotKind) -> SnapshotRun | None:
         """The synchronous part for keyed state."""
@@ -153,7 +161,6 @@ class Operator:
         self._notify("notify_checkpoint_complete", checkpoint_id)
 
     def notify_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint will never be complete."""
         self._notify("notify_checkpoint_aborted", checkpoint_id)
 
     def _notify(self, method: str, checkpoint_id: int) -> None:
@@ -165,7 +172,7 @@ class Operator:
         """The driver has committed what this operator prepared, up to a checkpoint."""
 
     def upkeep(self) -> None:
-        """A bounded piece of work that no record asks for, about once a second."""
+        """Bounded background work, called about once a second."""
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -176,10 +183,10 @@ class Operator:
     def on_time(self, now: int) -> None:
         """Fire what is due."""
 
-    # --- blame ------------------------------------------------------------------------------------------------------
+    # --- errors -----------------------------------------------------------------------------------------------------
 
     def guard(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Call the user's code once; a failure names this operator."""
+        """Call the user's code; an error becomes an OperatorFailure with this operator's name."""
         try:
             return call(*args)
         except OperatorFailure:
@@ -188,25 +195,25 @@ class Operator:
             raise self.failure(error) from error
 
     def failure(self, error: BaseException, record: Any = NO_KEY, key: Any = NO_KEY) -> OperatorFailure:
-        """The error of a user's function with this operator's name on it."""
+        """The error of a user's function as a failure of this operator."""
         if isinstance(error, OperatorFailure):
             return error
         return OperatorFailure(self.operator.name, self.operator.call_site, error, key, record)
 
     def failed_at(self, error: BaseException, rows: list[Any], iterator: Any) -> OperatorFailure:
-        """The same for a loop over `rows`: a list iterator knows how many it has left."""
+        """The failure of a loop over `rows`; the current record follows from what its list iterator has left."""
         index = len(rows) - iterator.__length_hint__() - 1
         return self.failure(error, rows[index] if 0 <= index < len(rows) else NO_KEY)
 
     # --- output -----------------------------------------------------------------------------------------------------
 
     def emit_rows(self, rows: list[Any]) -> None:
-        """Send the rows a function returned."""
+        """Emit the rows that a function returned."""
         if rows:
             self.emit(Batch.of_output(rows, self.type, self.origin))
 
     def emit_tagged(self, rows: list[Any]) -> None:
-        """Send what a process function yielded: `(tag, value)` goes to that side output."""
+        """Emit what a process function yielded; `(tag, value)` goes to that side output."""
         tagged = [row for row in rows if row.__class__ is tuple and row and row[0].__class__ is OutputTag]
         if not tagged:
             self.emit_rows(rows)
@@ -224,7 +231,7 @@ class Operator:
 
 
 def explain(error: Exception, method: str) -> Exception:
-    """`TypeError: 'int' object is not iterable` says nothing to somebody who returned an int."""
+    """A clear error in place of `TypeError: 'int' object is not iterable` for a function that returned an int."""
     ours = error.__traceback__ is not None and error.__traceback__.tb_next is None  # not inside the user's function
     if isinstance(error, TypeError) and ours and str(error).endswith("object is not iterable"):
         kind = str(error).split("'")[1]

@@ -17,26 +17,27 @@ from headgate.worker.operators.base import Operator, OperatorContext, Receiver, 
 from headgate.worker.operators.keyed import KeyedElementContext, KeyedProcessOperator
 from headgate.worker.operators.stateless import ElementContext, Process
 
-__all__ = ["BroadcastProcess", "KeyedBroadcastProcess"]
-
 
 class BroadcastContext:
     """The context of the broadcast side: read-write broadcast state, no key, no timers."""
 
-    def __init__(self, operator: Operator, states: BroadcastStates, backend: KeyedStateBackend | None) -> None:
-        self._operator, self._states, self._backend = operator, states, backend
+    states: BroadcastStates  # when the operator is open
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        self.backend: KeyedStateBackend | None = None  # of a keyed operator that is open
         self.stamp: int | None = None
 
     def get_broadcast_state(self, descriptor: Any) -> Any:
         """The state, to be changed."""
-        return self._states.writable(_name(descriptor))
+        return self.states.writable(_name(descriptor))
 
     def apply_to_keyed_state(self, descriptor: Any, function: Callable[[Any, Any], None]) -> None:
         """Call `function(key, state)` for every key of this subtask that has such state."""
-        if self._backend is None:
+        if self.backend is None:
             NoState(self._operator.operator.name).keyed(descriptor)
             return
-        self._backend.apply_to_all_keys(descriptor, VOID, getattr(function, "process", function))
+        self.backend.apply_to_all_keys(descriptor, VOID, getattr(function, "process", function))
 
     def timestamp(self) -> int | None:
         """The record's event timestamp."""
@@ -85,17 +86,16 @@ def _open_states(operator: Operator) -> BroadcastStates:
     return BroadcastStates([store.get_broadcast_state(d) for d in operator.operator.spec.options["broadcast"]])
 
 
-def _broadcast_receiver(operator: Operator, context: Callable[[], BroadcastContext]) -> Receiver:
+def _broadcast_receiver(operator: Operator, context: BroadcastContext) -> Receiver:
     function = operator.function.process_broadcast_element
 
     def receive(batch: Batch) -> None:
         out: list[Any] = []
         row: Any = UNKNOWN
-        own = context()
         stamps = [None] * len(batch) if batch.timestamps is None else batch.timestamps.tolist()
         try:
-            for row, own.stamp in zip(batch.rows(), stamps, strict=True):
-                result = function(row, own)
+            for row, context.stamp in zip(batch.rows(), stamps, strict=True):
+                result = function(row, context)
                 if result is not None:
                     out.extend(result)
         except Exception as error:
@@ -111,20 +111,15 @@ class BroadcastProcess(Process):
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
         self.element: ReadOnlyContext = ReadOnlyContext(self)
-        self._broadcast: BroadcastContext | None = None
+        self._broadcast = BroadcastContext(self)
 
     def open(self) -> None:
-        self.element.states = _open_states(self)
-        self._broadcast = BroadcastContext(self, self.element.states, None)
+        self.element.states = self._broadcast.states = _open_states(self)
         super().open()
-
-    def _context(self) -> BroadcastContext:
-        assert self._broadcast is not None, "the operator was not opened"
-        return self._broadcast
 
     def receiver(self, input: int) -> Receiver:
         if input == 1:
-            return _broadcast_receiver(self, self._context)
+            return _broadcast_receiver(self, self._broadcast)
         return self._process_with(self.function.process_element)
 
 
@@ -134,18 +129,14 @@ class KeyedBroadcastProcess(KeyedProcessOperator):
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
         self.element: KeyedReadOnlyContext = KeyedReadOnlyContext(self)
-        self._broadcast: BroadcastContext | None = None
+        self._broadcast = BroadcastContext(self)
 
     def open(self) -> None:
-        self.element.states = _open_states(self)
+        self.element.states = self._broadcast.states = _open_states(self)
         super().open()
-        self._broadcast = BroadcastContext(self, self.element.states, self.backend)
-
-    def _context(self) -> BroadcastContext:
-        assert self._broadcast is not None, "the operator was not opened"
-        return self._broadcast
+        self._broadcast.backend = self.backend
 
     def receiver(self, input: int) -> Receiver:
         if input == 1:
-            return _broadcast_receiver(self, self._context)
+            return _broadcast_receiver(self, self._broadcast)
         return super().receiver(input)

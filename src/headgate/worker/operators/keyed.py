@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from headgate.api.functions import StateAccess, callable_of
+from headgate.api.functions import FunctionSnapshotContext, StateAccess, callable_of
+from headgate.api.raw_state import RawKeyedStateOutput
 from headgate.checkpoint.commits import Commits
 from headgate.graph.job_graph import ChainedOperator
 from headgate.records.batch import Batch
@@ -18,16 +19,6 @@ from headgate.worker.failures import NO_KEY as UNKNOWN
 from headgate.worker.failures import OperatorFailure
 from headgate.worker.keys import KeyReader
 from headgate.worker.operators.base import Operator, OperatorContext, Receiver, explain
-
-__all__ = [
-    "KeyedCoFlatMapOperator",
-    "KeyedCoMapOperator",
-    "KeyedCoProcessOperator",
-    "KeyedFilterOperator",
-    "KeyedFlatMapOperator",
-    "KeyedMapOperator",
-    "KeyedProcessOperator",
-]
 
 _CLEANUP_ENTRIES = 10_000  # in one go: a few milliseconds
 
@@ -44,9 +35,12 @@ class BackendState:
         """The handle of a descriptor."""
         return self._backend.state(descriptor)
 
+    def raw_streams(self) -> Mapping[int, bytes]:
+        return self._backend.raw_streams()
+
 
 class KeyedOperator(Operator):
-    """What keyed operators share: the backend, the keys of a batch, timers."""
+    """The base of keyed operators: the backend and the keys of a batch."""
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
@@ -70,6 +64,16 @@ class KeyedOperator(Operator):
     def keyed_state(self) -> StateAccess:
         return BackendState(self.backend)
 
+    def raw_keyed_output(self) -> RawKeyedStateOutput | None:
+        return RawKeyedStateOutput(self.backend.setup.key_groups, self.backend.key_group_of)
+
+    def store_raw_state(self, output: FunctionSnapshotContext) -> None:
+        super().store_raw_state(output)
+        assert output.raw_keyed is not None
+        self.backend.clear_raw_streams()
+        for group, stream in output.raw_keyed.streams.items():
+            self.backend.put_raw_stream(group, bytes(stream))
+
     def keyed_run(self, checkpoint_id: int, kind: SnapshotKind) -> SnapshotRun | None:
         if kind is SnapshotKind.CANONICAL:
             directory, subtask = table_directory(self.operator.label, self.operator.id), self.context.info.subtask
@@ -91,12 +95,12 @@ class KeyedOperator(Operator):
         super().notify_aborted(checkpoint_id)
 
     def upkeep(self) -> None:
-        """Drop expired state that nobody reads, and finish what snapshots left behind."""
+        """Drop expired state, and clean up after snapshots."""
         self.backend.background_cleanup(_CLEANUP_ENTRIES)
         self.backend.maintain(_CLEANUP_ENTRIES)
 
     def keys_of(self, batch: Batch, input: int) -> Keys:
-        """Addresses and key groups of the records; tells the backend what is to come."""
+        """Addresses and key groups of the records; prepares the backend for them."""
         reader = self._readers[input]
         assert reader is not None
         keys, groups = self.guard(reader.keys_and_groups, batch)
@@ -105,7 +109,7 @@ class KeyedOperator(Operator):
         return addresses, groups
 
     def end_batch(self) -> None:
-        """Behind the last record of a batch: no key is selected any more."""
+        """Called after the last record of a batch: no key is selected any more."""
         self.backend.context.address = NO_KEY
         self.guard(self.backend.end_batch)
 
@@ -234,11 +238,9 @@ class KeyedElementContext:
         self._timers(True, TimeDomain.EVENT, timestamp)
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Forget a timer."""
         self._timers(False, TimeDomain.PROCESSING, timestamp)
 
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Forget a timer."""
         self._timers(False, TimeDomain.EVENT, timestamp)
 
     def _timers(self, register: bool, domain: TimeDomain, timestamp: int) -> None:
@@ -317,7 +319,7 @@ class KeyedProcessOperator(KeyedOperator):
         self._fire(TimeDomain.PROCESSING, now)
 
     def finish(self) -> None:
-        """The input ended: event time is complete, so every event-time timer fires; processing-time timers do not."""
+        """The input has ended: every event-time timer fires, processing-time timers do not."""
         self.watermark = MAX_WATERMARK
         self._fire(TimeDomain.EVENT, MAX_WATERMARK)
 

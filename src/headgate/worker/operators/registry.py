@@ -19,8 +19,6 @@ from headgate.worker.operators.sinks import CollectSink, FunctionSink, PrintSink
 from headgate.worker.operators.sources import SourceOperator
 from headgate.worker.operators.stateless import CoFlatMap, CoMap, CoProcess, Filter, FlatMap, Map, MapBatches, Process
 
-__all__ = ["make_operator"]
-
 _KINDS: dict[OperatorKind, type[Operator]] = {
     "source": SourceOperator,
     "map": Map,

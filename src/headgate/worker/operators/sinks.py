@@ -23,8 +23,6 @@ from headgate.state.backend import SnapshotKind
 from headgate.state.operator import OperatorStateBackend
 from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
 
-__all__ = ["CollectSink", "FunctionSink", "PrintSink", "SinkOperator", "decode_collected", "prepared_in"]
-
 _LOG = logging.getLogger(__name__)
 
 _WRITER = ListStateDescriptor("writer")

@@ -21,9 +21,6 @@ from headgate.state.api import ListStateDescriptor
 from headgate.state.backend import SnapshotKind
 from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot
 
-__all__ = ["FunctionReader", "RateLimit", "SourceOperator"]
-
-
 _SPLITS = ListStateDescriptor("splits", "string")
 _BURST_MS = 100
 

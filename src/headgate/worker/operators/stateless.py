@@ -14,8 +14,6 @@ from headgate.records.batch import Batch
 from headgate.worker.failures import NO_KEY
 from headgate.worker.operators.base import Operator, OperatorContext, Receiver, explain
 
-__all__ = ["CoFlatMap", "CoMap", "CoProcess", "Filter", "FlatMap", "Map", "MapBatches", "Process"]
-
 
 class Map(Operator):
     """One record in, one out."""

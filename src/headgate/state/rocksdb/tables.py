@@ -1,20 +1,19 @@
-"""What a state holds: rows in the database, and layers of changes on top that are not written yet.
+"""Tables of the rocksdb backend: rows in the database, and layers of changes on top that are not written yet.
 
     tables       changes since the last cut, one dict per key group; all writes go here
-    frozen       changes up to earlier cuts, newest first, on their way to the database
-    clean        what was read or written lately and is in the database as it is here, in two generations
+    frozen       changes up to earlier cuts, newest first, which are being written to the database
+    clean        entries that were read or written recently and are equal in the database, in two generations
     column       the rows
 
-A read goes down until it finds something. A *cut* makes the tables a frozen layer (`writeback.py`): what a snapshot holds
-is what lies below its cut. Writes to the same key between two cuts cost one row, which is the point of all this: a row
-costs twenty times what a dict entry does.
+A read searches these in order. A *cut* makes the tables a frozen layer (`writeback.py`): a snapshot holds what is below
+its cut. Several writes to one key between two cuts cost one row; a row costs twenty times what a dict entry does.
 
 Each kind has its own form of change: a value or None for values, `ListEdit` for lists, `MapEdit` for maps.
 
-Frozen layers may be written by a snapshot's thread while records go on. Only the thread of the backend freezes and fills
-tables. What is written becomes clean first and leaves its layer then, under `Ground.guard`; a value that is read meanwhile
-is found in one of the two, so values need no lock. A list that is read meanwhile would show new elements twice, or a map
-that is half written some entries not at all: so these take the guard, if there are frozen layers.
+A snapshot's thread may write frozen layers while the subtask's thread processes records. Only the subtask's thread
+freezes and fills tables. A change becomes clean first and leaves its layer afterwards, under `RowSpace.guard`; a value
+that is read meanwhile is found in one of the two, so values need no lock. A list that is read meanwhile would show new
+elements twice, or a map that is half written would miss entries: so these take the guard if there are frozen layers.
 """
 
 from __future__ import annotations
@@ -28,17 +27,16 @@ from itertools import islice, takewhile
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
+from rocksdict import WriteBatch
+
 from headgate.checkpoint.handles import StateMeta
 from headgate.records.key_groups import KeyGroupRange
 from headgate.records.types import TypeMismatch
-from headgate.state.addresses import VOID, key_of, split_address
+from headgate.state.addresses import FOREIGN_TABLE, VOID, key_of, split_address
 from headgate.state.cells import MISSING
-from headgate.state.hashmap.tables import FOREIGN_TABLE
+from headgate.state.rocksdb.codec import Packed, StoredCodec
 from headgate.state.rocksdb.keys import RowKeys
-from headgate.state.rocksdb.store import Column, WriteBatch
-from headgate.state.rocksdb.values import Packed, StoredCodec
-
-__all__ = ["UPPER", "Change", "Ground", "Layer", "Portion", "StateRows", "ValueRows"]
+from headgate.state.rocksdb.store import Column
 
 Layer: TypeAlias = dict[int, dict[Any, Any]]
 """By key group: address -> change."""
@@ -46,17 +44,17 @@ Change: TypeAlias = tuple[bytes, bytes | None]
 """A row's new value; None removes the row."""
 
 UPPER: Final = b"\xff"
-"""Added to a base: behind all rows of it, since no sequence number and no tag starts with this byte."""
-_ENTRY_BYTES: Final = 160  # a dict entry and the objects' heads
+"""A base with this suffix sorts after all rows of the base: no sequence number and no tag starts with this byte."""
+_ENTRY_BYTES: Final = 160  # a dict entry and the objects' headers
 _SAMPLED_GROUPS, _SAMPLED_ENTRIES = 8, 4
-_LARGE: Final = 64 * 1024  # bytes; a larger value is read anew each time, since caches are bounded by the usual size
+_LARGE: Final = 64 * 1024  # bytes; larger values are not cached, since caches are bounded by the average size
 _SMALL_TYPES: Final = frozenset([int, float, bool])
 _FIRST: Final = itemgetter(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """What all states of a backend stand on; the guard is held while rows and layers change together."""
+class RowSpace:
+    """What all states of a backend share; the guard is held while rows and layers change together."""
 
     keys: RowKeys
     groups: KeyGroupRange
@@ -64,8 +62,8 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
-    """Changes that are written together; `rests` are what is left of a change that is too large for that."""
+class WritePortion:
+    """Changes that are written together; `rests` are the remainders of changes that are too large for that."""
 
     entries: Sequence[tuple[Any, Any]]
     rests: dict[Any, Any] = field(default_factory=dict)
@@ -74,20 +72,20 @@ class Portion:
 class StateRows(ABC):
     """One state of one backend."""
 
-    def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, ground: Ground) -> None:
+    def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace) -> None:
         self.meta = meta
         self.column = column
         self.codec = codec
-        self.keys = keys = ground.keys
-        self.groups = groups = ground.groups
-        self.guard = ground.guard
-        # Handles keep this list for good, so it is only ever changed in place.
+        self.keys = keys = space.keys
+        self.groups = groups = space.groups
+        self.guard = space.guard
+        # Handles hold on to this list, so it is only ever changed in place.
         self.tables: list[dict[Any, Any]] = [FOREIGN_TABLE] * keys.max_parallelism
         for group in groups:
             self.tables[group] = self._table(group)
         self.frozen: list[Layer] = []
         self.limit = 10_000  # entries in each generation of clean ones
-        self.reads = 0  # rows asked of the database since the last batch
+        self.reads = 0  # rows read from the database since the last batch
         self._entry_bytes = _ENTRY_BYTES
 
     def _table(self, group: int) -> dict[Any, Any]:
@@ -102,10 +100,10 @@ class StateRows(ABC):
 
     @abstractmethod
     def weight(self) -> int:
-        """How many rows the changes in the tables will make, about."""
+        """Estimate of the rows that the changes in the tables will make."""
 
     def entry_bytes(self) -> int:
-        """Bytes of memory that an entry takes, about: judged by some."""
+        """Estimate of the bytes of memory of an entry, from a sample."""
         sample: list[tuple[Any, Any]] = []
         for table in islice(filter(None, self.own_tables()), _SAMPLED_GROUPS):
             sample.extend(islice(table.items(), _SAMPLED_ENTRIES))
@@ -119,7 +117,7 @@ class StateRows(ABC):
         return change
 
     def freeze(self) -> Layer:
-        """Take the present changes as a layer; later ones go elsewhere."""
+        """Make the present changes a frozen layer and continue with empty tables."""
         self.entry_bytes()
         layer = {group: table for group, table in enumerate(self.own_tables(), self.groups.start) if table}
         with self.guard:
@@ -130,25 +128,25 @@ class StateRows(ABC):
         return layer
 
     def drop_replaced(self, layer: Layer) -> None:
-        """Forget changes of a layer that newer ones replace as a whole."""
+        """Drop changes of a layer that newer ones replace as a whole."""
 
     def thaw(self, layer: Layer) -> None:
-        """A layer is written and settled."""
+        """Drop a layer that is written."""
         with self.guard:
             self.frozen = [one for one in self.frozen if one is not layer]
 
     def batch_rows(self, rows: int, size: int) -> int:
-        """How many rows to write at once: at most that many, and about that many bytes."""
+        """The number of rows to write at once: at most `rows`, and about `size` bytes."""
         return max(1, min(rows, size // self._entry_bytes))
 
-    def portion(self, table: dict[Any, Any], rows: int) -> Portion:
-        """Changes of a frozen table that make about that many rows."""
-        return Portion(list(islice(table.items(), rows)))
+    def portion(self, table: dict[Any, Any], rows: int) -> WritePortion:
+        """Changes of a frozen table that make about `rows` rows."""
+        return WritePortion(list(islice(table.items(), rows)))
 
     def write(self, batch: WriteBatch, group: int, entries: Sequence[tuple[Any, Any]]) -> int:
-        """Put the rows of changed entries into a batch; how many rows."""
+        """Put the rows of changed entries into a batch; returns the number of rows."""
         changes = self.changes(group, entries)
-        changes.sort(key=_FIRST)  # RocksDB takes sorted rows in half the time
+        changes.sort(key=_FIRST)  # RocksDB writes sorted rows in half the time
         for key, data in changes:
             if data is None:
                 batch.delete(key)
@@ -158,14 +156,14 @@ class StateRows(ABC):
 
     @abstractmethod
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
-        """The rows that changed entries of the oldest layer make; what is clean tells what the database holds."""
+        """The rows that changed entries of the oldest layer make."""
 
     @abstractmethod
     def settle(self, changes: dict[Any, Any]) -> None:
-        """Changes, by address, are in the database: what is known of them is clean now."""
+        """Make changes, by address, clean: they are in the database now."""
 
     def encode_all(self, addresses: Iterable[Any], stored: Sequence[Any]) -> list[bytes]:
-        """The rows of what is stored; TypeMismatch names the key of what does not fit."""
+        """The bytes of stored values; TypeMismatch names the key of a value that does not fit."""
         try:
             return self.codec.encode_many(stored) if stored else []
         except TypeMismatch:
@@ -190,7 +188,7 @@ class StateRows(ABC):
                 yield table
 
     def edits(self, group: int, address: Any) -> Iterator[Any]:
-        """The changes at an address that are not written, newest first; for changes that are never None."""
+        """The unwritten changes at an address, newest first; for kinds whose changes are never None."""
         change = self.tables[group].get(address)
         if change is not None:
             yield change
@@ -200,19 +198,18 @@ class StateRows(ABC):
                 yield change
 
     def is_pending(self, group: int, address: Any) -> bool:
-        """Whether an address has changes that are not written."""
+        """Whether an address has unwritten changes."""
         return address in self.tables[group] or any(address in table for table in self.layers_at(group))
 
     @abstractmethod
-    def has(self, group: int, address: Any) -> bool:
-        """Whether there is an entry."""
+    def has(self, group: int, address: Any) -> bool: ...
 
     @abstractmethod
     def forget(self, address: Any) -> None:
-        """Rows of an address were changed behind the cache."""
+        """Drop an address from the cache: its rows were changed in the database."""
 
     def addresses(self) -> Iterator[tuple[int, Any]]:
-        """(group, address) of every entry; changes meanwhile may or may not be seen."""
+        """(group, address) of every entry; concurrent changes may or may not be included."""
         with self.guard:
             rows = self.column.scan_keys(*self.bounds(), keep=False)
             pending = self._pending()
@@ -239,7 +236,7 @@ class StateRows(ABC):
 
 
 class _Writes(dict[Any, Any]):
-    """The changes of values in one group; what it does not hold is looked up below."""
+    """The changes of values in one group; other entries are looked up below."""
 
     __slots__ = ("_group", "_rows")
 
@@ -255,11 +252,11 @@ class _Writes(dict[Any, Any]):
 class ValueRows(StateRows):
     """One value per address: value, reducing and aggregating state, timers.
 
-    A change is the value in the form that the codec keeps, or None for a removed one.
+    A change is the value in its cached form (`codec.py`), or None for a removed one.
     """
 
-    def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, ground: Ground) -> None:
-        super().__init__(meta, column, codec, ground)
+    def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace) -> None:
+        super().__init__(meta, column, codec, space)
         self._clean: dict[Any, Any] = {}
         self._older: dict[Any, Any] = {}
         self._may_be_large = not codec.values.plain <= _SMALL_TYPES
@@ -268,11 +265,10 @@ class ValueRows(StateRows):
         return _Writes(self, group)
 
     def weight(self) -> int:
-        """How many rows the changes will make."""
         return sum(map(len, self.own_tables()))
 
     def drop_replaced(self, layer: Layer) -> None:
-        """Forget changes of a layer that newer ones replace."""
+        """Drop changes of a layer that newer ones replace."""
         with self.guard:
             newer = list(takewhile(lambda one: one is not layer, self.frozen))
             for group in list(layer):
@@ -283,8 +279,15 @@ class ValueRows(StateRows):
                 if not table:
                     del layer[group]
 
+    def get(self, group: int, address: Any) -> Any:
+        """The cached form of a value, or None."""
+        return self.tables[group][address]
+
+    def put(self, group: int, address: Any, stored: Any) -> None:
+        self.tables[group][address] = stored
+
     def remove(self, group: int, address: Any) -> None:
-        """Remove an entry; no tombstone where it is known that there is no row."""
+        """Remove an entry; no tombstone is written if it is known that there is no row."""
         table = self.tables[group]
         if self._is_absent_below(group, address):
             table.pop(address, None)
@@ -299,7 +302,7 @@ class ValueRows(StateRows):
         return generation.get(address, self) is None
 
     def below(self, group: int, address: Any) -> Any:
-        """What lies below the tables at an address; None if nothing."""
+        """The value below the tables at an address, or None."""
         for table in self.layers_at(group) if self.frozen else ():
             if address in table:
                 return table[address]
@@ -308,7 +311,7 @@ class ValueRows(StateRows):
             return clean[address]
         stored = self._older.pop(address, MISSING)
         if stored is MISSING:
-            self.reads += split_address(address)[1] is VOID  # what `prefetch` could have read
+            self.reads += split_address(address)[1] is VOID  # prefetch could have read it
             data = self.column.get(self.keys.base(group, address))
             stored = None if data is None else self.codec.load(data)
         self._keep({address: stored})
@@ -316,7 +319,7 @@ class ValueRows(StateRows):
 
     def _keep(self, entries: dict[Any, Any]) -> None:
         if self.frozen:
-            with self.guard:  # else one thread could bring back a generation that the other has just replaced
+            with self.guard:  # else one thread could restore a generation that the other has just replaced
                 self._add(entries)
         else:
             self._add(entries)
@@ -329,12 +332,12 @@ class ValueRows(StateRows):
                 for address in large:
                     self.forget(address)
         self._clean.update(entries)
-        # What is used moves from the older generation to the newer; what is left in the older one is dropped together.
+        # Entries in use move from the older generation to the newer; the rest of the older one is dropped together.
         if len(self._clean) > self.limit and len(self._clean) + len(self._older) > 2 * self.limit:
             self._older, self._clean = self._clean, {}
 
     def prefetch(self, addresses: Sequence[Any], groups: Sequence[int]) -> None:
-        """Read what is not at hand with one call."""
+        """Read the values that are not cached with one call."""
         clean, older, tables = self._clean, self._older, self.tables
         wanted = {
             address: group
@@ -355,11 +358,9 @@ class ValueRows(StateRows):
         )
 
     def has(self, group: int, address: Any) -> bool:
-        """Whether there is an entry."""
         return self.tables[group][address] is not None
 
     def forget(self, address: Any) -> None:
-        """Rows of an address were changed behind the cache."""
         self._clean.pop(address, None)
         self._older.pop(address, None)
 
@@ -378,7 +379,6 @@ class ValueRows(StateRows):
                 yield group, address, self.codec.load(data)
 
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
-        """The rows that changes make."""
         removed = [address for address, stored in entries if stored is None]
         kept = [entry for entry in entries if entry[1] is not None] if removed else entries
         addresses = [address for address, _ in kept]
@@ -388,12 +388,11 @@ class ValueRows(StateRows):
         return changes
 
     def settle(self, changes: dict[Any, Any]) -> None:
-        """Changes are in the database."""
         self._keep(changes)
 
 
 def _size(value: Any) -> int:
-    """Bytes of an object, about; small enough ones are only looked at from outside."""
+    """Estimate of the bytes of an object."""
     if type(value) is Packed:
         return len(value.data)
     if isinstance(value, tuple):

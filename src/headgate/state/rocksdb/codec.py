@@ -1,12 +1,12 @@
-"""Values as bytes, and as what the write-back cache holds of them.
+"""Values as bytes in the database, and in the form that the write-back cache holds.
 
-A value is encoded when it is written to the database, not when the user stores it. So the cache may hold only what
-nobody can change: immutable values as they are, anything else as `Packed` bytes that become a new object at each read
-(SPEC R7.2: no shared references).
+A value is encoded when it is written to the database, not when the user stores it. So the cache holds immutable values as
+they are, and anything else as `Packed` bytes that become a new object at each read (SPEC R7.2: no shared references). The
+subtask's thread and the threads of snapshots use it.
 
     typed, flat      MessagePack; rows and tuples as arrays: a fifth of pickle's time and a third of its bytes
     typed, nested    checked by Arrow, then pickled
-    untyped          MessagePack for numbers and texts, else a pickle; the first byte says which
+    untyped          MessagePack for numbers and texts, else a pickle; the first byte tells which
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from headgate.records.types import TypeInformation, TypeMismatch
 from headgate.state.copying import ATOMS, is_immutable
 from headgate.state.pickling import dump_values, load_values
 
-__all__ = ["STAMP_BYTES", "Packed", "StoredCodec", "ValueCodec", "codec_for", "pack_stamp", "unpack_stamp"]
-
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
 _decode_tuple: Final = msgspec.msgpack.Decoder(tuple).decode
@@ -39,17 +37,17 @@ _HALF: Final = 1 << 63
 
 
 def pack_stamp(stamp: int) -> bytes:
-    """A time in milliseconds as bytes that sort as the times do."""
+    """A time in milliseconds as bytes that sort like the times."""
     return _STAMP.pack(stamp + _HALF)
 
 
 def unpack_stamp(data: bytes) -> int:
-    """The time in front of a stored value."""
+    """The time at the start of a row."""
     return int(_STAMP.unpack_from(data)[0]) - _HALF
 
 
 class Packed:
-    """Bytes of a value that could be changed if it were an object."""
+    """The bytes of a mutable value."""
 
     __slots__ = ("data",)
 
@@ -58,11 +56,10 @@ class Packed:
 
 
 class ValueCodec(ABC):
-    """How values of one type are kept in the cache and in the database.
+    """The forms of values of one type: the user's object, the cached form, the bytes in the database.
 
-    `plain` are the types whose values can lie in the cache as they are; `keep` brings any other value into a form that
-    can. `encode` takes what `keep` gives, `load` gives it back, `decode` gives what the user sees. A value that does not
-    fit is kept as it is, and refused with its key when it is written, as the hashmap backend does it.
+    Values of the types in `plain` are cached as they are. A value that does not fit its type is cached as it is, and
+    refused with its key when it is written, as in the hashmap backend.
     """
 
     plain: frozenset[type] = frozenset()
@@ -73,35 +70,34 @@ class ValueCodec(ABC):
 
     @abstractmethod
     def keep(self, value: Any) -> Any:
-        """A value in a form that nobody can change."""
+        """From the user's object to the cached form."""
 
     @abstractmethod
     def encode(self, kept: Any) -> bytes:
-        """The bytes of a kept value; TypeMismatch or InvalidArgument if it cannot be stored."""
+        """From the cached form to bytes; TypeMismatch or InvalidArgument if the value cannot be stored."""
 
     def encode_many(self, kept: Sequence[Any]) -> list[bytes]:
-        """The same for many values."""
         encode = self.encode
         return [encode(value) for value in kept]
 
     @abstractmethod
     def decode(self, data: bytes) -> Any:
-        """The value, as an object of its own."""
+        """From bytes to a new object for the user."""
 
     def load(self, data: bytes) -> Any:
-        """What the cache holds of stored bytes."""
+        """From bytes to the cached form."""
         return self.decode(data)
 
     def open(self, kept: Any) -> Any:
-        """What the user may see of a kept value."""
+        """From the cached form to an object for the user."""
         return self.decode(kept.data) if type(kept) is Packed else kept
 
     def _through_arrow(self, value: Any) -> Any:
-        """The value as it would come out of Arrow columns: converted, or refused."""
+        """The value as Arrow converts it; TypeMismatch if it does not fit."""
         return self.type.to_rows(self.type.to_batch([value]))[0]
 
     def _converted(self, value: Any) -> Any:
-        """The same, but a value that does not fit stays as it is."""
+        """The value as Arrow converts it, or unchanged if it does not fit."""
         try:
             return self._through_arrow(value)
         except TypeMismatch:
@@ -142,7 +138,7 @@ class _Scalars(ValueCodec):
 
 
 class _Texts(_Scalars):
-    """Texts need no frame of their own."""
+    """Texts are stored as UTF-8, without a MessagePack header."""
 
     def encode(self, kept: Any) -> bytes:
         try:
@@ -157,7 +153,7 @@ class _Texts(_Scalars):
         return data.decode()
 
 
-class _Rows(ValueCodec):
+class _FlatRows(ValueCodec):
     """Rows and tuples of numbers, texts and bytes."""
 
     def __init__(self, type_info: TypeInformation, where: str) -> None:
@@ -176,10 +172,10 @@ class _Rows(ValueCodec):
         return self.encode_many([kept])[0]
 
     def encode_many(self, kept: Sequence[Any]) -> list[bytes]:
-        batch = self.type.to_batch(kept)  # which checks every field
+        batch = self.type.to_batch(kept)  # this checks every field
         try:
             return list(map(_encode, kept))
-        except (TypeError, OverflowError):  # a number of numpy's
+        except (TypeError, OverflowError):  # a numpy number
             return list(map(_encode, self.type.to_rows(batch)))
 
     def decode(self, data: bytes) -> Any:
@@ -218,7 +214,7 @@ class _Untyped(ValueCodec):
     plain = frozenset(cast("frozenset[type]", ATOMS) - {type(None)})
 
     def keep(self, value: Any) -> Any:
-        if isinstance(value, tuple) and is_immutable(value):
+        if is_immutable(value):
             return value
         try:
             return Packed(self._dump(value))
@@ -243,15 +239,13 @@ class _Untyped(ValueCodec):
         if data[:1] == _PACK:
             return _decode(data[1:])
         if b"__main__" not in data:
-            with suppress(Exception):  # what fails here is tried again, for an error that names the class
+            with suppress(Exception):  # load_values fails too, with an error that names the class
                 return pickle.loads(data[1:])[0]
         return load_values(data[1:], self.where)[0]
 
     def load(self, data: bytes) -> Any:
         value = self.decode(data)
-        return (
-            value if type(value) in self.plain or (isinstance(value, tuple) and is_immutable(value)) else Packed(data)
-        )
+        return value if is_immutable(value) else Packed(data)
 
 
 _SCALARS: dict[pa.DataType, tuple[type, int | None]] = {
@@ -279,7 +273,7 @@ def codec_for(type_info: TypeInformation, where: str) -> ValueCodec:
     if any(field.type not in _SCALARS for field in type_info.schema):
         return _Nested(type_info, where)
     if type_info.kind != "scalar":
-        return _Rows(type_info, where)
+        return _FlatRows(type_info, where)
     kind, limit = _SCALARS[type_info.schema.field(0).type]
     codec: Callable[..., ValueCodec] = _Texts if kind is str else _Scalars
     return codec(type_info, where, kind, limit)
@@ -289,23 +283,22 @@ _PRESENT, _NULL = b"\0", b"\1"
 
 
 class StoredCodec:
-    """The same for what a state stores: a value, or with a time to live a (value, stamp) pair.
+    """The forms of what a state stores: a value, or with a time to live a (value, stamp) pair.
 
-    The stamp lies in front of the value (SPEC R2.2); where a value may be None, a flag stands between the two. `keep`
-    takes what a handle stores, `open` gives what a handle may see, `encode` and `load` turn what is kept into a row.
+    In bytes the stamp comes before the value (SPEC R2.2); where a value may be None, a flag is between the two.
     """
 
     def __init__(self, values: ValueCodec, *, stamped: bool, nullable: bool) -> None:
         self.values = values
         self.stamped = stamped
         self._nullable = nullable
-        bare = not stamped and not nullable  # the common case goes without a second call
+        bare = not stamped and not nullable  # the common case needs no second call
         self.encode: Callable[[Any], bytes] = values.encode if bare else self._encode
         self.load: Callable[[bytes], Any] = values.load if bare else self._load
         self.open: Callable[[Any], Any] = values.open if bare else self._open
 
     def keep(self, stored: Any) -> Any:
-        """What is stored, in a form that nobody can change."""
+        """From the stored form of a cell to the cached form."""
         value = stored[0] if self.stamped else stored
         if type(value) in self.values.plain or value is None:
             return stored
@@ -339,7 +332,6 @@ class StoredCodec:
         return (value, unpack_stamp(data)) if self.stamped else value
 
     def encode_many(self, kept: Sequence[Any]) -> list[bytes]:
-        """The bytes of many rows."""
         if self.stamped or self._nullable:
             present = [one[0] if self.stamped else one for one in kept]
             data = iter(self.values.encode_many([value for value in present if value is not None]))

@@ -1,0 +1,65 @@
+"""From snapshots to tables: restored state stays bytes until a state of its name is opened (SPEC R1.10, R7.3).
+
+It runs in the subtask's thread, before the first record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta, checked_read
+from headgate.records.key_groups import KeyGroupRange
+from headgate.state.hashmap.codec import SectionReader
+from headgate.state.hashmap.columns import ColumnTable
+from headgate.state.hashmap.tables import HashMapTable
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredSection:
+    """The bytes of one key group."""
+
+    group: int
+    data: bytes
+    crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredSlice:
+    """The share of one state in one old segment."""
+
+    meta: StateMeta
+    sections: list[RestoredSection] = field(default_factory=list)
+
+
+def read_slices(handle: KeyedStateHandle, groups: KeyGroupRange, read: ReadPayload) -> Iterator[RestoredSlice]:
+    """The states of a snapshot in these key groups, older segments first."""
+    wanted = KeyGroupRange(handle.first_group, handle.last_group).intersect(groups)
+    for segment in handle.segments:
+        common = KeyGroupRange(segment.first_group, segment.last_group).intersect(wanted)
+        for part in segment.states:
+            restored = RestoredSlice(part.meta)
+            for group, offset, length, crc32 in part.table:
+                if group in common:
+                    what = f"state '{part.meta.name}', key group {group} of checkpoint {segment.checkpoint_id}"
+                    data = checked_read(read, segment.payload, offset, length, crc32, what)
+                    restored.sections.append(RestoredSection(group, data, crc32))
+            yield restored
+
+
+def load_slice(table: HashMapTable, restored: RestoredSlice, reader: SectionReader) -> HashMapTable:
+    """Add restored entries to a table; returns the table, or dicts in its place if columns cannot hold an entry."""
+    for section in restored.sections:
+        if isinstance(table, ColumnTable):
+            columns = reader.columns(section.data)
+            if columns is not None:
+                for keys, values, removed in columns:
+                    table.load_columns(keys, values, removed, section.group)
+                continue
+            entries = list(reader.read(section.data))
+            if not all(type(address) is int for address, _ in entries):  # columns cannot hold namespaces
+                table = table.as_dicts()
+            table.load(entries, section.group)
+        else:
+            table.load(reader.read(section.data), section.group)
+    return table
