@@ -42,10 +42,17 @@ def make_env(spark):
         return env.set_parallelism(parallelism)
 
     yield make
-    for job in server._jobs.all():  # of a test that failed: the next ones must not find its workers
-        if not job.status.is_terminal:
-            job.cancel()
-            job.wait(30)
+    cancel_all()
+
+
+def cancel_all():
+    """Of a test that failed: the next ones must not find its workers. The jobs that still ran."""
+    running = [job for job in server._jobs.all() if not job.status.is_terminal]
+    for job in running:
+        job.cancel()
+    for job in running:
+        job.wait(60)
+    return [job.plan.name for job in running]
 
 
 @pytest.fixture
@@ -53,7 +60,9 @@ def workers(spark):
     """The Python processes of the session; every test that asks for it ends with a look for orphans."""
     found = Workers()
     yield found
+    left = cancel_all()
     found.assert_gone()
+    assert left == []
 
 
 @pytest.fixture(scope="session")

@@ -46,8 +46,8 @@ def wait_until_steady(job, subtask, figure, what):
     reports = []
 
     def steady():
-        report = job.metrics()[subtask]
-        if not reports or report is not reports[-1]:
+        report = job.metrics().get(subtask)
+        if report is not None and (not reports or report is not reports[-1]):
             reports.append(report)
         return len(reports) > 2 and len(set(map(figure, reports[-3:]))) == 1
 
