@@ -66,7 +66,6 @@ def test_a_part_of_a_checkpoint_that_is_written_when_the_job_has_failed_is_delet
     assert files(tmp_path) == []
 
 
-@pytest.mark.xfail(strict=True, reason="The directory of a claimed savepoint stays when the job has finished.")
 def test_nothing_of_a_claimed_savepoint_is_left_when_the_job_has_finished(jobs, tap, ledger, tmp_path):
     client = wait_running(jobs.start(tmp_path / "first", counting(tap, ledger)))
     tap.give(10)
@@ -80,9 +79,6 @@ def test_nothing_of_a_claimed_savepoint_is_left_when_the_job_has_finished(jobs, 
     assert files(tmp_path / "savepoints") == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="After one delete that failed, the other files that were to be deleted with it stay."
-)
 def test_one_failed_delete_leaves_one_file(jobs, tap, ledger, tmp_path, monkeypatch):
     options = {"execution.checkpointing.incremental": "true"}
     client = wait_running(jobs.start(tmp_path, counting(tap, ledger), options, parallelism=3))
@@ -96,10 +92,6 @@ def test_one_failed_delete_leaves_one_file(jobs, tap, ledger, tmp_path, monkeypa
     assert set(files(tmp_path)) <= {failed[0].removeprefix(f"{tmp_path}/")}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="When nobody knows whether metadata was written, the files that it names are deleted and it stays.",
-)
 def test_metadata_that_may_have_been_written_names_files_that_are_there(jobs, tap, ledger, tmp_path, monkeypatch):
     options = {"execution.checkpointing.tolerable-failed-checkpoints": "10"}
     client = wait_running(jobs.start(tmp_path, counting(tap, ledger), options))
@@ -175,9 +167,6 @@ def test_local_state_of_a_dead_driver_is_removed_when_the_job_is_resumed(jobs, t
 # --- in-flight data ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True, reason="A worker compares the time on its own clock with that of the driver to end an alignment."
-)
 def test_a_worker_whose_clock_is_ahead_does_not_store_in_flight_data(jobs, tap, ledger, tmp_path, monkeypatch):
     set_worker_clock_ahead(monkeypatch, 3_600_000)
     options = {

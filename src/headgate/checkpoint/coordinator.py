@@ -687,13 +687,17 @@ class Coordinator:
             self._claim_next()
 
     def _on_metadata_failed(self, event: ev.MetadataFailed) -> None:
+        """Abort the checkpoint; files that the metadata may name are kept."""
         late = self._late_writes.pop(event.checkpoint_id, None)
-        if late is not None:
+        if late is not None and event.outcome_unknown:
+            self._kept.add(late.id)
+        elif late is not None:
             self._discard_aborted(late)
         pending = self._in_stage(event.checkpoint_id, Stage.WRITING)
         if pending is not None:
             pending.stage = Stage.WRITTEN  # the write is over: nothing to wait for before the files are deleted
-            self._abort(pending, FailureReason.FINALIZE_CHECKPOINT_FAILURE, event.message)
+            reason = FailureReason.FINALIZE_CHECKPOINT_FAILURE
+            self._abort(pending, reason, event.message, keep_files=event.outcome_unknown)
 
     def _claim_next(self) -> None:
         """Claim one entry at a time, oldest checkpoint first, so that commit numbers grow with the ids."""
