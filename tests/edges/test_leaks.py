@@ -132,7 +132,6 @@ def test_staged_records_are_deleted_at_the_end_of_a_job_that_could_not_be_stoppe
 # --- workers' disks ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="The local directories of rocksdb are never removed at the end of a job.")
 @pytest.mark.parametrize("end", ["FINISHED", "CANCELED", "FAILED"])
 def test_no_local_state_is_left_when_the_job_has_ended(jobs, tap, ledger, tmp_path, end):
     local = tmp_path / "local"
@@ -145,10 +144,6 @@ def test_no_local_state_is_left_when_the_job_has_ended(jobs, tap, ledger, tmp_pa
     assert list(local.glob("*/*")) == []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="A resumed job counts attempts from 0 again, and so passes over what workers of the old driver left.",
-)
 def test_local_state_of_a_dead_driver_is_removed_when_the_job_is_resumed(jobs, tap, ledger, tmp_path):
     local = tmp_path / "local"
     options = {"state.backend.type": "rocksdb", "io.tmp.dirs": str(local)}
@@ -162,6 +157,16 @@ def test_local_state_of_a_dead_driver_is_removed_when_the_job_is_resumed(jobs, t
     jobs.crash(client, tmp_path / "checkpoints", local)
     client = wait_running(jobs.resume(tmp_path / "checkpoints", counting(tap, ledger), options))
     assert [path for path in local.rglob("000012.sst") if path.read_bytes() == b"state"] == []
+
+
+def test_a_job_is_resumed_while_a_worker_of_the_old_driver_holds_its_local_state(jobs, tap, ledger, tmp_path):
+    options = {"state.backend.type": "rocksdb", "io.tmp.dirs": str(tmp_path / "local")}
+    old = wait_running(jobs.start(tmp_path / "checkpoints", counting(tap, ledger), options))
+    tap.give(10)
+    old.trigger_checkpoint()
+    held = local_state_directory(tmp_path / "local")
+    wait_running(jobs.resume(tmp_path / "checkpoints", counting(tap, ledger), options))
+    assert held.exists()  # the old worker uses it
 
 
 # --- in-flight data ---------------------------------------------------------------------------------------------------

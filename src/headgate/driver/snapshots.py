@@ -35,7 +35,7 @@ from headgate.state.operator import OperatorStateBackend, rescale
 from headgate.storage import manifest as mf
 from headgate.storage.checkpoints import (
     Snapshot,
-    delete_all,
+    delete_each,
     discard_checkpoint,
     discard_claimed,
     discard_pending,
@@ -395,7 +395,7 @@ class JobSnapshots:
         self._check_leading()
         parts = (part for pieces in state.values() for piece in pieces for part in piece.parts)
         private = (p.handle.path for p in parts if isinstance(p.handle, FileSegment) and not p.shared)
-        delete_all(self._store, dict.fromkeys(private))
+        delete_each(self._store, dict.fromkeys(private))
 
     def discard(self, do: ev.DiscardCheckpoint) -> ev.Discarded:
         """Delete a checkpoint, completed or not; shared files stay until they are released."""
@@ -424,9 +424,9 @@ class JobSnapshots:
     def delete(self, paths: Sequence[str], in_use: frozenset[int]) -> frozenset[int]:
         """Delete shared files; gives `in_use` back. What cannot be deleted is tried again with the next release."""
         self._check_leading()
-        left = delete_all(self._store, paths)
+        failed = delete_each(self._store, paths)
         with self._lock:
-            self._undeleted += left
+            self._undeleted += failed
         return in_use
 
 

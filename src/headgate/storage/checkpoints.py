@@ -164,15 +164,21 @@ def require_intact(
 # ---- discard -------------------------------------------------------------------------------------------------------
 
 
-def delete_all(store: ObjectStore, paths: Iterable[str]) -> list[str]:
-    """Delete objects; one that cannot be deleted does not keep the others. Gives those that may still be there."""
-    left = []
+def delete_each(store: ObjectStore, paths: Iterable[str]) -> dict[str, StorageError]:
+    """Delete objects; one that cannot be deleted does not keep the others. Gives those, with the errors."""
+    failed = {}
     for path in paths:
         try:
             store.delete(path)
-        except StorageError:
-            left.append(path)
-    return left
+        except StorageError as error:
+            failed[path] = error
+    return failed
+
+
+def _delete_all(store: ObjectStore, paths: Iterable[str]) -> None:
+    """Delete objects; an error is raised when the others are deleted."""
+    for error in delete_each(store, paths).values():
+        raise error
 
 
 def discard_checkpoint(store: ObjectStore, layout: JobLayout, checkpoint_id: int) -> None:
@@ -183,7 +189,7 @@ def discard_checkpoint(store: ObjectStore, layout: JobLayout, checkpoint_id: int
     store.delete(layout.metadata(checkpoint_id))
     directory = layout.checkpoint(checkpoint_id)
     ours = {PathKind.PRIVATE, PathKind.TEMPORARY}
-    delete_all(store, (o.path for o in store.list_objects(directory) if layout.parse(o.path).kind in ours))
+    _delete_all(store, (o.path for o in store.list_objects(directory) if layout.parse(o.path).kind in ours))
     store.remove_directory(directory)
 
 
@@ -193,7 +199,7 @@ def discard_claimed(store: ObjectStore, snapshot: Snapshot) -> None:
     Shared files outside of its directory stay: the registry decides when they are deleted.
     """
     store.delete(metadata_path(snapshot.directory))
-    delete_all(store, sorted(_own_files(store, snapshot)))
+    _delete_all(store, sorted(_own_files(store, snapshot)))
     store.remove_directory(snapshot.directory)
 
 
@@ -213,13 +219,13 @@ def discard_pending(store: ObjectStore, directory: str, attempt: AttemptId, publ
     if published is not None:
         store.delete(metadata_path(published.directory))
     listed = (info.path for info in store.list_objects(directory))
-    delete_all(store, (path for path in listed if attempt_of(path.rpartition("/")[2]) == attempt))
+    _delete_all(store, (path for path in listed if attempt_of(path.rpartition("/")[2]) == attempt))
     store.remove_directory(directory)
 
 
 def discard_pending_savepoint(store: ObjectStore, directory: str) -> None:
     """Delete what was written for a savepoint that will not complete: all that is in the directory made for it."""
-    delete_all(store, (info.path for info in store.list_objects(directory)))
+    _delete_all(store, (info.path for info in store.list_objects(directory)))
     store.remove_directory(directory)
 
 

@@ -42,7 +42,7 @@ from headgate.graph.plan import Settings
 from headgate.job.status import Status
 from headgate.worker.checkpoints import CheckpointLink
 from headgate.worker.failures import describe
-from headgate.worker.local_state import remove_dead_attempts
+from headgate.worker.local_state import local_state_cleaned
 from headgate.worker.output import Piece
 from headgate.worker.relay import Relay
 from headgate.worker.restore import RestoreProgress
@@ -440,11 +440,10 @@ class LevelTask:
         register = Register(level, index, attempt, socket.gethostname(), os.getpid())
         shell.connect(self.address, register, self.control_timeout)
         task: Subtask | Relay | None = None
-        with _marked(process_mark(job_id, attempt)):
+        with _marked(process_mark(job_id, attempt)), local_state_cleaned(descriptor.settings.tmp_dir):
             try:
                 reading = shell.read if level else shell.skip
                 threading.Thread(target=reading, args=(batches,), name="headgate-reader", daemon=True).start()
-                remove_dead_attempts(descriptor.settings.tmp_dir, job_id, attempt)
                 shell.checkpoints.writer = make_snapshot_writer(descriptor, shell.client.send)
                 task = make_task(descriptor, shell, progress=shell.restore)
                 yield from shell.run(task)
