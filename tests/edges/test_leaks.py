@@ -46,9 +46,6 @@ def test_a_checkpoint_that_is_being_written_when_the_job_ends_is_deleted(jobs, t
     assert files(tmp_path) == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="A subtask that writes its part of a checkpoint when the job has failed leaves the file there."
-)
 def test_a_part_of_a_checkpoint_that_is_written_when_the_job_has_failed_is_deleted(
     jobs, tap, ledger, tmp_path, monkeypatch
 ):

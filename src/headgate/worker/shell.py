@@ -449,6 +449,7 @@ class LevelTask:
                 yield from shell.run(task)
             except (GeneratorExit, JobCancelled):  # Spark or the driver stops this task
                 shell.end_process_in(_CANCEL_GRACE)
+                shell.checkpoints.cancel()
                 _close_quietly(task)
                 shell.client.close()
                 raise
@@ -456,6 +457,7 @@ class LevelTask:
                 failure = describe(error, descriptor.name)
                 shell.client.send(failure)  # before close(), which may hang
                 shell.end_process_in(_FAILURE_GRACE)
+                shell.checkpoints.cancel()
                 _close_quietly(task)
                 shell.client.close()
                 raise RuntimeError(f"headgate: {failure.message}") from None
