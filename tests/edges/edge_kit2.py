@@ -27,7 +27,7 @@ from headgate.driver.session import REQUIRED
 from headgate.ids import JobId
 from headgate.records.batch import Batch
 from headgate.rest import server as rest_server
-from headgate.state.rocksdb.store import LocalDirectory
+from headgate.state.local_directory import LocalDirectory
 from headgate.storage.checkpoints import load_snapshot, require_intact
 from headgate.storage.layout import JobLayout
 from headgate.storage.local import LocalStore
@@ -438,7 +438,7 @@ def was_unaligned(client, checkpoint_id):
 
 def use_local_state(job_id):
     """What a subtask of this user does with rocksdb, without io.tmp.dirs: take its directory on the local disk."""
-    return LocalDirectory(local_directory(None, TaskInfo("count", "0" * 32, 0, 1, 128, 0, job_id)))
+    return LocalDirectory(local_directory(None, TaskInfo("count", "0" * 32, 0, 1, 128, 0, job_id), 1))
 
 
 def local_state_directory(directory):

@@ -46,9 +46,6 @@ def test_a_checkpoint_that_is_being_written_when_the_job_ends_is_deleted(jobs, t
     assert files(tmp_path) == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="A subtask that writes its part of a checkpoint when the job has failed leaves the file there."
-)
 def test_a_part_of_a_checkpoint_that_is_written_when_the_job_has_failed_is_deleted(
     jobs, tap, ledger, tmp_path, monkeypatch
 ):
@@ -66,7 +63,6 @@ def test_a_part_of_a_checkpoint_that_is_written_when_the_job_has_failed_is_delet
     assert files(tmp_path) == []
 
 
-@pytest.mark.xfail(strict=True, reason="The directory of a claimed savepoint stays when the job has finished.")
 def test_nothing_of_a_claimed_savepoint_is_left_when_the_job_has_finished(jobs, tap, ledger, tmp_path):
     client = wait_running(jobs.start(tmp_path / "first", counting(tap, ledger)))
     tap.give(10)
@@ -80,9 +76,6 @@ def test_nothing_of_a_claimed_savepoint_is_left_when_the_job_has_finished(jobs, 
     assert files(tmp_path / "savepoints") == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="After one delete that failed, the other files that were to be deleted with it stay."
-)
 def test_one_failed_delete_leaves_one_file(jobs, tap, ledger, tmp_path, monkeypatch):
     options = {"execution.checkpointing.incremental": "true"}
     client = wait_running(jobs.start(tmp_path, counting(tap, ledger), options, parallelism=3))
@@ -96,10 +89,6 @@ def test_one_failed_delete_leaves_one_file(jobs, tap, ledger, tmp_path, monkeypa
     assert set(files(tmp_path)) <= {failed[0].removeprefix(f"{tmp_path}/")}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="When nobody knows whether metadata was written, the files that it names are deleted and it stays.",
-)
 def test_metadata_that_may_have_been_written_names_files_that_are_there(jobs, tap, ledger, tmp_path, monkeypatch):
     options = {"execution.checkpointing.tolerable-failed-checkpoints": "10"}
     client = wait_running(jobs.start(tmp_path, counting(tap, ledger), options))
@@ -140,7 +129,6 @@ def test_staged_records_are_deleted_at_the_end_of_a_job_that_could_not_be_stoppe
 # --- workers' disks ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="The local directories of rocksdb are never removed at the end of a job.")
 @pytest.mark.parametrize("end", ["FINISHED", "CANCELED", "FAILED"])
 def test_no_local_state_is_left_when_the_job_has_ended(jobs, tap, ledger, tmp_path, end):
     local = tmp_path / "local"
@@ -153,10 +141,6 @@ def test_no_local_state_is_left_when_the_job_has_ended(jobs, tap, ledger, tmp_pa
     assert list(local.glob("*/*")) == []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="A resumed job counts attempts from 0 again, and so passes over what workers of the old driver left.",
-)
 def test_local_state_of_a_dead_driver_is_removed_when_the_job_is_resumed(jobs, tap, ledger, tmp_path):
     local = tmp_path / "local"
     options = {"state.backend.type": "rocksdb", "io.tmp.dirs": str(local)}
@@ -172,12 +156,19 @@ def test_local_state_of_a_dead_driver_is_removed_when_the_job_is_resumed(jobs, t
     assert [path for path in local.rglob("000012.sst") if path.read_bytes() == b"state"] == []
 
 
+def test_a_job_is_resumed_while_a_worker_of_the_old_driver_holds_its_local_state(jobs, tap, ledger, tmp_path):
+    options = {"state.backend.type": "rocksdb", "io.tmp.dirs": str(tmp_path / "local")}
+    old = wait_running(jobs.start(tmp_path / "checkpoints", counting(tap, ledger), options))
+    tap.give(10)
+    old.trigger_checkpoint()
+    held = local_state_directory(tmp_path / "local")
+    wait_running(jobs.resume(tmp_path / "checkpoints", counting(tap, ledger), options))
+    assert held.exists()  # the old worker uses it
+
+
 # --- in-flight data ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True, reason="A worker compares the time on its own clock with that of the driver to end an alignment."
-)
 def test_a_worker_whose_clock_is_ahead_does_not_store_in_flight_data(jobs, tap, ledger, tmp_path, monkeypatch):
     set_worker_clock_ahead(monkeypatch, 3_600_000)
     options = {

@@ -29,9 +29,6 @@ def shared_tmp(monkeypatch):
 
 
 @needs_root
-@pytest.mark.xfail(
-    strict=True, reason="The address of the REST server is written through a symlink in a directory of another user."
-)
 def test_the_rest_server_is_not_announced_in_a_directory_of_another_user(shared_tmp, tmp_path):
     victim = tmp_path / "authorized_keys"
     victim.write_text("mine")
@@ -51,7 +48,6 @@ BACKENDS = pytest.mark.parametrize(
 
 
 @BACKENDS
-@pytest.mark.xfail(strict=True, reason="State on the local disk can be read by every user of the machine.")
 def test_nobody_else_can_read_local_state(jobs, tap, ledger, tmp_path, shared_tmp, options):
     client = wait_running(jobs.start(tmp_path / "checkpoints", counting(tap, ledger), options))
     tap.give(10)
@@ -63,7 +59,6 @@ def test_nobody_else_can_read_local_state(jobs, tap, ledger, tmp_path, shared_tm
 
 @needs_root
 @BACKENDS
-@pytest.mark.xfail(strict=True, reason="State is put into a directory of a fixed name, whoever has made it.")
 def test_no_state_is_put_into_a_directory_of_another_user(jobs, tap, ledger, tmp_path, shared_tmp, options):
     def run(number):
         client = wait_running(jobs.start(tmp_path / f"checkpoints-{number}", counting(tap, ledger), options))
@@ -96,10 +91,6 @@ edge_kit2.use_local_state("b" * 32)
 
 
 @needs_root
-@pytest.mark.xfail(
-    strict=True,
-    reason="The first user of a machine owns the directory for local state, so no other user can run a job.",
-)
 def test_two_users_of_a_machine_can_both_use_rocksdb(shared_tmp):
     here = str(Path(__file__).parent)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([here, *sys.path])}

@@ -145,9 +145,11 @@ class Coordinator:
         self._cleaning: set[int] = set()  # checkpoints whose files are being deleted
         self._late_locations: dict[int, PendingCheckpoint] = {}  # aborted while the directory was being made
         self._late_writes: dict[int, PendingCheckpoint] = {}  # aborted while the metadata was being written
+        self._left_behind: list[PendingCheckpoint] = []  # aborted while tasks that were leaving may have written files
         self._kept: set[int] = set()  # not the coordinator's to delete any more: savepoints above all
         self._folders: dict[int, CompletedCheckpoint] = {}  # imported and subsumed, perhaps with files still in use
         self._released: int | None = None
+        self._release_at_end: ev.ReleaseShared | None = None
 
     @property
     def pending(self) -> tuple[int, ...]:
@@ -195,13 +197,13 @@ class Coordinator:
             ev.EndOfData: self._on_end_of_data,
             ev.BacklogChanged: self._on_backlog,
             ev.HoldChanged: self._on_hold,
-            ev.Acknowledged: self._on_acknowledged,
             ev.Declined: self._on_declined,
             ev.TriggerFailed: self._on_trigger_failed,
             ev.DriverStateReady: self._on_driver_state,
             ev.DriverStateFailed: self._on_driver_state_failed,
         }
         until_superseded: dict[type[Any], _Handler] = {
+            ev.Acknowledged: self._on_acknowledged,
             ev.LocationReady: self._on_location,
             ev.LocationFailed: self._on_location_failed,
             ev.MetadataWritten: self._on_metadata,
@@ -300,6 +302,7 @@ class Coordinator:
         if self._claiming is not None:
             raise IllegalState(f"the claim of checkpoint {self._claiming.id} is not answered: wait until it is settled")
         forgotten = [] if event.restored is None else self.store.step_back(event.restored)
+        self._discard_left_behind()
         self._attempt, self._topology = event.attempt, event.topology
         self._tasks = dict.fromkeys(event.topology.tasks(), TaskStatus.STARTING)
         if event.restored is None:
@@ -368,6 +371,7 @@ class Coordinator:
             self._full.start(self._now)
         else:
             self._schedule.stop()
+            self._left_behind += [p for p in self._pending.values() if p.stage is Stage.RUNNING]
             self._abort_all(FailureReason.CHECKPOINT_COORDINATOR_SUSPEND)
             self._answer_stop()
 
@@ -377,6 +381,8 @@ class Coordinator:
         self._schedule.stop()
         self._abort_all(FailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
         self._answer_stop()
+        if event.status.is_terminal:
+            self._discard_left_behind()
         if self._claiming is None:  # otherwise the answer to the claim decides what is kept
             self._close_store(event.status)
 
@@ -386,7 +392,8 @@ class Coordinator:
         for checkpoint in decision.discard:
             self._discard_completed(checkpoint)
         if decision.release_shared:
-            self._emit(ev.ReleaseShared(decision.lowest_retained))
+            self._release_at_end = ev.ReleaseShared(decision.lowest_retained)
+            self._emit(self._release_at_end)
 
     def _on_superseded(self, event: ev.Superseded) -> None:
         """Another driver runs the job now: touch no file and no task, only answer the requests that wait here."""
@@ -630,6 +637,8 @@ class Coordinator:
             self._emit(ev.Warn(f"{message}: {config.CHECKPOINT_TIMEOUT.key} may be too short"))
         if event.state is not None and not self._is_protected(event.checkpoint_id):
             self._emit(ev.DiscardFiles(event.checkpoint_id, event.task, event.state))
+            if self._release_at_end is not None:
+                self._emit(self._release_at_end)  # of the shared files that came with it
 
     def _on_declined(self, event: ev.Declined) -> None:
         pending = self._pending.get(event.checkpoint_id)
@@ -687,13 +696,17 @@ class Coordinator:
             self._claim_next()
 
     def _on_metadata_failed(self, event: ev.MetadataFailed) -> None:
+        """Abort the checkpoint; files that the metadata may name are kept."""
         late = self._late_writes.pop(event.checkpoint_id, None)
-        if late is not None:
+        if late is not None and event.outcome_unknown:
+            self._kept.add(late.id)
+        elif late is not None:
             self._discard_aborted(late)
         pending = self._in_stage(event.checkpoint_id, Stage.WRITING)
         if pending is not None:
             pending.stage = Stage.WRITTEN  # the write is over: nothing to wait for before the files are deleted
-            self._abort(pending, FailureReason.FINALIZE_CHECKPOINT_FAILURE, event.message)
+            reason = FailureReason.FINALIZE_CHECKPOINT_FAILURE
+            self._abort(pending, reason, event.message, keep_files=event.outcome_unknown)
 
     def _claim_next(self) -> None:
         """Claim one entry at a time, oldest checkpoint first, so that commit numbers grow with the ids."""
@@ -944,6 +957,12 @@ class Coordinator:
         snapshot = None if pending.metadata is None else pending.metadata.snapshot
         type = pending.properties.type
         self._discard(ev.DiscardCheckpoint(pending.id, pending.location, type, False, pending.attempt, snapshot))
+
+    def _discard_left_behind(self) -> None:
+        """The tasks of an attempt have left: delete what they wrote after their checkpoints had been aborted."""
+        left, self._left_behind = self._left_behind, []
+        for pending in left:
+            self._discard_aborted(pending)
 
     def _discard(self, instruction: ev.DiscardCheckpoint) -> None:
         assert not self._is_protected(instruction.checkpoint_id), instruction

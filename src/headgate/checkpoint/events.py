@@ -215,8 +215,11 @@ class MetadataWritten(Event, frozen=True):
 
 
 class MetadataFailed(Event, frozen=True):
+    """The metadata could not be written; if `outcome_unknown`, it may exist all the same."""
+
     checkpoint_id: int
     message: str
+    outcome_unknown: bool = False
 
 
 class LogEntryClaimed(Event, frozen=True):

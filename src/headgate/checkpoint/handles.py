@@ -187,10 +187,13 @@ def encode_handle(handle: KeyedStateHandle) -> bytes:
     return msgspec.msgpack.encode(handle)
 
 
+_decode = msgspec.msgpack.Decoder(KeyedStateHandle).decode
+
+
 def decode_handle(data: bytes) -> KeyedStateHandle:
     """Decode a handle; StorageError if the bytes are not one."""
     try:
-        return msgspec.msgpack.decode(data, type=KeyedStateHandle)
+        return _decode(data)
     except msgspec.DecodeError as error:
         raise StorageError(
             f"not a keyed state handle: {error}; the metadata is damaged or of a newer version"

@@ -52,7 +52,7 @@ from headgate.errors import IllegalState
 from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, OperatorId, VertexId
 from headgate.storage.checkpoints import Snapshot
-from headgate.storage.objects import MissingObject
+from headgate.storage.objects import MissingObject, OutcomeUnknown
 from headgate.worker.checkpoints import WorkerStorage
 from headgate.worker.restore import VertexRestore
 
@@ -423,7 +423,7 @@ class CheckpointService:
     def _write_metadata(self, do: ev.WriteMetadata) -> None:
         self._later(
             lambda: self._snapshots.publish(do.content),
-            lambda error: ev.MetadataFailed(do.checkpoint_id, str(error)),
+            lambda error: ev.MetadataFailed(do.checkpoint_id, str(error), isinstance(error, OutcomeUnknown)),
         )
 
     def _claim_log_entry(self, do: ev.ClaimLogEntry) -> None:

@@ -35,7 +35,9 @@ from headgate.state.operator import OperatorStateBackend, rescale
 from headgate.storage import manifest as mf
 from headgate.storage.checkpoints import (
     Snapshot,
+    delete_each,
     discard_checkpoint,
+    discard_claimed,
     discard_pending,
     discard_pending_savepoint,
     load_snapshot,
@@ -81,6 +83,7 @@ class JobSnapshots:
         self._lock = threading.Lock()
         self._restart = 0
         self._published: dict[int, Snapshot] = {}
+        self._undeleted: list[str] = []  # shared files that are not needed any more, but could not be deleted yet
         self._commits = Commits()  # of storage 'jobmanager', which has no log
         self._numbered = _FIRST_ENTRY  # the number of what an imported snapshot holds
         self._recovered: list[CompletedCheckpoint] = []
@@ -390,21 +393,21 @@ class JobSnapshots:
     def discard_part(self, state: TaskState) -> None:
         """Delete the private files of one subtask's part."""
         self._check_leading()
-        for pieces in state.values():
-            for piece in pieces:
-                for part in piece.parts:
-                    if isinstance(part.handle, FileSegment) and not part.shared:
-                        self._store.delete(part.handle.path)
+        parts = (part for pieces in state.values() for piece in pieces for part in piece.parts)
+        private = (p.handle.path for p in parts if isinstance(p.handle, FileSegment) and not p.shared)
+        delete_each(self._store, dict.fromkeys(private))
 
     def discard(self, do: ev.DiscardCheckpoint) -> ev.Discarded:
         """Delete a checkpoint, completed or not; shared files stay until they are released."""
         with self._lock:
-            self._published.pop(do.checkpoint_id, None)
+            published = self._published.pop(do.checkpoint_id, None)
         if not do.location:
             return ev.Discarded(do.checkpoint_id)
         self._check_leading()
-        if do.completed and self._layout is not None and not do.type.is_savepoint:
+        if do.completed and self._layout is not None and do.location == self._layout.checkpoint(do.checkpoint_id):
             discard_checkpoint(self._store, self._layout, do.checkpoint_id)
+        elif do.completed:
+            discard_claimed(self._store, published or load_snapshot(self._store, do.location))
         elif do.type.is_savepoint:
             discard_pending_savepoint(self._store, do.location)
         else:
@@ -415,13 +418,15 @@ class JobSnapshots:
         """What no retained checkpoint needs any more."""
         with self._lock:
             freed = self._registry.unregister_unused(1 << 62 if lowest is None else lowest)
-        return freed.delete, freed.in_use
+            paths, self._undeleted = (*self._undeleted, *freed.delete), []
+        return paths, freed.in_use
 
     def delete(self, paths: Sequence[str], in_use: frozenset[int]) -> frozenset[int]:
-        """Delete shared files; gives `in_use` back."""
+        """Delete shared files; gives `in_use` back. What cannot be deleted is tried again with the next release."""
         self._check_leading()
-        for path in paths:
-            self._store.delete(path)
+        failed = delete_each(self._store, paths)
+        with self._lock:
+            self._undeleted += failed
         return in_use
 
 

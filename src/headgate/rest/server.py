@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import socket
+import stat
 import tempfile
 import threading
 from contextlib import suppress
@@ -20,6 +21,7 @@ from headgate.driver.job import SparkJob
 from headgate.errors import ConfigError
 from headgate.rest.app import Jobs, make_app
 from headgate.rest.operations import Operations
+from headgate.storage.local import private_directory
 
 _LOG = logging.getLogger(__name__)
 _PORTS = 100  # how many are tried, beginning with rest.port
@@ -103,10 +105,14 @@ def _directory() -> Path:
 def _announce(url: str) -> None:
     """Write a file by which the command line of this user finds the server."""
     path = _directory() / f"{os.getpid()}.json"
-    with suppress(OSError):
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        path.write_text(json.dumps({"pid": os.getpid(), "url": url}))
+    try:
+        private_directory(path.parent)
+        path.unlink(missing_ok=True)  # of a dead process with the same number
+        with path.open("x") as file:
+            json.dump({"pid": os.getpid(), "url": url}, file)
         atexit.register(lambda: path.unlink(missing_ok=True))
+    except OSError as error:
+        _LOG.warning("the command line does not find %s by itself, name it with --url: %s", url, error)
 
 
 def known_servers() -> list[str]:
@@ -114,7 +120,8 @@ def known_servers() -> list[str]:
     found = []
     directory = _directory()
     with suppress(OSError):
-        if directory.stat().st_uid != os.getuid():
+        found_directory = directory.lstat()
+        if not stat.S_ISDIR(found_directory.st_mode) or found_directory.st_uid != os.getuid():
             return []
         for path in sorted(directory.glob("*.json")):
             with suppress(OSError, ValueError, KeyError):

@@ -164,6 +164,23 @@ def require_intact(
 # ---- discard -------------------------------------------------------------------------------------------------------
 
 
+def delete_each(store: ObjectStore, paths: Iterable[str]) -> dict[str, StorageError]:
+    """Delete objects; one that cannot be deleted does not keep the others. Gives those, with the errors."""
+    failed = {}
+    for path in paths:
+        try:
+            store.delete(path)
+        except StorageError as error:
+            failed[path] = error
+    return failed
+
+
+def _delete_all(store: ObjectStore, paths: Iterable[str]) -> None:
+    """Delete objects; an error is raised when the others are deleted."""
+    for error in delete_each(store, paths).values():
+        raise error
+
+
 def discard_checkpoint(store: ObjectStore, layout: JobLayout, checkpoint_id: int) -> None:
     """Delete a completed checkpoint: its metadata, then its private files, then its directory.
 
@@ -171,10 +188,26 @@ def discard_checkpoint(store: ObjectStore, layout: JobLayout, checkpoint_id: int
     """
     store.delete(layout.metadata(checkpoint_id))
     directory = layout.checkpoint(checkpoint_id)
-    for info in store.list_objects(directory):
-        if layout.parse(info.path).kind in {PathKind.PRIVATE, PathKind.TEMPORARY}:
-            store.delete(info.path)
+    ours = {PathKind.PRIVATE, PathKind.TEMPORARY}
+    _delete_all(store, (o.path for o in store.list_objects(directory) if layout.parse(o.path).kind in ours))
     store.remove_directory(directory)
+
+
+def discard_claimed(store: ObjectStore, snapshot: Snapshot) -> None:
+    """Delete a snapshot of another job that this one has claimed: its metadata, then the files in its directory.
+
+    Shared files outside of its directory stay: the registry decides when they are deleted.
+    """
+    store.delete(metadata_path(snapshot.directory))
+    _delete_all(store, sorted(_own_files(store, snapshot)))
+    store.remove_directory(snapshot.directory)
+
+
+def _own_files(store: ObjectStore, snapshot: Snapshot) -> set[str]:
+    """The files in the directory of a snapshot that Headgate wrote, its metadata aside."""
+    listed = (info.path for info in store.list_objects(snapshot.directory))
+    written = {path for path in listed if attempt_of(path.rpartition("/")[2]) is not None}
+    return written | {path for path in snapshot.files() if is_inside(path, snapshot.directory)}
 
 
 def discard_pending(store: ObjectStore, directory: str, attempt: AttemptId, published: Snapshot | None = None) -> None:
@@ -185,16 +218,14 @@ def discard_pending(store: ObjectStore, directory: str, attempt: AttemptId, publ
     """
     if published is not None:
         store.delete(metadata_path(published.directory))
-    for info in store.list_objects(directory):
-        if attempt_of(info.path.rpartition("/")[2]) == attempt:
-            store.delete(info.path)
+    listed = (info.path for info in store.list_objects(directory))
+    _delete_all(store, (path for path in listed if attempt_of(path.rpartition("/")[2]) == attempt))
     store.remove_directory(directory)
 
 
 def discard_pending_savepoint(store: ObjectStore, directory: str) -> None:
     """Delete what was written for a savepoint that will not complete: all that is in the directory made for it."""
-    for info in store.list_objects(directory):
-        store.delete(info.path)
+    _delete_all(store, (info.path for info in store.list_objects(directory)))
     store.remove_directory(directory)
 
 
@@ -218,9 +249,8 @@ def dispose_savepoint(store: ObjectStore, pointer: str) -> Disposal:
             "use headgate gc for what a dead job has left"
         )
     directory = snapshot.directory
-    to_delete = {path for path in snapshot.files() if is_inside(path, directory)}
     listed = {info.path for info in store.list_objects(directory)}
-    to_delete |= {path for path in listed if attempt_of(path.rpartition("/")[2]) is not None}
+    to_delete = _own_files(store, snapshot)
     for path in sorted(to_delete):
         store.delete(path)
     store.delete(f"{directory}/{METADATA}")

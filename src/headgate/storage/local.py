@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -205,3 +206,23 @@ def _link(temporary: Path, target: Path) -> bool:
             ) from error
         raise
     return True
+
+
+def private_directory(path: Path) -> Path:
+    """Make a directory that only this user can use; StorageError if another user has made it, or it is a link.
+
+    In a directory that all users write to, such as /tmp, another user may have put anything under the name.
+    """
+    with reported("make", str(path)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise StorageError(
+                f"'{path}' is not a directory of user {os.getuid()}: another user may have put it there, so nothing is "
+                "written to it; remove it, or choose another directory for temporary files (io.tmp.dirs, TMPDIR)"
+            )
+        if stat.S_IMODE(found.st_mode) != 0o700:
+            path.chmod(0o700)
+    return path

@@ -91,9 +91,11 @@ class SnapshotWriter:
         self._store = store or open_store()
         self._pool = executor or ThreadPoolExecutor(1, thread_name_prefix="headgate-snapshot")
         self._captured = threading.Condition()
+        self._under_way: dict[int, SnapshotInProgress] = {}  # by checkpoint
 
     def start(self, progress: SnapshotInProgress) -> None:
         """Write a snapshot whose synchronous part is done."""
+        self._under_way[progress.barrier.id] = progress
         if self._storage.asynchronous or progress.capturing:  # in-flight data arrives only while the main loop runs
             self._pool.submit(self._write, progress)
         else:
@@ -119,6 +121,13 @@ class SnapshotWriter:
         self._pool.shutdown(wait=True)
         if finished and self.copies is not None:
             self.copies.remove()
+
+    def cancel(self) -> None:
+        """The task has failed, and its connection will be closed: what cannot be acknowledged any more is deleted."""
+        with self._captured:
+            for progress in list(self._under_way.values()):
+                progress.cancel()
+            self._captured.notify_all()
 
     def _write(self, progress: SnapshotInProgress) -> None:
         started = time.monotonic()
@@ -152,7 +161,8 @@ class SnapshotWriter:
                 objects_written=written.objects,
             )
             report = TaskReport(shapes, progress.finished, progress.finished_on_restore)
-            self._send(AcknowledgeCheckpoint(progress.barrier.id, state, report, metrics))
+            if not self._acknowledge(progress, AcknowledgeCheckpoint(progress.barrier.id, state, report, metrics)):
+                writer.abort()
         except Exception as error:
             was_cancelled = progress.cancelled  # then reading its state fails, and no answer is expected
             progress.cancel()
@@ -163,6 +173,15 @@ class SnapshotWriter:
                 return
             reason = FailureReason.CHECKPOINT_ASYNC_EXCEPTION.name
             self._send(DeclineCheckpoint(progress.barrier.id, reason, f"{type(error).__name__}: {error}"))
+        finally:
+            self._under_way.pop(progress.barrier.id, None)
+
+    def _acknowledge(self, progress: SnapshotInProgress, message: AcknowledgeCheckpoint) -> bool:
+        """Send it, unless `cancel` came first: then the connection may be closed, and the driver would not know the files."""
+        with self._captured:
+            if not progress.cancelled:
+                self._send(message)
+            return not progress.cancelled
 
     def _wait_for_capture(self, progress: SnapshotInProgress) -> None:
         with self._captured:
@@ -242,6 +261,11 @@ class CheckpointLink:
         """Wait for what is being written; a subtask that has `finished` needs its copies no more."""
         if self.writer is not None:
             self.writer.close(finished)
+
+    def cancel(self) -> None:
+        """The task has failed: nothing is acknowledged any more."""
+        if self.writer is not None:
+            self.writer.cancel()
 
 
 def snapshot_inline(progress: SnapshotInProgress) -> TaskState:

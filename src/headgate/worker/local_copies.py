@@ -1,8 +1,9 @@
 """Second copies of keyed state on the worker's own disk, for a quicker restart there (SPEC R7.7).
 
-    <directory>/headgate-copies/<job>/<operator>-<subtask>of<parallelism>/<checkpoint>/<payload>
+    <directory>/headgate-copies-<user>/<job>/<operator>-<subtask>of<parallelism>/<checkpoint>/<payload>
 
-Storage is authoritative: a copy that cannot be written, is missing or does not match its checksum is ignored.
+Storage is authoritative: a copy that cannot be written, is missing or does not match its checksum is ignored. So is a
+directory that another user has made.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import IO, Concatenate, ParamSpec
 from urllib.parse import quote
 
 from headgate.storage.handles import FileSegment
+from headgate.storage.local import private_directory
 
 _CHUNK = 1 << 20
 P = ParamSpec("P")
@@ -30,7 +32,8 @@ class LocalCopies:
     def __init__(self, directories: Sequence[str], job_id: str, subtask: int, parallelism: int) -> None:
         """With several directories, for example on several disks, the subtasks are spread over them."""
         chosen = directories or (tempfile.gettempdir(),)
-        self._roots = [Path(directory) / "headgate-copies" / job_id for directory in chosen]
+        name = f"headgate-copies-{os.getuid()}"
+        self._roots = [Path(directory) / name / job_id for directory in chosen]
         self._subtask, self._parallelism = subtask, parallelism
 
     def begin(self, checkpoint_id: int, operator_id: str) -> CopyWriter:
@@ -61,6 +64,7 @@ class LocalCopies:
         """The file that has the same bytes as a payload on storage; None if there is no such file here."""
         path = self._directory(operator_id, subtask, parallelism) / str(checkpoint_id) / _name(payload)
         try:
+            private_directory(self._root(subtask).parent)
             if path.stat().st_size != segment.length:
                 return None
             crc32 = 0
@@ -78,7 +82,11 @@ class LocalCopies:
         return self._roots[subtask % len(self._roots)]
 
     def _own(self) -> list[Path]:
-        return list(self._root(self._subtask).glob(f"*-{self._subtask}of{self._parallelism}"))
+        root = self._root(self._subtask)
+        with suppress(OSError):
+            private_directory(root.parent)
+            return list(root.glob(f"*-{self._subtask}of{self._parallelism}"))
+        return []
 
 
 def _guarded(step: Callable[Concatenate[CopyWriter, P], None]) -> Callable[Concatenate[CopyWriter, P], None]:
@@ -109,6 +117,7 @@ class CopyWriter:
 
     @_guarded
     def _begin(self) -> None:
+        private_directory(self._directory.parent.parent)
         shutil.rmtree(self._draft, ignore_errors=True)
         self._draft.mkdir(parents=True)
 

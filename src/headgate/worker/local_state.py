@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,10 @@ from headgate.records.key_groups import key_group_range
 from headgate.records.types import TypeInformation
 from headgate.state.backend import BackendSetup, KeyedStateBackend
 from headgate.state.hashmap.backend import HashMapBackend
+from headgate.state.local_directory import lock_directory
 from headgate.state.parquet.keyed import CANONICAL, as_native
+from headgate.storage.layout import AttemptId
+from headgate.storage.local import private_directory
 from headgate.worker.restore import SubtaskRestore
 
 
@@ -37,7 +42,9 @@ def open_backend(
         migrate_ttl=settings.migrate_ttl,
         instance=f"{info.job_id[:8]}-{info.attempt}-{info.operator_id[:8]}-{info.subtask}",
         group_of=group_of,
-        directory=local_directory(settings.tmp_dir, info),
+        directory=local_directory(settings.tmp_dir, info, settings.epoch)
+        if settings.state_backend == "rocksdb"
+        else None,
         ttl_query_entries=settings.ttl_query_entries,
         ttl_compaction_ms=settings.ttl_compaction_ms,
     )
@@ -61,22 +68,42 @@ def _make_backend(settings: Settings, setup: BackendSetup) -> KeyedStateBackend:
 
 
 def _root(tmp_dir: str | None) -> Path:
-    return Path(tmp_dir or tempfile.gettempdir()) / "headgate-state"
+    return Path(tmp_dir or tempfile.gettempdir()) / f"headgate-state-{os.getuid()}"
 
 
-def local_directory(tmp_dir: str | None, info: TaskInfo) -> Path:
-    """`<tmp>/headgate-state/<job>/<attempt>/<operator>-<subtask>`: no two subtasks, and no two attempts, share one."""
-    return _root(tmp_dir) / info.job_id / str(info.attempt) / f"{info.operator_id[:16]}-{info.subtask}"
+def local_directory(tmp_dir: str | None, info: TaskInfo, epoch: int) -> Path:
+    """`<tmp>/headgate-state-<user>/<job>/<attempt>/<operator>-<subtask>`: no two subtasks, and no two attempts, share one.
 
-
-def remove_dead_attempts(tmp_dir: str | None, job_id: str, attempt: int) -> None:
-    """Remove the working files that earlier attempts of the job left on this host.
-
-    A subtask of an old attempt may still be ending: files that it holds open stay usable for it.
+    A worker of an old driver may still run when the job is resumed, and attempts are counted from 0 again: their names
+    begin with the epoch of the driver.
     """
-    job = _root(tmp_dir) / job_id
-    if not job.is_dir():
+    attempt = AttemptId(epoch, info.attempt)
+    return private_directory(_root(tmp_dir)) / info.job_id / str(attempt) / f"{info.operator_id[:16]}-{info.subtask}"
+
+
+@contextmanager
+def local_state_cleaned(tmp_dir: str | None) -> Iterator[None]:
+    """Remove working files before and after a task: its own, and those that dead workers of any job of this user left."""
+    _remove_unused(tmp_dir)
+    try:
+        yield
+    finally:
+        _remove_unused(tmp_dir)
+
+
+def _remove_unused(tmp_dir: str | None) -> None:
+    """Remove the directories that no living process holds; errors leave them to the next task."""
+    root = _root(tmp_dir)
+    if not root.exists():
         return
-    for old in job.iterdir():
-        if old.name.isdigit() and int(old.name) < attempt:
-            shutil.rmtree(old, ignore_errors=True)
+    with suppress(OSError):
+        private_directory(root)
+        for subtask in root.glob("*/*/*"):
+            with suppress(OSError):
+                lock = lock_directory(subtask)
+                if lock is not None:
+                    shutil.rmtree(subtask, ignore_errors=True)
+                    os.close(lock)
+        for empty in (*root.glob("*/*"), *root.glob("*")):
+            with suppress(OSError):
+                empty.rmdir()

@@ -36,6 +36,11 @@ from headgate.worker.inputs import decode
 from headgate.worker.keys import KeyReader
 from headgate.worker.local_copies import LocalCopies
 
+# Made once: threads that use a type for the first time at once, without a decoder, crash the process.
+_decode_tables = msgspec.msgpack.Decoder(StoredOperatorTables).decode
+_decode_operator_state = msgspec.msgpack.Decoder(OperatorStateSnapshot).decode
+_decode_frames = msgspec.msgpack.Decoder(list[CapturedFrame]).decode
+
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Keep = Callable[[Batch], Mask]
 
@@ -199,17 +204,17 @@ def operator_state_of(reader: SnapshotReader, pieces: tuple[StatePiece, ...] | N
     """The operator state that a subtask left, if any."""
     for piece in _of_kind(pieces, PieceKind.OPERATOR):
         if piece.description:
-            tables = msgspec.msgpack.decode(piece.description, type=StoredOperatorTables)
+            tables = _decode_tables(piece.description)
             return read_operator_tables(tables, {part.id: reader.read(part.handle) for part in piece.parts})
         if piece.parts:
-            return msgspec.msgpack.decode(reader.read(piece.parts[0].handle), type=OperatorStateSnapshot)
+            return _decode_operator_state(reader.read(piece.parts[0].handle))
     return None
 
 
 def _frames(reader: SnapshotReader, piece: StatePiece) -> list[CapturedFrame]:
     if not piece.parts:
         return []
-    return msgspec.msgpack.decode(reader.read(piece.parts[0].handle), type=list[CapturedFrame])
+    return _decode_frames(reader.read(piece.parts[0].handle))
 
 
 # ---- in-flight data -----------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from headgate.graph.plan import Settings
 from headgate.job.status import Status
 from headgate.worker.checkpoints import CheckpointLink
 from headgate.worker.failures import describe
-from headgate.worker.local_state import remove_dead_attempts
+from headgate.worker.local_state import local_state_cleaned
 from headgate.worker.output import Piece
 from headgate.worker.relay import Relay
 from headgate.worker.restore import RestoreProgress
@@ -440,16 +440,16 @@ class LevelTask:
         register = Register(level, index, attempt, socket.gethostname(), os.getpid())
         shell.connect(self.address, register, self.control_timeout)
         task: Subtask | Relay | None = None
-        with _marked(process_mark(job_id, attempt)):
+        with _marked(process_mark(job_id, attempt)), local_state_cleaned(descriptor.settings.tmp_dir):
             try:
                 reading = shell.read if level else shell.skip
                 threading.Thread(target=reading, args=(batches,), name="headgate-reader", daemon=True).start()
-                remove_dead_attempts(descriptor.settings.tmp_dir, job_id, attempt)
                 shell.checkpoints.writer = make_snapshot_writer(descriptor, shell.client.send)
                 task = make_task(descriptor, shell, progress=shell.restore)
                 yield from shell.run(task)
             except (GeneratorExit, JobCancelled):  # Spark or the driver stops this task
                 shell.end_process_in(_CANCEL_GRACE)
+                shell.checkpoints.cancel()
                 _close_quietly(task)
                 shell.client.close()
                 raise
@@ -457,6 +457,7 @@ class LevelTask:
                 failure = describe(error, descriptor.name)
                 shell.client.send(failure)  # before close(), which may hang
                 shell.end_process_in(_FAILURE_GRACE)
+                shell.checkpoints.cancel()
                 _close_quietly(task)
                 shell.client.close()
                 raise RuntimeError(f"headgate: {failure.message}") from None

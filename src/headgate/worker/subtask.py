@@ -507,7 +507,13 @@ def _gate(channels: list[Channel], restored: list[Channel], settings: Settings) 
     if not settings.exactly_once:
         return BarrierTracker(ids, restored=rest, after_finish=settings.checkpoints_after_finish)
     forced = [channel.id for channel in channels if channel.forced_aligned]
-    return BarrierHandler(ids, forced_aligned=forced, restored=rest, after_finish=settings.checkpoints_after_finish)
+    return BarrierHandler(
+        ids,
+        forced_aligned=forced,
+        restored=rest,
+        after_finish=settings.checkpoints_after_finish,
+        deadlines=False,  # the driver announces the end of an alignment: clocks of hosts differ
+    )
 
 
 def _checkpoint_id(frame: Waiting) -> int:

@@ -237,12 +237,15 @@ class SectionReader:
         return [dict(islice(entries, count)) for count in counts]
 
 
+_decode_chunk = msgspec.msgpack.Decoder(_Chunk).decode
+
+
 def _chunks(section: bytes) -> Iterator[_Chunk]:
     position = 0
     while position < len(section):
         (size,) = _LENGTH.unpack_from(section, position)
         position += _LENGTH.size
-        yield msgspec.msgpack.decode(section[position : position + size], type=_Chunk)
+        yield _decode_chunk(section[position : position + size])
         position += size
 
 

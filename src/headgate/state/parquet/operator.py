@@ -69,6 +69,9 @@ def write_operator_tables(snapshot: OperatorStateSnapshot, subtask: int) -> Iter
         yield state, sink.getvalue(), table.num_rows
 
 
+_decode_raw = msgspec.msgpack.Decoder(StateSnapshot).decode
+
+
 def read_operator_tables(described: StoredOperatorTables, files: dict[str, bytes]) -> OperatorStateSnapshot:
     states = []
     for one in described.tables:
@@ -78,5 +81,5 @@ def read_operator_tables(described: StoredOperatorTables, files: dict[str, bytes
         if len(types) == 2:
             values = list(zip(values_of(table, "map_key", types[0]), values, strict=True))
         states.append(encode_elements(one.name, one.mode, types, values))
-    raw = None if described.raw is None else msgspec.msgpack.decode(files[described.raw], type=StateSnapshot)
+    raw = None if described.raw is None else _decode_raw(files[described.raw])
     return OperatorStateSnapshot(tuple(states), raw)

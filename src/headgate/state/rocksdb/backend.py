@@ -1,7 +1,7 @@
 """The rocksdb backend: keyed state in a local RocksDB, larger than memory (SPEC R7.2 - R7.4).
 
 keys.py, codec.py            bytes of row keys and values
-store.py                     the database and its directory; one memory budget for all backends of a process
+store.py                     the database; one memory budget for all backends of a process
 tables.py, lists_maps.py     a state: rows, and changes that are not written yet
 cells.py                     handles and cells on these
 writeback.py                 when and how changes become rows
@@ -33,6 +33,7 @@ from headgate.state.backend import (
 )
 from headgate.state.cells import Cell, ValueTable
 from headgate.state.copying import copier
+from headgate.state.local_directory import LocalDirectory
 from headgate.state.rocksdb.cells import ReusedValue, RowListCell, RowMapCell, RowValue, RowValueCell, RowValueTable
 from headgate.state.rocksdb.cleanup import Sweeper
 from headgate.state.rocksdb.codec import StoredCodec, codec_for
@@ -41,7 +42,7 @@ from headgate.state.rocksdb.keys import RowKeys
 from headgate.state.rocksdb.lists_maps import ListRows, MapRows, Sequencer
 from headgate.state.rocksdb.restoring import StoredColumn, column_name, pack_columns, restore_store, rewrite
 from headgate.state.rocksdb.snapshots import RocksDBSnapshot
-from headgate.state.rocksdb.store import Column, LocalDirectory, MemoryBudget, Store
+from headgate.state.rocksdb.store import Column, MemoryBudget, Store
 from headgate.state.rocksdb.tables import RowSpace, StateRows, ValueRows
 from headgate.state.rocksdb.writeback import BATCH_ROWS, WriteBack
 from headgate.state.schema import TypeChange, check_state

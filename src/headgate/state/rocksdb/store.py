@@ -1,4 +1,4 @@
-"""The database of one backend and its directory: the only module that uses rocksdict.
+"""The database of one backend: the only module that uses rocksdict.
 
 rocksdict is used in its raw mode: keys and values are bytes. There is no write-ahead log, since after a crash state is
 restored from a checkpoint. `flush` and `compact_range` release the GIL; `write` and `create_checkpoint` hold it, the
@@ -7,10 +7,6 @@ latter for about a millisecond if all memtables are empty. The subtask's thread 
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -34,13 +30,12 @@ from rocksdict import (
     WriteOptions,
 )
 
-from headgate.errors import IllegalState, InvalidArgument, StorageError
+from headgate.errors import InvalidArgument, StorageError
 
 T = TypeVar("T")
 
 _MIB: Final = 1 << 20
 _DEFAULT_COLUMN: Final = "default"  # RocksDB's own; no state is stored in it
-_LOCK: Final = "in-use"
 _IMPORT_FILE: Final = 64 * _MIB
 
 
@@ -326,36 +321,6 @@ class Store:
         self.columns.clear()
         with suppress(Exception):
             self._database.close()
-
-
-class LocalDirectory:
-    """A directory that one backend locks.
-
-    Files of an earlier attempt are removed: state is restored from checkpoints only. The lock is the kernel's, so it ends
-    with the process that holds it.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="headgate-rocksdb-")) if path is None else path
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StorageError(f"rocksdb: directory {self.path} cannot be used for local state: {error}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise IllegalState(
-                f"rocksdb: directory {self.path} is in use by another backend; give each operator and attempt its own"
-            ) from None
-        for entry in self.path.iterdir():
-            if entry.name != _LOCK:
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-
-    def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
 
 
 def _write_file(path: Path, options: Options, first: tuple[bytes, bytes], rows: Iterator[tuple[bytes, bytes]]) -> None:
