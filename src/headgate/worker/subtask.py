@@ -179,7 +179,8 @@ class Subtask:
     @property
     def wants_split(self) -> bool:
         """Whether its source requests a split."""
-        return self.status is Status.RUNNING and self._source is not None and self._source.wants_split
+        running = self.status is Status.RUNNING and not self.data_finished
+        return running and self._source is not None and self._source.wants_split
 
     def add_splits(self, splits: list[Any], no_more: bool) -> None:
         if self._source is not None and not self.data_finished:
