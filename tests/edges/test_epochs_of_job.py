@@ -137,9 +137,6 @@ def test_a_data_source_that_skips_known_batch_ids_gets_every_record_once_over_tw
 # --- commits that lag -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True, reason="A commit whose checkpoint was subsumed and deleted while it waited fails the attempt."
-)
 def test_a_slow_commit_does_not_fail_the_job(jobs, tap, ledger, tmp_path):
     """Three checkpoints while the first commit is slow: the files of the second one are gone when its turn comes."""
     lag = Lag(ledger, jobs)
@@ -161,10 +158,6 @@ def two_splits(tap, ledger):
     return lambda env: env.from_source(Numbers(tap.name, 2)).sink_to(EpochLedgerSink(ledger.name))
 
 
-FINISHED = "A sink subtask that has finished takes with it what it prepared and the driver has not committed yet."
-
-
-@pytest.mark.xfail(strict=True, reason=FINISHED)
 def test_what_a_finished_subtask_prepared_is_committed_by_the_next_driver(jobs, tap, ledger, tmp_path):
     """The commit of checkpoint 1 is slow, checkpoint 2 is complete without the finished subtask, the driver dies."""
     build = two_splits(tap, ledger)
@@ -188,7 +181,6 @@ def test_what_a_finished_subtask_prepared_is_committed_by_the_next_driver(jobs, 
     assert ledger.visible == record(10, split=0) + record(10, split=1)
 
 
-@pytest.mark.xfail(strict=True, reason=FINISHED)
 def test_what_a_finished_subtask_prepared_is_committed_before_the_job_ends(jobs, tap, ledger, tmp_path):
     """Only checkpoint 2 holds what the finished subtask prepared, and it is deleted while the commit of 1 is slow."""
     lag = Lag(ledger, jobs)

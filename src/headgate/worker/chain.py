@@ -137,6 +137,10 @@ class OperatorChain:
         for operator in self._living:
             operator.notify_aborted(checkpoint_id)
 
+    @property
+    def awaits_commit(self) -> bool:
+        return any(operator.awaits_commit for operator in self._living)
+
     def epoch_committed(self, operator_id: str, checkpoint_id: int) -> None:
         for operator in self._living:
             if operator.operator.id == operator_id:

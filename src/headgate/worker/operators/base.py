@@ -168,6 +168,11 @@ class Operator:
         if listener is not None:
             self.guard(listener, checkpoint_id)
 
+    @property
+    def awaits_commit(self) -> bool:
+        """Whether the driver has yet to commit something that this operator prepared: its subtask does not end before."""
+        return False
+
     def epoch_committed(self, checkpoint_id: int) -> None:
         """The driver has committed what this operator prepared, up to a checkpoint."""
 

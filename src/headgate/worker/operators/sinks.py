@@ -125,6 +125,10 @@ class SinkOperator(Operator):
             self._commit(_requests(due, commits))
             self._prepared = self._prepared[len(due) :]
 
+    @property
+    def awaits_commit(self) -> bool:
+        return bool(self.function.commits_on_driver and self._prepared)
+
     def epoch_committed(self, checkpoint_id: int) -> None:
         """The driver has committed everything up to a checkpoint: no later one needs to hold it."""
         self._prepared = [one for one in self._prepared if one.checkpoint_id > checkpoint_id]
