@@ -45,6 +45,7 @@ class Settings:
     without_channel_state: int = -1  # the checkpoint whose in-flight data is not restored (SPEC R5.11)
     committer_retries: int = 10
     staging: str | None = None  # where sinks may put files on the checkpoints' storage; known when the job runs
+    epoch: int = 1  # of the driver, by the job log; known when the job runs
     final_checkpoint: bool = False  # whether a finished subtask waits for one more complete checkpoint (SPEC R4.5)
 
 

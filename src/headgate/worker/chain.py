@@ -69,6 +69,7 @@ class OperatorChain:
             final_checkpoint=self._settings.final_checkpoint,
             committer_retries=self._settings.committer_retries,
             staging=self._settings.staging,
+            epoch=self._settings.epoch,
         )
         return make_operator(chained, context)
 

@@ -112,7 +112,9 @@ def make_task(
     if task.restore is not None:
         copies = _copies(task) if task.settings.restore_from_copies else None
         restore = read_restore(task.restore, task.subtask, plan, store, copies, progress)
-    settings = task.settings if task.storage is None else replace(task.settings, staging=task.storage.staging)
+    settings, storage = task.settings, task.storage
+    if storage is not None:
+        settings = replace(settings, staging=storage.staging, epoch=storage.attempt.epoch)
     info = plan.task_info(task.subtask, task.attempt, task.job_id)
     return Subtask(plan, info, settings, services, place, restore)
 

@@ -63,6 +63,7 @@ class OperatorContext:
     final_checkpoint: bool = False  # whether a checkpoint follows the last record
     committer_retries: int = 10
     staging: str | None = None  # where sinks may put files on the checkpoints' storage
+    epoch: int = 1  # of the driver
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,9 @@ class SinkOperator(Operator):
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
         info = {field.name: getattr(context.info, field.name) for field in fields(context.info)}
-        self._where = WriterContext(**info, staging=context.staging, type=operator.spec.options["type"])
+        self._where = WriterContext(
+            **info, staging=context.staging, type=operator.spec.options["type"], epoch=context.epoch
+        )
         self._writer: SinkWriter[Any] | None = None
         self._committer: Committer[Any] | None = None
         self._prepared: list[Prepared] = []
