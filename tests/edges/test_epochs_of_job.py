@@ -47,10 +47,6 @@ class Lag:
 # --- a later job ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="A job that starts from a savepoint commits what its predecessor has committed under another number.",
-)
 @pytest.mark.parametrize("sink", [LedgerSink, EpochLedgerSink])
 def test_what_was_committed_with_a_savepoint_keeps_its_number_in_the_next_job(jobs, tap, ledger, tmp_path, sink):
     def build(env):
@@ -108,10 +104,6 @@ class TableWriter(DataSourceStreamWriter):
         pass
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Batch ids start at 1 again in a job that starts from a savepoint, so a writer that skips old ids drops records.",
-)
 def test_a_data_source_that_skips_known_batch_ids_gets_every_record_once_over_two_jobs(jobs, tap, tmp_path, request):
     table = request.node.name
     tables[table] = 0, []

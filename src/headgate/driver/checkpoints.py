@@ -423,9 +423,12 @@ class CheckpointService:
         )
 
     def _write_metadata(self, do: ev.WriteMetadata) -> None:
+        # The metadata of a savepoint that the job stops with has its commit number: no claim may come between.
+        pool = self._io.log if do.content.properties.is_synchronous else None
         self._later(
             lambda: self._snapshots.publish(do.content),
             lambda error: ev.MetadataFailed(do.checkpoint_id, str(error)),
+            pool,
         )
 
     def _claim_log_entry(self, do: ev.ClaimLogEntry) -> None:
