@@ -24,6 +24,8 @@ import pytest
 from headgate import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 from headgate import environment as environment_module
 from headgate.api.sources import Source, SourceReader
+from headgate.checkpoint import coordinator as coordinator_module
+from headgate.checkpoint.plan import UnionStateRefused
 from headgate.checkpoint.types import SavepointFormat
 from headgate.config import Configuration
 from headgate.connectors.files import FileSink
@@ -40,7 +42,7 @@ from headgate.storage.objects import storage_error
 from headgate.storage.remote import RoutingStore
 from headgate.testing.simulation import cluster as simulated
 
-__all__ = ["Cluster", "Count", "Job", "counted", "eventually", "files_below", "key_of"]
+__all__ = ["Cluster", "Count", "Job", "counted", "eventually", "files_below", "key_of", "refuse_once"]
 
 WAIT = 20.0  # seconds that anything may take on a slow machine
 FAR_AWAY = "300 d"  # no checkpoint is taken that the test does not ask for, except the final one
@@ -54,6 +56,14 @@ def eventually(condition: Callable[[], Any], seconds: float = WAIT) -> bool:
             return False
         time.sleep(0.005)
     return True
+
+
+def refuse_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next checkpoint that all tasks acknowledge is aborted, as if one of them had finished just then."""
+    settle, refusals = coordinator_module.settle_finished, [UnionStateRefused("a task has finished just now")]
+    monkeypatch.setattr(
+        coordinator_module, "settle_finished", lambda *args: refusals.pop() if refusals else settle(*args)
+    )
 
 
 # --- input ------------------------------------------------------------------------------------------------------------

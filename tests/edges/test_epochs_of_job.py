@@ -47,10 +47,6 @@ class Lag:
 # --- a later job ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="A job that starts from a savepoint commits what its predecessor has committed under another number.",
-)
 @pytest.mark.parametrize("sink", [LedgerSink, EpochLedgerSink])
 def test_what_was_committed_with_a_savepoint_keeps_its_number_in_the_next_job(jobs, tap, ledger, tmp_path, sink):
     def build(env):
@@ -108,10 +104,6 @@ class TableWriter(DataSourceStreamWriter):
         pass
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Batch ids start at 1 again in a job that starts from a savepoint, so a writer that skips old ids drops records.",
-)
 def test_a_data_source_that_skips_known_batch_ids_gets_every_record_once_over_two_jobs(jobs, tap, tmp_path, request):
     table = request.node.name
     tables[table] = 0, []
@@ -137,9 +129,6 @@ def test_a_data_source_that_skips_known_batch_ids_gets_every_record_once_over_tw
 # --- commits that lag -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True, reason="A commit whose checkpoint was subsumed and deleted while it waited fails the attempt."
-)
 def test_a_slow_commit_does_not_fail_the_job(jobs, tap, ledger, tmp_path):
     """Three checkpoints while the first commit is slow: the files of the second one are gone when its turn comes."""
     lag = Lag(ledger, jobs)
@@ -161,10 +150,6 @@ def two_splits(tap, ledger):
     return lambda env: env.from_source(Numbers(tap.name, 2)).sink_to(EpochLedgerSink(ledger.name))
 
 
-FINISHED = "A sink subtask that has finished takes with it what it prepared and the driver has not committed yet."
-
-
-@pytest.mark.xfail(strict=True, reason=FINISHED)
 def test_what_a_finished_subtask_prepared_is_committed_by_the_next_driver(jobs, tap, ledger, tmp_path):
     """The commit of checkpoint 1 is slow, checkpoint 2 is complete without the finished subtask, the driver dies."""
     build = two_splits(tap, ledger)
@@ -188,7 +173,6 @@ def test_what_a_finished_subtask_prepared_is_committed_by_the_next_driver(jobs, 
     assert ledger.visible == record(10, split=0) + record(10, split=1)
 
 
-@pytest.mark.xfail(strict=True, reason=FINISHED)
 def test_what_a_finished_subtask_prepared_is_committed_before_the_job_ends(jobs, tap, ledger, tmp_path):
     """Only checkpoint 2 holds what the finished subtask prepared, and it is deleted while the commit of 1 is slow."""
     lag = Lag(ledger, jobs)

@@ -50,10 +50,6 @@ def test_the_new_driver_goes_on_when_the_old_one_has_ended(cluster):
     assert cluster.visible() == counted(range(400))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the file sink of an old driver's new attempt deletes prepared files of the new driver as abandoned",
-)
 def test_an_old_driver_that_restarts_its_tasks_deletes_no_prepared_file_of_the_new_one(cluster):
     old, new = two_drivers(cluster, {})
     with new.storage.hold_writes("/log/"):  # its sink has prepared a file, and the checkpoint is about to be complete

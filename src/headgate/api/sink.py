@@ -39,10 +39,15 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True)
 class WriterContext(TaskInfo):
-    """The subtask in which a writer or committer runs; `attempt` grows with every restart."""
+    """The subtask in which a writer or committer runs.
+
+    `epoch` grows with every driver of the job, `attempt` with every restart within an epoch. Workers of an older driver
+    may run for a while beside those of a newer one.
+    """
 
     staging: str | None = None  # a directory of the job on the checkpoint storage, for files that are not visible yet
     type: TypeInformation = PICKLED  # of the records
+    epoch: int = 1
 
 
 class CommitRequest(Generic[C]):

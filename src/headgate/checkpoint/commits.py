@@ -26,9 +26,19 @@ class Commits(msgspec.Struct, frozen=True, array_like=True):
         """A copy with one more."""
         return Commits((*self.pairs, (checkpoint_id, number))[-_REMEMBERED:])
 
-    def up_to(self, number: int | None) -> Commits:
-        """Those up to a number: later ones were dropped by a step back. None: none at all."""
-        return Commits(tuple(pair for pair in self.pairs if number is not None and pair[1] <= number))
+    def including(self, checkpoint_id: int, number: int) -> Commits:
+        """Those before a checkpoint, and itself under the number for what it holds: this one, if none is complete yet."""
+        earlier = tuple(pair for pair in self.pairs if pair[0] < checkpoint_id)
+        return Commits(earlier).add(checkpoint_id, self.number_for(checkpoint_id) or number)
+
+    @property
+    def last(self) -> int:
+        """The highest number; 0 if there is none."""
+        return self.pairs[-1][1] if self.pairs else 0
+
+    def up_to(self, number: int) -> Commits:
+        """Those up to a number: later ones were dropped by a step back."""
+        return Commits(tuple(pair for pair in self.pairs if pair[1] <= number))
 
     def number_for(self, checkpoint_id: int) -> int | None:
         """The number for what was prepared for a checkpoint; None if no such checkpoint is complete yet."""

@@ -127,7 +127,7 @@ class Coordinator:
         self._topology = Topology(())
         self._tasks: dict[TaskId, TaskStatus] = {}
         self._job_running = False
-        self._active = False  # the job runs, and so does every task that has not finished
+        self._active = False
         self._at_end: set[TaskId] = set()  # tasks that have reached the end of their data
         self._final_at: int | None = None  # when the final checkpoint of a bounded job is due
         self._held = False
@@ -160,6 +160,11 @@ class Coordinator:
     def queued(self) -> int:
         """The number of requests that wait."""
         return len(self._decider)
+
+    @property
+    def active(self) -> bool:
+        """Whether the job runs, and so does every task that has not finished."""
+        return self._active
 
     @property
     def settled(self) -> bool:
@@ -895,8 +900,14 @@ class Coordinator:
             return
         if pending.stage > Stage.PREPARING:
             self._notify_aborted(pending, reason)
-        by_task = task is not None
-        failure = self._failures.failure(reason, pending.properties, pending.id, by_task=by_task, detail=message)
+        failure = self._failures.failure(
+            reason,
+            pending.properties,
+            pending.id,
+            by_task=task is not None,
+            drained=pending.properties.drain and pending.stage >= Stage.RUNNING and self._active,
+            detail=message,
+        )
         if failure is not None:
             self._emit(ev.FailJob(failure, reason, pending.id, task))
 

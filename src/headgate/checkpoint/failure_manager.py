@@ -7,6 +7,7 @@ and failures that a task reported are distinguished, because savepoints are trea
     checkpoint          counts                   counts
     savepoint           never counts             counts
     stop-with-savepoint never counts             fails the job at once: tasks wait for a completion that never comes
+    with drain, begun   fails the job at once    fails the job at once: sources have ended, only a restore reads the rest
 """
 
 from __future__ import annotations
@@ -44,15 +45,19 @@ class FailureManager:
         checkpoint_id: int | None,
         *,
         by_task: bool = False,
+        drained: bool = False,
         detail: str = "",
     ) -> str | None:
-        """Count a failure; returns the message to fail the job with, or None. A preflight failure has no id."""
+        """Count a failure; returns the message to fail the job with, or None. A preflight failure has no id.
+
+        `drained`: sources may have ended because of this savepoint.
+        """
         why = detail or reason.text
-        if reason.preflight or not by_task:
-            if properties.is_savepoint:
-                return None
-        elif properties.is_synchronous:
+        reported = by_task and not reason.preflight
+        if properties.is_synchronous and (drained or reported):
             return f"stop-with-savepoint failed (checkpoint {checkpoint_id}): {why}"
+        if properties.is_savepoint and not reported:
+            return None
         return self._count(reason, checkpoint_id, why)
 
     def success(self, checkpoint_id: int) -> None:

@@ -133,6 +133,7 @@ class CheckpointService:
         self._alarm: int | None = None
         self._attempt = 0
         self._requests: dict[RequestId, _Request] = {}
+        self._retries: list[ev.Event] = []  # requests that are submitted again while the job runs
         self._io_under_way = 0
         self._end_status: EndStatus | None = None
         self._end_claimed = self._ended = False
@@ -269,6 +270,7 @@ class CheckpointService:
             self._splits.job_running()
             self._epochs.job_running()
         self._tell(ev.JobStatusChanged(running))
+        self._retry()
 
     def end(self, status: EndStatus) -> None:
         """The job is over: delete what need not be kept. `ended` says when that is done.
@@ -421,9 +423,12 @@ class CheckpointService:
         )
 
     def _write_metadata(self, do: ev.WriteMetadata) -> None:
+        # The metadata of a savepoint that the job stops with has its commit number: no claim may come between.
+        pool = self._io.log if do.content.properties.is_synchronous else None
         self._later(
             lambda: self._snapshots.publish(do.content),
             lambda error: ev.MetadataFailed(do.checkpoint_id, str(error), isinstance(error, OutcomeUnknown)),
+            pool,
         )
 
     def _claim_log_entry(self, do: ev.ClaimLogEntry) -> None:
@@ -458,13 +463,21 @@ class CheckpointService:
         failed = None if isinstance(do.result, ev.RequestDone) else do.result
         if failed is not None and failed.reason is FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING and request.tries:
             request.tries -= 1  # a task finished just then: that says nothing against the next try
-            self._call(lambda: self._tell(request.event))
+            self._retries.append(request.event)
+            self._call(self._retry)
             return
         del self._requests[do.request_id]
         if isinstance(do.result, ev.RequestDone):
             request.answer.set_result(do.result)
         else:
             request.answer.set_exception(IllegalState(do.result.message))
+
+    def _retry(self) -> None:
+        """Submit requests again; a drain that was aborted has failed the attempt, so they wait for the next one."""
+        if self._coordinator.active:
+            retries, self._retries = self._retries, []
+            for event in retries:
+                self._tell(event)
 
     def _fail_job(self, do: ev.FailJob) -> None:
         self._fail(do.message)

@@ -1,7 +1,8 @@
 """Commits on the driver: what all subtasks of a sink prepared for one checkpoint is one epoch, committed as a whole.
 
-A subtask keeps what it prepared, in every checkpoint, until it is notified that the epoch is committed. So the checkpoint
-that a job restores holds everything that may not have been committed, and commit numbers tell what has been.
+A subtask keeps what it prepared, in every checkpoint, until it is notified that the epoch is committed; it does not end
+before. So the checkpoint that a job restores holds everything that may not have been committed, and commit numbers tell
+what has been.
 
     completed      a checkpoint is complete: its epochs join the queue, in order
     (a thread)     commits them, one at a time
@@ -18,6 +19,7 @@ from typing import Any
 
 from headgate.api.sink import Epoch, EpochCommitter, EpochContext, Prepared, Sink
 from headgate.checkpoint.commits import Commits
+from headgate.checkpoint.handles import CorruptState
 from headgate.checkpoint.plan import TaskId
 from headgate.control.messages import EpochCommitted
 from headgate.graph.job_graph import ChainedOperator, JobGraph
@@ -165,6 +167,13 @@ class Epochs:
             self._notify(queue)
         self._update_hold()
 
+    def _unreadable(self, queue: _SinkQueue, generation: int, checkpoint_id: int, error: Exception) -> None:
+        """If it was subsumed meanwhile, and its files deleted, a newer checkpoint holds what it held."""
+        if queue.newest > checkpoint_id:
+            self._done(queue, generation, checkpoint_id, committed=False)
+        else:
+            self._failed(queue, generation, error)
+
     def _failed(self, queue: _SinkQueue, generation: int, error: Exception) -> None:
         self._under_way -= 1
         if generation == self._generation:
@@ -175,22 +184,26 @@ class Epochs:
     # --- the committing thread --------------------------------------------------------------------------------------
 
     def _work(self, queue: _SinkQueue, generation: int, manifest: Any, checkpoint_id: int, commits: Commits) -> None:
-        stale = generation != self._generation or generation == self._broken
+        self._call(self._try(queue, generation, manifest, checkpoint_id, commits))
+
+    def _try(
+        self, queue: _SinkQueue, generation: int, manifest: Any, checkpoint_id: int, commits: Commits
+    ) -> Callable[[], None]:
+        """Commit, and return what is to be done in the job's thread then."""
+        if generation != self._generation or generation == self._broken:
+            return partial(self._done, queue, generation, checkpoint_id, committed=False)
         try:
-            committed = not stale and self._commit(queue, manifest, checkpoint_id, commits)
-            done: Callable[[], None] = partial(self._done, queue, generation, checkpoint_id, committed)
+            try:
+                prepared = list(self._read(manifest, queue.operator.id))
+            except (MissingObject, CorruptState) as error:
+                return partial(self._unreadable, queue, generation, checkpoint_id, error)
+            self._commit(queue, prepared, commits)
         except Exception as error:
             self._broken = generation
-            done = partial(self._failed, queue, generation, error)
-        self._call(done)
+            return partial(self._failed, queue, generation, error)
+        return partial(self._done, queue, generation, checkpoint_id, committed=True)
 
-    def _commit(self, queue: _SinkQueue, manifest: Any, checkpoint_id: int, commits: Commits) -> bool:
-        try:
-            prepared = list(self._read(manifest, queue.operator.id))
-        except MissingObject:
-            if queue.newest == checkpoint_id:
-                raise
-            return False  # it was subsumed meanwhile: the newer checkpoint holds what this one did
+    def _commit(self, queue: _SinkQueue, prepared: list[Prepared], commits: Commits) -> None:
         epochs: dict[int, list[Any]] = {}
         for one in prepared:
             number = commits.number_for(one.checkpoint_id)
@@ -203,4 +216,3 @@ class Epochs:
             if number > queue.last_number:  # else it was committed before the job was restored
                 queue.committer.commit(Epoch(number, epochs[number]))
                 queue.last_number = number
-        return True

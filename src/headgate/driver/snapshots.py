@@ -54,6 +54,7 @@ from headgate.storage.log import (
     SupersededError,
     load_completed,
     newest_job,
+    numbers_of,
 )
 from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown, require_create_if_absent
 from headgate.storage.reader import SnapshotReader
@@ -64,7 +65,6 @@ from headgate.worker.checkpoints import WorkerStorage
 from headgate.worker.operators.sinks import prepared_in
 from headgate.worker.restore import VertexRestore, operator_state_of
 
-_FIRST_ENTRY = 1
 _SETTLE_SECONDS = 0.5
 _READ_TRIES = 5
 _READ_PAUSE_SECONDS = 1.0
@@ -85,13 +85,17 @@ class JobSnapshots:
         self._published: dict[int, Snapshot] = {}
         self._undeleted: list[str] = []  # shared files that are not needed any more, but could not be deleted yet
         self._commits = Commits()  # of storage 'jobmanager', which has no log
-        self._numbered = _FIRST_ENTRY  # the number of what an imported snapshot holds
+        self._numbers_after = self._numbered = 0  # of the job that an imported snapshot is of; the last one
         self._recovered: list[CompletedCheckpoint] = []
         self._resumed_ref: CompletedRef | None = None
         self._origin: str | None = None  # what the job that is resumed began with, if it has completed no checkpoint
         self.job_id = job_id
         resumed = self._resume() if configuration.get(config.RESUME) else None
         self._layout: JobLayout | None = self._settings.layout(self.job_id) if self._in_files else None
+        self._named = self._load_named()
+        if self._named is not None:
+            self._commits, self._numbers_after = self._imported_numbers(self._named)
+            self._numbered = self._numbers_after
         self._log = self._start_log(resumed)
 
     @property
@@ -150,7 +154,16 @@ class JobSnapshots:
                 require_create_if_absent(self._store, self._layout.log, f"the exactly-once sink '{operator.name}'")
         ref = self._resumed_ref if resumed is not None else None
         origin = self._configuration.get(config.RECOVERY_PATH)
-        log = JobLog.start(self._store, self._layout, self._plan.name, clock=self._io.now, restored=ref, origin=origin)
+        log = JobLog.start(
+            self._store,
+            self._layout,
+            self._plan.name,
+            clock=self._io.now,
+            restored=ref,
+            origin=origin,
+            commits=self._commits,
+            numbers_after=self._numbers_after,
+        )
         if resumed is not None and ref is not None:
             manifest = resumed.manifest
             self._published[manifest.checkpoint_id] = resumed
@@ -175,12 +188,22 @@ class JobSnapshots:
         """The metadata of the snapshot that a resumed job restores."""
         return self.published(self._recovered[0].id) if self._recovered else None
 
+    def _load_named(self) -> Snapshot | None:
+        """The snapshot that the user names to start from, or that a resumed job began with."""
+        pointer = self._origin or self._configuration.get(config.RECOVERY_PATH)
+        return None if pointer is None or self._resumed_ref is not None else load_snapshot(self._store, pointer)
+
+    def _imported_numbers(self, snapshot: Snapshot) -> tuple[Commits, int]:
+        job_id = snapshot.manifest.job_id
+        beside = JobLayout(snapshot.directory.rpartition("/")[0], job_id, create_subdir=False)
+        ours = self._settings.layout(job_id) if self._in_files else None
+        return numbers_of(self._store, snapshot, [beside] if ours is None else [beside, ours])
+
     def import_named(self) -> ev.SnapshotImported | None:
         """The snapshot that the user names to start from, if any (SPEC R8.4)."""
-        pointer = self._origin or self._configuration.get(config.RECOVERY_PATH)
-        if pointer is None or self._recovered:
+        snapshot = self._named
+        if snapshot is None:
             return None
-        snapshot = load_snapshot(self._store, pointer)
         manifest = snapshot.manifest
         mode = ClaimMode(self._configuration.get(config.RECOVERY_CLAIM_MODE))
         self._published[manifest.checkpoint_id] = snapshot
@@ -273,19 +296,32 @@ class JobSnapshots:
             content.timestamp,
             tuple(operators),
             None if content.properties.format is None else content.properties.format.value.lower(),
+            self.commits.including(content.checkpoint_id, self._next_number),
         )
+
+    @property
+    def _next_number(self) -> int:
+        return self._numbered + 1 if self._log is None else self._log.next_number
 
     def claim(
         self, checkpoint_id: int, subsumed: Sequence[int]
     ) -> ev.LogEntryClaimed | ev.LogEntryFailed | ev.Superseded:
         """Make a checkpoint complete: its entry in the job log, whose number is the commit number."""
         if self._log is None:
-            self._numbered += 1  # as in a log: never again, whatever is stepped back over
+            self._numbered = self._next_number  # as in a log: never again, whatever is stepped back over
             self._commits = self._commits.add(checkpoint_id, self._numbered)
             return ev.LogEntryClaimed(checkpoint_id, self._numbered)
         commits = [CommitNumber(number) for number in subsumed]
+        snapshot = self._published[checkpoint_id]
+        if (
+            snapshot.manifest.type is SnapshotType.SYNC_SAVEPOINT
+            and snapshot.manifest.commits.last != self._next_number
+        ):
+            raise IllegalState(
+                "an entry of the job log was claimed while the savepoint was written; stop the job again"
+            )
         try:
-            return ev.LogEntryClaimed(checkpoint_id, self._log.complete(self._published[checkpoint_id], commits).commit)
+            return ev.LogEntryClaimed(checkpoint_id, self._log.complete(snapshot, commits).commit)
         except SupersededError as error:
             return ev.Superseded(checkpoint_id, str(error))
         except OutcomeUnknown as error:
@@ -351,14 +387,14 @@ class JobSnapshots:
     def step_back_to(self, checkpoint: CompletedCheckpoint) -> Commits:
         """The completions up to a checkpoint that is restored; later ones are history that did not happen.
 
-        A snapshot of another job was completed under no number of this one: what it holds is committed under the number
-        of this job's first entry, whenever it is restored.
+        What a snapshot of another job holds is committed under the numbers of that job, whenever it is restored.
         """
+        number = checkpoint.commit_number
         if self._log is None:
-            self._commits = self._commits.up_to(checkpoint.commit_number)
+            self._commits = self._commits.up_to(self._numbers_after if number is None else number)
         else:
-            self._log.step_back_to(checkpoint.commit_number)
-        return self.commits if checkpoint.commit_number is not None else Commits().add(checkpoint.id, _FIRST_ENTRY)
+            self._log.step_back_to(number)
+        return self.commits
 
     def driver_states(self, manifest: mf.Manifest) -> dict[OperatorId, bytes]:
         """What the parts of operators on the driver left."""

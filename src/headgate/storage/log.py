@@ -6,7 +6,8 @@
 
 An entry is claimed by create-if-absent, so each number belongs to one driver. A driver that cannot claim the next one is
 superseded, and stops before it notifies or commits anything. The number of the entry that completes a checkpoint is its
-commit number: it always grows, while checkpoint ids repeat after a step back.
+commit number: it always grows, while checkpoint ids repeat after a step back. A job that begins with a snapshot of another
+one continues its numbers: they are those of the entries plus `numbers_after`.
 
 Every entry holds the whole state of the log: only the newest is read, and old ones are deleted. That must not make
 their numbers available again, so a claim is valid only if the entry before it is still the one it was built on.
@@ -22,7 +23,7 @@ from typing import Final, NewType, TypeAlias
 
 import msgspec
 
-from headgate.checkpoint.commits import Commits
+from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState, StorageError
 from headgate.ids import JobId
@@ -94,7 +95,8 @@ class LogEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `previous` is the checksum of the entry before, 0 for the first; `driver` is a random name. `retained` are the
     completed snapshots that a restore may use, oldest first; `origin` is the snapshot of another job that this one began
-    with: it is what is restored until the first checkpoint is complete. `commits` are the last completions.
+    with: it is what is restored until the first checkpoint is complete. `commits` are the last completions, first those of
+    the job that `origin` is of; its numbers go up to `numbers_after`.
     """
 
     seq: int
@@ -109,6 +111,12 @@ class LogEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retained: tuple[CompletedRef, ...] = ()
     origin: str | None = None
     commits: Commits = Commits()
+    numbers_after: int = 0
+
+    @property
+    def last_number(self) -> int:
+        """No commit number of this job is higher."""
+        return self.numbers_after + self.seq
 
     def newest_first(self, prefer_checkpoints: bool = False) -> list[CompletedRef]:
         """The snapshots to restore from, in this order; optionally checkpoints before a newer savepoint."""
@@ -205,6 +213,28 @@ def load_completed(store: ObjectStore, layout: JobLayout, ref: CompletedRef) -> 
     return snapshot
 
 
+def numbers_of(store: ObjectStore, snapshot: Snapshot, layouts: Collection[JobLayout]) -> tuple[Commits, int]:
+    """The completions that what a snapshot of another job holds was committed under, and that job's highest number.
+
+    The metadata was written before the entry of the log, so its own number is exact only in that entry; for a savepoint
+    that the job was stopped with it always is. `layouts` are where the log may be; it need not be there any more.
+    """
+    manifest = snapshot.manifest
+    commits = manifest.commits.add(manifest.checkpoint_id, 1) if not manifest.commits.pairs else manifest.commits
+    highest = commits.last
+    for layout in layouts:
+        try:
+            entry = read_log(store, layout)
+        except CorruptState:
+            continue
+        if entry is not None and entry.job_id == manifest.job_id:
+            highest = max(highest, entry.last_number)
+            for ref in entry.retained:
+                if (ref.checkpoint_id, ref.crc32) == (manifest.checkpoint_id, snapshot.crc32):
+                    commits = Commits(manifest.commits.pairs[:-1]).add(ref.checkpoint_id, ref.commit)
+    return commits, highest
+
+
 # ---- writing -------------------------------------------------------------------------------------------------------
 
 
@@ -247,11 +277,14 @@ class JobLog:
         clock: Callable[[], int],
         restored: CompletedRef | None = None,
         origin: str | None = None,
+        commits: Commits = NO_COMMITS,
+        numbers_after: int = 0,
     ) -> JobLog:
         """Resume a job, or start a new one, as a new epoch; SupersededError if another driver does so at the same time.
 
         `restored` is the snapshot of this job's log that is restored; later ones are dropped (a step back).
-        `origin` is a snapshot from elsewhere. `clock` gives milliseconds since 1970.
+        `origin` is a snapshot from elsewhere, with the `commits` of its job. Commit numbers are above `numbers_after`.
+        `clock` gives milliseconds since 1970.
         """
         if store.supports_create_if_absent(layout.log):
             check_create_if_absent(store, layout.log)
@@ -260,6 +293,10 @@ class JobLog:
         before = None if newest is None else newest.entry
         same_job = before is not None and before.job_id == layout.job_id
         now = clock()
+        if before is not None:
+            numbers_after = max(numbers_after, before.numbers_after)
+            if same_job:
+                commits = before.commits.up_to(before.numbers_after if restored is None else restored.commit)
         retained = before.retained if before is not None and same_job and restored is not None else ()
         entry = LogEntry(
             seq=log._next_seq(),
@@ -273,7 +310,8 @@ class JobLog:
             event=EpochStarted(origin if restored is None else restored.pointer),
             retained=tuple(ref for ref in retained if restored is not None and ref.commit <= restored.commit),
             origin=before.origin if before is not None and same_job and origin is None else origin,
-            commits=before.commits.up_to(None if restored is None else restored.commit) if before else Commits(),
+            commits=commits,
+            numbers_after=numbers_after,
         )
         log._claim(entry)
         log._commits = entry.commits
@@ -295,9 +333,14 @@ class JobLog:
         """The last completions, without those dropped by a step back."""
         return self._commits
 
+    @property
+    def next_number(self) -> CommitNumber:
+        """The commit number of the next entry."""
+        return CommitNumber(self.state.numbers_after + self._next_seq())
+
     def step_back_to(self, number: int | None) -> None:
-        """Drop completions after a number: an older checkpoint is restored."""
-        self._commits = self._commits.up_to(number)
+        """Drop completions after a number: an older checkpoint is restored. None: what the job began with."""
+        self._commits = self._commits.up_to(self.state.numbers_after if number is None else number)
 
     def complete(self, snapshot: Snapshot, subsumed: Collection[CommitNumber] = ()) -> CompletedRef:
         """Complete a published checkpoint, or a savepoint the job is stopped with; its `commit` is the commit number.
@@ -310,12 +353,12 @@ class JobLog:
             raise IllegalState("the outcome of the last completion is not known: call settle() first")
         # 1.
         state = self.state
-        seq = CommitNumber(self._next_seq())
+        number = self.next_number
         pointer = make_ref(snapshot.directory, self._layout.job)
-        ref = CompletedRef(snapshot.manifest.checkpoint_id, seq, pointer, snapshot.crc32)
+        ref = CompletedRef(snapshot.manifest.checkpoint_id, number, pointer, snapshot.crc32)
         retained = (*(old for old in state.retained if old.commit not in subsumed), ref)
         # 2.
-        commits = self._commits.add(ref.checkpoint_id, seq)
+        commits = self._commits.add(ref.checkpoint_id, number)
         claimed = self._claim(self._following(CheckpointCompleted(ref), retained, commits))
         self._commits = claimed.commits
         assert claimed.event == CheckpointCompleted(ref)

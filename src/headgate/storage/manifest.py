@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.checkpoint.handles import CorruptState
 from headgate.checkpoint.types import SnapshotType
 from headgate.errors import IllegalState, StorageError
@@ -108,6 +109,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     timestamp_ms: int
     operators: tuple[OperatorManifest, ...] = ()
     format: str | None = None  # of a savepoint: canonical or native
+    commits: Commits = NO_COMMITS  # the last completions up to this one, which is expected to get its number
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()

@@ -69,6 +69,7 @@ class OperatorChain:
             final_checkpoint=self._settings.final_checkpoint,
             committer_retries=self._settings.committer_retries,
             staging=self._settings.staging,
+            epoch=self._settings.epoch,
         )
         return make_operator(chained, context)
 
@@ -136,6 +137,10 @@ class OperatorChain:
     def notify_aborted(self, checkpoint_id: int) -> None:
         for operator in self._living:
             operator.notify_aborted(checkpoint_id)
+
+    @property
+    def awaits_commit(self) -> bool:
+        return any(operator.awaits_commit for operator in self._living)
 
     def epoch_committed(self, operator_id: str, checkpoint_id: int) -> None:
         for operator in self._living:

@@ -154,8 +154,13 @@ class Subtask:
         self._end_if_done()
 
     def _end_if_done(self) -> None:
-        """End the channels and the task when all input ended and the final checkpoint is complete (SPEC R4.5)."""
+        """End the channels and the task when all input ended and the final checkpoint is complete (SPEC R4.5).
+
+        What the driver has yet to commit must be in every checkpoint until then, so the subtask takes part in them.
+        """
         if self.status is not Status.RUNNING or not self.data_finished or self._open_channels or not self._committed:
+            return
+        if self._chain.awaits_commit:
             return
         for writer in self._writers:
             writer.event(FrameKind.END_OF_PARTITION)
@@ -179,7 +184,8 @@ class Subtask:
     @property
     def wants_split(self) -> bool:
         """Whether its source requests a split."""
-        return self.status is Status.RUNNING and self._source is not None and self._source.wants_split
+        running = self.status is Status.RUNNING and not self.data_finished
+        return running and self._source is not None and self._source.wants_split
 
     def add_splits(self, splits: list[Any], no_more: bool) -> None:
         if self._source is not None and not self.data_finished:
@@ -333,6 +339,7 @@ class Subtask:
     def epoch_committed(self, operator_id: str, checkpoint_id: int) -> None:
         """The driver has committed what an operator prepared, up to a checkpoint."""
         self._chain.epoch_committed(operator_id, checkpoint_id)
+        self._end_if_done()
 
     def notify_aborted(self, checkpoint_id: int) -> None:
         if self._stopping == checkpoint_id:  # the job continues

@@ -3,20 +3,30 @@
 import pytest
 
 from headgate import StreamExecutionEnvironment
+from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.checkpoint.settings import CheckpointProperties, CheckpointSettings
 from headgate.checkpoint.store import CompletedCheckpoint
+from headgate.checkpoint.types import SnapshotType
 from headgate.config import Configuration
 from headgate.driver.services import DriverIo
 from headgate.driver.snapshots import JobSnapshots
 from headgate.ids import new_job_id
+from headgate.storage.checkpoints import publish
+from headgate.storage.layout import AttemptId
+from headgate.storage.manifest import Manifest
+from headgate.storage.remote import open_store
+
+
+def snapshots_of_job(**options):
+    env = StreamExecutionEnvironment.local()
+    env.from_sequence(1, 3).print()
+    configuration = Configuration({"execution.checkpointing.storage": "jobmanager"} | options)
+    return JobSnapshots(env._job_plan(), new_job_id(), configuration, DriverIo())
 
 
 @pytest.fixture
 def snapshots():
-    env = StreamExecutionEnvironment.local()
-    env.from_sequence(1, 3).print()
-    configuration = Configuration({"execution.checkpointing.storage": "jobmanager"})
-    return JobSnapshots(env._job_plan(), new_job_id(), configuration, DriverIo())
+    return snapshots_of_job()
 
 
 def checkpoint(id, number):
@@ -24,10 +34,16 @@ def checkpoint(id, number):
     return CompletedCheckpoint(id, 0, CheckpointProperties.for_checkpoint(retention), "", "", number)
 
 
-def test_what_an_imported_snapshot_holds_has_a_number_of_its_own(snapshots):
+@pytest.mark.parametrize("commits", [NO_COMMITS, Commits().add(6, 11).add(7, 12)])
+def test_what_an_imported_snapshot_holds_has_a_number_of_its_own(tmp_path, commits):
     """Else the job's first epoch would have the number of the imported one, and be taken for committed."""
+    manifest = Manifest(7, SnapshotType.SAVEPOINT, new_job_id(), "job", AttemptId(1), 0, commits=commits)
+    publish(open_store(), manifest, str(tmp_path / "savepoint"))
+    snapshots = snapshots_of_job(**{"execution.state-recovery.path": str(tmp_path / "savepoint")})
     imported = snapshots.step_back_to(checkpoint(7, None)).number_for(7)
+    assert imported == (commits.last or 1)
     assert snapshots.claim(8, []).commit_number > imported
+    assert snapshots.commits.number_for(7) == imported
 
 
 def test_a_step_back_frees_no_number(snapshots):

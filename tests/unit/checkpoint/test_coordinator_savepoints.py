@@ -196,6 +196,32 @@ def test_a_failed_stop_lets_the_job_go_on():
     assert job.reason(job.stop()) is None
 
 
+def test_a_failed_drain_fails_the_job_once_tasks_were_triggered():
+    """R8.3: the sources have ended their data, so only a restore reads the rest."""
+    job = Job(tolerable_failures=99, hold={ev.WriteMetadata})
+    request = job.stop(drain=True)
+    job.ack(1)
+    job.send(ev.MetadataFailed(1, "disk full"))
+    assert job.reason(request) == "FINALIZE_CHECKPOINT_FAILURE"
+    (failed,) = job.all(ev.FailJob)
+    assert failed.message == "stop-with-savepoint failed (checkpoint 1): disk full"
+
+
+def test_a_drain_that_fails_before_any_task_is_triggered_lets_the_job_go_on():
+    job = Job(hold={ev.PrepareLocation})
+    request = job.stop(drain=True)
+    job.send(ev.LocationFailed(1, "disk full"))
+    assert job.reason(request) == "IO_EXCEPTION"
+    assert not job.all(ev.FailJob)
+
+
+def test_a_drain_of_a_job_that_stops_running_does_not_fail_it_again():
+    job = Job()
+    job.stop(drain=True)
+    job.fail()
+    assert not job.all(ev.FailJob)
+
+
 def test_stop_with_tasks_that_do_not_finish():
     """R8.3: the savepoint is there, but a task failed: the answer says so and names the path."""
     job = Job()

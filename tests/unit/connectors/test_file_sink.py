@@ -19,8 +19,8 @@ PAIR = as_type("word string, n bigint")
 JOB = "0123456789abcdef" * 2
 
 
-def context(subtask=0, parallelism=1, attempt=0, type=PAIR):
-    return WriterContext("out", "op", subtask, parallelism, 128, attempt, JOB, None, type)
+def context(subtask=0, parallelism=1, attempt=0, type=PAIR, epoch=1):
+    return WriterContext("out", "op", subtask, parallelism, 128, attempt, JOB, None, type, epoch)
 
 
 def made(sink, type=PAIR, **where):
@@ -137,6 +137,27 @@ def test_what_dead_attempts_have_begun_is_removed_when_it_cannot_count_any_more(
     commit(sink, second.prepare(False), subtask=1)
     commit(other, another.prepare(False))
     assert len(visible(tmp_path)) == 3
+
+
+def test_files_of_a_newer_driver_are_not_abandoned(tmp_path):
+    sink = FileSink(str(tmp_path), "json")
+    older, newer = made(sink, epoch=9), made(sink, epoch=10)
+    newer.write_batch(batch(("a", 1)))
+    prepared = newer.prepare(False)
+    assert older.prepare(False) == []
+    commit(sink, prepared)
+    assert len(visible(tmp_path)) == 1
+
+
+def test_a_commit_that_finds_no_file_is_reported(tmp_path):
+    sink = FileSink(str(tmp_path), "json")
+    writer = made(sink)
+    writer.write_batch(batch(("a", 1)))
+    prepared = writer.prepare(False)
+    for file in tmp_path.glob(".headgate-*/*"):
+        file.unlink()
+    (request,) = commit(sink, prepared)
+    assert request.dropped.endswith("or the latter was moved or deleted after its commit")
 
 
 def test_an_open_file_is_forgotten_at_the_end(tmp_path):

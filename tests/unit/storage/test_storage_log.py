@@ -430,12 +430,34 @@ def test_jobs_that_share_a_directory_supersede_each_other():
 def test_golden_bytes():
     ref = CompletedRef(7, 12, "chk-7", 0xDEADBEEF)
     entry = LogEntry(12, 5, JOB, "wordcount", 1000, 2, "d" * 16, 2000, CheckpointCompleted(ref), (ref,), "/sp")
-    commits = Commits().add(6, 11).add(7, 12)
-    golden = bytes.fromhex((Path(__file__).parent / "golden" / "log-entry-v1-commits.hex").read_text())
-    assert encode_entry(msgspec.structs.replace(entry, commits=commits)) == golden
-    older = bytes.fromhex((Path(__file__).parent / "golden" / "log-entry-v1.hex").read_text())
-    assert decode_entry(older, "here") == entry  # written before completions were remembered
-    assert decode_entry(golden, "x").commits == commits
+    golden = {
+        name: bytes.fromhex((Path(__file__).parent / "golden" / f"log-entry-v1{name}.hex").read_text())
+        for name in ("", "-commits", "-numbers")
+    }
+    assert decode_entry(golden[""], "x") == entry  # written before completions were remembered
+    entry = msgspec.structs.replace(entry, commits=Commits().add(6, 11).add(7, 12))
+    assert decode_entry(golden["-commits"], "x") == entry  # written before numbers continued those of another job
+    entry = msgspec.structs.replace(entry, numbers_after=5)
+    assert decode_entry(golden["-numbers"], "x") == entry
+    assert encode_entry(entry) == golden["-numbers"]
+
+
+# ---- numbers of another job ----------------------------------------------------------------------------------------
+
+
+def test_numbers_continue_those_of_the_job_that_a_snapshot_is_of():
+    """What it holds keeps its numbers, over resumes and steps back, and no number comes again."""
+    store = MemoryStore()
+    commits = Commits().add(3, 8).add(4, 9)
+    log = start(store, origin="/sp", commits=commits, numbers_after=12)
+    assert (log.commits, log.next_number) == (commits, 14)
+    resumed = start(store)
+    assert (resumed.commits, resumed.next_number) == (commits, 15)
+    ref = resumed.complete(take(store, 5))
+    assert (ref.commit, resumed.commits.number_for(4), resumed.commits.number_for(5)) == (15, 9, 15)
+    resumed.step_back_to(None)
+    assert resumed.commits == commits
+    assert start(store, restored=ref).commits.number_for(5) == 15
 
 
 def test_decoding_is_strict():

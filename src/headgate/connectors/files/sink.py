@@ -225,7 +225,8 @@ class FileSinkWriter(SinkWriter[PreparedFile]):
     def _new_name(self, directory: str) -> str:
         self._number += 1
         suffix = _SUFFIXES[self._sink.format]
-        return f"{directory}{self._prefix}-{self._context.subtask}-{self._token}-{self._number}.{suffix}"
+        place = f"{self._context.subtask}-{self._context.epoch}"
+        return f"{directory}{self._prefix}-{place}-{self._token}-{self._number}.{suffix}"
 
     def _finish(self, directory: str) -> None:
         part = self._parts.pop(directory)
@@ -240,41 +241,27 @@ class FileSinkWriter(SinkWriter[PreparedFile]):
             self._finish(directory)
         if not self._cleaned:
             self._cleaned = True
-            self._remove_abandoned()
+            self._target.remove(self._is_abandoned)
         prepared, self._prepared = self._prepared, []
         return prepared
 
-    def _remove_abandoned(self) -> None:
-        """Remove files of earlier attempts; those in the restored checkpoint are committed by now.
+    def _is_abandoned(self, name: str) -> bool:
+        """Whether a file is of an earlier attempt; those in the restored checkpoint are committed by now.
 
         A barrier comes only when all subtasks run, and each commits what it was restored with before it runs. Each subtask
-        removes its own files, the first one also those of subtasks that do not exist any more.
+        removes its own files, the first one also those of subtasks that do not exist any more. Files of a newer epoch are
+        those of a driver that has replaced ours.
         """
-        mine = str(self._context.subtask)
-        if self._context.subtask == 0:
-            mine = rf"(?:{mine}|{_at_least(self._context.parallelism)})"
-        name = rf"{re.escape(self._prefix)}-{mine}-(?!{self._token})[0-9a-f]{{12}}-\d+\.\w+"
-        self._target.remove_abandoned(re.compile(name))
+        found = re.fullmatch(rf"{re.escape(self._prefix)}-(\d+)-(\d+)-([0-9a-f]{{12}})-\d+\.\w+", name)
+        if found is None or found[3] == self._token or int(found[2]) > self._context.epoch:
+            return False
+        subtask, own = int(found[1]), self._context.subtask
+        return subtask == own or (own == 0 and subtask >= self._context.parallelism)
 
     def close(self) -> None:
         for part in self._parts.values():
             part.abort()
         self._parts.clear()
-
-
-def _at_least(number: int) -> str:
-    """A pattern for the whole numbers from a number on.
-
-    >>> pattern = re.compile(_at_least(12))
-    >>> [n for n in range(300) if not pattern.fullmatch(str(n))] == list(range(12))
-    True
-    """
-    digits = str(number)
-    ways = [rf"\d{{{len(digits) + 1},}}", digits]
-    for place, digit in enumerate(digits):
-        if digit != "9":
-            ways.append(rf"{digits[:place]}[{int(digit) + 1}-9]\d{{{len(digits) - place - 1}}}")
-    return "|".join(ways)
 
 
 def check_partitions(sink: str, columns: Sequence[str], type: TypeInformation) -> None:

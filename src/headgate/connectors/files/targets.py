@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import io
 import os
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -82,8 +81,8 @@ class FileTarget(Committer[PreparedFile]):
         """Make one file visible."""
 
     @abstractmethod
-    def remove_abandoned(self, pattern: re.Pattern[str]) -> int:
-        """Remove files that writers of earlier attempts have begun, if their names match; return their number."""
+    def remove(self, abandoned: Callable[[str], bool]) -> None:
+        """Remove files that are not visible and whose names are those of abandoned ones."""
 
 
 def open_target(root: str, hidden: str) -> FileTarget:
@@ -145,20 +144,24 @@ class LocalTarget(FileTarget):
 
     def _commit(self, request: CommitRequest[PreparedFile]) -> None:
         path = Path(request.committable.path)
-        with suppress(FileNotFoundError):  # it was committed before
-            if path.parent != Path(self.root):
-                path.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent != Path(self.root):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        try:
             Path(request.committable.hidden).rename(path)
-            flush_directory(path.parent)
+        except FileNotFoundError:
+            if not path.exists():  # else it was committed before
+                request.drop(
+                    f"neither '{request.committable.hidden}' nor the visible file exists: the former was deleted outside the "
+                    "job, or the latter was moved or deleted after its commit"
+                )
+            return
+        flush_directory(path.parent)
 
-    def remove_abandoned(self, pattern: re.Pattern[str]) -> int:
-        removed = 0
+    def remove(self, abandoned: Callable[[str], bool]) -> None:
         with suppress(FileNotFoundError):
             for file in self._hidden.iterdir():
-                if pattern.fullmatch(file.name.removesuffix(".inprogress")):
+                if abandoned(file.name.removesuffix(".inprogress")):
                     file.unlink(missing_ok=True)
-                    removed += 1
-        return removed
 
 
 # --- S3 ---------------------------------------------------------------------------------------------------------------
@@ -237,17 +240,14 @@ class S3Target(FileTarget):
             else:
                 request.retry_later()
 
-    def remove_abandoned(self, pattern: re.Pattern[str]) -> int:
+    def remove(self, abandoned: Callable[[str], bool]) -> None:
         bucket, key = self._split(self.root)
-        removed = 0
         answer = _call_s3(self._fs, "list_multipart_uploads", {"Bucket": bucket, "Prefix": key})
         for upload in answer.get("Uploads", ()):
-            if pattern.fullmatch(upload["Key"].rpartition("/")[2]):
+            if abandoned(upload["Key"].rpartition("/")[2]):
                 where = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
                 with suppress(StorageError):
                     _call_s3(self._fs, "abort_multipart_upload", where)
-                removed += 1
-        return removed
 
 
 class _UploadGone(StorageError):

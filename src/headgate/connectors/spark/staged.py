@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headgate.api.sink import CommitRequest, WriterContext
@@ -50,8 +49,8 @@ class _StagingTarget(FileTarget):
     def _commit(self, request: CommitRequest[PreparedFile]) -> None:
         raise NotImplementedError("staged files are committed on the driver")
 
-    def remove_abandoned(self, pattern: re.Pattern[str]) -> int:
-        return 0  # they are removed with the directory
+    def remove(self, abandoned: Callable[[str], bool]) -> None:
+        """They are removed with the directory."""
 
 
 class _StagedFile(PendingFile):

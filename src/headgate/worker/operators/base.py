@@ -63,6 +63,7 @@ class OperatorContext:
     final_checkpoint: bool = False  # whether a checkpoint follows the last record
     committer_retries: int = 10
     staging: str | None = None  # where sinks may put files on the checkpoints' storage
+    epoch: int = 1  # of the driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,11 @@ class Operator:
         listener = getattr(self.function, method, None)
         if listener is not None:
             self.guard(listener, checkpoint_id)
+
+    @property
+    def awaits_commit(self) -> bool:
+        """Whether the driver has yet to commit something that this operator prepared: its subtask does not end before."""
+        return False
 
     def epoch_committed(self, checkpoint_id: int) -> None:
         """The driver has committed what this operator prepared, up to a checkpoint."""

@@ -45,7 +45,9 @@ class SinkOperator(Operator):
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
         info = {field.name: getattr(context.info, field.name) for field in fields(context.info)}
-        self._where = WriterContext(**info, staging=context.staging, type=operator.spec.options["type"])
+        self._where = WriterContext(
+            **info, staging=context.staging, type=operator.spec.options["type"], epoch=context.epoch
+        )
         self._writer: SinkWriter[Any] | None = None
         self._committer: Committer[Any] | None = None
         self._prepared: list[Prepared] = []
@@ -124,6 +126,10 @@ class SinkOperator(Operator):
             due = [one for one in self._prepared if one.checkpoint_id <= checkpoint_id]
             self._commit(_requests(due, commits))
             self._prepared = self._prepared[len(due) :]
+
+    @property
+    def awaits_commit(self) -> bool:
+        return bool(self.function.commits_on_driver and self._prepared)
 
     def epoch_committed(self, checkpoint_id: int) -> None:
         """The driver has committed everything up to a checkpoint: no later one needs to hold it."""
