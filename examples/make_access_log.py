@@ -24,7 +24,7 @@ STATUS = [200] * 88 + [304] * 5 + [404] * 4 + [301] * 2 + [500]
 
 
 def lines(count: int, seed: int, damaged: float = 0.001) -> Iterator[str]:
-    """So many lines of a log."""
+    """Lines of a log."""
     chance = random.Random(seed)
     hosts = [f"203.0.113.{chance.randrange(1, 255)}" for _ in range(20)] + [
         f"198.51.{chance.randrange(256)}.{chance.randrange(1, 255)}" for _ in range(500)

@@ -22,7 +22,7 @@ _TEXT = """
     RestartStrategies Row RuntimeContext SinkFunction SourceFunction StateMigrationError StateTtlConfig StorageError
     StreamExecutionEnvironment Time TimeDomain TypeInformation Types UserCodeError ValueState ValueStateDescriptor
     WorkerLost spark_conf EmbeddedRocksDBStateBackend HashMapStateBackend StateBackend
-    Source SourceReader ReaderContext DynamicSource SplitEnumerator Batch durable
+    Source SourceReader QueueReader ReaderContext DynamicSource SplitEnumerator Batch durable
     Sink SinkWriter WriterContext Committer CommitRequest Epoch EpochCommitter EpochContext TwoPhaseCommitSinkFunction
     SavepointWriter StateSnapshotReader
 """

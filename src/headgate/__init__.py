@@ -41,7 +41,7 @@ from headgate.api.sink import (
     SinkWriter,
     WriterContext,
 )
-from headgate.api.sources import DynamicSource, ReaderContext, Source, SourceReader, SplitEnumerator
+from headgate.api.sources import DynamicSource, QueueReader, ReaderContext, Source, SourceReader, SplitEnumerator
 from headgate.api.state_backends import (
     EmbeddedRocksDBStateBackend,
     HashMapStateBackend,
@@ -140,6 +140,7 @@ __all__ = [
     "OutputTag",
     "Partitioner",
     "ProcessFunction",
+    "QueueReader",
     "ReaderContext",
     "ReduceFunction",
     "ReducingState",

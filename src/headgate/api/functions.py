@@ -57,24 +57,10 @@ class KeyedStateStore:
         self._state = state
 
     def get_state(self, descriptor: Any) -> Any:
-        """Keyed value state."""
+        """The keyed state of a descriptor."""
         return self._state.keyed(descriptor)
 
-    def get_list_state(self, descriptor: Any) -> Any:
-        """Keyed list state."""
-        return self._state.keyed(descriptor)
-
-    def get_map_state(self, descriptor: Any) -> Any:
-        """Keyed map state."""
-        return self._state.keyed(descriptor)
-
-    def get_reducing_state(self, descriptor: Any) -> Any:
-        """Keyed reducing state."""
-        return self._state.keyed(descriptor)
-
-    def get_aggregating_state(self, descriptor: Any) -> Any:
-        """Keyed aggregating state."""
-        return self._state.keyed(descriptor)
+    get_list_state = get_map_state = get_reducing_state = get_aggregating_state = get_state
 
 
 class RuntimeContext(KeyedStateStore):

@@ -115,7 +115,7 @@ class EpochCommitter(ABC, Generic[C]):
 
     @abstractmethod
     def commit(self, epoch: Epoch[C]) -> None:
-        """Commit an epoch; after a failure it comes again with the same number. An exception fails the job."""
+        """Commit an epoch; after a failure the same epoch is committed again, with the same number. An exception fails the job."""
 
     def close(self) -> None:
         """Release resources."""

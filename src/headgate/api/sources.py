@@ -1,9 +1,9 @@
-"""Sources: where records come from.
+"""The contract of sources, and the sources that need no connector.
 
-A source is cut into *splits*; every subtask reads some of them, and a split's position is what a checkpoint keeps.
-The splits of most sources are known when the job starts; a `DynamicSource` has an enumerator on the driver that finds
-them while it runs. A reader is polled: it never sleeps and has no clock of its own, so the same reader runs on Spark and in the local
-runtime. After a restore the splits, with their positions, may be spread over another number of subtasks.
+A source is divided into *splits*; every subtask reads some of them, and a checkpoint holds their positions. The splits of
+most sources are known when the job starts; a `DynamicSource` has an enumerator on the driver that finds them while the job
+runs. A reader is polled in the subtask's thread: it never sleeps and has no clock of its own, so the same reader runs on
+Spark and in the local runtime. A restore may distribute the splits over another number of subtasks.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ __all__ = [
     "DataGenSource",
     "DynamicSource",
     "NumberRange",
+    "OnceEnumerator",
+    "QueueReader",
     "ReaderContext",
     "SequenceSource",
     "Source",
@@ -41,7 +43,7 @@ S = TypeVar("S")
 
 UNCUT = 1 << 30  # records that are asked for at once when a reader `holds_barrier`
 
-_SPLITS = 16  # at least so many, so that a job can be given more subtasks later
+_SPLITS = 16  # the least number, so that the job can be scaled up later
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +61,24 @@ class SourceReader(ABC, Generic[S]):
     finished: bool = False
 
     backlog: bool = False
-    """Whether it works off records that have waited: `execution.checkpointing.interval-during-backlog` applies then."""
+    """Whether it reads a backlog: `execution.checkpointing.interval-during-backlog` applies then."""
 
     holds_barrier: bool = False
-    """Whether it stands inside something that it cannot resume in the middle: it is polled on before a snapshot."""
+    """Whether it is inside something that it cannot resume in the middle: it is polled further before a snapshot."""
 
     @abstractmethod
     def poll(self, max_records: int) -> Batch | None:
-        """At most so many records, or None if there are none now; sets `finished` behind the last one."""
+        """At most `max_records` records, or None if there are none now; sets `finished` with the last one."""
 
     @abstractmethod
     def snapshot(self) -> list[S]:
-        """The splits with their positions: the first record not yet given (SPEC R9.4)."""
+        """The splits with their positions: the first record not yet returned (SPEC R9.4)."""
 
     def notify_complete(self, splits: list[S]) -> None:
-        """A checkpoint is complete that holds these splits: what `snapshot` gave for it (SPEC R9.4)."""
+        """The checkpoint with these splits, as `snapshot` returned them, is complete (SPEC R9.4)."""
 
     def ready_at(self) -> int | None:
-        """When None was returned: the time (ms) at which asking again makes sense, if that is known."""
+        """After a poll that returned None: the time (ms) at which the next one makes sense, if it is known."""
         return None
 
     @property
@@ -95,18 +97,45 @@ class SourceReader(ABC, Generic[S]):
         """Of a dynamic source: when the present splits are read, the reader is finished."""
 
     corrupt: int = 0
-    """How many records could not be read and were left out."""
+    """The number of records that could not be read and were skipped."""
 
     def take_side(self) -> list[tuple[OutputTag, Any]]:
-        """Records for side outputs, asked for after each `poll`."""
+        """Records for side outputs; called after each `poll`."""
         return []
 
     def close(self) -> None:
-        """Give back what the reader holds."""
+        """Release resources."""
+
+
+class QueueReader(SourceReader[S]):
+    """Base class of readers of a dynamic source that read one split after the other; `_splits` holds the rest."""
+
+    def __init__(self, splits: Sequence[S]) -> None:
+        self._splits: list[S] = list(splits)
+        self._no_more = False
+
+    @property
+    def wants_split(self) -> bool:
+        return not self._splits and not self._no_more
+
+    def add_splits(self, splits: list[S]) -> None:
+        self._splits += splits
+
+    def no_more_splits(self) -> None:
+        self._no_more = True
+        self.finished = not self._splits
+
+    def _end_split(self) -> None:
+        """Remove the first split, which is read to its end."""
+        self._splits.pop(0)
+        self.finished = self._no_more and not self._splits
+
+    def snapshot(self) -> list[S]:
+        return list(self._splits)
 
 
 class Source(ABC, Generic[S]):
-    """Describes a source; travels to the workers."""
+    """Describes a source; it is pickled and sent to the workers."""
 
     single = False
     """Whether it must run in one subtask."""
@@ -139,21 +168,21 @@ class SplitEnumerator(ABC, Generic[S]):
     """Milliseconds from one discovery to the next."""
 
     complete: bool = False
-    """Set it when there is nothing more to find: readers then finish, and the job may end."""
+    """Set it when no split will follow: readers then finish, and the job may end."""
 
     in_rounds: bool = False
     """Whether to look for splits only when all that were found are read to their end, in all subtasks."""
 
     @abstractmethod
     def discover(self) -> Sequence[S]:
-        """The splits that it has not given before. It may do I/O: it runs beside the job, but never twice at once."""
+        """The splits that it has not returned before. It may do I/O: it runs in a thread of its own, once at a time."""
 
     @abstractmethod
     def snapshot(self) -> Any:
-        """What it must know so as to give each split once; asked for between two discoveries, and pickled."""
+        """The state it needs to return each split once, also after a restore; called between two discoveries."""
 
     def owner(self, split: S, parallelism: int) -> int | None:
-        """The subtask that must read a split; None: whichever has nothing to do."""
+        """The subtask that must read a split; None: any subtask that asks for one."""
         return None
 
     def notify_complete(self, read: Any) -> None:
@@ -164,7 +193,22 @@ class SplitEnumerator(ABC, Generic[S]):
         """
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release resources."""
+
+
+class OnceEnumerator(SplitEnumerator[S]):
+    """Finds all splits in one discovery."""
+
+    def __init__(self, find: Callable[[], Sequence[S]], restored: bool | None = None) -> None:
+        self._find, self.complete = find, bool(restored)
+
+    def discover(self) -> Sequence[S]:
+        found = [] if self.complete else self._find()
+        self.complete = True
+        return found
+
+    def snapshot(self) -> bool:
+        return self.complete
 
 
 class DynamicSource(Source[S]):
@@ -185,7 +229,7 @@ def check_rate(rate: float | None) -> None:
 
 
 def split_count(parallelism: int) -> int:
-    """How many splits to cut: at least 16, the same number for every subtask.
+    """The number of splits to make: at least 16, and a multiple of the parallelism.
 
     >>> split_count(1), split_count(3), split_count(40)
     (16, 18, 40)

@@ -60,7 +60,7 @@ def check_parallelism(value: int, what: str) -> int:
     return value
 
 
-class _Named:
+class _OperatorSettings:
     """Settings of the node that made a stream or a sink."""
 
     def __init__(self, node: Node | None) -> None:
@@ -118,11 +118,11 @@ class _Named:
         return self
 
 
-class DataStreamSink(_Named):
+class DataStreamSink(_OperatorSettings):
     """The end of a stream; can be named and given a parallelism."""
 
 
-class DataStream(_Named):
+class DataStream(_OperatorSettings):
     """A stream of records.
 
     >>> from headgate import StreamExecutionEnvironment
@@ -294,7 +294,7 @@ class DataStream(_Named):
         """Call `function(df, commit_number)` with each completed checkpoint's records as a Spark DataFrame.
 
         It runs on the driver, in your session, in order, one call at a time; while more than three epochs wait, no
-        checkpoint starts. After a failure an epoch may come again, with the same number and the same rows.
+        checkpoint starts. After a failure it may be called again for an epoch, with the same number and the same rows.
 
         >>> stream.foreach_epoch(lambda df, n: df.write.mode("append").saveAsTable("orders"))  # doctest: +SKIP
         """
@@ -491,13 +491,13 @@ def key_spec(record_type: TypeInformation, selector: Any, key_type: object) -> K
         )
     single = isinstance(selector, str | int)
     if not record_type.is_typed:
-        return KeySpec((), _Fields(positions, single), True, as_type(key_type))
+        return KeySpec((), _FieldSelector(positions, single), True, as_type(key_type))
     fields = [record_type.schema.field(p) for p in positions]  # type: ignore[union-attr]
     own = as_type(fields[0].type) if single else TypeInformation("tuple", _schema(fields))
     return KeySpec(positions, None, single, own)
 
 
-class _Fields:
+class _FieldSelector:
     """The selector for positions of untyped tuples."""
 
     def __init__(self, positions: tuple[int, ...], single: bool) -> None:

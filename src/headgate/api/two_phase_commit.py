@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -102,21 +103,17 @@ class _TransactionCommitter(Committer[tuple[T, float]]):
         self._function = function
 
     def commit(self, requests: Sequence[CommitRequest[tuple[T, float]]]) -> None:
-        """All are tried; the first error is raised at the end."""
-        errors = [error for request in requests if (error := self._try(request)) is not None]
+        """Try all; raise the first error at the end."""
+        function, errors = self._function, []
+        for request in requests:
+            transaction, started = request.committable
+            try:
+                (function.recover_and_commit if request.recovered else function.commit)(transaction)
+            except Exception as error:
+                age, timeout = function.clock() - started, function.transaction_timeout or math.inf
+                if request.recovered and function.ignore_failures_after_timeout and age > timeout:
+                    request.drop(f"it is {age:.0f} s old, and its timeout is {timeout:.0f} s: {error}")
+                else:
+                    errors.append(error)
         if errors:
             raise errors[0]
-
-    def _try(self, request: CommitRequest[tuple[T, float]]) -> Exception | None:
-        function, (transaction, started) = self._function, request.committable
-        try:
-            (function.recover_and_commit if request.recovered else function.commit)(transaction)
-        except Exception as error:
-            age, timeout = function.clock() - started, function.transaction_timeout
-            late = (
-                request.recovered and function.ignore_failures_after_timeout and timeout is not None and age > timeout
-            )
-            if not late:
-                return error
-            request.drop(f"it is {age:.0f} s old, and its timeout is {timeout:.0f} s: {error}")
-        return None

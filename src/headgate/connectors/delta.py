@@ -2,7 +2,7 @@
 
 Subtasks write Parquet files into the table's directory, which no reader sees before they are in the table's log. The
 driver adds all files of a checkpoint in one commit that carries the commit number as an application transaction: a
-commit that comes again finds its number there.
+commit that is repeated finds its number there.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class DeltaSink(Sink[PreparedFile]):
 
     def epoch_committer(self, context: EpochContext) -> EpochCommitter[PreparedFile]:
         """Adds them to the table."""
-        return _Appender(self, f"headgate-{context.job_id}-{context.operator_id}", context.type)
+        return _DeltaCommitter(self, f"headgate-{context.job_id}-{context.operator_id}", context.type)
 
     def table(self, type: TypeInformation) -> Any:
         """The table; it is made for records of this type if it is not there."""
@@ -102,7 +102,7 @@ class DeltaSink(Sink[PreparedFile]):
         return table
 
 
-class _Appender(EpochCommitter[PreparedFile]):
+class _DeltaCommitter(EpochCommitter[PreparedFile]):
     def __init__(self, sink: DeltaSink, application: str, type: TypeInformation) -> None:
         self._sink, self._application, self._type = sink, application, type
 

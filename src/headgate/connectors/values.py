@@ -25,7 +25,7 @@ from headgate.errors import HeadgateError, InvalidArgument
 from headgate.records.batch import Batch
 from headgate.records.types import PICKLED, Row, TypeInformation, as_type
 
-__all__ = ["CORRUPT_TYPE", "Corrupt", "CorruptRecords", "Decoder", "Encode", "decoder", "encoder", "joined"]
+__all__ = ["CORRUPT_TYPE", "CorruptRecord", "CorruptRecords", "Decoder", "Encode", "decoder", "encoder", "joined"]
 
 Encode = Callable[[Batch], list[bytes]]
 
@@ -34,7 +34,7 @@ CORRUPT_TYPE = "place string, reason string, data binary"
 
 
 @dataclass(frozen=True, slots=True)
-class Corrupt:
+class CorruptRecord:
     """A record that cannot be decoded: its position in the batch, its bytes, and the reason."""
 
     index: int
@@ -52,7 +52,7 @@ class CorruptRecords:
         self.count = 0
         self._side: list[tuple[OutputTag, Row]] = []
 
-    def add(self, place: str, one: Corrupt) -> None:
+    def add(self, place: str, one: CorruptRecord) -> None:
         self.count += 1
         if self.policy == "fail":
             start = one.data[:200]
@@ -75,19 +75,19 @@ class Decoder(ABC):
     def __init__(self, type: TypeInformation) -> None:
         self.type = type
 
-    def decode(self, values: Sequence[bytes]) -> tuple[Batch, list[Corrupt]]:
+    def decode(self, values: Sequence[bytes]) -> tuple[Batch, list[CorruptRecord]]:
         """The records in order, and those that are corrupt."""
         try:
             return self._all(values), []
         except (pa.ArrowException, ValueError, msgspec.MsgspecError) as error:
             if len(values) == 1:
-                return self._none(), [Corrupt(0, values[0], str(error))]
+                return self._none(), [CorruptRecord(0, values[0], str(error))]
         # Halves, until the corrupt ones are alone: the others are still decoded many at a time.
         half = len(values) // 2
         (first, bad), (second, worse) = self.decode(values[:half]), self.decode(values[half:])
-        return joined([first, second]), bad + [Corrupt(one.index + half, one.data, one.reason) for one in worse]
+        return joined([first, second]), bad + [CorruptRecord(one.index + half, one.data, one.reason) for one in worse]
 
-    def decode_lines(self, block: bytes, count: int) -> tuple[Batch, list[Corrupt]]:
+    def decode_lines(self, block: bytes, count: int) -> tuple[Batch, list[CorruptRecord]]:
         """Decode a block of `count` lines; empty lines are skipped, unless the format is text."""
         return self.decode([line for line in lines_of(block) if line.strip()])
 
@@ -128,7 +128,7 @@ class _ColumnDecoder(Decoder):
         column = pa.array(values, pa.binary()).cast(self.type.arrow_type)
         return Batch.of_arrow(pa.RecordBatch.from_arrays([column], schema=self.type.schema), self.type)
 
-    def decode_lines(self, block: bytes, count: int) -> tuple[Batch, list[Corrupt]]:
+    def decode_lines(self, block: bytes, count: int) -> tuple[Batch, list[CorruptRecord]]:
         return self.decode(lines_of(block))  # an empty line is a record too
 
 
@@ -143,7 +143,7 @@ class _BlockDecoder(Decoder):
     def _all(self, values: Sequence[bytes]) -> Batch:
         return self._block(b"\n".join(self._flat(values)) + b"\n", len(values))
 
-    def decode_lines(self, block: bytes, count: int) -> tuple[Batch, list[Corrupt]]:
+    def decode_lines(self, block: bytes, count: int) -> tuple[Batch, list[CorruptRecord]]:
         try:
             return self._block(block, count), []
         except (pa.ArrowException, ValueError):  # also if some lines are empty: the lines one by one tell

@@ -1,7 +1,7 @@
 """The input side of a subtask: channels, their queues, which of them are blocked, and in-flight data.
 
 A frame is *read* when it is put into its channel's queue and *reached* when it is taken out. Frames of a blocked channel
-wait in its backlog until it is unblocked and the backlog is worked off; the order within a channel is never changed.
+wait in its backlog until it is unblocked and the backlog is processed; the order within a channel never changes.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headgate import OutputTag
-from headgate.connectors.values import CORRUPT_TYPE, Corrupt, CorruptRecords, decoder, encoder
+from headgate.connectors.values import CORRUPT_TYPE, CorruptRecord, CorruptRecords, decoder, encoder
 from headgate.errors import HeadgateError, InvalidArgument
 from headgate.records.batch import Batch
 from headgate.records.types import as_type
@@ -99,7 +99,7 @@ def test_refusals():
 
 
 def test_what_is_done_with_corrupt_records():
-    one = Corrupt(0, b"x" * 300, "no number")
+    one = CorruptRecord(0, b"x" * 300, "no number")
     with pytest.raises(HeadgateError, match=r"S: line 3 cannot be read: no number; it is b'x+'\.\.\.\. Fix it, or set"):
         CorruptRecords("fail", "S").add("line 3", one)
     skipped = CorruptRecords("skip", "S")

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from headgate.api.durable import durable
-from headgate.connectors.values import Corrupt, Decoder
+from headgate.connectors.values import CorruptRecord, Decoder
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation
 
@@ -57,7 +57,7 @@ class PartReader(ABC):
         self.finished = False
 
     @abstractmethod
-    def read(self, max_records: int) -> tuple[Batch, list[tuple[str, Corrupt]]]:
+    def read(self, max_records: int) -> tuple[Batch, list[tuple[str, CorruptRecord]]]:
         """The next records, and what could not be read with its place; sets `finished` behind the last one."""
 
     @abstractmethod
@@ -100,7 +100,7 @@ class LineReader(PartReader):
             raise ValueError(f"its first line is '{found[:200]}', but the fields are '{header}'")
         self.part = replace(self.part, position=len(line))
 
-    def read(self, max_records: int) -> tuple[Batch, list[tuple[str, Corrupt]]]:
+    def read(self, max_records: int) -> tuple[Batch, list[tuple[str, CorruptRecord]]]:
         if self._taken == len(self._ends) and not self._fill():
             self.finished = True
             return self._decoder.decode_lines(b"", 0)[0], []
@@ -150,7 +150,7 @@ class LineReader(PartReader):
         self._file.close()
 
 
-def _offset(block: bytes, one: Corrupt) -> int:
+def _offset(block: bytes, one: CorruptRecord) -> int:
     return max(0, block.find(one.data))
 
 
@@ -164,7 +164,7 @@ class ParquetReader(PartReader):
         check_schema(self._file.schema_arrow, type)
         self._rows: pa.RecordBatch | None = None
 
-    def read(self, max_records: int) -> tuple[Batch, list[tuple[str, Corrupt]]]:
+    def read(self, max_records: int) -> tuple[Batch, list[tuple[str, CorruptRecord]]]:
         part, end = self.part, self.part.end
         assert end is not None
         if part.start >= end:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from headgate.api.sink import Committer, Sink, SinkWriter, WriterContext
-from headgate.connectors.files.targets import PendingFile, PreparedFile, Target, open_target
+from headgate.connectors.files.targets import FileTarget, PendingFile, PreparedFile, open_target
 from headgate.connectors.values import Encode, encoder
 from headgate.errors import InvalidArgument
 from headgate.records.batch import Batch
@@ -84,7 +84,7 @@ class FileSink(Sink[PreparedFile]):
     def committer(self, context: WriterContext) -> Committer[PreparedFile]:
         return self.target(context)
 
-    def target(self, context: WriterContext) -> Target:
+    def target(self, context: WriterContext) -> FileTarget:
         return open_target(self.path, f".headgate-{context.job_id[:8]}")
 
     def rest_of(self, type: TypeInformation) -> TypeInformation:

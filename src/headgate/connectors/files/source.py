@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import fnmatch
 import zlib
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,9 +26,9 @@ import pyarrow.parquet as pq
 
 from headgate.api.durable import durable
 from headgate.api.functions import OutputTag
-from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
+from headgate.api.sources import DynamicSource, QueueReader, ReaderContext, SourceReader, SplitEnumerator
 from headgate.connectors.files.formats import FilePart, FileSplit, PartReader, open_part
-from headgate.connectors.values import Corrupt, CorruptRecords, Decoder, decoder, joined
+from headgate.connectors.values import CorruptRecord, CorruptRecords, Decoder, decoder, joined
 from headgate.errors import InvalidArgument, StorageError
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation, as_type
@@ -69,16 +68,16 @@ class FileSource(DynamicSource[FileSplit]):
         on_change: str = "fail",
         split_bytes: int = 32 << 20,
     ) -> None:
-        self._name = f"FileSource('{path}')"
+        self.name = f"FileSource('{path}')"
         if format not in _FORMATS:
-            raise InvalidArgument(f"{self._name}: unknown format {format!r}; use {', '.join(_FORMATS)}")
+            raise InvalidArgument(f"{self.name}: unknown format {format!r}; use {', '.join(_FORMATS)}")
         if on_change not in ("fail", "ignore"):
-            raise InvalidArgument(f"{self._name}: on_change must be 'fail' or 'ignore', got {on_change!r}")
+            raise InvalidArgument(f"{self.name}: on_change must be 'fail' or 'ignore', got {on_change!r}")
         if header and format != "csv":
-            raise InvalidArgument(f"{self._name}: only csv files have a header")
+            raise InvalidArgument(f"{self.name}: only csv files have a header")
         if split_bytes < 1 or (watch_ms is not None and watch_ms < 1):
-            raise InvalidArgument(f"{self._name}: split_bytes and watch_ms must be positive")
-        CorruptRecords(on_corrupt, self._name)
+            raise InvalidArgument(f"{self.name}: split_bytes and watch_ms must be positive")
+        CorruptRecords(on_corrupt, self.name)
         self.path, self.format, self.watch_ms, self.split_bytes = path, format, watch_ms, split_bytes
         self.on_corrupt, self.on_change = on_corrupt, on_change
         self.side_outputs = (on_corrupt,) if isinstance(on_corrupt, OutputTag) else ()
@@ -86,26 +85,17 @@ class FileSource(DynamicSource[FileSplit]):
         if format == "parquet":
             self.type = self._parquet_type() if type_info is None else as_type(type_info)
             if self.type.kind != "row":
-                raise InvalidArgument(f"{self._name}: parquet needs a type with named fields, got {self.type}")
+                raise InvalidArgument(f"{self.name}: parquet needs a type with named fields, got {self.type}")
         else:
             self.type = decoder(format, type_info, delimiter).type
-        self.header = delimiter.join(self._schema().names) if header else None
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        return self._name
-
-    def _schema(self) -> pa.Schema:
-        assert self.type.schema is not None
-        return self.type.schema
+        self.header = delimiter.join(self.type.schema.names) if header and self.type.schema is not None else None
 
     def _parquet_type(self) -> TypeInformation:
         """The columns of the first file, if no type is given."""
         fs, root = fsspec.core.url_to_fs(self.path)
         first = next(iter(sorted(found.path for found in _listed(fs, root))), None)
         if first is None:
-            raise InvalidArgument(f"{self._name}: there is no file to read the columns from; give a type")
+            raise InvalidArgument(f"{self.name}: there is no file to read the columns from; give a type")
         with fs.open(first, "rb") as file:
             return as_type(pq.read_schema(file).remove_metadata())
 
@@ -251,30 +241,21 @@ def changed(source: FileSource, path: str, before: int, now: int) -> StorageErro
     )
 
 
-class _FileReader(SourceReader[FileSplit]):
+class _FileReader(QueueReader[FileSplit]):
     def __init__(self, source: FileSource, context: ReaderContext, splits: list[FileSplit]) -> None:
+        super().__init__(splits)
         self._source, self._clock = source, context.clock
         self._fs, _ = fsspec.core.url_to_fs(source.path)
         self._decoder = source.decoder()
-        self._splits: deque[deque[FilePart]] = deque(deque(split.parts) for split in splits)
         self._open: PartReader | None = None
         self._corrupt = CorruptRecords(source.on_corrupt, source.name)
-        self._no_more = False
         self._idle_since: int | None = None
         self._caught_up = False
         self.backlog = bool(self._splits)
 
-    @property
-    def wants_split(self) -> bool:
-        return not self._splits and not self._no_more
-
     def add_splits(self, splits: list[FileSplit]) -> None:
-        self._splits.extend(deque(split.parts) for split in splits)
+        super().add_splits(splits)
         self.backlog = not self._caught_up
-
-    def no_more_splits(self) -> None:
-        self._no_more = True
-        self.finished = not self._splits
 
     def poll(self, max_records: int) -> Batch | None:
         """Small files are read together, so that they make batches of a useful size."""
@@ -289,7 +270,6 @@ class _FileReader(SourceReader[FileSplit]):
                 batches.append(batch)
                 left -= len(batch)
         self.corrupt = self._corrupt.count
-        self.finished = self._no_more and not self._splits
         return joined(batches) if len(batches) > 1 else batches[0] if batches else None
 
     def _catch_up(self) -> None:
@@ -303,11 +283,10 @@ class _FileReader(SourceReader[FileSplit]):
 
     def _read(self, max_records: int) -> Batch | None:
         """Some records of the file that is being read; None if it turns out to be damaged or gone."""
-        split = self._splits[0]
+        part = self._splits[0].parts[0]
         try:
             if self._open is None:
-                self._open = self._open_part(split[0])
-                split[0] = self._open.part
+                self._open = self._open_part(part)
             batch, bad = self._open.read(max_records)
         except FileNotFoundError:
             self._give_up("the file is gone: it was deleted or renamed before it was read")
@@ -316,12 +295,12 @@ class _FileReader(SourceReader[FileSplit]):
             raise
         except (*_BROKEN, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise StorageError(f"{self._source.name}: cannot read {split[0].path}: {error}") from error
+                raise StorageError(f"{self._source.name}: cannot read {part.path}: {error}") from error
             self._give_up(str(error))
             return None
         for place, one in bad:
             self._corrupt.add(place, one)
-        split[0] = self._open.part
+        self._splits[0] = FileSplit((self._open.part, *self._splits[0].parts[1:]))
         if self._open.finished:
             self._next_part()
         return batch
@@ -342,24 +321,22 @@ class _FileReader(SourceReader[FileSplit]):
             raise
 
     def _give_up(self, reason: str) -> None:
-        part = self._splits[0][0]
+        part = self._splits[0].parts[0]
         self._next_part()
-        self._corrupt.add(part.path, Corrupt(0, b"", reason))
+        self._corrupt.add(part.path, CorruptRecord(0, b"", reason))
 
     def _next_part(self) -> None:
         if self._open is not None:
             self._open.close()
             self._open = None
-        split = self._splits[0]
-        split.popleft()
-        if not split:
-            self._splits.popleft()
+        rest = self._splits[0].parts[1:]
+        if rest:
+            self._splits[0] = FileSplit(rest)
+        else:
+            self._end_split()
 
     def take_side(self) -> list[tuple[OutputTag, Any]]:
         return list(self._corrupt.take())
-
-    def snapshot(self) -> list[FileSplit]:
-        return [FileSplit(tuple(split)) for split in self._splits]
 
     def close(self) -> None:
         if self._open is not None:

@@ -26,7 +26,7 @@ from headgate.errors import InvalidArgument, StorageError
 from headgate.storage.local import flush_directory
 from headgate.storage.objects import scheme_of
 
-__all__ = ["PendingFile", "PreparedFile", "Target", "open_target"]
+__all__ = ["FileTarget", "PendingFile", "PreparedFile", "open_target"]
 
 _PART_BYTES = 8 << 20  # S3 takes no parts below 5 MiB, except the last
 
@@ -63,7 +63,7 @@ class PendingFile(io.RawIOBase, ABC):
         """Discard it."""
 
 
-class Target(Committer[PreparedFile]):
+class FileTarget(Committer[PreparedFile]):
     """The directory of a sink, and what makes its files visible. Names are relative to it."""
 
     def __init__(self, root: str) -> None:
@@ -86,7 +86,7 @@ class Target(Committer[PreparedFile]):
         """Remove files that writers of earlier attempts have begun, if their names match; return their number."""
 
 
-def open_target(root: str, hidden: str) -> Target:
+def open_target(root: str, hidden: str) -> FileTarget:
     """The target of a path; `hidden` names the directory for files that are being written.
 
     >>> open_target("ftp://host/out", ".headgate")
@@ -128,7 +128,7 @@ class _LocalFile(PendingFile):
         self._hidden.unlink(missing_ok=True)
 
 
-class LocalTarget(Target):
+class LocalTarget(FileTarget):
     """A local or mounted directory."""
 
     def __init__(self, root: str, hidden: str) -> None:
@@ -199,7 +199,7 @@ class _S3Upload(PendingFile):
             _call_s3(self._fs, "abort_multipart_upload", self._where | {"UploadId": self._id})
 
 
-class S3Target(Target):
+class S3Target(FileTarget):
     """A prefix of a bucket; uploads that were begun and never completed cost storage until they are aborted."""
 
     def __init__(self, root: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument, StorageError
 
-__all__ = ["Client", "RecordProducer", "is_one_of", "load", "load_admin", "reason_of", "unreachable"]
+__all__ = ["KafkaClient", "RecordProducer", "is_one_of", "load", "load_admin", "reason_of", "unreachable"]
 
 _SECRET = ("password", "secret", "token", "credential", ".pem", "oauthbearer.config")
 
@@ -64,12 +64,12 @@ def reason_of(error: Exception) -> Any:
     return error.args[0]
 
 
-class Client:
+class KafkaClient:
     """Where the brokers are and how to talk to them; makes clients, and keeps secrets out of every text.
 
-    >>> Client("broker:9092", {"sasl.password": "hunter2"}).hide("no property hunter2")
+    >>> KafkaClient("broker:9092", {"sasl.password": "hunter2"}).hide("no property hunter2")
     'no property ***'
-    >>> Client("broker:9092", {"group.id": "mine"})
+    >>> KafkaClient("broker:9092", {"group.id": "mine"})
     Traceback (most recent call last):
     headgate.errors.InvalidArgument: options: 'group.id' is set by group_id=... of KafkaSource
     """
@@ -84,7 +84,7 @@ class Client:
         self._options = dict(options or {})
 
     def __repr__(self) -> str:
-        return f"Client({self.brokers!r})"
+        return f"KafkaClient({self.brokers!r})"
 
     def conf(self, defaults: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
         """The options of one client: our defaults, the options of the user, and those that the user cannot change."""
@@ -132,7 +132,7 @@ class Client:
         return None
 
 
-def unreachable(client: Client, seconds: float, error: Any) -> StorageError:
+def unreachable(client: KafkaClient, seconds: float, error: Any) -> StorageError:
     """No broker answers."""
     return StorageError(
         f"Kafka: no broker of '{client.brokers}' answered in {seconds:.0f} s ({client.say(error)}); check brokers=..., that "
@@ -143,7 +143,7 @@ def unreachable(client: Client, seconds: float, error: Any) -> StorageError:
 class RecordProducer:
     """A producer that keeps the errors of its records (`failed`), and one that a retry does not fix (`refused`)."""
 
-    def __init__(self, client: Client, defaults: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
+    def __init__(self, client: KafkaClient, defaults: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
         self.failed: list[Any] = []
         self.refused: HeadgateError | None = None
         self._client = client

@@ -13,7 +13,7 @@ import msgspec
 
 from headgate.api.durable import durable
 from headgate.api.sink import CommitRequest, Committer
-from headgate.connectors.kafka.client import Client, RecordProducer, is_one_of, load, reason_of
+from headgate.connectors.kafka.client import KafkaClient, RecordProducer, is_one_of, load, reason_of
 from headgate.errors import ConfigError, HeadgateError, StorageError
 
 __all__ = ["KafkaCommittable", "Marker", "TransactionCommitter"]
@@ -80,7 +80,7 @@ class Marker:
 class _TransactionalProducer:
     """One transactional id: its producer, and its marker, which is read when older producers are fenced."""
 
-    def __init__(self, client: Client, transactional_id: str, topic: str, timeout_ms: int) -> None:
+    def __init__(self, client: KafkaClient, transactional_id: str, topic: str, timeout_ms: int) -> None:
         self.topic, self._seconds = topic, min(_TRY_SECONDS, timeout_ms / 1000)
         fixed = {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
         # All records are there from the start: large batches, and a queue that takes most committables at once.
@@ -152,7 +152,7 @@ class _TransactionalProducer:
 class TransactionCommitter(Committer[KafkaCommittable]):
     """Commits the committables of a subtask, and after a rescale those of others, each under the id it was written for."""
 
-    def __init__(self, client: Client, timeout_ms: int, own_id: str, on_lost_marker: str = "fail") -> None:
+    def __init__(self, client: KafkaClient, timeout_ms: int, own_id: str, on_lost_marker: str = "fail") -> None:
         self._client, self._timeout_ms, self._own_id = client, timeout_ms, own_id
         self._on_lost_marker = on_lost_marker
         self._open: dict[tuple[str, str], _TransactionalProducer] = {}
@@ -221,7 +221,7 @@ class TransactionCommitter(Committer[KafkaCommittable]):
             raise StorageError(
                 f"Kafka: another producer with transactional id '{committable.transactional_id}' has started, so this one may not commit "
                 f"({client.say(error)}). After a restart that is how an old attempt ends, and a commit that took longer than "
-                "transaction_timeout_ms ends so too; if it comes again and again, another job has the same transactional_id_prefix"
+                "transaction_timeout_ms ends so too; if it keeps happening, another job has the same transactional_id_prefix"
             )
         causes = [error, *transactions.failed]
         for cause in causes:

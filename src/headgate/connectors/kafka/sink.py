@@ -18,7 +18,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from headgate.api.sink import Committer, Sink, SinkWriter, WriterContext
-from headgate.connectors.kafka.client import Client, RecordProducer, load, reason_of
+from headgate.connectors.kafka.client import KafkaClient, RecordProducer, load, reason_of
 from headgate.connectors.kafka.commit import KafkaCommittable, TransactionCommitter
 from headgate.connectors.values import encoder
 from headgate.errors import InvalidArgument, StorageError
@@ -64,7 +64,7 @@ class KafkaSink(Sink[KafkaCommittable]):
         on_lost_marker: str = "fail",
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.client = Client(brokers, options)
+        self.client = KafkaClient(brokers, options)
         if not isinstance(topic, str) or not topic:
             raise InvalidArgument(f"KafkaSink: topic must be a name, got {topic!r}")
         if delivery not in {"exactly-once", "at-least-once"}:
@@ -90,11 +90,6 @@ class KafkaSink(Sink[KafkaCommittable]):
 
     def __repr__(self) -> str:
         return f"KafkaSink({self.client.brokers!r}, {self.topic!r}, {self.delivery})"
-
-    @property
-    def exactly_once(self) -> bool:
-        """Whether records go through transactions."""
-        return self.delivery == "exactly-once"
 
     def check(self, stream_type: TypeInformation) -> None:
         """Learn the type of the records; a key must be one of their fields."""
@@ -124,18 +119,18 @@ class KafkaSink(Sink[KafkaCommittable]):
 
     def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[KafkaCommittable]:
         """Collects the records of a committable, or hands them to a producer."""
-        if self.exactly_once:
+        if self.commits:
             return TransactionWriter(self, self.transactional_id(context))
         return DirectWriter(self)
 
     @property
     def commits(self) -> bool:
         """Whether it writes in transactions."""
-        return self.exactly_once
+        return self.delivery == "exactly-once"
 
     def committer(self, context: WriterContext) -> Committer[KafkaCommittable] | None:
         """Produces committables."""
-        if not self.exactly_once:
+        if not self.commits:
             return None
         own = self.transactional_id(context)
         return TransactionCommitter(self.client, self.transaction_timeout_ms, own, self.on_lost_marker)

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from headgate.api.durable import durable
 from headgate.api.functions import OutputTag
 from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
-from headgate.connectors.kafka.client import Client, is_one_of, load, load_admin, unreachable
-from headgate.connectors.values import Corrupt, CorruptRecords, Decoder, decoder
+from headgate.connectors.kafka.client import KafkaClient, is_one_of, load, load_admin, unreachable
+from headgate.connectors.values import CorruptRecord, CorruptRecords, Decoder, decoder
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument, StorageError
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation, as_type
@@ -42,7 +42,7 @@ _UNKNOWN = -1  # the end of a partition that was not fetched from yet
 _MOST = 10_000  # records of one poll
 _IDLE_MS = 5  # how long a reader without records is left alone
 
-_PASSING = (
+_PASSING = [
     "_TRANSPORT",
     "_TIMED_OUT",
     "_ALL_BROKERS_DOWN",
@@ -57,7 +57,7 @@ _PASSING = (
     "FENCED_LEADER_EPOCH",
     "UNKNOWN_LEADER_EPOCH",
     "OFFSET_NOT_AVAILABLE",
-)
+]
 """Errors of a partition that librdkafka gets over by itself, when brokers go and come."""
 
 Place = tuple[str, int]
@@ -131,7 +131,7 @@ class KafkaSource(DynamicSource[KafkaSplit]):
         on_corrupt: str | OutputTag = "fail",
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.client = Client(brokers, options)
+        self.client = KafkaClient(brokers, options)
         if bool(topics) == bool(pattern) or isinstance(topics, str):
             raise InvalidArgument("KafkaSource: give topics=['name', ...] or pattern='...', one of the two")
         self.topics = list(topics or ())
@@ -217,13 +217,13 @@ class _FunctionDecoder(Decoder):
         super().__init__(type)
         self._function = function
 
-    def decode(self, values: Sequence[bytes]) -> tuple[Batch, list[Corrupt]]:
+    def decode(self, values: Sequence[bytes]) -> tuple[Batch, list[CorruptRecord]]:
         rows, bad = [], []
         for index, value in enumerate(values):
             try:
                 rows.append(self._function(value))
             except Exception as error:
-                bad.append(Corrupt(index, value, f"{type(error).__name__}: {error}"))
+                bad.append(CorruptRecord(index, value, f"{type(error).__name__}: {error}"))
         return Batch.of_output(rows, self.type, None), bad
 
     def _all(self, values: Sequence[bytes]) -> Batch:
@@ -388,7 +388,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
 
 
 class KafkaReader(SourceReader[KafkaSplit]):
-    """Reads some partitions with one consumer, whichever has records."""
+    """Reads some partitions with one consumer."""
 
     def __init__(self, source: KafkaSource, context: ReaderContext, splits: list[KafkaSplit]) -> None:
         self._source, self._clock = source, context.clock
@@ -508,7 +508,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
         if is_one_of(error, "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
             return StorageError(
                 f"Kafka: {where} has no offset {self._next.get(place)} any more, or not yet ({client.say(error)}): its records were "
-                "deleted before they were read, or the topic was made anew. Records are lost: lengthen retention.ms of the topic, "
+                "deleted before they were read, or the topic was created again. Records are lost: lengthen retention.ms of the topic, "
                 "and start without the checkpoint, with start='earliest' or other offsets"
             )
         if is_one_of(error, "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"):
@@ -546,12 +546,12 @@ class KafkaReader(SourceReader[KafkaSplit]):
         kept = []
         for index, message in enumerate(messages):
             if message.value() is None:
-                self._corrupt(message, Corrupt(index, b"", "it has no value (a tombstone)"))
+                self._corrupt(message, CorruptRecord(index, b"", "it has no value (a tombstone)"))
             else:
                 kept.append(message)
         return kept, [message.value() for message in kept]
 
-    def _corrupt(self, message: Any, one: Corrupt) -> None:
+    def _corrupt(self, message: Any, one: CorruptRecord) -> None:
         self._records.add(f"offset {message.offset()} of {message.topic()}-{message.partition()}", one)
         self.corrupt = self._records.count
 
@@ -582,7 +582,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
         return [replace(split, position=self._next[place]) for place, split in self._splits.items()]
 
     def notify_complete(self, splits: list[KafkaSplit]) -> None:
-        """Tell Kafka how far a complete checkpoint goes, for whoever watches the group's lag."""
+        """Commit the offsets of a complete checkpoint to Kafka, so that the lag of the group can be watched."""
         if self._source.group_id is None:
             return
         partition = load().TopicPartition

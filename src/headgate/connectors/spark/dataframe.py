@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
+from headgate.api.sources import DynamicSource, OnceEnumerator, ReaderContext, SourceReader, SplitEnumerator
 from headgate.connectors.files.formats import FileSplit
 from headgate.connectors.files.source import FileSource
 from headgate.connectors.spark.epochs import for_spark
@@ -68,29 +68,13 @@ class DataFrameSource(DynamicSource[FileSplit]):
 
     def enumerator(self, restored: Any | None) -> SplitEnumerator[FileSplit]:
         """Finds the files, on the driver."""
-        return _StagedFiles(self, restored)
+        return OnceEnumerator(self.find, restored)
 
     def find(self) -> list[FileSplit]:
-        """The splits of the staged files; they are staged now if nobody has."""
+        """The splits of the staged files; the rows are staged now unless they are already."""
         self.stage()
         return list(self._files().enumerator(None).discover())
 
     def reader(self, context: ReaderContext, splits: list[FileSplit]) -> SourceReader[FileSplit]:
         """Reads files, in a worker."""
         return self._files().reader(context, splits)
-
-
-class _StagedFiles(SplitEnumerator[FileSplit]):
-    """Finds all files at once. What was found before a restore is with the readers, or not assigned yet."""
-
-    def __init__(self, source: DataFrameSource, restored: bool | None) -> None:
-        self._source = source
-        self.complete = bool(restored)
-
-    def discover(self) -> list[FileSplit]:
-        found = [] if self.complete else self._source.find()
-        self.complete = True
-        return found
-
-    def snapshot(self) -> bool:
-        return self.complete

@@ -23,8 +23,8 @@ __all__ = ["EpochSink", "for_spark", "forget"]
 class EpochSink(Sink[PreparedFile]):
     """Hands every epoch to `function(df, commit_number)`; use it through `stream.foreach_epoch(function)`.
 
-    After a failure the function may get an epoch again, with the same number and the same rows: whoever keeps the number
-    with what it writes (a Delta transaction, a row in a table) can tell.
+    After a failure the function may get an epoch again, with the same number and the same rows: a function that stores the
+    number with its output (in a Delta transaction, in a row of a table) can recognise that.
 
     >>> EpochSink(print).commits_on_driver
     True
@@ -58,7 +58,7 @@ class EpochSink(Sink[PreparedFile]):
     def epoch_committer(self, context: EpochContext) -> EpochCommitter[PreparedFile]:
         """Calls the function."""
         assert self._function is not None
-        return _Caller(self._function, context.spark)
+        return _EpochFunctionCommitter(self._function, context.spark)
 
 
 def staging_directory(staging: str, operator_id: str) -> str:
@@ -75,7 +75,7 @@ def forget(staging: str, operator_id: str) -> None:
     remove_all(staging_directory(staging, operator_id))
 
 
-class _Caller(EpochCommitter[PreparedFile]):
+class _EpochFunctionCommitter(EpochCommitter[PreparedFile]):
     def __init__(self, function: Callable[[Any, int], object], spark: Any) -> None:
         self._function, self._spark, self._store = function, spark, open_store()
 

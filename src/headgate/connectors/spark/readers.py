@@ -17,14 +17,14 @@ from pyspark.sql.types import StructType
 from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
 from headgate.api.durable import durable
-from headgate.api.sources import ReaderContext, SourceReader
+from headgate.api.sources import QueueReader, ReaderContext, SourceReader
 from headgate.errors import UserCodeError
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation, TypeMismatch
 
-__all__ = ["Described", "OffsetSplit", "PartitionReader", "PartitionSplit", "SimpleReader"]
+__all__ = ["DataSourceInfo", "OffsetSplit", "PartitionReader", "PartitionSplit", "SimpleReader"]
 
-_ROWS = 1000  # so many rows of a partition become one batch
+_ROWS = 1000  # of a partition in one batch
 
 
 @durable("partition-split-1")
@@ -45,7 +45,7 @@ class OffsetSplit(msgspec.Struct, frozen=True):
     done: int = 0
 
 
-class Described(Protocol):
+class DataSourceInfo(Protocol):
     """What a reader must know of its source."""
 
     name: str
@@ -61,10 +61,10 @@ class Described(Protocol):
         """An offset as JSON."""
 
 
-class _Rows:
+class _SourceRows:
     """What one `read` gives, as Arrow batches of any size; the first `skip` rows were given before a failure."""
 
-    def __init__(self, source: Described, rows: Any, skip: int) -> None:
+    def __init__(self, source: DataSourceInfo, rows: Any, skip: int) -> None:
         if not isinstance(rows, Iterator):
             raise UserCodeError(
                 f"read() of data source '{source.name}' must give an iterator, got a {type(rows).__name__}"
@@ -74,7 +74,7 @@ class _Rows:
         self._rest: pa.RecordBatch | None = None
 
     def take(self, max_records: int) -> pa.RecordBatch | None:
-        """The next rows, at most so many; None at the end."""
+        """At most `max_records` of the next rows; None at the end."""
         if self.ended:
             return None
         assert self._rest is not None
@@ -145,50 +145,34 @@ class _UserError(Exception):
         self.error = error
 
 
-class PartitionReader(SourceReader[PartitionSplit]):
+class PartitionReader(QueueReader[PartitionSplit]):
     """Reads partitions, one after the other."""
 
-    def __init__(self, source: Described, template: Any, splits: list[PartitionSplit]) -> None:
+    def __init__(self, source: DataSourceInfo, template: Any, splits: list[PartitionSplit]) -> None:
+        super().__init__(splits)
         self._source, self._reader = source, template
-        self._left = list(splits)
-        self._rows: _Rows | None = None  # of the first one
-        self._no_more = False
-
-    @property
-    def wants_split(self) -> bool:
-        return not self._left and not self._no_more
-
-    def add_splits(self, splits: list[PartitionSplit]) -> None:
-        self._left += splits
-
-    def no_more_splits(self) -> None:
-        self._no_more = True
-        self.finished = not self._left
+        self._rows: _SourceRows | None = None  # of the first one
 
     @property
     def holds_barrier(self) -> bool:  # type: ignore[override]
         return self._source.whole and self._rows is not None
 
     def poll(self, max_records: int) -> Batch | None:
-        while self._left:
-            first = self._left[0]
+        while self._splits:
+            first = self._splits[0]
             if self._rows is None:
                 partition = cloudpickle.loads(first.partition)
-                self._rows = _Rows(self._source, self._reader.read(partition), first.done)
+                self._rows = _SourceRows(self._source, self._reader.read(partition), first.done)
             batch = self._rows.take(min(max_records, _ROWS))
             if batch is not None:
-                self._left[0] = replace(first, done=first.done + batch.num_rows)
-            # A barrier that waits must know whether this was the end; otherwise nobody waits for the next rows.
+                self._splits[0] = replace(first, done=first.done + batch.num_rows)
+            # A barrier that waits must know whether this was the end; otherwise the next rows are not waited for.
             if batch is None or (self._source.whole and self._rows.ended):
                 self._close_rows()
-                self._left.pop(0)
-                self.finished = self._no_more and not self._left
+                self._end_split()
             if batch is not None:
                 return Batch.of_arrow(batch, self._source.type)
         return None
-
-    def snapshot(self) -> list[PartitionSplit]:
-        return list(self._left)
 
     def _close_rows(self) -> None:
         if self._rows is not None:
@@ -202,10 +186,12 @@ class PartitionReader(SourceReader[PartitionSplit]):
 class SimpleReader(SourceReader[OffsetSplit]):
     """Reads a simple stream: batch after batch, each from the offset where the one before ended."""
 
-    def __init__(self, source: Described, template: Any, context: ReaderContext, splits: list[OffsetSplit]) -> None:
+    def __init__(
+        self, source: DataSourceInfo, template: Any, context: ReaderContext, splits: list[OffsetSplit]
+    ) -> None:
         self._source, self._reader, self._clock = source, template, context.clock
         self._at: OffsetSplit | None = splits[0] if splits else None
-        self._rows: _Rows | None = None
+        self._rows: _SourceRows | None = None
         self._next_look: int | None = None
         self._last = False  # whether the batch that is being read is the last one
         self._committed: str | None = None
@@ -247,21 +233,21 @@ class SimpleReader(SourceReader[OffsetSplit]):
         self._last = source.bounded and not isinstance(reader, SupportsTriggerAvailableNow)
         if at.start is not None and at.end is not None:
             again = reader.readBetweenOffsets(json.loads(at.start), json.loads(at.end))
-            self._rows = _Rows(source, again, at.done)
+            self._rows = _SourceRows(source, again, at.done)
             return True
         start = at.start
         if start is None:
             start = self._committed = source.encoded(reader.initialOffset(), "initialOffset")
         iterator, offset = reader.read(json.loads(start))
         end = source.encoded(offset, "read")
-        rows = _Rows(source, iterator, 0)
+        rows = _SourceRows(source, iterator, 0)
         if end != start:
             self._at, self._rows = OffsetSplit(start, end), rows
             return True
         if not rows.ended:
             raise UserCodeError(
                 f"read() of data source '{source.name}' gave rows but the same offset that it was given, {start}: it would "
-                "give them for ever; let the offset go on with the rows"
+                "repeat them without end; advance the offset with the rows"
             )
         rows.close()
         self._at = OffsetSplit(start)

@@ -11,6 +11,7 @@ import inspect
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
@@ -76,19 +77,14 @@ class PythonDataSink(Sink[Message]):
 
     def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[Message]:
         """Runs `write`."""
-        return _Writer(self, context.type)
+        return _DataSourceSinkWriter(self, context.type)
 
     def epoch_committer(self, context: EpochContext) -> EpochCommitter[Message]:
         """Runs `commit`."""
-        return _Committer(self, context.type)
-
-    @property
-    def name(self) -> str:
-        """The data source's."""
-        return self._source.name()
+        return _DataSourceCommitter(self, context.type)
 
 
-class _Committer(EpochCommitter[Message]):
+class _DataSourceCommitter(EpochCommitter[Message]):
     def __init__(self, sink: PythonDataSink, type: TypeInformation) -> None:
         self._sink, self._type = sink, type
 
@@ -98,78 +94,51 @@ class _Committer(EpochCommitter[Message]):
         self._sink.stream_writer(self._type).commit(messages, epoch.commit_number)
 
 
-class _Writing:
-    """One call of `write`, in a thread of its own."""
+class _DataSourceSinkWriter(SinkWriter[Message]):
+    """Calls `write` once for each checkpoint, in a thread that takes batches from a queue."""
 
-    def __init__(self, writer: DataSourceStreamWriter, type: TypeInformation) -> None:
-        self._writer, self._type = writer, type
-        self._batches: queue.Queue[Any] = queue.Queue(_QUEUED_BATCHES)
-        self._over = threading.Event()
-        self._message: Message = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="headgate-writer", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            if isinstance(self._writer, DataSourceStreamArrowWriter):
-                self._message = self._writer.write(self._taken())
-            else:
-                self._message = self._writer.write(self._rows())
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._over.set()
-
-    def _taken(self) -> Iterator[pa.RecordBatch]:
-        while (batch := self._batches.get()) is not _END:
-            yield batch
-
-    def _rows(self) -> Iterator[SparkRow]:
-        names = self._type.schema.names if self._type.schema is not None else []
-        make = SparkRow(*names)
-        for batch in self._taken():
-            for row in self._type.to_rows(batch):
-                yield make(*row)
-
-    def put(self, item: Any) -> None:
-        """Give it a batch, or the end; its error if it has failed."""
-        while not self._over.is_set():
-            try:
-                self._batches.put(item, timeout=0.2)
-                return
-            except queue.Full:
-                continue
-        if self._error is not None:
-            raise self._error
-
-    def end(self) -> Message:
-        """The message that it returns."""
-        self.put(_END)
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._message
-
-
-class _Writer(SinkWriter[Message]):
     batches = True
 
     def __init__(self, sink: PythonDataSink, type: TypeInformation) -> None:
         self._sink, self._type = sink, type
-        self._writing: _Writing | None = None
+        self._queue: queue.Queue[Any] = queue.Queue(_QUEUED_BATCHES)
+        self._result: Future[Message] | None = None  # of the call that runs
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        if self._writing is None:
-            self._writing = _Writing(self._sink.stream_writer(self._type), self._type)
-        self._writing.put(batch)
+        if self._result is None:
+            self._result, self._queue = Future(), queue.Queue(_QUEUED_BATCHES)
+            arguments = self._sink.stream_writer(self._type), self._queue, self._result
+            threading.Thread(target=self._run, args=arguments, name="headgate-writer", daemon=True).start()
+        self._put(batch, self._result)
+
+    def _put(self, item: Any, result: Future[Message]) -> None:
+        while not result.done():
+            try:
+                self._queue.put(item, timeout=0.2)
+                return
+            except queue.Full:
+                continue
+        result.result()  # its error, if it has failed
+
+    def _run(self, writer: DataSourceStreamWriter, batches: queue.Queue[Any], result: Future[Message]) -> None:
+        taken = iter(batches.get, _END)
+        try:
+            arrow = isinstance(writer, DataSourceStreamArrowWriter)
+            result.set_result(writer.write(taken if arrow else self._rows(taken)))
+        except BaseException as error:
+            result.set_exception(error)
+
+    def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[SparkRow]:
+        make = SparkRow(*(self._type.schema.names if self._type.schema is not None else []))
+        return (make(*row) for batch in batches for row in self._type.to_rows(batch))
 
     def prepare(self, end_of_input: bool) -> Sequence[Message]:
-        if self._writing is None:
+        if self._result is None:
             return []
-        writing, self._writing = self._writing, None
-        return [writing.end()]
+        result, self._result = self._result, None
+        self._put(_END, result)
+        return [result.result()]
 
     def close(self) -> None:
-        if self._writing is not None:
-            self._writing.put(_END)
+        if self._result is not None:
+            self._put(_END, self._result)

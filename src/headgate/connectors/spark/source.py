@@ -37,7 +37,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.utils import to_str
 
 from headgate.api.durable import durable
-from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
+from headgate.api.sources import DynamicSource, OnceEnumerator, ReaderContext, SourceReader, SplitEnumerator
 from headgate.connectors.spark.readers import OffsetSplit, PartitionReader, PartitionSplit, SimpleReader
 from headgate.errors import InvalidArgument, UserCodeError
 from headgate.records import ddl
@@ -167,8 +167,19 @@ class PythonDataSource(DynamicSource[Any]):
         if isinstance(self.template, DataSourceStreamReader):
             return _RoundPlanner(self, restored)
         if isinstance(self.template, DataSourceReader):
-            return _BatchPlanner(self)
-        return _OneSplit()
+            return OnceEnumerator(self._batch_partitions, restored)
+        return OnceEnumerator(lambda: [OffsetSplit()], restored)  # a simple stream has one split, which never ends
+
+    def _batch_partitions(self) -> list[PartitionSplit]:
+        reader = self.make_reader()
+        assert isinstance(reader, DataSourceReader)
+        try:
+            partitions = list(self.call(reader.partitions))
+        except UserCodeError as error:
+            if not isinstance(error.__cause__, NotImplementedError):  # which means one partition
+                raise
+            partitions = []
+        return _as_splits(self, partitions or [InputPartition(None)])
 
     def reader(self, context: ReaderContext, splits: list[Any]) -> SourceReader[Any]:
         """Reads partitions, or a whole simple stream, in one subtask."""
@@ -310,39 +321,6 @@ class _RoundPlanner(SplitEnumerator[PartitionSplit]):
         finally:
             self._reader = None
             self._busy.release()
-
-
-class _BatchPlanner(SplitEnumerator[PartitionSplit]):
-    """Plans the partitions of a DataSourceReader, once."""
-
-    def __init__(self, source: PythonDataSource) -> None:
-        self._source = source
-
-    def discover(self) -> list[PartitionSplit]:
-        source, reader = self._source, self._source.make_reader()
-        assert isinstance(reader, DataSourceReader)
-        try:
-            partitions = list(source.call(reader.partitions))
-        except UserCodeError as error:
-            if not isinstance(error.__cause__, NotImplementedError):  # which means one partition
-                raise
-            partitions = []
-        self.complete = True
-        return _as_splits(source, partitions or [InputPartition(None)])
-
-    def snapshot(self) -> None:
-        """Nothing: it has planned all or nothing."""
-
-
-class _OneSplit(SplitEnumerator[OffsetSplit]):
-    """A simple stream is one split for ever."""
-
-    def discover(self) -> list[OffsetSplit]:
-        self.complete = True
-        return [OffsetSplit()]
-
-    def snapshot(self) -> None:
-        """Nothing: the reader keeps its offset."""
 
 
 def _as_splits(source: PythonDataSource, partitions: Any) -> list[PartitionSplit]:

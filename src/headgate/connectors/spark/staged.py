@@ -8,7 +8,7 @@ from typing import Any
 
 from headgate.api.sink import CommitRequest, WriterContext
 from headgate.connectors.files.sink import FileSink
-from headgate.connectors.files.targets import PendingFile, PreparedFile, Target
+from headgate.connectors.files.targets import FileTarget, PendingFile, PreparedFile
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 
@@ -35,11 +35,11 @@ class StagedParquet(FileSink):
         self.path, self.format, self.roll_bytes = path, "parquet", _FILE_BYTES
         self.partition_by, self.compression = tuple(partition_by), "zstd"
 
-    def target(self, context: WriterContext) -> Target:
+    def target(self, context: WriterContext) -> FileTarget:
         return _StagingTarget(self.path)
 
 
-class _StagingTarget(Target):
+class _StagingTarget(FileTarget):
     def __init__(self, root: str) -> None:
         super().__init__(root)
         self._store = open_store()

@@ -35,7 +35,7 @@ from headgate.worker.subtask import SnapshotInProgress, Subtask
 from headgate.worker.task import SteppedServices, TaskDescriptor, describe_tasks, make_snapshot_writer, make_task
 
 
-class Jobs(Executor):
+class QueuedExecutor(Executor):
     """An executor whose jobs wait until `run` is called."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Jobs(Executor):
             self.run()
 
 
-class Writes(Jobs):
+class Writes(QueuedExecutor):
     """Snapshots that wait to be written by one worker, in order."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class SimulatedIo(DriverIo):
 
     def __init__(self, clock: Callable[[], int], store: ObjectStore, random: Random, pause: Callable[[], None]) -> None:
         self.random = random
-        self.jobs = (Jobs(), Jobs(), Jobs(), Jobs())
+        self.jobs = (QueuedExecutor(), QueuedExecutor(), QueuedExecutor(), QueuedExecutor())
         self.pool, self.log, self.epochs, self.starts = self.jobs
         self.discoveries = self.pool
         self.warnings: list[str] = []

@@ -25,7 +25,7 @@ from headgate.api.sink import (
     SinkWriter,
     WriterContext,
 )
-from headgate.api.sources import DynamicSource, NumberRange, ReaderContext, SourceReader, SplitEnumerator
+from headgate.api.sources import DynamicSource, NumberRange, QueueReader, ReaderContext, SourceReader, SplitEnumerator
 from headgate.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from headgate.environment import StreamExecutionEnvironment
 from headgate.records.batch import Batch
@@ -157,35 +157,17 @@ class _ChunkEnumerator(SplitEnumerator[NumberRange]):
         return None if split.start % 40 else split.start % parallelism
 
 
-class _ChunkReader(SourceReader[NumberRange]):
-    def __init__(self, splits: list[NumberRange]) -> None:
-        self._left = list(splits)
-        self._no_more = False
-
-    @property
-    def wants_split(self) -> bool:
-        return not self._left
-
-    def add_splits(self, splits: list[NumberRange]) -> None:
-        self._left += splits
-
-    def no_more_splits(self) -> None:
-        self._no_more = True
-        self.finished = not self._left
-
+class _ChunkReader(QueueReader[NumberRange]):
     def poll(self, max_records: int) -> Batch | None:
-        if not self._left:
+        if not self._splits:
             return None
-        split = self._left.pop(0)
-        start, end = split.start, split.end
+        start, end = self._splits[0].start, self._splits[0].end
         stop = min(end, start + max_records)
         if stop < end:
-            self._left.insert(0, NumberRange(stop, end))
-        self.finished = self._no_more and not self._left
+            self._splits[0] = NumberRange(stop, end)
+        else:
+            self._end_split()
         return Batch.of_rows(list(range(start, stop)))
-
-    def snapshot(self) -> list[NumberRange]:
-        return list(self._left)
 
 
 class NumberedSink(Sink[str]):

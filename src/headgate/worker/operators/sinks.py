@@ -92,7 +92,7 @@ class SinkOperator(Operator):
     def finish(self) -> None:
         """Commit the last records with the final checkpoint; if there is none, now.
 
-        Without a final checkpoint nobody waits for a checkpoint that is under way, and one that failed has no
+        Without a final checkpoint the job does not wait for a checkpoint that is under way, and one that failed has no
         successor: what was prepared for them is committed as well.
         """
         self._fresh = self._prepare(end_of_input=True)

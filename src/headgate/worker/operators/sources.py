@@ -184,7 +184,7 @@ class FunctionReader(SourceReader[Any]):
             pass
         except Exception as error:
             self._error = error
-        except BaseException as error:  # sys.exit() ends the thread only, and the job would wait for ever
+        except BaseException as error:  # sys.exit() ends the thread only, and the job would wait without end
             self._error = UserCodeError(f"run() ended with {error!r}").with_traceback(error.__traceback__)
         with self._lock:
             self._ended = True
@@ -245,7 +245,7 @@ class FunctionReader(SourceReader[Any]):
         return self._batch(rows) if rows else None
 
     def _take(self, count: int) -> list[Any]:
-        """The next records, at most so many; once timestamps are used, only such as have one or such as have none."""
+        """At most `count` of the next records; once timestamps are used, either all of them have one or none has."""
         if not self._stamped:
             return [self._rows.popleft() for _ in range(count)]
         taken: list[Any] = []
