@@ -26,6 +26,7 @@ from headgate.api.functions import callable_of
 from headgate.api.sources import CollectionSource, DataGenSource, SequenceSource, Source, check_rate
 from headgate.api.state_backends import StateBackend
 from headgate.api.stream import DataStream, DataStreamSink, Records, call_site, check_parallelism
+from headgate.checkpoint.settings import stored_in_files
 from headgate.config import Configuration, process_defaults
 from headgate.connectors.spark.dataframe import DataFrameSource
 from headgate.connectors.spark.epochs import EpochSink
@@ -315,7 +316,7 @@ class StreamExecutionEnvironment:
             state_backend=conf.get(config.STATE_BACKEND),
             tmp_dir=conf.get(config.IO_TMP_DIRS),
             rocksdb_memory=conf.get(config.ROCKSDB_MEMORY),
-            incremental=conf.get(config.CHECKPOINT_INCREMENTAL),
+            incremental=conf.get(config.CHECKPOINT_INCREMENTAL) and stored_in_files(conf),
             migrate_ttl=conf.get(config.TTL_MIGRATION),
             exactly_once=conf.get(config.CHECKPOINT_MODE) == "EXACTLY_ONCE",
             checkpoints_after_finish=conf.get(config.CHECKPOINT_AFTER_FINISH),

@@ -3,6 +3,9 @@
 import pytest
 from edge_kit import counted
 
+from headgate.driver.snapshots import JobSnapshots
+from headgate.errors import HeadgateError, IllegalState
+
 INCREMENTAL = {"execution.checkpointing.incremental": "true"}
 
 
@@ -27,20 +30,12 @@ def full_checkpoint(cluster):
 
 
 # SPEC R7.4
-@pytest.mark.xfail(
-    strict=True,
-    reason="increments are built on a restored checkpoint whose files are not shared, and the driver fails of it",
-)
 def test_a_job_with_full_checkpoints_is_resumed_with_incremental_ones(cluster):
     full_checkpoint(cluster)
     goes_on(cluster, cluster.resume(options=INCREMENTAL))
 
 
 # SPEC R8.4
-@pytest.mark.xfail(
-    strict=True,
-    reason="increments are built on a claimed checkpoint whose files are not shared, and the driver fails of it",
-)
 @pytest.mark.parametrize("mode", ["CLAIM", "LEGACY"])
 def test_a_job_with_incremental_checkpoints_starts_from_a_full_one_of_another_job(cluster, mode):
     full_checkpoint(cluster)
@@ -51,10 +46,25 @@ def test_a_job_with_incremental_checkpoints_starts_from_a_full_one_of_another_jo
 
 
 # SPEC R5.10
-@pytest.mark.xfail(
-    strict=True,
-    reason="increments are built though storage 'jobmanager' has no shared files, and the driver fails of it",
-)
 def test_incremental_checkpoints_in_the_memory_of_the_driver(cluster):
     in_memory = {"execution.checkpointing.storage": "jobmanager", "execution.checkpointing.dir": ""}
     goes_on(cluster, cluster.start(options=INCREMENTAL | in_memory))
+
+
+# SPEC R5.6
+def test_an_acknowledgement_that_cannot_be_handled_fails_its_checkpoint_only(cluster, monkeypatch):
+    register = JobSnapshots.register
+    refused = []
+
+    def refuse_once(self, checkpoint_id, state):
+        if checkpoint_id in refused or not refused:
+            refused.append(checkpoint_id)
+            raise IllegalState("builds on shared state which is not known")
+        return register(self, checkpoint_id, state)
+
+    monkeypatch.setattr(JobSnapshots, "register", refuse_once)
+    job = cluster.start(options=INCREMENTAL | {"execution.checkpointing.tolerable-failed-checkpoints": "1"})
+    job.feed(10)
+    with pytest.raises(HeadgateError, match="builds on shared state which is not known"):
+        job.checkpoint()
+    goes_on(cluster, job)

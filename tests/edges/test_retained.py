@@ -50,10 +50,6 @@ def crashed(jobs, tap, ledger, tmp_path):
     return tmp_path / "checkpoints"
 
 
-FORGOTTEN = "A resumed job knows only the newest one of the retained checkpoints."
-
-
-@pytest.mark.xfail(strict=True, reason=FORGOTTEN)
 def test_a_resumed_job_steps_back_over_a_damaged_checkpoint(jobs, tap, ledger, crashed):
     client = wait_running(jobs.resume(crashed, counting(tap, ledger), THREE | RESTARTS))
     damage(job_directory(crashed) / "chk-3" / "_metadata")
@@ -65,7 +61,6 @@ def test_a_resumed_job_steps_back_over_a_damaged_checkpoint(jobs, tap, ledger, c
     assert ledger.visible.keys() == counted(40).keys()
 
 
-@pytest.mark.xfail(strict=True, reason=FORGOTTEN)
 def test_a_resumed_job_keeps_as_many_checkpoints_as_it_should(jobs, tap, ledger, crashed):
     client = wait_running(jobs.resume(crashed, counting(tap, ledger), THREE))
     take_checkpoints(client, tap, 40, 50, 60)
@@ -73,7 +68,6 @@ def test_a_resumed_job_keeps_as_many_checkpoints_as_it_should(jobs, tap, ledger,
     wait_until(lambda: checkpoints(crashed) == ["chk-4", "chk-5", "chk-6"], 3, "the end of older checkpoints")
 
 
-@pytest.mark.xfail(strict=True, reason=FORGOTTEN)
 def test_every_checkpoint_that_the_log_of_a_resumed_job_names_is_whole(jobs, tap, ledger, crashed):
     client = wait_running(jobs.resume(crashed, counting(tap, ledger), THREE))
     take_checkpoints(client, tap, 40)
@@ -83,9 +77,17 @@ def test_every_checkpoint_that_the_log_of_a_resumed_job_names_is_whole(jobs, tap
         check_whole(job_directory(crashed) / name)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="A checkpoint that was stepped back over stays in the job log as one to restore from."
-)
+def test_a_job_is_resumed_though_an_older_checkpoint_is_damaged(jobs, tap, ledger, crashed, caplog):
+    damage(job_directory(crashed) / "chk-2" / "_metadata")
+    client = wait_running(jobs.resume(crashed, counting(tap, ledger), THREE))
+    assert "checkpoint 2 is DAMAGED" in caplog.text
+    take_checkpoints(client, tap, 40, 50, 60)
+    assert retained(crashed) == ["chk-4", "chk-5", "chk-6"]
+    wait_until(lambda: checkpoints(crashed) == ["chk-4", "chk-5", "chk-6"], 3, "the end of older checkpoints")
+    for name in retained(crashed):
+        check_whole(job_directory(crashed) / name)
+
+
 def test_the_log_forgets_a_checkpoint_that_was_stepped_back_over(jobs, tap, ledger, tmp_path):
     client = wait_running(jobs.start(tmp_path, counting(tap, ledger), THREE | RESTARTS))
     take_checkpoints(client, tap, 10, 20, 30)

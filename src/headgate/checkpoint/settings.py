@@ -160,6 +160,12 @@ class CheckpointProperties:
 # ---- one job -------------------------------------------------------------------------------------------------------
 
 
+def stored_in_files(configuration: Configuration) -> bool:
+    """Whether checkpoints are files; unset, they are if there is a directory. Otherwise the driver has them in memory."""
+    chosen = configuration.get(config.CHECKPOINT_STORAGE)
+    return chosen == "filesystem" if chosen else bool(configuration.get(config.CHECKPOINT_DIR))
+
+
 @dataclass(frozen=True, slots=True)
 class FullCheckpointPolicy:
     """When a chain of incremental checkpoints is ended by an automatic full one (SPEC R7.6); None: never.
@@ -311,7 +317,7 @@ class CheckpointSettings:
             unaligned=get(config.UNALIGNED),
             aligned_timeout_ms=get(config.ALIGNED_TIMEOUT),
             after_tasks_finish=get(config.CHECKPOINT_AFTER_FINISH),
-            incremental=get(config.CHECKPOINT_INCREMENTAL),
+            incremental=get(config.CHECKPOINT_INCREMENTAL) and stored_in_files(configuration),
             savepoint_dir=get(config.SAVEPOINT_DIR),
             history_size=get(config.CHECKPOINT_HISTORY),
             full=full or FullCheckpointPolicy.from_configuration(configuration),

@@ -27,7 +27,7 @@ from headgate.driver.log_output import start_log_output
 from headgate.errors import ConfigError, HeadgateError
 from headgate.storage.gc import collect, plan_gc
 from headgate.storage.layout import AttemptId, JobLayout
-from headgate.storage.log import newest_entries
+from headgate.storage.log import read_logs
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 
@@ -154,12 +154,18 @@ def gc(
 ) -> None:
     """Delete files that no checkpoint needs any more, such as what a killed driver left behind."""
     store = open_store()
-    jobs = [entry for entry in newest_entries(store, directory) if entry.job_id.startswith(job)]
-    if not jobs:
+    entries, damaged = read_logs(store, directory)
+    damaged = [log for log in damaged if log.job_id.startswith(job)]
+    jobs = [entry for entry in entries if entry.job_id.startswith(job)]
+    if not jobs and not damaged:
         raise ConfigError(f"there is no job{f' {job}' if job else ''} in '{directory}'")
+    for log in damaged:
+        typer.echo(f"job {log.job_id}: nothing is deleted, its log is damaged: {log.problem}", err=True)
     for entry in jobs:
         live = None if stopped else AttemptId(entry.epoch)
         _gc_job(store, JobLayout.of(directory, entry.job_id), live, dry_run)
+    if damaged:
+        raise typer.Exit(1)
 
 
 def _gc_job(store: ObjectStore, layout: JobLayout, live: AttemptId | None, dry_run: bool) -> None:

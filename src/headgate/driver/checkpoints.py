@@ -142,6 +142,11 @@ class CheckpointService:
         self._actions = self._make_actions()
         for warning in self.settings.warnings:
             self._warn(warning)
+        if configuration.get(config.CHECKPOINT_INCREMENTAL) and not self.settings.incremental:
+            self._warn(
+                f"{config.CHECKPOINT_INCREMENTAL.key} has no effect: checkpoints in the memory of the driver are always "
+                f"full; set {config.CHECKPOINT_DIR.key}"
+            )
         imported = self._snapshots.import_named()
         if imported is not None:
             self._tell(imported)
@@ -196,7 +201,9 @@ class CheckpointService:
             restore = restore_plan(
                 self.plan,
                 snapshot.manifest,
-                claim=self.settings.incremental and not checkpoint.properties.unclaimed,
+                claim=self.settings.incremental
+                and not checkpoint.properties.unclaimed
+                and self._snapshots.has_registered(snapshot.manifest),
                 ignore_unmatched=self._configuration.get(config.RECOVERY_IGNORE_UNCLAIMED),
                 commits=commits,
             )
@@ -414,7 +421,14 @@ class CheckpointService:
             self._send(task, AnnounceCheckpoint(do.barrier.encode()))
 
     def _register_shared(self, do: ev.RegisterShared) -> None:
-        self._snapshots.register(do.checkpoint_id, do.state)
+        try:
+            self._snapshots.register(do.checkpoint_id, do.state)
+        except Exception as error:
+            # Later, since other instructions of the acknowledgement follow; metadata that needs the part cannot be written.
+            declined = ev.Declined(
+                self._attempt, do.task, do.checkpoint_id, FailureReason.CHECKPOINT_DECLINED, str(error)
+            )
+            self._call(lambda: self._tell(declined))
 
     def _release_shared(self, do: ev.ReleaseShared) -> None:
         paths, in_use = self._snapshots.release(do.lowest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from headgate import config
@@ -45,12 +46,20 @@ from headgate.storage.checkpoints import (
     require_intact,
 )
 from headgate.storage.handles import FileSegment, InlineBytes, size_of
-from headgate.storage.layout import AttemptId, JobLayout, make_savepoint_directory, savepoint_target
+from headgate.storage.layout import (
+    AttemptId,
+    JobLayout,
+    is_inside,
+    make_savepoint_directory,
+    resolve_ref,
+    savepoint_target,
+)
 from headgate.storage.log import (
     CommitNumber,
     CompletedRef,
     JobEndClaimed,
     JobLog,
+    LogEntry,
     SupersededError,
     load_completed,
     newest_job,
@@ -71,6 +80,28 @@ _READ_PAUSE_SECONDS = 1.0
 _KEYED = {mf.PieceKind.KEYED, mf.PieceKind.CHANNEL}
 
 
+@dataclass(frozen=True, slots=True)
+class RestoredRef:
+    """A snapshot that the job log names, and its metadata."""
+
+    ref: CompletedRef
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a job continues from: a new one from nothing, a resumed one from what its log says.
+
+    `checkpoints` are those that stay retained, oldest first; the last one is `restored`. `origin` is the snapshot of
+    another job that the job began with, if there is nothing newer.
+    """
+
+    job_id: JobId
+    restored: RestoredRef | None = None
+    checkpoints: tuple[CompletedCheckpoint, ...] = ()
+    origin: str | None = None
+
+
 class JobSnapshots:
     """Everything a job stores for its checkpoints. I/O methods are called from the service's pool."""
 
@@ -86,17 +117,14 @@ class JobSnapshots:
         self._undeleted: list[str] = []  # shared files that are not needed any more, but could not be deleted yet
         self._commits = Commits()  # of storage 'jobmanager', which has no log
         self._numbers_after = self._numbered = 0  # of the job that an imported snapshot is of; the last one
-        self._recovered: list[CompletedCheckpoint] = []
-        self._resumed_ref: CompletedRef | None = None
-        self._origin: str | None = None  # what the job that is resumed began with, if it has completed no checkpoint
-        self.job_id = job_id
-        resumed = self._resume() if configuration.get(config.RESUME) else None
+        self._recovery = self._recover() if configuration.get(config.RESUME) else Recovery(job_id)
+        self.job_id = self._recovery.job_id
         self._layout: JobLayout | None = self._settings.layout(self.job_id) if self._in_files else None
         self._named = self._load_named()
         if self._named is not None:
             self._commits, self._numbers_after = self._imported_numbers(self._named)
             self._numbered = self._numbers_after
-        self._log = self._start_log(resumed)
+        self._log = self._start_log()
 
     @property
     def _in_files(self) -> bool:
@@ -108,35 +136,62 @@ class JobSnapshots:
 
     # --- starting ---------------------------------------------------------------------------------------------------
 
-    def _resume(self) -> Snapshot | None:
-        """Continue the newest job of this name: its id, and the newest completed snapshot that is whole."""
-        if self._settings.directory is None:
+    def _recover(self) -> Recovery:
+        """Everything that the log of the newest job of this name says.
+
+        1. The newest retained snapshot that is whole is restored; without any, what the job began with.
+        2. Older ones stay retained, the next step back may need them: their shared files are registered, oldest first.
+        3. A savepoint belongs to the user: none of its files is registered, and no increment builds on it.
+        """
+        directory = self._settings.directory
+        if directory is None or not self._in_files:
             raise IllegalState(
-                "--resume needs execution.checkpointing.dir: the directory of the job that is to be continued"
+                "--resume needs execution.checkpointing.dir, the directory of the job that is to be continued, and "
+                "execution.checkpointing.storage=filesystem"
             )
-        entry = newest_job(self._store, self._settings.directory, self._plan.name)
-        self.job_id = entry.job_id
+        entry = newest_job(self._store, directory, self._plan.name, self._io.warn)
         layout = self._settings.layout(entry.job_id)
         assert layout is not None
+        restored = self._newest_whole(layout, entry)  # 1
+        if restored is None:
+            return Recovery(entry.job_id, origin=entry.origin)
+        retention = CheckpointSettings.from_configuration(self._configuration).retention
+        checkpoints = []
+        for ref in entry.retained_up_to(restored.ref.commit):  # 2
+            snapshot = restored.snapshot if ref == restored.ref else self._older(layout, ref)
+            mode = ClaimMode.NO_CLAIM if ref.is_savepoint else ClaimMode.CLAIM  # 3
+            if snapshot is not None and mode is ClaimMode.CLAIM:
+                self._registry.register_restored(snapshot.manifest, mode)
+            where = resolve_ref(ref.pointer, layout.job)
+            checkpoints.append(
+                CompletedCheckpoint(
+                    ref.checkpoint_id,
+                    self._io.now(),
+                    CheckpointProperties.for_restored(mode, retention),
+                    where,
+                    where,
+                    ref.commit,
+                    0 if snapshot is None else _size(snapshot.manifest),
+                )
+            )
+        return Recovery(entry.job_id, restored, tuple(checkpoints))
+
+    def _newest_whole(self, layout: JobLayout, entry: LogEntry) -> RestoredRef | None:
         problems = []
         for ref in entry.newest_first(self._configuration.get(config.RESUME_PREFERS_CHECKPOINT)):
             try:
-                snapshot = self._patiently(partial(self._completed, layout, ref))
+                return RestoredRef(ref, self._patiently(partial(self._completed, layout, ref)))
             except (CorruptState, MissingObject) as error:
                 self._io.warn(self._step_back.over(ref.checkpoint_id, error))
                 problems.append(str(error))
-                continue
-            self._resumed_ref = ref
-            return snapshot
-        self._origin = entry.origin
-        if isinstance(entry.event, JobEndClaimed) and not problems:
-            raise IllegalState(
-                f"cannot resume: job '{entry.job_name}' ({entry.job_id}) is {entry.event.status} and has retained no "
-                "checkpoint; start it without --resume"
-            )
         if problems:
             raise CorruptState(
                 f"cannot resume job {entry.job_id}: no retained checkpoint is whole: {'; '.join(problems)}"
+            )
+        if isinstance(entry.event, JobEndClaimed):
+            raise IllegalState(
+                f"cannot resume: job '{entry.job_name}' ({entry.job_id}) is {entry.event.status} and has retained no "
+                "checkpoint; start it without --resume"
             )
         return None
 
@@ -145,53 +200,50 @@ class JobSnapshots:
         require_intact(self._store, snapshot, self._io.pool.map)
         return snapshot
 
-    def _start_log(self, resumed: Snapshot | None) -> JobLog | None:
+    def _older(self, layout: JobLayout, ref: CompletedRef) -> Snapshot | None:
+        """The metadata of a retained snapshot that is not restored now; None if it is damaged."""
+        try:
+            return self._patiently(lambda: load_completed(self._store, layout, ref))
+        except (CorruptState, MissingObject) as error:
+            self._io.warn(f"the retained checkpoint {ref.checkpoint_id} is DAMAGED and cannot be restored: {error}")
+            return None
+
+    def _start_log(self) -> JobLog | None:
         if self._layout is None:
             return None
         for operator in (operator for vertex in self._plan.graph.vertices for operator in vertex.operators):
             sink = operator.spec.function
             if isinstance(sink, Sink) and sink.commits:
                 require_create_if_absent(self._store, self._layout.log, f"the exactly-once sink '{operator.name}'")
-        ref = self._resumed_ref if resumed is not None else None
-        origin = self._configuration.get(config.RECOVERY_PATH)
-        log = JobLog.start(
+        restored = self._recovery.restored
+        return JobLog.start(
             self._store,
             self._layout,
             self._plan.name,
             clock=self._io.now,
-            restored=ref,
-            origin=origin,
+            restored=None if restored is None else restored.ref,
+            origin=self._configuration.get(config.RECOVERY_PATH),
             commits=self._commits,
             numbers_after=self._numbers_after,
         )
-        if resumed is not None and ref is not None:
-            manifest = resumed.manifest
-            self._published[manifest.checkpoint_id] = resumed
-            self._registry.register_restored(manifest, ClaimMode.CLAIM)
-            retention = CheckpointSettings.from_configuration(self._configuration).retention
-            properties = CheckpointProperties.for_checkpoint(retention)
-            self._recovered.append(
-                CompletedCheckpoint(
-                    manifest.checkpoint_id, self._io.now(), properties, resumed.directory, resumed.directory, ref.commit
-                )
-            )
-        return log
 
     def recovered(self) -> tuple[Sequence[CompletedCheckpoint], int]:
         """The checkpoints a resumed job finds, and the next free id."""
-        newest = max((checkpoint.id for checkpoint in self._recovered), default=0)
+        recovered = self._recovery.checkpoints
+        newest = max((checkpoint.id for checkpoint in recovered), default=0)
         next_id = newest + 1 if self._layout is None else self._layout.next_checkpoint_id(self._store, newest)
-        return self._recovered, next_id
+        return recovered, next_id
 
     @property
     def resumed(self) -> mf.Manifest | None:
         """The metadata of the snapshot that a resumed job restores."""
-        return self.published(self._recovered[0].id) if self._recovered else None
+        restored = self._recovery.restored
+        return None if restored is None else restored.snapshot.manifest
 
     def _load_named(self) -> Snapshot | None:
         """The snapshot that the user names to start from, or that a resumed job began with."""
-        pointer = self._origin or self._configuration.get(config.RECOVERY_PATH)
-        return None if pointer is None or self._resumed_ref is not None else load_snapshot(self._store, pointer)
+        pointer = self._recovery.origin or self._configuration.get(config.RECOVERY_PATH)
+        return None if pointer is None or self._recovery.restored is not None else load_snapshot(self._store, pointer)
 
     def _imported_numbers(self, snapshot: Snapshot) -> tuple[Commits, int]:
         job_id = snapshot.manifest.job_id
@@ -205,11 +257,19 @@ class JobSnapshots:
         if snapshot is None:
             return None
         manifest = snapshot.manifest
-        mode = ClaimMode(self._configuration.get(config.RECOVERY_CLAIM_MODE))
         self._published[manifest.checkpoint_id] = snapshot
-        self._registry.register_restored(manifest, mode)
-        size = sum(size_of(handle) for handle in mf.handles_of(manifest))
-        return ev.SnapshotImported(manifest.checkpoint_id, snapshot.directory, snapshot.directory, mode, size)
+        self._registry.register_restored(manifest, self._claim_mode)
+        where = snapshot.directory
+        return ev.SnapshotImported(manifest.checkpoint_id, where, where, self._claim_mode, _size(manifest))
+
+    @property
+    def _claim_mode(self) -> ClaimMode:
+        return ClaimMode(self._configuration.get(config.RECOVERY_CLAIM_MODE))
+
+    def has_registered(self, manifest: mf.Manifest) -> bool:
+        """Whether all keyed state of a snapshot is in the registry, so that increments may build on it."""
+        with self._lock:
+            return self._registry.has_keyed_parts(manifest)
 
     def worker_storage(self, restart: int, incremental: bool) -> WorkerStorage:
         """Where the workers of an attempt write."""
@@ -451,10 +511,13 @@ class JobSnapshots:
         return ev.Discarded(do.checkpoint_id)
 
     def release(self, lowest: int | None) -> tuple[tuple[str, ...], frozenset[int]]:
-        """What no retained checkpoint needs any more."""
+        """What no retained checkpoint needs any more; files of other jobs stay unless CLAIM gave them to this one."""
         with self._lock:
             freed = self._registry.unregister_unused(1 << 62 if lowest is None else lowest)
-            paths, self._undeleted = (*self._undeleted, *freed.delete), []
+            freed_paths = freed.delete
+            if self._layout is not None and self._claim_mode is not ClaimMode.CLAIM:
+                freed_paths = tuple(path for path in freed_paths if is_inside(path, self._layout.job))
+            paths, self._undeleted = (*self._undeleted, *freed_paths), []
         return paths, freed.in_use
 
     def delete(self, paths: Sequence[str], in_use: frozenset[int]) -> frozenset[int]:
@@ -474,6 +537,10 @@ def prepared_of(store: ObjectStore, manifest: mf.Manifest, operator_id: str) -> 
             left = [operator_state_of(reader, subtask.pieces) for subtask in operator.subtasks]
             return prepared_in(OperatorStateBackend(operator.name, rescale(left, 1)[0]))
     return []
+
+
+def _size(manifest: mf.Manifest) -> int:
+    return sum(size_of(handle) for handle in mf.handles_of(manifest))
 
 
 def _finished(outcome: object, parallelism: int) -> frozenset[int]:

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from headgate import config
+from headgate.checkpoint.settings import stored_in_files
 from headgate.checkpoint.stats import CheckpointStats, StatsSnapshot, SubtaskStats, SummaryStatistics, VertexStats
 from headgate.config import Configuration
 from headgate.driver.job import SparkJob
@@ -233,8 +234,7 @@ def _subtask(stats: CheckpointStats, subtask: SubtaskStats | None, index: int) -
 def checkpoint_config(conf: Configuration) -> Document:
     """How a job takes checkpoints."""
     retention = conf.get(config.CHECKPOINT_RETENTION)
-    storage = conf.get(config.CHECKPOINT_STORAGE)
-    directory = conf.get(config.CHECKPOINT_DIR)
+    in_files = stored_in_files(conf)
     return {
         "mode": conf.get(config.CHECKPOINT_MODE).lower(),
         "interval": conf.get(config.CHECKPOINT_INTERVAL) or 0,
@@ -246,9 +246,9 @@ def checkpoint_config(conf: Configuration) -> Document:
             "delete_on_cancellation": retention != "RETAIN_ON_CANCELLATION",
         },
         "state_backend": conf.get(config.STATE_BACKEND),
-        "checkpoint_storage": storage or ("filesystem" if directory else "jobmanager"),
-        "checkpoint_directory": directory,
-        "incremental": conf.get(config.CHECKPOINT_INCREMENTAL),
+        "checkpoint_storage": "filesystem" if in_files else "jobmanager",
+        "checkpoint_directory": conf.get(config.CHECKPOINT_DIR),
+        "incremental": conf.get(config.CHECKPOINT_INCREMENTAL) and in_files,
         "unaligned_checkpoints": conf.get(config.UNALIGNED),
         "tolerable_failed_checkpoints": conf.get(config.CHECKPOINT_TOLERABLE_FAILURES),
         "aligned_checkpoint_timeout": conf.get(config.ALIGNED_TIMEOUT),

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import enum
 import secrets
+import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NewType, TypeAlias
@@ -65,8 +66,8 @@ class CompletedRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether it lies outside of the job's directory."""
-        return "/" in self.pointer
+        """Whether it is not in the directory of a checkpoint."""
+        return self.pointer != f"chk-{self.checkpoint_id}"
 
 
 class EpochStarted(msgspec.Struct, frozen=True, tag="epoch started", forbid_unknown_fields=True):
@@ -117,6 +118,10 @@ class LogEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def last_number(self) -> int:
         """No commit number of this job is higher."""
         return self.numbers_after + self.seq
+
+    def retained_up_to(self, number: int | None) -> tuple[CompletedRef, ...]:
+        """The retained snapshots up to a commit number, oldest first: later ones are dropped by a step back. None: none."""
+        return tuple(ref for ref in self.retained if number is not None and ref.commit <= number)
 
     def newest_first(self, prefer_checkpoints: bool = False) -> list[CompletedRef]:
         """The snapshots to restore from, in this order; optionally checkpoints before a newer savepoint."""
@@ -179,25 +184,63 @@ def _numbers(store: ObjectStore, layout: JobLayout) -> list[int]:
     return sorted(parsed.seq for parsed in found if parsed.kind is PathKind.LOG and parsed.seq is not None)
 
 
-def newest_entries(store: ObjectStore, directory: str) -> list[LogEntry]:
-    """The newest log entry of every job in a checkpoint directory, the job that was started last first."""
+class DamagedLog(msgspec.Struct, frozen=True):
+    """A job whose newest log entry is damaged; `older` is the newest entry that can be read, if any."""
+
+    job_id: JobId
+    problem: str
+    older: LogEntry | None
+
+
+def read_logs(store: ObjectStore, directory: str) -> tuple[list[LogEntry], list[DamagedLog]]:
+    """The newest log entry of every job in a checkpoint directory, the job that was started last first; and damaged logs."""
     root = normalise(directory)
     layouts = [JobLayout(root, JobId(name)) for name in store.list_names(root) if is_job_id(name)]
     layouts.append(JobLayout(root, JobId(""), create_subdir=False))
-    found = [entry for layout in layouts if (entry := read_log(store, layout)) is not None]
-    return sorted(found, key=lambda entry: (entry.started_ms, entry.job_id), reverse=True)
+    entries, damaged = [], []
+    for layout in layouts:
+        try:
+            entry = read_log(store, layout)
+        except CorruptState as error:
+            damaged.append(DamagedLog(layout.job_id, str(error), _newest_readable(store, layout)))
+        else:
+            entries += [] if entry is None else [entry]
+    return sorted(entries, key=_start_order, reverse=True), damaged
 
 
-def newest_job(store: ObjectStore, directory: str, name: str) -> LogEntry:
-    """The job that `--resume` continues: the last one started under this name; StorageError if there is none."""
-    jobs = newest_entries(store, directory)
-    for entry in jobs:
-        if entry.job_name == name:
-            return entry
+def _start_order(entry: LogEntry) -> tuple[int, str]:
+    return entry.started_ms, entry.job_id
+
+
+def _newest_readable(store: ObjectStore, layout: JobLayout) -> LogEntry | None:
+    for number in reversed(_numbers(store, layout)):
+        with suppress(CorruptState, MissingObject):
+            return decode_entry(store.read(layout.log_entry(number)), layout.log_entry(number))
+    return None
+
+
+def newest_job(store: ObjectStore, directory: str, name: str, warn: Callable[[str], None] = warnings.warn) -> LogEntry:
+    """The job that `--resume` continues: the last one started under this name; StorageError if there is none.
+
+    CorruptState if the log of that job is damaged; those of other jobs are skipped with a warning.
+    """
+    jobs, damaged = read_logs(store, directory)
+    found = next((entry for entry in jobs if entry.job_name == name), None)
+    for log in damaged:
+        older = log.older
+        if (
+            older is not None
+            and older.job_name == name
+            and (found is None or _start_order(older) > _start_order(found))
+        ):
+            raise CorruptState(f"cannot resume job {log.job_id} ('{name}'): its log is damaged: {log.problem}")
+        warn(f"job {log.job_id} is skipped, its log is DAMAGED: {log.problem}")
+    if found is not None:
+        return found
     others = ", ".join(sorted({f"'{entry.job_name}'" for entry in jobs})) or "none"
     raise StorageError(
-        f"cannot resume: there is no job named '{name}' in '{directory}' (jobs there: {others}); check pipeline.name and "
-        "execution.checkpointing.dir, or start without --resume"
+        f"cannot resume: there is no job named '{name}' in '{directory}' (jobs there: {others}; damaged logs: "
+        f"{len(damaged)}); check pipeline.name and execution.checkpointing.dir, or start without --resume"
     )
 
 
@@ -265,6 +308,7 @@ class JobLog:
         self._driver = secrets.token_hex(8)
         self._oldest = 1
         self._commits = Commits()
+        self._retained: tuple[CompletedRef, ...] = ()
         self._status = LogStatus.LEADING
 
     @classmethod
@@ -297,7 +341,7 @@ class JobLog:
             numbers_after = max(numbers_after, before.numbers_after)
             if same_job:
                 commits = before.commits.up_to(before.numbers_after if restored is None else restored.commit)
-        retained = before.retained if before is not None and same_job and restored is not None else ()
+        commit = None if restored is None else restored.commit
         entry = LogEntry(
             seq=log._next_seq(),
             previous=log._previous(),
@@ -308,13 +352,12 @@ class JobLog:
             driver=log._driver,
             time_ms=now,
             event=EpochStarted(origin if restored is None else restored.pointer),
-            retained=tuple(ref for ref in retained if restored is not None and ref.commit <= restored.commit),
+            retained=before.retained_up_to(commit) if before is not None and same_job else (),
             origin=before.origin if before is not None and same_job and origin is None else origin,
             commits=commits,
             numbers_after=numbers_after,
         )
         log._claim(entry)
-        log._commits = entry.commits
         log._delete_old_entries()
         return log
 
@@ -339,8 +382,12 @@ class JobLog:
         return CommitNumber(self.state.numbers_after + self._next_seq())
 
     def step_back_to(self, number: int | None) -> None:
-        """Drop completions after a number: an older checkpoint is restored. None: what the job began with."""
+        """Drop completions after a number: an older checkpoint is restored, and the next entry does not retain newer ones.
+
+        None: what the job began with.
+        """
         self._commits = self._commits.up_to(self.state.numbers_after if number is None else number)
+        self._retained = tuple(ref for ref in self._retained if number is not None and ref.commit <= number)
 
     def complete(self, snapshot: Snapshot, subsumed: Collection[CommitNumber] = ()) -> CompletedRef:
         """Complete a published checkpoint, or a savepoint the job is stopped with; its `commit` is the commit number.
@@ -352,15 +399,13 @@ class JobLog:
         if self._status is LogStatus.UNCERTAIN:
             raise IllegalState("the outcome of the last completion is not known: call settle() first")
         # 1.
-        state = self.state
         number = self.next_number
         pointer = make_ref(snapshot.directory, self._layout.job)
         ref = CompletedRef(snapshot.manifest.checkpoint_id, number, pointer, snapshot.crc32)
-        retained = (*(old for old in state.retained if old.commit not in subsumed), ref)
+        retained = (*(old for old in self._retained if old.commit not in subsumed), ref)
         # 2.
         commits = self._commits.add(ref.checkpoint_id, number)
         claimed = self._claim(self._following(CheckpointCompleted(ref), retained, commits))
-        self._commits = claimed.commits
         assert claimed.event == CheckpointCompleted(ref)
         # 3.
         self._delete_old_entries()
@@ -374,7 +419,7 @@ class JobLog:
         if self._status is LogStatus.UNCERTAIN:
             self.settle()
         if not isinstance(self.state.event, JobEndClaimed):
-            retained = tuple(ref for ref in self.state.retained if ref.commit not in discarded)
+            retained = tuple(ref for ref in self._retained if ref.commit not in discarded)
             self._claim(self._following(JobEndClaimed(status), retained, self._commits))
 
     def settle(self) -> CompletedRef | None:
@@ -386,10 +431,8 @@ class JobLog:
         """
         if self._status is not LogStatus.UNCERTAIN:
             return None
-        newest = self.state.newest_first()
-        restored = newest[0].pointer if newest else self.state.origin
-        claimed = self._claim(self._following(EpochStarted(restored), self.state.retained, self._commits))
-        self._commits = claimed.commits
+        restored = self._retained[-1].pointer if self._retained else self.state.origin
+        claimed = self._claim(self._following(EpochStarted(restored), self._retained, self._commits))
         return claimed.event.checkpoint if isinstance(claimed.event, CheckpointCompleted) else None
 
     def _following(self, event: Event, retained: tuple[CompletedRef, ...], commits: Commits) -> LogEntry:
@@ -438,6 +481,7 @@ class JobLog:
             self._status = LogStatus.UNCERTAIN
             raise
         self._newest = ours
+        self._commits, self._retained = ours.entry.commits, ours.entry.retained
         self._status = LogStatus.LEADING
         return ours.entry
 

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from headgate import config
+from headgate.checkpoint.settings import stored_in_files
 from headgate.config import Configuration
 from headgate.errors import ConfigError
 from headgate.ids import JobId
@@ -43,8 +44,7 @@ class StorageSettings(msgspec.Struct, frozen=True):
     def of(cls, configuration: Configuration) -> StorageSettings:
         """Read and check the options."""
         directory, savepoints = configuration.get(config.CHECKPOINT_DIR), configuration.get(config.SAVEPOINT_DIR)
-        chosen = configuration.get(config.CHECKPOINT_STORAGE)
-        kind = StorageKind(chosen or ("filesystem" if directory else "jobmanager"))
+        kind = StorageKind.FILESYSTEM if stored_in_files(configuration) else StorageKind.JOBMANAGER
         if kind is StorageKind.FILESYSTEM and not directory:
             raise ConfigError(
                 f"{config.CHECKPOINT_STORAGE.key} is filesystem, but {config.CHECKPOINT_DIR.key} is not set; set it, "

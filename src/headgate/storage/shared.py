@@ -100,6 +100,17 @@ class SharedStateRegistry:
 
         return tuple(msgspec.structs.replace(piece, parts=tuple(map(part_of, piece.parts))) for piece in pieces)
 
+    def has_keyed_parts(self, manifest: Manifest) -> bool:
+        """Whether every part of keyed state is known, so that an increment on this snapshot can refer to it."""
+        return all(
+            shared_key(operator.id, part.id) in self._entries
+            for operator in manifest.operators
+            for subtask in operator.subtasks
+            for piece in subtask.pieces
+            if piece.kind is PieceKind.KEYED
+            for part in piece.parts
+        )
+
     def register_restored(self, manifest: Manifest, mode: ClaimMode) -> None:
         """Register a retained checkpoint, or the snapshot the job starts from.
 

@@ -139,6 +139,7 @@ def test_every_option_arrives():
         "aligned-checkpoint-timeout": "5 s",
         "checkpoints-after-tasks-finish": False,
         "incremental": True,
+        "dir": "file:/checkpoints",
         "savepoint-dir": "file:/sp",
     }
     others = {"web.checkpoints.history": 3}

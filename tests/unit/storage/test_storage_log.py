@@ -28,9 +28,9 @@ from headgate.storage.log import (
     decode_entry,
     encode_entry,
     load_completed,
-    newest_entries,
     newest_job,
     read_log,
+    read_logs,
 )
 from headgate.storage.objects import OutcomeUnknown
 from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
@@ -150,6 +150,19 @@ def test_a_step_back_leaves_later_checkpoints_out_and_goes_on_counting():
     again = back.complete(take(store, number, AttemptId(2)))
     assert again.commit == 6, "larger than the commit number of the checkpoint that was stepped over"
     assert number == 4
+
+
+def test_what_a_driver_stepped_back_over_is_not_retained_any_more():
+    store = MemoryStore()
+    log = start(store)
+    first, second, third = [log.complete(take(store, number)) for number in (1, 2, 3)]
+    log.step_back_to(second.commit)
+    fourth = log.complete(take(store, 4))
+    assert read_log(store, LAYOUT).retained == (first, second, fourth)
+    log.step_back_to(first.commit)
+    log.end("FAILED", [])
+    assert read_log(store, LAYOUT).retained == (first,)
+    assert third not in log.state.retained
 
 
 def test_a_savepoint_the_job_was_stopped_with_is_resumed_from():
@@ -397,12 +410,47 @@ def test_the_newest_job_of_a_name(place):
     for number, (name, now) in enumerate([("a", 10), ("b", 40), ("a", 30), ("a", 20)]):
         start(store, JobLayout.of(directory, JobId(f"{number:032x}")), name, now)
     store.put(f"{directory}/notes.txt", b"")
-    assert [int(entry.job_id, 16) for entry in newest_entries(store, directory)] == [1, 2, 3, 0]
+    assert [int(entry.job_id, 16) for entry in read_logs(store, directory)[0]] == [1, 2, 3, 0]
     assert int(newest_job(store, directory, "a").job_id, 16) == 2
     with pytest.raises(StorageError, match=r"there is no job named 'c' in .* 'a', 'b'"):
         newest_job(store, directory, "c")
     with pytest.raises(StorageError, match="jobs there: none"):
         newest_job(store, f"{directory}/empty", "c")
+
+
+def flip(store, path):
+    data = bytearray(store.read(path))
+    data[-1] ^= 0xFF
+    store.put(path, bytes(data))
+
+
+def test_a_damaged_log_of_another_job_is_skipped_with_a_warning():
+    store, warnings = MemoryStore(), []
+    other, unknown = JobLayout.of("/data", JobId("a" * 32)), JobLayout.of("/data", JobId("b" * 32))
+    start(store, other, "other", now=30).complete(take(store, 1, layout=other))
+    start(store, unknown, "unknown", now=40)
+    mine = start(store, JobLayout.of("/data", JobId("c" * 32)), "mine", now=20)
+    flip(store, other.log_entry(2))
+    flip(store, unknown.log_entry(1))
+    assert newest_job(store, "/data", "mine", warnings.append) == mine.state
+    assert [job_id * 32 in text and "DAMAGED" in text for job_id, text in zip("ab", warnings, strict=True)] == [
+        True
+    ] * 2
+    with pytest.raises(StorageError, match=r"no job named 'c' .*'mine'; damaged logs: 2"):
+        newest_job(store, "/data", "c", warnings.append)
+
+
+def test_a_damaged_log_of_the_job_itself_is_an_error():
+    store, warnings = MemoryStore(), []
+    old, new = JobLayout.of("/data", JobId("a" * 32)), JobLayout.of("/data", JobId("b" * 32))
+    for layout, now in ((old, 10), (new, 20)):
+        start(store, layout, now=now).complete(take(store, 1, layout=layout))
+    flip(store, new.log_entry(2))
+    with pytest.raises(CorruptState, match=f"cannot resume job {'b' * 32} .* its log is damaged"):
+        newest_job(store, "/data", "wordcount", warnings.append)
+    start(store, JobLayout.of("/data", JobId("c" * 32)), now=30)
+    assert newest_job(store, "/data", "wordcount", warnings.append).job_id == "c" * 32
+    assert len(warnings) == 1
 
 
 def test_resuming_does_not_make_a_job_newer():
