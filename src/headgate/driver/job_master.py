@@ -403,8 +403,9 @@ class JobMaster:
 def _may_work_later(error: HeadgateError, attempt: int) -> bool:
     """Whether starting again may help: storage that does not answer, slots that other jobs hold at a restart.
 
-    Damaged state, and a program or configuration that does not fit, stay as they are.
+    Damaged state, missing permissions, and a program or configuration that does not fit stay as they are.
     """
     if isinstance(error, NotEnoughSlots):
         return attempt > 0
-    return isinstance(error, StorageError) and not isinstance(error, CorruptState)
+    lasting = isinstance(error, CorruptState) or isinstance(error.__cause__, PermissionError | NotADirectoryError)
+    return isinstance(error, StorageError) and not lasting
