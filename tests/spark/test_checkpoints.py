@@ -235,7 +235,6 @@ def test_a_checkpoint_directory_that_cannot_be_written_fails_the_job(make_env, w
     blocked = tmp_path / "file"
     blocked.write_text("not a directory")
     env = make_env(1)
-    env.set_restart_strategy(RestartStrategies.no_restart())
     env.enable_checkpointing(200)
     env.get_checkpoint_config().set_checkpoint_storage_dir(f"file://{blocked}/checkpoints")
     env.from_sequence(1, 10).print()

@@ -407,5 +407,9 @@ def _may_work_later(error: HeadgateError, attempt: int) -> bool:
     """
     if isinstance(error, NotEnoughSlots):
         return attempt > 0
-    lasting = isinstance(error, CorruptState) or isinstance(error.__cause__, PermissionError | NotADirectoryError)
-    return isinstance(error, StorageError) and not lasting
+    lasting = (PermissionError, NotADirectoryError, FileExistsError)  # the directory is a file, or not ours
+    return (
+        isinstance(error, StorageError)
+        and not isinstance(error, CorruptState)
+        and not isinstance(error.__cause__, lasting)
+    )

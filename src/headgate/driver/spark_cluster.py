@@ -26,7 +26,7 @@ from headgate.driver.cluster import AttemptOver, Submission, WorkerMessage
 from headgate.driver.failure_cause import choose_cause
 from headgate.driver.session import dataflow_session
 from headgate.driver.shipping import search_path, write_archive
-from headgate.errors import JobCancelled, WorkerLost
+from headgate.errors import JobCancelled, NotEnoughSlots, WorkerLost
 from headgate.graph.levels import describe as describe_layout
 from headgate.graph.plan import JobPlan
 from headgate.job.events import CauseFound, Worker, WorkerDisconnected
@@ -191,7 +191,8 @@ class SparkCluster:
         found = choose_cause(
             self._submission.plan, self._spark, _group(self._submission), failures, error, ended_by_us=stopped
         )
-        final = spark_internals.is_stopped(self._spark)
+        # A job that never had its slots does not get them by trying again.
+        final = spark_internals.is_stopped(self._spark) or (isinstance(found, NotEnoughSlots) and attempt == 0)
         return CauseFound(attempt, found, isinstance(found, JobCancelled), final)
 
     def close(self) -> None:
