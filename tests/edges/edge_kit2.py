@@ -238,13 +238,22 @@ class Jobs:
     def crash(self, client, *directories):
         """The driver and its workers die: what is in the directories stays as it is now."""
         for directory in directories:
-            shutil.copytree(directory, f"{directory}.crashed", symlinks=True)
+            wait_until(lambda d=directory: _copied(d), what=f"a copy of {directory} while no file is being deleted")
         for action in self._at_end:
             action()
         client.cancel(10)
         for directory in directories:
             shutil.rmtree(directory)
             Path(f"{directory}.crashed").rename(directory)
+
+
+def _copied(directory):
+    """Copy a directory that a job uses; False if something in it was deleted meanwhile."""
+    copy = f"{directory}.crashed"
+    shutil.rmtree(copy, ignore_errors=True)
+    with suppress(shutil.Error):
+        return bool(shutil.copytree(directory, copy, symlinks=True))
+    return False
 
 
 def wait_running(client):
