@@ -81,10 +81,6 @@ def test_gc_collects_what_one_job_left_though_the_log_of_another_one_is_damaged(
     assert "damaged" in result.output
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="The local directory of rocksdb is named without the driver's epoch, so a resumed job meets the old driver's lock.",
-)
 def test_a_job_is_resumed_on_a_host_where_workers_of_the_old_driver_still_run(jobs, tap, ledger, tmp_path):
     options = {"state.backend.type": "rocksdb", "io.tmp.dirs": str(tmp_path / "local")}
     build = counting(tap, ledger)
