@@ -156,16 +156,6 @@ def test_local_state_of_a_dead_driver_is_removed_when_the_job_is_resumed(jobs, t
     assert [path for path in local.rglob("000012.sst") if path.read_bytes() == b"state"] == []
 
 
-def test_a_job_is_resumed_while_a_worker_of_the_old_driver_holds_its_local_state(jobs, tap, ledger, tmp_path):
-    options = {"state.backend.type": "rocksdb", "io.tmp.dirs": str(tmp_path / "local")}
-    old = wait_running(jobs.start(tmp_path / "checkpoints", counting(tap, ledger), options))
-    tap.give(10)
-    old.trigger_checkpoint()
-    held = local_state_directory(tmp_path / "local")
-    wait_running(jobs.resume(tmp_path / "checkpoints", counting(tap, ledger), options))
-    assert held.exists()  # the old worker uses it
-
-
 # --- in-flight data ---------------------------------------------------------------------------------------------------
 
 
