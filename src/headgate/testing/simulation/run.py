@@ -162,7 +162,8 @@ class Run:
                     self._go_wrong()
                 elif self.outcome.actions == _FAULTS_UNTIL:
                     self.store.heal()
-                self.act()
+                if not self._ended():
+                    self.act()
                 self._check()
             self._end_zombies(all_of_them=True)
             self._check_outcome()
@@ -383,7 +384,9 @@ class Run:
         """Replaced drivers end, in a way that is drawn: they must not touch what their successor needs."""
         zombies, self.zombies = self.zombies, []
         for driver, attempt, left in zombies:
-            if left > 0 and not all_of_them and not (driver is not None and driver.ended):
+            # A driver that is cancelled before its successor has taken over deletes by right what the other would restore.
+            stays = left > 0 or not self.driver.started
+            if stays and not all_of_them and not (driver is not None and driver.ended):
                 self.zombies.append((driver, driver.attempt if driver is not None else attempt, left - 1))
             elif driver is not None and not driver.ended:
                 status = self.random.choice([EndStatus.FINISHED, EndStatus.CANCELED, EndStatus.FAILED])
