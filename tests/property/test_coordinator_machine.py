@@ -84,6 +84,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.acked = {}
         self.written, self.claimed, self.ended_claims = set(), {}, set()
         self.told_trigger, self.told_complete, self.told_aborted, self.discarded = set(), set(), set(), set()
+        self.discarded_again = set()
         self.savepoints_done = set()
         self.not_ours = set()
         self.statuses = {}
@@ -404,7 +405,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
             assert not needed or self.stale or instruction.task not in self.plans[checkpoint_id]
         else:
             assert not needed, "pending, or perhaps claimed"
-            assert checkpoint_id not in self.discarded, "once"
+            if checkpoint_id in self.discarded:  # an aborted one once more, when the tasks of its attempt have left
+                assert not instruction.completed, "once"
+                assert checkpoint_id not in self.discarded_again, "twice"
+                self.discarded_again.add(checkpoint_id)
             writing = {i.checkpoint_id for i in self.open if isinstance(i, ev.WriteMetadata)}
             assert checkpoint_id not in writing, "being written"
             self.discarded.add(checkpoint_id)

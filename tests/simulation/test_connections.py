@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from headgate.api.durable import from_text
+from headgate.api.durable import unpack
 from headgate.control.messages import AskForSplit
 from headgate.driver.epochs import Epochs
 from headgate.driver.splits import Splits
@@ -22,7 +22,7 @@ def all_dealt(run):
         return False
     snapshots = run.driver.service._snapshots
     states = snapshots.driver_states(snapshots.published(run.driver.completed[-1]))
-    (found,) = (from_text(bytes(state).decode()) for state in states.values())
+    (found,) = (unpack(bytes(state).decode()) for state in states.values())
     return found.complete and not found.unassigned
 
 
