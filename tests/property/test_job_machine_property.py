@@ -101,6 +101,11 @@ class JobLife(RuleBasedStateMachine):
         number, self.running_cluster = self.running_cluster, None
         self.tell(ev.AttemptEnded(number, failed))
 
+    @precondition(lambda self: self.machine is not None and self.machine.phase is Phase.COMMITTING)
+    @rule()
+    def last_commit_fails(self):
+        self.tell(ev.TaskFailed(self.machine.attempt))
+
     @precondition(lambda self: self.machine is not None)
     @rule()
     def cancel(self):

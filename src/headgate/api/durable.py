@@ -15,7 +15,7 @@ import cloudpickle
 import msgspec
 from cloudpickle import cloudpickle as internals
 
-from headgate.errors import StateMigrationError
+from headgate.errors import InvalidArgument, StateMigrationError
 
 __all__ = ["durable", "pack", "to_text", "unpack"]
 
@@ -82,10 +82,28 @@ def unpack(data: str | bytes) -> Any:
 def _tagged(value: Any) -> tuple[str, Any]:
     kind = type(value)
     if "_durable_tag" in vars(kind):
+        if kind._durable_tag not in _BINARY:  # noqa: SLF001 - a second copy of many bytes costs too much
+            _check_readable(kind, value)
         return kind._durable_tag, value  # noqa: SLF001
     if value is None or kind in (bool, str) or (kind is int and abs(value) < 1 << 63):
         return _PLAIN, value
     return _PICKLE, cloudpickle.dumps(value, protocol=5)
+
+
+def _check_readable(kind: type, value: Any) -> None:
+    """Refuse a value now that could not be restored later: a NaN, a field without a precise type."""
+    try:
+        same = msgspec.json.decode(msgspec.json.encode(value), type=kind) == value
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise InvalidArgument(f"{value!r} cannot be stored under '{kind._durable_tag}': {error}") from error  # type: ignore[attr-defined]  # noqa: SLF001
+    finally:
+        if "__msgspec_cache__" in vars(kind):
+            del kind.__msgspec_cache__  # type: ignore[attr-defined]
+    if not same:
+        raise InvalidArgument(
+            f"{value!r} would not be read back as it is from '{kind._durable_tag}': "  # type: ignore[attr-defined]  # noqa: SLF001
+            "give its fields types without Any, or leave out @durable, so that it is pickled"
+        )
 
 
 def _class_of(tag: str) -> type:

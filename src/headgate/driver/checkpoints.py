@@ -410,7 +410,13 @@ class CheckpointService:
 
     def _snapshot_driver_state(self, do: ev.SnapshotDriverState) -> None:
         # One step: a split that is assigned between the enumerators' part and the trigger would be in both parts.
-        self._call(lambda: self._tell(ev.DriverStateReady(do.checkpoint_id, self._splits.snapshot(do.checkpoint_id))))
+        self._call(lambda: self._tell(self._driver_state(do.checkpoint_id)))
+
+    def _driver_state(self, checkpoint_id: int) -> ev.DriverStateReady | ev.DriverStateFailed:
+        try:
+            return ev.DriverStateReady(checkpoint_id, self._splits.snapshot(checkpoint_id))
+        except Exception as error:
+            return ev.DriverStateFailed(checkpoint_id, str(error))
 
     def _trigger_tasks(self, do: ev.TriggerTasks) -> None:
         for task in do.tasks:

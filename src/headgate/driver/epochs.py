@@ -140,8 +140,8 @@ class Epochs:
             return
         for queue in self._queues.values():
             if queue.committer is not None:
-                queue.committer.close()
-                queue.committer = None
+                committer, queue.committer = queue.committer, None
+                committer.close()
 
     def _notify(self, queue: _SinkQueue) -> None:
         if self._running and queue.committed:

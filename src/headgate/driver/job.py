@@ -31,6 +31,8 @@ from headgate.job.machine import Timing
 from headgate.job.restart import RestartStrategy
 from headgate.job.status import JobStatus
 
+_LONGEST_WAIT = 3600.0  # seconds; a queue refuses to wait for centuries
+
 
 class SparkJob:
     """One job, from `execute` to its end, over any number of attempts."""
@@ -89,8 +91,9 @@ class SparkJob:
     def _run(self) -> None:
         while not self._master.ended:
             alarm = self._master.next_alarm()
+            wait = None if alarm is None else min(max(0, alarm - self._io.now()) / 1000, _LONGEST_WAIT)
             try:
-                event = self._events.get(timeout=None if alarm is None else max(0, alarm - self._io.now()) / 1000)
+                event = self._events.get(timeout=wait)
             except queue.Empty:
                 self._master.on_idle()
             else:

@@ -7,6 +7,7 @@ takes time runs in the pools of `DriverIo`, and its result is an event. The simu
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import threading
 from collections import deque
@@ -24,12 +25,16 @@ from headgate.control.messages import Confirm, Failed, Finished, FromDriver, Met
 from headgate.driver.checkpoints import CheckpointService, Choice
 from headgate.driver.cluster import AttemptOver, Cluster, Submission, WorkerMessage
 from headgate.driver.services import DriverIo
-from headgate.errors import HeadgateError, IllegalState, JobFailed, NotEnoughSlots, StorageError
+from headgate.errors import HeadgateError, IllegalState, JobFailed, NotEnoughSlots, StorageError, UserCodeError
 from headgate.graph.plan import JobPlan
 from headgate.ids import JobId
 from headgate.job import events as ev
 from headgate.job.machine import JobMachine, Phase, Timing
 from headgate.job.restart import RestartStrategy
+from headgate.job.status import JobStatus
+from headgate.storage.objects import MissingObject
+
+_LOG = logging.getLogger(__name__)
 
 OnOutput = Callable[[str, bytes, Callable[[], None]], None]
 RequestDone = checkpoint_events.RequestDone
@@ -90,6 +95,7 @@ class JobMaster:
         self._opened = False
         self._awaiting_settled = self._closing = self._end_recorded = False
         self._cleaning = 0
+        self._finished = False
         self._rescales: dict[int, tuple[JobPlan, Future[None]]] = {}
         self._lock = threading.Lock()
         self._requests: set[Future[RequestDone]] = set()
@@ -126,10 +132,18 @@ class JobMaster:
                 self.service.tick()
             self._check_answers()
         except Exception as error:  # the job cannot continue in this driver, and must not harm what is stored
-            self._handling = False
-            self._pending.clear()
-            self._tell(ev.DriverFailed(self._as_driver_error(error)))
+            self._fail_driver(self._as_driver_error(error))
+
+    def _fail_driver(self, failure: HeadgateError) -> None:
+        self._handling = False
+        self._pending.clear()
+        try:
+            self._tell(ev.DriverFailed(failure))
             self._check_answers()
+        except Exception:  # not even that can be carried out: workers end when they lose the driver
+            _LOG.exception("job '%s' ends at once: its driver failed while it stopped the job", self.plan.name)
+            self.machine.abandon(failure)
+            self._end(ev.EndJob(self.machine.status, failure))
 
     def on_idle(self) -> None:
         """Time has passed, and no event waits."""
@@ -175,6 +189,7 @@ class JobMaster:
             self._tell(ev.Settled())
         if self._closing and self.service is not None and self.service.end_recorded and not self._end_recorded:
             self._end_recorded = True
+            self._clean_up_finished_job()
             self._tell(ev.EndRecorded())
         if self._closing and not self._cleaning and (self.service is None or self.service.ended):
             self._closing = False
@@ -232,6 +247,10 @@ class JobMaster:
             if not self._opened:
                 self._cluster.open()
                 self._opened = True
+            if not self.machine.is_starting(number):  # the job was cancelled meanwhile
+                if self.closed:
+                    self._cluster.close()
+                return
             service = self.service
             if service is None:
                 service = self._make_service()
@@ -332,7 +351,7 @@ class JobMaster:
             self.service.request(event, answer)
 
     def _on_stop_answered(self, answer: Future[RequestDone]) -> None:
-        self.stopped = answer.exception() is None
+        self.stopped = self.stopped or answer.exception() is None
 
     def rescale(self, plan: JobPlan) -> Future[None]:
         """Continue with another plan, from the newest checkpoint; answered when all its subtasks run."""
@@ -367,13 +386,17 @@ class JobMaster:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _close_checkpoints(self, do: ev.CloseCheckpoints) -> None:
-        if do.status.name == EndStatus.FINISHED.name and not self.stopped:
-            for clean_up in self.when_finished:
-                self._cleaning += 1
-                self._io.pool.submit(self._clean_up, clean_up)
+        self._finished = do.status is JobStatus.FINISHED
         if self.service is not None:
             self.service.end(EndStatus.SUSPENDED if do.keep_all else EndStatus[do.status.name])
         self._closing = True
+
+    def _clean_up_finished_job(self) -> None:
+        """Nothing continues a job that has finished, unless it was stopped with a savepoint."""
+        if self._finished and not self.stopped:
+            for clean_up in self.when_finished:
+                self._cleaning += 1
+                self._io.pool.submit(self._clean_up, clean_up)
 
     def _clean_up(self, function: Callable[[], None]) -> None:
         with contextlib.suppress(StorageError):
@@ -386,10 +409,11 @@ class JobMaster:
     def _end(self, _: ev.EndJob) -> None:
         with self._lock:
             unanswered = list(self._requests)
-        if self.service is not None:
-            self.service.close()
-        self._cluster.close()
-        self._io.close()
+        for close in (() if self.service is None else (self.service.close,)) + (self._cluster.close, self._io.close):
+            try:
+                close()
+            except Exception:  # of a user's enumerator or committer: the job has ended all the same
+                _LOG.exception("job '%s' has ended, but a part of it cannot be closed", self.plan.name)
         self.closed = True
         for answer in unanswered:
             if not answer.done():
@@ -403,13 +427,15 @@ class JobMaster:
 def _may_work_later(error: HeadgateError, attempt: int) -> bool:
     """Whether starting again may help: storage that does not answer, slots that other jobs hold at a restart.
 
-    Damaged state, missing permissions, and a program or configuration that does not fit stay as they are.
+    Damaged or missing state, missing permissions, a scheme that is not known, and a program or configuration that does
+    not fit stay as they are.
     """
     if isinstance(error, NotEnoughSlots):
         return attempt > 0
-    lasting = (PermissionError, NotADirectoryError, FileExistsError)  # the directory is a file, or not ours
-    return (
-        isinstance(error, StorageError)
-        and not isinstance(error, CorruptState)
-        and not isinstance(error.__cause__, lasting)
-    )
+    if isinstance(error, UserCodeError):  # for example an enumerator whose system does not answer
+        return True
+    if not isinstance(error, StorageError) or isinstance(error, CorruptState | MissingObject):
+        return False
+    cause = error.__cause__
+    lasting = (PermissionError, NotADirectoryError, FileExistsError, FileNotFoundError, ValueError, ImportError)
+    return not isinstance(cause, lasting) and "Credentials" not in type(cause).__name__

@@ -14,6 +14,7 @@ from headgate.checkpoint.plan import TaskId
 from headgate.checkpoint.splits import Assignment, SplitAssigner
 from headgate.control.messages import AssignSplits
 from headgate.driver.services import DriverIo
+from headgate.errors import HeadgateError, UserCodeError
 from headgate.graph.job_graph import ChainedOperator, JobGraph
 from headgate.ids import OperatorId
 
@@ -129,15 +130,23 @@ class Splits:
         self._early = []
         self._due.clear()
         self.close()
-        self._sources = {
-            vertex: SourceSplits(operator, self._graph.vertices[vertex].parallelism, restored.get(operator.id))
-            for vertex, operator in self._operators.items()
-        }
+        self._sources = {}
+        for vertex, operator in self._operators.items():
+            parallelism = self._graph.vertices[vertex].parallelism
+            try:
+                self._sources[vertex] = SourceSplits(operator, parallelism, restored.get(operator.id))
+            except HeadgateError:
+                raise
+            except Exception as error:
+                raise UserCodeError(_blame(operator, "cannot start its enumerator", error)) from error
 
     def close(self) -> None:
-        """Give back what the enumerators hold."""
+        """Release what the enumerators hold; an error of one changes nothing for the job."""
         for source in self._sources.values():
-            source.enumerator.close()
+            try:
+                source.enumerator.close()
+            except Exception as error:
+                self._io.warn(_blame(source.operator, "cannot close its enumerator", error))
 
     def job_running(self) -> None:
         """All readers are connected: begin. Early asks come first, since a reader that is dealt a split asks no more."""
@@ -164,7 +173,10 @@ class Splits:
     def notify_complete(self, checkpoint_id: int) -> None:
         """A checkpoint is complete: enumerators may confirm to the system they read from."""
         for source in self._sources.values():
-            source.notify_complete(checkpoint_id)
+            try:
+                source.notify_complete(checkpoint_id)
+            except Exception as error:
+                self._fail(_blame(source.operator, "cannot confirm a checkpoint", error))
 
     def tick(self) -> None:
         """Look for splits where it is time."""
@@ -210,4 +222,8 @@ class Splits:
 
     def _failed(self, attempt: int, operator: ChainedOperator, error: Exception) -> None:
         if attempt == self._attempt:
-            self._fail(f"source '{operator.name}' ({operator.call_site}) cannot find its splits: {error}")
+            self._fail(_blame(operator, "cannot find its splits", error))
+
+
+def _blame(operator: ChainedOperator, what: str, error: Exception) -> str:
+    return f"source '{operator.name}' ({operator.call_site}) {what}: {type(error).__name__}: {error}"

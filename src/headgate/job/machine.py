@@ -285,6 +285,7 @@ class JobMachine:
     def _leave(self) -> None:
         self._enter(Phase.LEAVING)
         self._attempt.ended_at = self._now
+        self._alarm = self._now + self.timing.poll_tasks  # also if the answer to the first question is lost
         self._emit(ev.CheckTasks(self._attempt.number))
 
     def _on_tasks_left(self, workers: tuple[ev.Worker, ...], active: int) -> None:
@@ -321,7 +322,8 @@ class JobMachine:
             self._cancelled = True
             self._set_status(JobStatus.CANCELLING)
             self._attempt.next = _Next.CANCELED
-        elif self._rescale is not None and not self._rescaled:
+        elif self._rescale is not None and not self._rescaled and not event.final:
+            self._set_status(JobStatus.RESTARTING)
             self._attempt.next = _Next.RESCALE
         else:
             self._decide_restart(event.error, event.final)
@@ -412,8 +414,14 @@ class JobMachine:
             self._stop("the driver stopped")
         elif self.phase is Phase.LEAVING:
             self._attempt.next = _Next.FAILED
+            self._alarm = self._now + self.timing.poll_tasks
         elif self.phase is not Phase.STOPPING:
             self._close(JobStatus.FAILED)
+
+    def abandon(self, error: HeadgateError) -> None:
+        """End at once, whatever the phase: the caller cannot carry out instructions any more."""
+        self._enter(Phase.ENDED)
+        self.status, self.error = JobStatus.FAILED, error
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

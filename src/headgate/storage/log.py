@@ -238,7 +238,7 @@ def newest_job(store: ObjectStore, directory: str, name: str, warn: Callable[[st
     if found is not None:
         return found
     others = ", ".join(sorted({f"'{entry.job_name}'" for entry in jobs})) or "none"
-    raise StorageError(
+    raise MissingObject(
         f"cannot resume: there is no job named '{name}' in '{directory}' (jobs there: {others}; damaged logs: "
         f"{len(damaged)}); check pipeline.name and execution.checkpointing.dir, or start without --resume"
     )

@@ -113,3 +113,22 @@ def test_a_class_of_a_script_has_its_tag_on_workers_too(tmp_path):
     worker = "import pickle, sys; print(pickle.loads(bytes.fromhex(sys.argv[1]))(sys.argv[2]))"
     answer = subprocess.check_output([sys.executable, "-c", worker, function, text], text=True)
     assert answer == '["script-page-1",{"number":4}]\n'
+
+
+@durable("test-reading-1")
+@dataclass
+class Reading:
+    value: float
+    note: Any = None
+
+
+@pytest.mark.parametrize(
+    "value", [Reading(float("nan")), Reading(float("inf")), Reading(1.0, (1, 2)), Reading(1.0, b"x")]
+)
+def test_a_value_that_could_not_be_restored_is_refused_when_it_is_stored(value):
+    with pytest.raises(InvalidArgument, match="test-reading-1"):
+        to_text(value)
+
+
+def test_a_value_that_can_be_restored_is_stored():
+    assert unpack(to_text(Reading(1.5, "x"))) == Reading(1.5, "x")

@@ -363,3 +363,62 @@ def test_a_terminal_status_has_no_moves():
         JobStatus.CANCELED,
         JobStatus.FAILED,
     }
+
+
+def test_the_tasks_are_asked_for_again_when_an_answer_is_lost(life):
+    life.step(ev.AttemptEnded(0, failed=True))
+    assert life.wait() == [ev.CheckTasks(0)]
+
+
+def test_a_driver_that_fails_while_tasks_leave_ends(life):
+    life.step(ev.AttemptEnded(0, failed=True))
+    life.step(ev.DriverFailed(JobFailed("bug")))
+    assert ev.CheckTasks(0) in life.wait()
+    assert life.step(ev.TasksLeft(0, (), 0))[-1] == ev.CloseCheckpoints(JobStatus.FAILED, keep_all=True)
+
+
+def test_a_driver_that_fails_stops_also_when_the_tasks_finish(life):
+    life.step(ev.DriverFailed(JobFailed("bug")))
+    assert life.end_attempt(failed=False)[-1] == ev.CloseCheckpoints(JobStatus.FAILED, keep_all=True)
+
+
+def test_a_driver_that_is_superseded_while_it_closes_closes_once(life):
+    life.step(ev.CancelRequested())
+    life.end_attempt()
+    assert life.step(ev.DriverSuperseded("another driver leads")) == []
+
+
+def test_a_cancel_does_not_hide_that_the_job_has_failed():
+    life = Life(NoRestart()).start()
+    life.step(ev.AttemptEnded(0, failed=True))
+    life.step(ev.TasksLeft(0, (FIRST,), 1))
+    life.now = 1000
+    life.step(ev.TasksLeft(0, (FIRST,), 1))
+    life.step(ev.CauseFound(0, JobFailed("it broke")))
+    life.step(ev.CancelRequested())
+    assert life.step(ev.TasksLeft(0, (), 0))[-1].status is JobStatus.FAILED
+
+
+def test_a_rescale_survives_a_last_commit_that_fails(life):
+    life.step(ev.RescaleRequested(1, 3))
+    life.step(ev.AttemptEnded(0, failed=False))
+    life.step(ev.TaskFailed(0))
+    life.step(ev.TasksLeft(0, (), 0))
+    life.step(ev.CauseFound(0, JobFailed("the commit failed")))
+    life.step(ev.TasksLeft(0, (), 0))
+    life.settle_and_submit()
+    for index in range(3):
+        life.step(ev.WorkerRunning(1, (0, index)))
+    assert life.machine.status is JobStatus.RUNNING
+    assert life.asked(ev.AnswerRescale) == [ev.AnswerRescale(1)]
+
+
+def test_no_rescale_when_no_attempt_can_run(life):
+    life.step(ev.RescaleRequested(1, 3))
+    assert life.end_attempt(final=True)[-1].status is JobStatus.FAILED
+
+
+def test_a_job_that_is_abandoned_has_ended(life):
+    life.machine.abandon(JobFailed("bug"))
+    assert life.machine.status is JobStatus.FAILED
+    assert life.step(ev.CancelRequested()) == []

@@ -1,0 +1,224 @@
+"""The job master: errors inside the driver, in closing, in starting; nothing hangs and nothing is deleted by mistake."""
+
+from collections import deque
+from random import Random
+
+import pytest
+
+from headgate.checkpoint.handles import CorruptState
+from headgate.config import Configuration
+from headgate.control.messages import Register, Running
+from headgate.driver.cluster import AttemptOver, WorkerMessage
+from headgate.driver.job_master import JobMaster, _may_work_later
+from headgate.errors import JobFailed, NotEnoughSlots, StateMigrationError, StorageError, UserCodeError
+from headgate.ids import new_job_id
+from headgate.job.events import CancelRequested, CauseFound, StartRequested
+from headgate.job.machine import Phase
+from headgate.job.restart import NoRestart
+from headgate.job.status import JobStatus
+from headgate.storage.objects import MissingObject, storage_error
+from headgate.testing.simulation.cluster import SimulatedIo
+from headgate.testing.storage_faults import MemoryStore
+from rig import plan_of
+
+DIRECTORY = {"execution.checkpointing.dir": "file:///job", "execution.checkpointing.interval": "1 h"}
+
+
+class Cluster:
+    """Remembers what it was asked for."""
+
+    def __init__(self, events):
+        self.events, self.stopped, self.closed = events, 0, 0
+
+    def open(self):
+        pass
+
+    def wait_for_slots(self, plan, given_up):
+        pass
+
+    def submit(self, submission):
+        self.submission = submission
+
+    def send(self, attempt, worker, message):
+        pass
+
+    def stop(self, attempt, reason):
+        self.stopped += 1
+
+    def cancel_tasks(self, attempt):
+        pass
+
+    def tasks_left(self, attempt):
+        return (), 0
+
+    def cause(self, attempt, failures, error, stopped):
+        return CauseFound(attempt, JobFailed(str(error)))
+
+    def close(self):
+        self.closed += 1
+
+
+class Rig:
+    """A job of one task, stepped by hand."""
+
+    def __init__(self, options=None):
+        self.events = deque()
+        self.store = MemoryStore()
+        self.io = SimulatedIo(lambda: self.now, self.store, Random(1), lambda: None)
+        self.now = 1000
+        self.cluster = Cluster(self.events)
+        plan = plan_of(lambda env: env.set_parallelism(1).from_sequence(1, 9).print())
+        self.master = JobMaster(
+            plan,
+            new_job_id(),
+            Configuration(DIRECTORY | (options or {})),
+            NoRestart(),
+            self.cluster,
+            self.events.append,
+            io=self.io,
+        )
+
+    def settle(self):
+        for _ in range(500):
+            if self.events:
+                self.master.handle(self.events.popleft())
+            elif busy := [jobs for jobs in self.io.jobs if jobs.waiting]:
+                busy[0].run()
+            elif (
+                (alarm := self.master.next_alarm()) is not None and alarm <= self.now + 70_000 and not self.master.ended
+            ):
+                self.now = max(self.now, alarm)
+                self.master.on_idle()
+                if self.master.machine.phase is Phase.RUNNING:
+                    return self
+            else:
+                return self
+        raise AssertionError(f"the job does not come to rest: {self.master.machine.phase}")
+
+    def start(self):
+        self.events.append(StartRequested())
+        while self.master.machine.phase is not Phase.RUNNING:
+            if self.events:
+                self.master.handle(self.events.popleft())
+            else:
+                next(jobs for jobs in self.io.jobs if jobs.waiting).run()
+        for message in (Register(0, 0, 0, "here", 1), Running()):
+            self.master.handle(WorkerMessage(0, (0, 0), message))
+        assert self.master.machine.all_running
+        return self
+
+    def end(self, error=None):
+        self.events.append(AttemptOver(0, error))
+        return self.settle()
+
+
+def broken(*_):
+    raise RuntimeError("planted")
+
+
+def test_a_job_finishes():
+    rig = Rig().start().end()
+    assert rig.master.machine.status is JobStatus.FINISHED
+    assert (rig.master.closed, rig.cluster.closed) == (True, 1)
+
+
+def test_a_part_that_cannot_be_closed_does_not_keep_the_job_from_ending(caplog):
+    rig = Rig().start()
+    rig.master.service.close = broken
+    rig.end()
+    assert rig.master.machine.status is JobStatus.FINISHED
+    assert (rig.master.closed, rig.cluster.closed) == (True, 1)
+    assert "cannot be closed" in caplog.text
+
+
+def test_an_error_in_the_driver_stops_the_tasks_and_fails_the_job():
+    rig = Rig().start()
+    rig.master.service.tick = broken
+    rig.master.handle(WorkerMessage(0, (0, 0), Running()))
+    assert rig.cluster.stopped == 1
+    del rig.master.service.tick
+    rig.end(JobFailed("stopped"))
+    assert rig.master.machine.status is JobStatus.FAILED
+    assert "RuntimeError: planted" in str(rig.master.machine.error)
+
+
+def test_a_driver_that_cannot_even_stop_the_job_ends_it():
+    rig = Rig().start()
+    rig.master.service.tick = rig.master.service.job_running = broken
+    rig.master.handle(WorkerMessage(0, (0, 0), Running()))
+    assert rig.master.machine.status is JobStatus.FAILED
+    assert "RuntimeError: planted" in str(rig.master.machine.error)
+    assert (rig.master.closed, rig.cluster.closed) == (True, 1)
+
+
+@pytest.mark.parametrize("part", ["job_running", "end"])
+def test_an_error_while_a_job_is_cancelled_does_not_keep_it_from_ending(part):
+    rig = Rig().start()
+    setattr(rig.master.service, part, broken)
+    rig.cluster.stop = lambda attempt, reason: rig.events.append(AttemptOver(0, JobFailed("stopped")))
+    rig.events.append(CancelRequested())
+    rig.settle()
+    assert rig.master.machine.status.is_terminal
+    assert rig.master.closed
+
+
+def test_a_stop_that_is_refused_after_one_that_succeeded_changes_nothing():
+    rig = Rig().start()
+    cleaned = []
+    rig.master.when_finished.append(lambda: cleaned.append(1))
+    done, refused = rig.master.request(lambda _: None), rig.master.request(lambda _: None)
+    rig.events.clear()
+    done.set_result(None)
+    rig.master._on_stop_answered(done)
+    refused.set_exception(JobFailed("it stops already"))
+    rig.master._on_stop_answered(refused)
+    rig.end()
+    assert rig.master.machine.status is JobStatus.FINISHED
+    assert cleaned == []
+
+
+def test_what_was_staged_is_deleted_when_the_end_is_recorded():
+    rig = Rig().start()
+    cleaned = []
+    rig.master.when_finished.append(lambda: cleaned.append(rig.master.service.end_recorded))
+    rig.end()
+    assert cleaned == [True]
+
+
+def test_a_job_that_is_cancelled_while_the_cluster_opens_leaves_nothing_open():
+    rig = Rig()
+    opened = []
+    rig.cluster.open = lambda: opened.append(rig.events.append(CancelRequested()))
+    rig.events.append(StartRequested())
+    rig.master.handle(rig.events.popleft())
+    rig.master.handle(CancelRequested())
+    rig.settle()
+    assert rig.master.machine.status is JobStatus.CANCELED
+    assert rig.cluster.closed == 2
+    assert not any("/log/" in path for path in rig.store.objects)
+
+
+@pytest.mark.parametrize(
+    ("error", "attempt", "retried"),
+    [
+        (StorageError("no answer"), 0, True),
+        (storage_error("read", "/x", TimeoutError("slow")), 0, True),
+        (UserCodeError("an enumerator"), 0, True),
+        (NotEnoughSlots("few"), 0, False),
+        (NotEnoughSlots("few"), 1, True),
+        (CorruptState("damaged"), 1, False),
+        (MissingObject("there is no job named 'x'"), 0, False),
+        (StateMigrationError("an operator is gone"), 0, False),
+    ],
+)
+def test_what_is_tried_again(error, attempt, retried):
+    assert _may_work_later(error, attempt) is retried
+
+
+@pytest.mark.parametrize(
+    "cause", [PermissionError(), NotADirectoryError(), ValueError("no such scheme"), ImportError()]
+)
+def test_what_lasts_is_not_tried_again(cause):
+    error = StorageError("cannot create")
+    error.__cause__ = cause
+    assert not _may_work_later(error, 0)
