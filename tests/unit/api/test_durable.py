@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +19,7 @@ from headgate.connectors.kafka.source import KafkaSplit, PartitionsFound
 from headgate.connectors.spark.readers import OffsetSplit, PartitionSplit
 from headgate.connectors.spark.source import RoundsPlanned
 from headgate.driver.splits import SplitsFound
-from headgate.errors import StateMigrationError
+from headgate.errors import InvalidArgument, StateMigrationError
 
 OURS = [
     NumberRange(-5, (1 << 63) - 1),
