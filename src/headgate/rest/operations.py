@@ -34,6 +34,7 @@ class Operations:
         self._running: dict[tuple[str, str], Future[Any]] = {}
         self._done_at: dict[tuple[str, str], float] = {}
         self._delivered: set[tuple[str, str]] = set()  # whose results were read
+        self._delivered_at = clock() - store_seconds
         self._changed = threading.Condition(self._lock)
 
     def start(self, kind: str, request_id: str | None, work: Callable[[], Any]) -> str:
@@ -54,6 +55,7 @@ class Operations:
             found = self._running.get((kind, request_id))
             if found is not None and found.done():
                 self._delivered.add((kind, request_id))
+                self._delivered_at = self._clock()
                 self._changed.notify_all()
         if found is None:
             raise UnknownOperation(
@@ -62,14 +64,17 @@ class Operations:
             )
         return found
 
-    def linger(self, seconds: float, answered: float = 0.2) -> None:
-        """Wait at the end of the process until every result was read, and `answered` seconds for the last response."""
+    def linger(self, seconds: float, answered: float = 1.0) -> None:
+        """Wait at the end of the process until every result was read, and `answered` seconds for the last response.
+
+        A result counts as read before its response has left: so the time since then counts also when all were read before.
+        """
         with self._changed:
-            if self._running.keys() <= self._delivered:
-                return
             self._changed.wait_for(lambda: self._running.keys() <= self._delivered, seconds)
             self._delivered |= self._running.keys()  # wait once only
-        time.sleep(answered)
+            left = self._delivered_at + answered - self._clock()
+        if self._running and left > 0:
+            time.sleep(left)
 
     def _run(self, key: tuple[str, str], work: Callable[[], Any], answer: Future[Any]) -> None:
         try:
