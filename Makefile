@@ -23,7 +23,7 @@ setup: $(READY) ## Make .venv and find Java (or install it, as root on Debian)
 demo: $(READY) ## Run the word count on local Spark
 	$(VENV)/bin/headgate run examples/word_count.py
 
-test: $(READY) ## All tests but the long ones; under 13 minutes on 2 cores
+test: $(READY) ## All tests but the long ones; under 20 minutes on 2 cores
 	$(PYTHON) -m pytest --ignore=tests/spark -m "not long" $(ALL_CORES)
 	$(PYTHON) -m pytest tests/spark -m "not long" $(TWO_SPARKS)
 

@@ -1,4 +1,4 @@
-"""A stop that fails leaves a job that goes on as if nobody had asked."""
+"""A stop that fails leaves a job that continues as if it had not been requested."""
 
 import pytest
 from edge_kit import counted, refuse_once
