@@ -25,22 +25,25 @@ from headgate import KeyedProcessFunction, StreamExecutionEnvironment, ValueStat
 from headgate import environment as environment_module
 from headgate.api.sources import Source, SourceReader
 from headgate.checkpoint import coordinator as coordinator_module
+from headgate.checkpoint.handles import CorruptState
 from headgate.checkpoint.plan import UnionStateRefused
 from headgate.checkpoint.types import SavepointFormat
 from headgate.config import Configuration
 from headgate.connectors.files import FileSink
-from headgate.control.messages import Confirm, Register
+from headgate.control.messages import CheckpointComplete, Confirm
 from headgate.driver import job as job_module
 from headgate.driver import services as driver_services
 from headgate.driver.cluster import AttemptOver, WorkerMessage
 from headgate.errors import HeadgateError, JobFailed, StorageError
 from headgate.job.events import CauseFound
 from headgate.job.machine import Phase, Timing
+from headgate.job.status import Status
 from headgate.records.batch import Batch
 from headgate.storage.local import LocalStore
 from headgate.storage.objects import storage_error
 from headgate.storage.remote import RoutingStore
 from headgate.testing.simulation import cluster as simulated
+from headgate.worker.failures import describe
 
 __all__ = ["Cluster", "Count", "Job", "counted", "eventually", "files_below", "key_of", "refuse_once"]
 
@@ -144,6 +147,7 @@ class Storage:
         self.held = 0
         self._down = False
         self.refused = 0
+        self.reads: dict[str, list[str]] = {"driver": [], "workers": []}  # the files that were read, and by whom
 
     def fail_next_write(self, within: str) -> None:
         """The next file whose path contains this cannot be written."""
@@ -168,7 +172,8 @@ class Storage:
         """Reads are answered again."""
         self._down = False
 
-    def before_read(self, path: str) -> None:
+    def before_read(self, reader: str, path: str) -> None:
+        self.reads[reader].append(path)
         if self._down:
             self.refused += 1
             raise StorageError(f"cannot read '{path}': TimeoutError: the storage does not answer")
@@ -183,12 +188,12 @@ class Storage:
 
 
 class _Disk(LocalStore):
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, reader: str) -> None:
         super().__init__()
-        self._storage = storage
+        self._storage, self._reader = storage, reader
 
     def read(self, path, offset=0, length=None):
-        self._storage.before_read(path)
+        self._storage.before_read(self._reader, path)
         return super().read(path, offset, length)
 
     def put(self, path, data):
@@ -206,7 +211,7 @@ class _Io(driver_services.DriverIo):
         self._storage = storage
 
     def open_store(self, write_buffer):
-        return RoutingStore(lambda _: _Disk(self._storage))
+        return RoutingStore(lambda _: _Disk(self._storage, "driver"))
 
     def pause(self, seconds):
         time.sleep(min(seconds, 0.01))
@@ -227,6 +232,7 @@ class _ThreadCluster:
         self._tasks: simulated.Attempt | None = None
         self.kill_worker_now = threading.Event()
         self.driver_is_dead = threading.Event()
+        self.completions_are_lost = False
         self._stopped = -1
 
     def open(self):
@@ -240,6 +246,8 @@ class _ThreadCluster:
         threading.Thread(target=self._run, args=(submission,), daemon=True).start()
 
     def send(self, attempt, worker, message):
+        if isinstance(message, CheckpointComplete) and self.completions_are_lost:
+            return
         if self._tasks is not None and self._tasks.number == attempt and not isinstance(message, Confirm):
             self._tasks.levels[worker[0]][worker[1]].inbox.append(message)
 
@@ -267,13 +275,15 @@ class _ThreadCluster:
             self._run_tasks(submission)
         except BaseException as caught:
             error = caught
+            if isinstance(caught, CorruptState):
+                self._report(WorkerMessage(submission.attempt, (0, 0), describe(caught, "a task")))
         self._report(AttemptOver(submission.attempt, error))
 
     def _run_tasks(self, job: Any) -> None:
         def tell(worker: simulated.Worker, message: Any) -> None:
             self._report(WorkerMessage(job.attempt, worker.key, message))
 
-        store = RoutingStore(lambda _: _Disk(self._storage))
+        store = RoutingStore(lambda _: _Disk(self._storage, "workers"))
         clock = driver_services.DriverIo().now
         tasks = simulated.Attempt(
             job.plan,
@@ -285,11 +295,9 @@ class _ThreadCluster:
             clock,
             lambda key, printed: self._report(WorkerMessage(job.attempt, key, printed)),
         )
-        for worker in tasks.workers:
-            tell(worker, Register(*worker.key, job.attempt, "here", 0))
         self._tasks = tasks
         try:
-            tasks.open()
+            tasks.restore()
             while not all(worker.said_finished and not worker.messages for worker in tasks.workers):
                 if self._stopped == job.attempt or self.driver_is_dead.is_set():
                     raise _WorkerDied("the worker was told to stop")
@@ -334,7 +342,7 @@ def _one_round(tasks: simulated.Attempt, tell: Callable[[simulated.Worker, Any],
             worker.hear()
             tasks.send_rows(worker)
             busy = True
-        while worker.rows:
+        while worker.rows and worker.task.status is not Status.CREATED:
             tasks.deliver(worker, _FIRST)
             busy = True
         if worker.task.has_work():
@@ -418,6 +426,14 @@ class Job:
             if self.wait_briefly():
                 error.add_note(f"the job is {self.status}: {self.error}")
             raise
+
+    def checkpoint_that_no_sink_hears_of(self) -> int:
+        """A checkpoint that is complete; whatever happens next, nothing was committed with it."""
+        self._job.cluster.completions_are_lost = True
+        try:
+            return self.checkpoint()
+        finally:
+            self._job.cluster.completions_are_lost = False
 
     def checkpoint_later(self) -> Future[int]:
         """Ask for a checkpoint, and do not wait for it."""

@@ -24,8 +24,12 @@ class Register(msgspec.Struct, tag=True, frozen=True):
     pid: int
 
 
+class Restored(msgspec.Struct, tag=True, frozen=True):
+    """The task has read and verified all state that it starts from; it waits for `StartProcessing`."""
+
+
 class Running(msgspec.Struct, tag=True, frozen=True):
-    """The subtask has opened its operators and takes records."""
+    """The subtask has committed what its checkpoint holds, and takes records."""
 
 
 class Metrics(msgspec.Struct, tag=True, frozen=True):
@@ -58,8 +62,8 @@ class Finished(msgspec.Struct, tag=True, frozen=True):
     """The subtask has finished; its Spark task may run as long as the level before does."""
 
 
-FailureKind = Literal["user", "runtime", "lost", "victim"]
-"""User code failed, the runtime did, a worker was lost, or the task is only the victim of another one that died."""
+FailureKind = Literal["user", "runtime", "damaged", "lost", "victim"]
+"""User code failed, the runtime did, state was damaged, a worker was lost, or the task is the victim of one that died."""
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):
@@ -146,6 +150,10 @@ class Confirm(msgspec.Struct, tag=True, frozen=True):
     outputs: int
 
 
+class StartProcessing(msgspec.Struct, tag=True, frozen=True):
+    """Every task of the attempt has restored its state: commit what the checkpoint holds, then take records."""
+
+
 class TriggerCheckpoint(msgspec.Struct, tag=True, frozen=True):
     """Start a checkpoint here; `barrier` is an encoded Barrier."""
 
@@ -186,6 +194,7 @@ class Ping(msgspec.Struct, tag=True, frozen=True):
 
 FromWorker = (
     Register
+    | Restored
     | Running
     | Metrics
     | Output
@@ -208,7 +217,7 @@ ToSubtask = (
     | EpochCommitted
 )
 """Messages that the subtask itself handles, between two steps."""
-FromDriver = Accepted | Cancel | Confirm | Ping | ToSubtask
+FromDriver = Accepted | Cancel | Confirm | Ping | StartProcessing | ToSubtask
 
 encode: Callable[[FromWorker | FromDriver], bytes] = msgspec.msgpack.Encoder().encode
 decode_from_worker: Callable[[bytes], FromWorker] = msgspec.msgpack.Decoder(FromWorker).decode

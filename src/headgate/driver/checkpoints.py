@@ -48,7 +48,7 @@ from headgate.driver.services import DriverIo
 from headgate.driver.snapshots import JobSnapshots, restore_plan, saved_operators
 from headgate.driver.splits import Splits
 from headgate.driver.step_back import StepBack
-from headgate.errors import IllegalState
+from headgate.errors import IllegalState, StorageError
 from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, OperatorId, VertexId
 from headgate.storage.checkpoints import Snapshot
@@ -132,12 +132,12 @@ class CheckpointService:
         )
         self._alarm: int | None = None
         self._attempt = 0
+        self._restoring = False  # whether the attempt began with a checkpoint
         self._requests: dict[RequestId, _Request] = {}
         self._retries: list[ev.Event] = []  # requests that are submitted again while the job runs
         self._io_under_way = 0
         self._end_status: EndStatus | None = None
         self._end_claimed = self._ended = False
-        self._damaged: set[int] = set()
         self._backlogs: set[TaskId] = set()
         self._actions = self._make_actions()
         for warning in self.settings.warnings:
@@ -190,7 +190,7 @@ class CheckpointService:
 
     def start_attempt(self, number: int, choice: Choice) -> dict[VertexId, VertexRestore]:
         """A new attempt begins: what its subtasks restore."""
-        self._attempt = number
+        self._attempt, self._restoring = number, choice.checkpoint is not None
         self._backlogs.clear()
         restore: dict[VertexId, VertexRestore] = {}
         checkpoint, snapshot = choice.checkpoint, choice.snapshot
@@ -225,25 +225,33 @@ class CheckpointService:
         return self._snapshots.worker_storage(self._attempt, self.settings.incremental)
 
     def choose(self) -> Choice:
-        """The checkpoint that the next attempt restores, the newest one that is whole.
+        """The checkpoint that the next attempt restores: the newest one that is not known to be damaged (SPEC R5.11).
 
-        It reads storage: called in a thread that may wait, when all is settled.
+        Only its metadata is read; workers verify what they read. Called in a thread that may wait, when all is settled.
         """
-        kept = [c for c in reversed(self._coordinator.store.checkpoints) if c.id not in self._damaged]
-        for checkpoint in kept:
+        for checkpoint in reversed(self._coordinator.store.checkpoints):
             try:
-                snapshot = self._snapshots.intact(checkpoint)
-            except (CorruptState, MissingObject) as error:
-                self._warn(self._step_back.over(checkpoint.id, error))
-                self._damaged.add(checkpoint.id)
-                continue
-            return Choice(checkpoint, snapshot, self._snapshots.driver_states(snapshot.manifest))
-        if self._damaged:
-            raise CorruptState(
-                f"every retained checkpoint is damaged ({', '.join(map(str, sorted(self._damaged)))}): the job cannot continue "
-                "without losing state; start it anew, or from a savepoint (execution.state-recovery.path)"
-            )
+                snapshot = self._snapshots.load(checkpoint)
+                return Choice(checkpoint, snapshot, self._snapshots.driver_states(snapshot.manifest))
+            except (CorruptState, MissingObject) as damage:
+                self._warn(self._skip(checkpoint, damage))
         return Choice(None, None, {})
+
+    def _skip(self, checkpoint: CompletedCheckpoint, damage: StorageError) -> str:
+        """The warning that a damaged checkpoint is not restored; CorruptState if no older one can be."""
+        self._snapshots.damaged[checkpoint.id] = damage
+        older = any(one.id not in self._snapshots.damaged for one in self._coordinator.store.checkpoints)
+        return self._step_back.over(checkpoint, damage, older=older)
+
+    def step_back(self, damage: str) -> bool:
+        """A worker found damage in the checkpoint that it restores: the next attempt restores an older one.
+
+        False if the attempt restores none; CorruptState if no older one can be restored.
+        """
+        restoring = self._coordinator.store.latest if self._restoring else None
+        if restoring is not None:
+            self._skip(restoring, CorruptState(damage))
+        return restoring is not None
 
     def on_message(self, task: TaskId, message: FromWorker) -> None:
         """A message of a subtask; messages that do not concern checkpoints are ignored."""

@@ -80,7 +80,7 @@ class Epochs:
         self._generation = 0
         self._broken = -1  # the generation in which a commit failed: epochs after it must not be committed first
         self._under_way = 0
-        self._running = False  # whether all subtasks are connected
+        self._restored: tuple[Any, int, Commits] | None = None  # the checkpoint that the attempt restores
         self._held = False
 
     @property
@@ -108,16 +108,18 @@ class Epochs:
     # --- the job's thread -------------------------------------------------------------------------------------------
 
     def start_attempt(self, manifest: Any | None, checkpoint_id: int | None, commits: Commits) -> None:
-        """Commit (again) what the restored checkpoint holds. Nothing of the attempt before is under way any more."""
+        """Nothing of the attempt before is under way any more.
+
+        What the restored checkpoint holds is committed (again) when all subtasks run, and not before: while one restores its
+        state, the job may still step back to an older checkpoint (SPEC R5.11).
+        """
         assert self.idle, "an epoch is being committed"
         self._generation += 1
-        self._running = False
         for queue in self._queues.values():
             queue.waiting.clear()
             queue.newest = queue.committed = 0
         self._update_hold()
-        if manifest is not None and checkpoint_id is not None:
-            self.completed(manifest, checkpoint_id, commits)
+        self._restored = None if checkpoint_id is None else (manifest, checkpoint_id, commits)
 
     def completed(self, manifest: Any, checkpoint_id: int, commits: Commits) -> None:
         """A checkpoint is complete: its epochs are due."""
@@ -129,10 +131,10 @@ class Epochs:
         self._update_hold()
 
     def job_running(self) -> None:
-        """All subtasks are connected: notify them of what they need not keep."""
-        self._running = True
-        for queue in self._queues.values():
-            self._notify(queue)
+        """All subtasks have restored their state, and are connected: they are notified of what they need not keep."""
+        restored, self._restored = self._restored, None
+        if restored is not None:
+            self.completed(*restored)
 
     def close(self) -> None:
         """Release what the committers hold; one whose commit is under way is left to it."""
@@ -144,12 +146,9 @@ class Epochs:
                 committer.close()
 
     def _notify(self, queue: _SinkQueue) -> None:
-        if self._running and queue.committed:
-            for task in range(self._graph.vertices[queue.vertex].parallelism):
-                self._send(
-                    TaskId(self._graph.vertices[queue.vertex].id, task),
-                    EpochCommitted(queue.operator.id, queue.committed),
-                )
+        vertex = self._graph.vertices[queue.vertex]
+        for task in range(vertex.parallelism):
+            self._send(TaskId(vertex.id, task), EpochCommitted(queue.operator.id, queue.committed))
 
     def _update_hold(self) -> None:
         held = self.waiting > MAX_WAITING

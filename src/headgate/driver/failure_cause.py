@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
+from headgate.checkpoint.handles import CorruptState
 from headgate.control.messages import Failed
 from headgate.driver import spark as spark_internals
 from headgate.errors import HeadgateError, JobCancelled, JobFailed, UserCodeError, WorkerLost
@@ -21,14 +22,14 @@ def choose_cause(
     error: BaseException | None,
     ended_by_us: bool,
 ) -> HeadgateError:
-    """The user's own error before ours, ours before a lost worker, that before Spark's words.
+    """Damaged state before the user's own error, that before ours, ours before a lost worker, that before Spark's words.
 
     `failures` are in the order in which they came, `error` is how Spark's job ended, `ended_by_us` says that it was
     stopped because of one of the failures (or a cancel), so that Spark's word "cancelled" means nothing.
     """
     if isinstance(error, HeadgateError):
         return error
-    for kind in ("user", "runtime"):
+    for kind in ("damaged", "user", "runtime"):
         for failure in failures:
             if failure.kind == kind:
                 return _as_error(failure)
@@ -59,6 +60,8 @@ def _as_error(failure: Failed) -> HeadgateError:
     error: HeadgateError
     if failure.kind == "user":
         error = UserCodeError(failure.message)
+    elif failure.kind == "damaged":
+        error = CorruptState(failure.message)
     elif failure.kind in ("lost", "victim"):
         error = WorkerLost(failure.message)
     else:

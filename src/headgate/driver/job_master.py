@@ -16,12 +16,25 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from headgate.checkpoint import events as checkpoint_events
 from headgate.checkpoint.handles import CorruptState
 from headgate.checkpoint.plan import TaskId
 from headgate.checkpoint.settings import EndStatus
 from headgate.config import Configuration
-from headgate.control.messages import Confirm, Failed, Finished, FromDriver, Metrics, Output, Register, Running
+from headgate.control.messages import (
+    Confirm,
+    Failed,
+    Finished,
+    FromDriver,
+    Metrics,
+    Output,
+    Register,
+    Restored,
+    Running,
+    StartProcessing,
+)
 from headgate.driver.checkpoints import CheckpointService, Choice
 from headgate.driver.cluster import AttemptOver, Cluster, Submission, WorkerMessage
 from headgate.driver.services import DriverIo
@@ -107,6 +120,7 @@ class JobMaster:
             ev.SetStatus: lambda _: self._on_change(),
             ev.AwaitSettled: self._await_settled,
             ev.StartAttempt: self._start_attempt,
+            ev.StartTasks: self._start_tasks,
             ev.SetCheckpointing: self._set_checkpointing,
             ev.StopAttempt: lambda do: self._cluster.stop(do.attempt, do.reason),
             ev.CheckTasks: lambda do: self._tell(ev.TasksLeft(do.attempt, *self._cluster.tasks_left(do.attempt))),
@@ -213,6 +227,8 @@ class JobMaster:
                 self._tell(ev.WorkerHeard(attempt, worker))
             case Register():
                 self._tell(ev.WorkerRegistered(attempt, worker))
+            case Restored():
+                self._tell(ev.WorkerRestored(attempt, worker))
             case Running():
                 self._tell(ev.WorkerRunning(attempt, worker))
                 self._on_change()
@@ -220,7 +236,7 @@ class JobMaster:
                 self._tell(ev.WorkerFinished(attempt, worker))
             case Failed():
                 self._failures.append(message)
-                self._tell(ev.TaskFailed(attempt, certain=message.kind == "user"))
+                self._tell(ev.TaskFailed(attempt, certain=message.kind in ("user", "damaged")))
             case _:
                 self._tell(ev.WorkerHeard(attempt, worker))
 
@@ -309,6 +325,10 @@ class JobMaster:
         self._failures.append(Failed(message, "", kind="runtime"))
         self._tell(ev.TaskFailed(self.machine.attempt))
 
+    def _start_tasks(self, do: ev.StartTasks) -> None:
+        for worker in self.workers:
+            self._cluster.send(do.attempt, worker, StartProcessing())
+
     def _set_checkpointing(self, do: ev.SetCheckpointing) -> None:
         if self.service is not None:
             self.service.job_running(do.running)
@@ -327,6 +347,12 @@ class JobMaster:
 
     def _find_cause(self, do: ev.FindCause) -> None:
         found = self._cluster.cause(do.attempt, self._failures, self._cluster_error, do.stopped)
+        damage = next((failure.message for failure in self._failures if failure.kind == "damaged"), None)
+        if damage is not None and self.machine.restoring and self.service is not None:
+            try:
+                found = msgspec.structs.replace(found, damaged=self.service.step_back(damage))
+            except CorruptState as error:
+                found = msgspec.structs.replace(found, error=error, damaged=True, final=True)
         self._tell(found)
 
     # --- requests, from any thread ----------------------------------------------------------------------------------

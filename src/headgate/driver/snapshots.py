@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from headgate import config
 from headgate.api.sink import Prepared, Sink
@@ -27,7 +26,6 @@ from headgate.checkpoint.types import SnapshotType
 from headgate.config import Configuration
 from headgate.control.messages import TaskState
 from headgate.driver.services import DriverIo
-from headgate.driver.step_back import StepBack
 from headgate.errors import IllegalState, StateMigrationError, StorageError
 from headgate.graph.job_graph import Vertex
 from headgate.graph.plan import JobPlan
@@ -43,7 +41,6 @@ from headgate.storage.checkpoints import (
     discard_pending_savepoint,
     load_snapshot,
     publish,
-    require_intact,
 )
 from headgate.storage.handles import FileSegment, InlineBytes, size_of
 from headgate.storage.layout import (
@@ -59,7 +56,6 @@ from headgate.storage.log import (
     CompletedRef,
     JobEndClaimed,
     JobLog,
-    LogEntry,
     SupersededError,
     load_completed,
     newest_job,
@@ -81,23 +77,15 @@ _KEYED = {mf.PieceKind.KEYED, mf.PieceKind.CHANNEL}
 
 
 @dataclass(frozen=True, slots=True)
-class RestoredRef:
-    """A snapshot that the job log names, and its metadata."""
-
-    ref: CompletedRef
-    snapshot: Snapshot
-
-
-@dataclass(frozen=True, slots=True)
 class Recovery:
     """What a job continues from: a new one from nothing, a resumed one from what its log says.
 
-    `checkpoints` are those that stay retained, oldest first; the last one is `restored`. `origin` is the snapshot of
-    another job that the job began with, if there is nothing newer.
+    `checkpoints` are those that stay retained, oldest first; the last one is `newest`. `origin` is the snapshot of another
+    job that the job began with, if there is nothing newer.
     """
 
     job_id: JobId
-    restored: RestoredRef | None = None
+    newest: CompletedRef | None = None
     checkpoints: tuple[CompletedCheckpoint, ...] = ()
     origin: str | None = None
 
@@ -107,13 +95,14 @@ class JobSnapshots:
 
     def __init__(self, plan: JobPlan, job_id: JobId, configuration: Configuration, io: DriverIo) -> None:
         self._plan, self._configuration, self._io = plan, configuration, io
-        self._step_back = StepBack(plan, configuration)
         self._settings = StorageSettings.of(configuration)
         self._store = io.open_store(self._settings.write_buffer)
         self._registry = SharedStateRegistry()
         self._lock = threading.Lock()
         self._restart = 0
         self._published: dict[int, Snapshot] = {}
+        self._loaded: dict[int, Snapshot] = {}  # until the first attempt has chosen one
+        self.damaged: dict[int, StorageError] = {}  # checkpoints that are not restored any more, and why
         self._undeleted: list[str] = []  # shared files that are not needed any more, but could not be deleted yet
         self._commits = Commits()  # of storage 'jobmanager', which has no log
         self._numbers_after = self._numbered = 0  # of the job that an imported snapshot is of; the last one
@@ -137,11 +126,10 @@ class JobSnapshots:
     # --- starting ---------------------------------------------------------------------------------------------------
 
     def _recover(self) -> Recovery:
-        """Everything that the log of the newest job of this name says.
+        """Everything that the log of the newest job of this name says; without a checkpoint, what the job began with.
 
-        1. The newest retained snapshot that is whole is restored; without any, what the job began with.
-        2. Older ones stay retained, the next step back may need them: their shared files are registered, oldest first.
-        3. A savepoint belongs to the user: none of its files is registered, and no increment builds on it.
+        Older checkpoints stay retained, a step back may need them: their shared files are registered, oldest first. A savepoint
+        belongs to the user: none of its files is registered, and no increment builds on it.
         """
         directory = self._settings.directory
         if directory is None or not self._in_files:
@@ -152,61 +140,35 @@ class JobSnapshots:
         entry = newest_job(self._store, directory, self._plan.name, self._io.warn)
         layout = self._settings.layout(entry.job_id)
         assert layout is not None
-        restored = self._newest_whole(layout, entry)  # 1
-        if restored is None:
-            return Recovery(entry.job_id, origin=entry.origin)
-        retention = CheckpointSettings.from_configuration(self._configuration).retention
-        checkpoints = []
-        for ref in entry.retained_up_to(restored.ref.commit):  # 2
-            snapshot = restored.snapshot if ref == restored.ref else self._older(layout, ref)
-            mode = ClaimMode.NO_CLAIM if ref.is_savepoint else ClaimMode.CLAIM  # 3
-            if snapshot is not None and mode is ClaimMode.CLAIM:
-                self._registry.register_restored(snapshot.manifest, mode)
-            where = resolve_ref(ref.pointer, layout.job)
-            checkpoints.append(
-                CompletedCheckpoint(
-                    ref.checkpoint_id,
-                    self._io.now(),
-                    CheckpointProperties.for_restored(mode, retention),
-                    where,
-                    where,
-                    ref.commit,
-                    0 if snapshot is None else _size(snapshot.manifest),
+        newest = next(iter(entry.newest_first(self._configuration.get(config.RESUME_PREFERS_CHECKPOINT))), None)
+        if newest is None:
+            if isinstance(entry.event, JobEndClaimed):
+                raise IllegalState(
+                    f"cannot resume: job '{entry.job_name}' ({entry.job_id}) is {entry.event.status} and has retained no "
+                    "checkpoint; start it without --resume"
                 )
-            )
-        return Recovery(entry.job_id, restored, tuple(checkpoints))
+            return Recovery(entry.job_id, origin=entry.origin)
+        retained = entry.retained_up_to(newest.commit)
+        return Recovery(entry.job_id, newest, tuple(self._retained(layout, ref) for ref in retained))
 
-    def _newest_whole(self, layout: JobLayout, entry: LogEntry) -> RestoredRef | None:
-        problems = []
-        for ref in entry.newest_first(self._configuration.get(config.RESUME_PREFERS_CHECKPOINT)):
-            try:
-                return RestoredRef(ref, self._patiently(partial(self._completed, layout, ref)))
-            except (CorruptState, MissingObject) as error:
-                self._io.warn(self._step_back.over(ref.checkpoint_id, error))
-                problems.append(str(error))
-        if problems:
-            raise CorruptState(
-                f"cannot resume job {entry.job_id}: no retained checkpoint is whole: {'; '.join(problems)}"
-            )
-        if isinstance(entry.event, JobEndClaimed):
-            raise IllegalState(
-                f"cannot resume: job '{entry.job_name}' ({entry.job_id}) is {entry.event.status} and has retained no "
-                "checkpoint; start it without --resume"
-            )
-        return None
-
-    def _completed(self, layout: JobLayout, ref: CompletedRef) -> Snapshot:
-        snapshot = load_completed(self._store, layout, ref)
-        require_intact(self._store, snapshot, self._io.pool.map)
-        return snapshot
-
-    def _older(self, layout: JobLayout, ref: CompletedRef) -> Snapshot | None:
-        """The metadata of a retained snapshot that is not restored now; None if it is damaged."""
+    def _retained(self, layout: JobLayout, ref: CompletedRef) -> CompletedCheckpoint:
+        """A checkpoint that the log names, with its metadata loaded unless they are damaged."""
+        mode = ClaimMode.NO_CLAIM if ref.is_savepoint else ClaimMode.CLAIM
+        size = 0
         try:
-            return self._patiently(lambda: load_completed(self._store, layout, ref))
+            snapshot = self._patiently(lambda: load_completed(self._store, layout, ref))
         except (CorruptState, MissingObject) as error:
-            self._io.warn(f"the retained checkpoint {ref.checkpoint_id} is DAMAGED and cannot be restored: {error}")
-            return None
+            self._io.warn(f"checkpoint {ref.checkpoint_id} is DAMAGED and cannot be restored: {error}")
+            self.damaged[ref.checkpoint_id] = error
+        else:
+            self._loaded[ref.checkpoint_id] = snapshot
+            size = _size(snapshot.manifest)
+            if mode is ClaimMode.CLAIM:
+                self._registry.register_restored(snapshot.manifest, mode)
+        retention = CheckpointSettings.from_configuration(self._configuration).retention
+        properties = CheckpointProperties.for_restored(mode, retention)
+        where = resolve_ref(ref.pointer, layout.job)
+        return CompletedCheckpoint(ref.checkpoint_id, self._io.now(), properties, where, where, ref.commit, size)
 
     def _start_log(self) -> JobLog | None:
         if self._layout is None:
@@ -215,13 +177,12 @@ class JobSnapshots:
             sink = operator.spec.function
             if isinstance(sink, Sink) and sink.commits:
                 require_create_if_absent(self._store, self._layout.log, f"the exactly-once sink '{operator.name}'")
-        restored = self._recovery.restored
         return JobLog.start(
             self._store,
             self._layout,
             self._plan.name,
             clock=self._io.now,
-            restored=None if restored is None else restored.ref,
+            restored=self._recovery.newest,
             origin=self._configuration.get(config.RECOVERY_PATH),
             commits=self._commits,
             numbers_after=self._numbers_after,
@@ -236,14 +197,14 @@ class JobSnapshots:
 
     @property
     def resumed(self) -> mf.Manifest | None:
-        """The metadata of the snapshot that a resumed job restores."""
-        restored = self._recovery.restored
-        return None if restored is None else restored.snapshot.manifest
+        """The newest metadata that a resumed job has found."""
+        found = (self._loaded.get(checkpoint.id) for checkpoint in reversed(self._recovery.checkpoints))
+        return next((snapshot.manifest for snapshot in found if snapshot is not None), None)
 
     def _load_named(self) -> Snapshot | None:
         """The snapshot that the user names to start from, or that a resumed job began with."""
         pointer = self._recovery.origin or self._configuration.get(config.RECOVERY_PATH)
-        return None if pointer is None or self._recovery.restored is not None else load_snapshot(self._store, pointer)
+        return None if pointer is None or self._recovery.newest is not None else load_snapshot(self._store, pointer)
 
     def _imported_numbers(self, snapshot: Snapshot) -> tuple[Commits, int]:
         job_id = snapshot.manifest.job_id
@@ -257,7 +218,7 @@ class JobSnapshots:
         if snapshot is None:
             return None
         manifest = snapshot.manifest
-        self._published[manifest.checkpoint_id] = snapshot
+        self._published[manifest.checkpoint_id] = self._loaded[manifest.checkpoint_id] = snapshot
         self._registry.register_restored(manifest, self._claim_mode)
         where = snapshot.directory
         return ev.SnapshotImported(manifest.checkpoint_id, where, where, self._claim_mode, _size(manifest))
@@ -433,16 +394,23 @@ class JobSnapshots:
 
     # --- restoring --------------------------------------------------------------------------------------------------
 
-    def intact(self, checkpoint: CompletedCheckpoint) -> Snapshot:
-        """The snapshot of a completed checkpoint; CorruptState or MissingObject if any file of it is damaged."""
-        return self._patiently(lambda: self._intact(checkpoint))
+    def load(self, checkpoint: CompletedCheckpoint) -> Snapshot:
+        """The metadata of a completed checkpoint; CorruptState or MissingObject if they, or files of it, are damaged.
 
-    def _intact(self, checkpoint: CompletedCheckpoint) -> Snapshot:
-        snapshot = self._published.get(checkpoint.id)
-        if snapshot is None or checkpoint.location:
-            snapshot = load_snapshot(self._store, checkpoint.pointer)
-        require_intact(self._store, snapshot, self._io.pool.map)
-        return snapshot
+        Files are not read here: a checkpoint may have hundreds of thousands of them. Workers verify what they restore.
+        """
+        loaded = self._loaded.get(checkpoint.id)
+        self._loaded.clear()
+        if checkpoint.id not in self.damaged:
+            if loaded is not None:
+                return loaded
+            if not checkpoint.location:
+                return self._published[checkpoint.id]
+            try:
+                return self._patiently(lambda: load_snapshot(self._store, checkpoint.pointer))
+            except (CorruptState, MissingObject) as error:
+                self.damaged[checkpoint.id] = error
+        raise self.damaged[checkpoint.id]
 
     def step_back_to(self, checkpoint: CompletedCheckpoint) -> Commits:
         """The completions up to a checkpoint that is restored; later ones are history that did not happen.

@@ -48,6 +48,13 @@ class WorkerRegistered(JobEvent, frozen=True):
     worker: Worker
 
 
+class WorkerRestored(JobEvent, frozen=True):
+    """A worker has read and verified the state that it starts from."""
+
+    attempt: int
+    worker: Worker
+
+
 class WorkerRunning(JobEvent, frozen=True):
     attempt: int
     worker: Worker
@@ -91,13 +98,15 @@ class CauseFound(JobEvent, frozen=True):
     """The answer to `FindCause`.
 
     `cancelled`: the attempt was cancelled in the cluster. `final`: another attempt cannot run, for example because the
-    Spark session was stopped.
+    Spark session was stopped. `damaged`: a worker found damage in its checkpoint; the next attempt restores another one, and
+    the restart strategy is not asked, or (`final`) there is no other one.
     """
 
     attempt: int
     error: HeadgateError
     cancelled: bool = False
     final: bool = False
+    damaged: bool = False
 
 
 class TasksLeft(JobEvent, frozen=True):
@@ -160,6 +169,12 @@ class StartAttempt(JobInstruction, frozen=True):
 
     Answered by `AttemptSubmitted` or `AttemptRefused`.
     """
+
+    attempt: int
+
+
+class StartTasks(JobInstruction, frozen=True):
+    """All tasks have restored their state: let them commit what the checkpoint holds, and take records."""
 
     attempt: int
 

@@ -9,7 +9,8 @@
 
     SETTLING     claims in the job log and commits on the driver, of the attempt before, are answered
     STARTING     slots are found, a checkpoint is chosen, the tasks are submitted
-    RUNNING      the cluster runs the attempt; `SetCheckpointing` says when all its tasks do
+    RUNNING      the cluster runs the attempt: `StartTasks` when all tasks have restored their state, `SetCheckpointing`
+                 when all run
     STOPPING     the attempt was told to stop: it failed, is cancelled, or makes room for another plan
     LEAVING      the cluster has ended the attempt; its tasks leave, and the cause of a failure is found
     WAITING      the restart strategy asked for a delay
@@ -74,6 +75,7 @@ class _Attempt:
     number: int
     tasks: int
     registered: set[ev.Worker] = field(default_factory=set)
+    restored: set[ev.Worker] = field(default_factory=set)
     running: set[ev.Worker] = field(default_factory=set)
     finished: set[ev.Worker] = field(default_factory=set)
     heard: dict[ev.Worker, int] = field(default_factory=dict)
@@ -113,6 +115,11 @@ class JobMachine:
     @property
     def all_running(self) -> bool:
         return self.phase is Phase.RUNNING and self._attempt.all_ran and self._attempt.failing_since is None
+
+    @property
+    def restoring(self) -> bool:
+        """Whether some task of the attempt has not restored its state yet."""
+        return len(self._attempt.restored) < self._attempt.tasks
 
     @property
     def registered(self) -> frozenset[ev.Worker]:
@@ -160,6 +167,8 @@ class JobMachine:
             case ev.WorkerRegistered(_, worker):
                 self._attempt.registered.add(worker)
                 self._attempt.heard[worker] = self._now
+            case ev.WorkerRestored(_, worker):
+                self._on_restored(worker)
             case ev.WorkerRunning(_, worker):
                 self._on_running(worker)
             case ev.WorkerFinished(_, worker):
@@ -221,6 +230,13 @@ class JobMachine:
         self._decide_restart(error, final=not retry)
         self._must_keep = self._attempt.next is _Next.FAILED  # what could not be restored now may be restored later
         self._proceed()
+
+    def _on_restored(self, worker: ev.Worker) -> None:
+        """Nothing may be committed before all state is verified: the attempt may step back to an older checkpoint."""
+        attempt = self._attempt
+        attempt.restored.add(worker)
+        if self.phase is Phase.RUNNING and attempt.failing_since is None and not self.restoring:
+            self._emit(ev.StartTasks(attempt.number))
 
     def _on_running(self, worker: ev.Worker) -> None:
         attempt = self._attempt
@@ -325,8 +341,13 @@ class JobMachine:
         elif self._rescale is not None and not self._rescaled and not event.final:
             self._set_status(JobStatus.RESTARTING)
             self._attempt.next = _Next.RESCALE
+        elif event.damaged and not event.final:
+            self._set_status(JobStatus.RESTARTING)
+            self._emit(ev.RecordFailure(event.error))
+            self._restart_at, self._attempt.next = self._now, _Next.RESTART
         else:
             self._decide_restart(event.error, event.final)
+            self._must_keep = event.damaged  # what cannot be restored now may be restored when it is repaired
         self._emit(ev.CheckTasks(self._attempt.number))
 
     def _decide_restart(self, error: HeadgateError, final: bool) -> None:

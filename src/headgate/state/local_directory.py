@@ -1,4 +1,4 @@
-"""A directory of working files that one backend locks, in a worker's process."""
+"""Working files of backends: a directory that one backend locks, and payloads in files. In a worker's process."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import os
 import shutil
 import tempfile
 import time
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from headgate.checkpoint.handles import CorruptState, Payload, ReadPayload
 from headgate.errors import IllegalState, StorageError
 
 _LOCK: Final = "in-use"
 _TRIES: Final = 20
 _PAUSE_SECONDS: Final = 0.05
+_READ_BYTES: Final = 4 << 20
 
 
 def lock_directory(path: Path) -> int | None:
@@ -39,6 +42,21 @@ def _is_lock_of(lock: int, path: Path) -> bool:
             return True
     os.close(lock)
     return False
+
+
+def download(read: ReadPayload, payload: Payload, path: Path, what: str) -> None:
+    """Write a payload to a file and verify it; CorruptState names `what` it is."""
+    crc32 = size = 0
+    with path.open("wb") as out:
+        while size < payload.size and (data := read(payload, size, min(_READ_BYTES, payload.size - size))):
+            out.write(data)
+            size += len(data)
+            crc32 = zlib.crc32(data, crc32)
+    if (size, crc32) != (payload.size, payload.crc32):
+        raise CorruptState(
+            f"{what} is damaged: payload '{payload.id}' does not match its checksum; restore from an older checkpoint or "
+            "savepoint"
+        )
 
 
 class LocalDirectory:

@@ -97,6 +97,10 @@ class OperatorChain:
         for operator in reversed(self._living):
             operator.open()
 
+    def start(self) -> None:
+        for operator in reversed(self._living):
+            operator.start()
+
     def finish(self) -> None:
         """All input has been processed: the operators emit what they hold, the first of the chain first."""
         for operator in self._living:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from headgate.checkpoint.handles import CorruptState
 from headgate.control.messages import Failed
 from headgate.errors import UserCodeError, WorkerLost
 from headgate.records.types import TypeMismatch
@@ -61,6 +62,8 @@ def describe(error: BaseException, task: str) -> Failed:
     if isinstance(error, OperatorFailure):
         return _user_failure(error)
     text = f"{type(error).__name__}: {error}"
+    if isinstance(error, CorruptState):
+        return Failed(f"{task}: {error}", _trace(error), operator=task, kind="damaged")
     if isinstance(error, WorkerLost):
         return Failed(f"{task}: {error}", _trace(error), operator=task, kind="victim")
     line = user_line(error.__traceback__)

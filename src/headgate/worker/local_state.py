@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from headgate.checkpoint.handles import CorruptState
 from headgate.graph.plan import Settings, TaskInfo
 from headgate.records.key_groups import key_group_range
 from headgate.records.types import TypeInformation
@@ -51,10 +52,15 @@ def open_backend(
     backend = _make_backend(settings, setup)
     restored = None if restore is None else restore.operators.get(info.operator_id)
     if restore is not None and restored is not None and restored.keyed:
-        handles, read, done = as_native(type(backend), setup, restored.keyed, restore.read)
         native = all(handle.backend != CANONICAL for handle in restored.keyed)
-        backend.restore(handles, read, claim=restore.claim and native)
-        done()
+        try:
+            handles, read, done = as_native(type(backend), setup, restored.keyed, restore.read)
+            try:
+                backend.restore(handles, read, claim=restore.claim and native)
+            finally:
+                done()
+        except CorruptState as error:
+            raise CorruptState(f"'{restore.file()}': {error}") from error
     return backend
 
 

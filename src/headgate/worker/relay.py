@@ -23,6 +23,9 @@ class Relay:
     def bytes_out(self) -> int:
         return self._buffers.bytes_out
 
+    def restore(self) -> None:
+        """A relay has no state."""
+
     def open(self) -> None:
         self.status = Status.RUNNING
         self._finish_if_ended()

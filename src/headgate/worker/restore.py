@@ -28,8 +28,8 @@ from headgate.state.operator import OperatorStateSnapshot, RestoredOperatorState
 from headgate.state.parquet.operator import StoredOperatorTables, read_operator_tables
 from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
 from headgate.storage.manifest import PieceKind, SnapshotPart, StatePiece
-from headgate.storage.objects import ObjectStore
-from headgate.storage.reader import SnapshotReader
+from headgate.storage.objects import MissingObject, ObjectStore
+from headgate.storage.reader import SnapshotReader, damaged
 from headgate.storage.remote import open_store
 from headgate.worker.backlog import CapturedFrame
 from headgate.worker.inputs import decode
@@ -73,6 +73,7 @@ class SubtaskRestore:
     checkpoint_id: int
     operators: Mapping[str, OperatorRestore] = field(default_factory=dict)
     read: ReadPayload = read_inline
+    file: Callable[[], str] = lambda: ""  # the one that was read last
     claim: bool = False  # later increments may build on the restored files
     frames: tuple[CapturedFrame, ...] = ()  # in-flight data, to be processed before any new row
     finished: bool = False  # the subtask had finished: it only sends its ends
@@ -110,6 +111,7 @@ class Payloads:
         self._progress = progress or RestoreProgress()
         self._origins: dict[str, _Origin] = {}
         self._local: dict[str, Path | None] = {}
+        self.file = ""  # the one that was read last
 
     def add(self, part: SnapshotPart, operator_id: str = "", subtask: int = 0, parallelism: int = 1) -> None:
         """Make a part readable; the operator and subtask that wrote it are needed only to find its copy."""
@@ -122,6 +124,7 @@ class Payloads:
         self._progress.done += length
         if isinstance(origin.handle, InlineBytes):
             return origin.handle.data[offset : offset + length]
+        self.file = origin.handle.path
         local = self._local_copy(payload.id, origin, origin.handle)
         if local is not None:
             with local.open("rb") as file:
@@ -130,7 +133,10 @@ class Payloads:
             if len(data) == length:
                 self._progress.local += length
                 return data
-        return self._store.read(origin.handle.path, origin.handle.offset + offset, length)
+        try:
+            return self._store.read(self.file, origin.handle.offset + offset, length)
+        except MissingObject as error:
+            raise damaged(origin.handle, "the file does not exist") from error
 
     def _local_copy(self, payload: str, origin: _Origin, segment: FileSegment) -> Path | None:
         if self._copies is None:
@@ -170,6 +176,7 @@ def read_restore(
         restore.checkpoint_id,
         operators,
         payloads.read,
+        lambda: payloads.file,
         restore.claim and unchanged,
         inflight_share(plan, subtask, inflight),
         restore.finished,

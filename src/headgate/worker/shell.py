@@ -34,7 +34,9 @@ from headgate.control.messages import (
     Metrics,
     Output,
     Register,
+    Restored,
     Running,
+    StartProcessing,
     ToSubtask,
 )
 from headgate.errors import JobCancelled, WorkerLost
@@ -155,7 +157,7 @@ class Shell:
         self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
         self._times = _Times()
         self.restore = RestoreProgress()
-        self._reported_finished = False
+        self._may_start = self._reported_finished = False
         self._process = psutil.Process()
         self._limit = 256  # records in a slice, adapted to the time it takes
 
@@ -192,6 +194,9 @@ class Shell:
             self.wake()
         elif isinstance(message, ToSubtask):
             self.checkpoints.post(message)
+            self.wake()
+        elif isinstance(message, StartProcessing):
+            self._may_start = True
             self.wake()
         elif isinstance(message, Cancel) and self._cancelled is None:
             self._cancelled = message.reason
@@ -239,11 +244,17 @@ class Shell:
         self.inflow.end(None)
 
     def run(self, task: Subtask | Relay) -> Iterator[pa.RecordBatch]:
-        """Open, work until the subtask is finished, then read Spark's iterator to its end."""
+        """Restore, wait for the other tasks, work until the subtask is finished, read Spark's iterator to its end."""
+        task.restore()
+        self.client.send(Restored())
+        yield from self._pulse(self._readers)
+        while not self._may_start:
+            self.inflow.wait(_PULSE_SECONDS, for_rows=False)
+            self.check_cancelled()
+            yield from self._pulse(min(1, self._readers))
         task.open()
         self._task = task
         self.client.send(Running())
-        yield from self._pulse(self._readers)
         while True:
             self.check_cancelled()
             if isinstance(task, Subtask) and not self._reported_finished:

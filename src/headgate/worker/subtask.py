@@ -104,6 +104,7 @@ class Subtask:
         channels = [channel for edge in plan.inputs for channel in _channels(edge, index)]
         self._inputs = Inputs(channels, previous, settings.alignment_memory, settings.tmp_dir)
         restored = self._inputs.restore(restore.frames) if restore else []
+        self._restored = False  # by `restore`
         self._restored_finished = restore is not None and restore.finished
         self._gate = _gate(channels, restored, settings)
         self._open_channels = self._open_data = len(channels)
@@ -129,9 +130,21 @@ class Subtask:
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Open the operators; a subtask that had finished before the checkpoint only sends its ends (SPEC R4.5)."""
+    def restore(self) -> None:
+        """Open the operators: all state that the subtask starts from is read and verified."""
         self._chain.open()
+        self._restored = True
+
+    def open(self) -> None:
+        """Commit what the checkpoint holds, and take records from now on; `restore` first, if that was not done.
+
+        On a cluster this is called when every subtask has restored its state: until then damage may be found, and the job
+        steps back to an older checkpoint (SPEC R5.11). A subtask that had finished before the checkpoint only sends its
+        ends (SPEC R4.5).
+        """
+        if not self._restored:
+            self.restore()
+        self._chain.start()
         self.status = Status.RUNNING
         if self._restored_finished:
             self._committed = True

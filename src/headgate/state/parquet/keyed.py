@@ -17,7 +17,6 @@ restore works the other way round. The thread that writes a snapshot writes tabl
 
 from __future__ import annotations
 
-import io
 import shutil
 import tempfile
 import zlib
@@ -48,6 +47,7 @@ from headgate.state.backend import (
     StateSpec,
 )
 from headgate.state.cells import ListCell, MapCell, ValueCell
+from headgate.state.local_directory import download
 from headgate.state.parquet.columns import column_fields, columns_of, values_of
 from headgate.state.pickling import dump_values, load_values
 from headgate.state.timers import TimeDomain, Timer
@@ -332,7 +332,7 @@ def as_native(
     scratch = make(_scratch(setup, directory / "scratch", tables[0].key_type.type_info()))
     try:
         for handle in tables:
-            _load(scratch, handle, read)
+            _load(scratch, handle, read, directory / "table.parquet")
         made = spool.write(scratch.snapshot(tables[0].checkpoint_id, SnapshotKind.SAVEPOINT))
     except BaseException:
         remove()
@@ -368,10 +368,12 @@ def describe_tables(
     )
 
 
-def _load(backend: KeyedStateBackend, handle: KeyedStateHandle, read: ReadPayload) -> None:
+def _load(backend: KeyedStateBackend, handle: KeyedStateHandle, read: ReadPayload, local: Path) -> None:
+    """Each table is read as a whole, into the file `local`: its checksum is that of the whole file."""
     files = {file.name: file.payload for file in handle.files}
     for table in stored_tables(handle):
-        with pq.ParquetFile(_PayloadFile(files[table.file], read)) as parquet:
+        download(read, files[table.file], local, f"table '{table.file}' of checkpoint {handle.checkpoint_id}")
+        with pq.ParquetFile(local) as parquet:
             for index, group in enumerate(table.groups):
                 if group in backend.setup.key_groups:
                     _load_rows(backend, table.meta, handle.key_type.type_info(), group, parquet.read_row_group(index))
@@ -441,31 +443,3 @@ def _read_namespaces(column: pa.ChunkedArray) -> list[Any]:
     if column.null_count == len(column):
         return [None] * len(column)
     return [None if cell is None else load_values(cell, "a namespace")[0] for cell in column.to_pylist()]
-
-
-class _PayloadFile(io.RawIOBase):
-    """A payload as a file for pyarrow."""
-
-    def __init__(self, payload: Payload, read: ReadPayload) -> None:
-        super().__init__()
-        self._payload, self._read, self._at = payload, read, 0
-
-    def readinto(self, buffer: Any) -> int:
-        wanted = min(len(buffer), self._payload.size - self._at)
-        data = self._read(self._payload, self._at, wanted) if wanted > 0 else b""
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._payload.size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True

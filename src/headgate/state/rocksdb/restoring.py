@@ -8,7 +8,6 @@ Below a third of overlap, copying is faster than deleting.
 from __future__ import annotations
 
 import shutil
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,16 +16,16 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate.checkpoint.handles import CorruptState, KeyedStateHandle, ReadPayload, StateMeta
+from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.backend import INTERNAL_KINDS, BackendSetup
+from headgate.state.local_directory import download
 from headgate.state.rocksdb.codec import STAMP_BYTES, StoredCodec, pack_stamp
 from headgate.state.rocksdb.increments import FIRST_STAMP, Files, Span
 from headgate.state.rocksdb.keys import RowKeys
 from headgate.state.rocksdb.store import Column, MemoryBudget, Store
 from headgate.state.schema import migrate_batch
 
-_READ_BYTES: Final = 4 << 20
 _REWRITE_ROWS: Final = 2048
 _SEQUENCE_BYTES: Final = 8
 _MIN_OVERLAP: Final = 1 / 3
@@ -182,19 +181,9 @@ def _remove_expired(restored: RestoredStore, columns: list[StoredColumn], keys: 
 def _download(handle: KeyedStateHandle, read: ReadPayload, target: Path) -> None:
     target.mkdir(parents=True)
     for file in handle.files:
-        payload = file.payload
         assert Path(file.name).name == file.name, f"{file.name} is not the name of a file"
-        crc32 = size = 0
-        with (target / file.name).open("wb") as out:
-            while size < payload.size and (data := read(payload, size, min(_READ_BYTES, payload.size - size))):
-                out.write(data)
-                size += len(data)
-                crc32 = zlib.crc32(data, crc32)
-        if size != payload.size or crc32 != payload.crc32:
-            raise CorruptState(
-                f"file '{file.name}' of checkpoint {handle.checkpoint_id} is damaged: payload '{payload.id}' does not match "
-                "its checksum; restore from an older checkpoint or savepoint"
-            )
+        what = f"file '{file.name}' of checkpoint {handle.checkpoint_id}"
+        download(read, file.payload, target / file.name, what)
 
 
 def rewrite(

@@ -14,7 +14,17 @@ from typing import Any
 from headgate.checkpoint.plan import TaskId
 from headgate.checkpoint.settings import EndStatus
 from headgate.config import Configuration
-from headgate.control.messages import Failed, Finished, FromDriver, FromWorker, Output, Register, Running
+from headgate.control.messages import (
+    Failed,
+    Finished,
+    FromDriver,
+    FromWorker,
+    Output,
+    Register,
+    Restored,
+    Running,
+    StartProcessing,
+)
 from headgate.driver.checkpoints import CheckpointService
 from headgate.driver.cluster import AttemptOver, Submission, WorkerMessage
 from headgate.driver.job_master import JobMaster, MasterEvent
@@ -29,10 +39,13 @@ from headgate.job.status import JobStatus, Status
 from headgate.storage.objects import ObjectStore
 from headgate.testing.simulation.world import Violation
 from headgate.worker.checkpoints import CheckpointLink, WorkerStorage
+from headgate.worker.failures import describe
 from headgate.worker.relay import Relay
 from headgate.worker.restore import VertexRestore
 from headgate.worker.subtask import SnapshotInProgress, Subtask
 from headgate.worker.task import SteppedServices, TaskDescriptor, describe_tasks, make_snapshot_writer, make_task
+
+Print = Callable[[tuple[int, int], Output], None]
 
 
 class QueuedExecutor(Executor):
@@ -119,19 +132,31 @@ class SimulatedIo(DriverIo):
 class Worker:
     """One task of an attempt: messages to the driver wait in `messages`, those from the driver in `inbox`."""
 
-    def __init__(self, task: Subtask | Relay, key: tuple[int, int], id: TaskId | None) -> None:
-        self.task, self.key, self.id = task, key, id
+    task: Subtask | Relay
+
+    def __init__(self, descriptor: TaskDescriptor, store: ObjectStore) -> None:
+        self.descriptor, self._store = descriptor, store
+        self.key = (descriptor.level, descriptor.index)
+        self.id = None if descriptor.is_relay else TaskId(descriptor.vertex_id, descriptor.subtask)
         self.rows: deque[tuple[int, bytes]] = deque()  # (writer, row) on their way here, by writer in order
         self.inbox: deque[FromDriver] = deque()
         self.messages: deque[FromWorker] = deque()
         self.link = CheckpointLink(self.messages.append)
         self.writes = Writes()
+        self.link.writer = make_snapshot_writer(descriptor, self.messages.append, store, self.writes)
         self.connected = False
         self.said_finished = False
 
-    def open(self, attempt: int) -> None:
-        """Connect, and open the operators."""
-        self.messages.append(Register(*self.key, attempt, "simulated", 0))
+    def restore(self, clock: Callable[[], int], output: Print) -> None:
+        """Connect, read and verify state; it waits for `StartProcessing` then."""
+        self.messages.append(Register(*self.key, self.descriptor.attempt, "simulated", 0))
+        services = SteppedServices(clock, lambda *printed: output(self.key, Output(*printed)))
+        self.task = make_task(self.descriptor, services, self._store)
+        self.task.restore()
+        self.messages.append(Restored())
+
+    def open(self) -> None:
+        """Every task has restored its state."""
         self.task.open()
         self.messages.append(Running())
 
@@ -145,7 +170,11 @@ class Worker:
 
     def hear(self) -> None:
         """Take the next message of the driver."""
-        self.link.post(self.inbox.popleft())  # type: ignore[arg-type]
+        message = self.inbox.popleft()
+        if isinstance(message, StartProcessing):
+            self.open()
+        else:
+            self.link.post(message)  # type: ignore[arg-type]
         self.serve()
 
 
@@ -161,29 +190,27 @@ class Attempt:
         storage: WorkerStorage | None,
         store: ObjectStore,
         clock: Callable[[], int],
-        output: Callable[[tuple[int, int], Output], None] = lambda key, message: None,  # noqa: ARG005 - dropped
+        output: Print = lambda key, message: None,  # noqa: ARG005 - dropped
     ) -> None:
         """`output` gets what a task prints or collects, with its level and index."""
         self.plan, self.number = plan, number
-        self._store, self._clock, self._output = store, clock, output
+        self._clock, self._output = clock, output
         self.levels = [
-            [self._worker(task) for task in describe_tasks(plan, level, job_id, number, restore, storage)]
+            [Worker(task, store) for task in describe_tasks(plan, level, job_id, number, restore, storage)]
             for level in range(len(plan.layout.levels))
         ]
         self.workers = [worker for level in self.levels for worker in level]
 
-    def _worker(self, task: TaskDescriptor) -> Worker:
-        key = (task.level, task.index)
-        services = SteppedServices(self._clock, lambda *printed: self._output(key, Output(*printed)))
-        made = make_task(task, services, self._store)
-        worker = Worker(made, key, None if task.is_relay else TaskId(task.vertex_id, task.subtask))
-        worker.link.writer = make_snapshot_writer(task, worker.messages.append, self._store, worker.writes)
-        return worker
+    def restore(self) -> None:
+        """Let all tasks restore their state, readers first: sinks are ready when damage is found before them."""
+        for worker in reversed(self.workers):
+            worker.restore(self._clock, self._output)
 
     def open(self) -> None:
-        """Open all tasks, readers first."""
+        """The same, and let them start at once."""
+        self.restore()
         for worker in reversed(self.workers):
-            worker.open(self.number)
+            worker.open()
 
     def send_rows(self, worker: Worker) -> None:
         """Put what a task has ready on the way to its readers."""
@@ -221,7 +248,8 @@ class Attempt:
     def close(self) -> None:
         """Give back what the tasks hold; their errors are not the run's."""
         for worker in self.workers:
-            worker.task.close()
+            if hasattr(worker, "task"):  # else another one could not restore its state before
+                worker.task.close()
 
     @property
     def finished(self) -> bool:
@@ -255,8 +283,9 @@ class SimulatedCluster:
                 self._store,
                 self._clock,
             )
-            attempt.open()
+            attempt.restore()
         except StorageError as error:  # a worker cannot read its state
+            self._report(WorkerMessage(number, (0, 0), describe(error, "a task")))
             self._report(AttemptOver(number, error))
             return
         self.attempt = attempt

@@ -11,12 +11,12 @@ from typing import Any
 from headgate import config
 from headgate.checkpoint.settings import EndStatus
 from headgate.config import Configuration, Option
-from headgate.control.messages import AcknowledgeCheckpoint, AssignSplits, DeclineCheckpoint, Hold
+from headgate.control.messages import AcknowledgeCheckpoint, AssignSplits, DeclineCheckpoint, Hold, StartProcessing
 from headgate.environment import StreamExecutionEnvironment
 from headgate.errors import StorageError, WorkerLost
 from headgate.graph.plan import JobPlan
 from headgate.ids import JobId
-from headgate.job.status import JobStatus
+from headgate.job.status import JobStatus, Status
 from headgate.testing.simulation.cluster import Attempt, Driver, SimulatedIo, Worker
 from headgate.testing.simulation.oracle import Oracle
 from headgate.testing.simulation.world import PROGRAMS, Program, Violation, World, worlds
@@ -262,7 +262,7 @@ class Run:
             return [lambda: self._tell_driver(worker, attempt, driver)] if worker.messages else []
         if worker.task.has_work() and not worker.link.held:
             actions.append(lambda: attempt.step(worker, self.random.randrange(1, 8)))
-        if worker.rows:
+        if worker.rows and worker.task.status is not Status.CREATED:
             actions.append(lambda: attempt.deliver(worker, self.random))
         if worker.writes.ready():
             actions.append(lambda: self._write(worker))
@@ -277,7 +277,7 @@ class Run:
         worker.serve()
 
     def _tell_worker(self, attempt: Attempt, worker: Worker) -> None:
-        if not isinstance(worker.inbox[0], Hold | AssignSplits) and self._faulty(self.rates.drop):
+        if not isinstance(worker.inbox[0], Hold | AssignSplits | StartProcessing) and self._faulty(self.rates.drop):
             self.note(f"lost on the way to worker {worker.key}: {type(worker.inbox.popleft()).__name__}")
         else:
             worker.hear()

@@ -106,6 +106,9 @@ class Operator:
         if isinstance(self.function, Function) or hasattr(self.function, "open"):
             self.guard(self.function.open, RuntimeContext(self.context.info, self.keyed_state()))
 
+    def start(self) -> None:
+        """Every subtask has restored its state: what is visible outside may change from now on."""
+
     def keyed_state(self) -> StateAccess:
         return NoState(self.operator.name)
 

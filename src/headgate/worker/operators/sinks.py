@@ -51,6 +51,7 @@ class SinkOperator(Operator):
         self._writer: SinkWriter[Any] | None = None
         self._committer: Committer[Any] | None = None
         self._prepared: list[Prepared] = []
+        self._restored: list[Any] = []  # elements of the writer's state
         self._fresh: tuple[Any, ...] = ()  # prepared for the checkpoint whose barrier is about to leave
         self._ended = False
 
@@ -60,16 +61,18 @@ class SinkOperator(Operator):
         return self._writer
 
     def open(self) -> None:
-        """Commit again what the restored checkpoint holds, then start to write."""
-        sink: Sink[Any] = self.function
         state = self.context.operator_state
+        self._prepared = prepared_in(state)
+        self._restored = list(map(unpack, state.get_list_state(_WRITER).get()))
+
+    def start(self) -> None:
+        """Commit again what the restored checkpoint holds, unless the driver does, then start to write (SPEC R9.3)."""
+        sink: Sink[Any] = self.function
         self._committer = self.guard(sink.committer, self._where)
-        if sink.commits_on_driver:
-            self._prepared = prepared_in(state)  # until the driver reports the commit
-        else:
-            self._commit(_requests(prepared_in(state), self.context.restored_commits, recovered=True))
-        restored = list(map(unpack, state.get_list_state(_WRITER).get()))
-        self._writer = self.guard(sink.writer, self._where, restored)
+        if not sink.commits_on_driver:
+            self._commit(_requests(self._prepared, self.context.restored_commits, recovered=True))
+            self._prepared = []
+        self._writer = self.guard(sink.writer, self._where, self._restored)
 
     def receiver(self, input: int) -> Receiver:
         def receive(batch: Batch) -> None:
