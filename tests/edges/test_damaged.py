@@ -133,7 +133,7 @@ def test_a_sink_that_may_have_committed_keeps_the_job_from_stepping_back(cluster
     stored = cluster.checkpoint_files()
     job.kill_worker()
     assert job.wait() == "FAILED"
-    assert "sink 'files' may have committed with this one" in job.error
+    assert re.search("sink '.*' may have committed with this one", job.error)
     assert cluster.checkpoint_files() == stored
 
 
@@ -197,5 +197,5 @@ def test_a_restart_with_local_copies_reads_no_state_from_storage(cluster, tmp_pa
     job.kill_worker()
     job.feed_rest()
     assert job.wait() == "FINISHED", job.error
-    assert kinds(job.storage.reads["driver"]) == {"_metadata"}
+    assert kinds(job.storage.reads["driver"]) == {"_metadata", "log"}
     assert job.storage.reads["workers"] == []

@@ -26,6 +26,7 @@ class JobLife(RuleBasedStateMachine):
         self.closed = []
         self.rescales, self.answered = set(), []
         self.must_keep = self.ran = False
+        self.restored = {}  # workers by attempt
 
     @initialize(restarts=st.integers(0, 3))
     def start(self, restarts):
@@ -48,6 +49,8 @@ class JobLife(RuleBasedStateMachine):
                 case ev.SetCheckpointing(True):
                     self.ran = True
                     assert self.machine.all_running
+                case ev.StartTasks(number):
+                    assert self.restored[number] == set(WORKERS)
                 case ev.AwaitSettled() | ev.StartAttempt() | ev.CheckTasks() | ev.FindCause():
                     self.waiting.append(do)
                 case _:
@@ -70,15 +73,25 @@ class JobLife(RuleBasedStateMachine):
                 left = () if good else (WORKERS[0],)
                 self.tell(ev.TasksLeft(number, left, len(left)))
             case ev.FindCause(number):
-                self.tell(ev.CauseFound(number, JobFailed("broken"), final=not good and data.draw(st.booleans())))
+                final, damaged = not good and data.draw(st.booleans()), data.draw(st.booleans())
+                self.must_keep |= (
+                    final and damaged and self.machine.phase is Phase.LEAVING and not self.machine._cancelled
+                )
+                self.tell(ev.CauseFound(number, JobFailed("broken"), final=final, damaged=damaged))
             case ev.CloseCheckpoints():
                 self.tell(ev.CheckpointsClosed())
 
     @precondition(lambda self: self.running_cluster is not None)
-    @rule(worker=st.sampled_from(WORKERS), kind=st.sampled_from(["register", "run", "finish", "lose", "fail", "heard"]))
+    @rule(
+        worker=st.sampled_from(WORKERS),
+        kind=st.sampled_from(["register", "restore", "run", "finish", "lose", "fail", "heard"]),
+    )
     def worker_event(self, worker, kind):
         number = self.running_cluster
+        if kind == "restore":
+            self.restored.setdefault(number, set()).add(worker)
         event = {
+            "restore": ev.WorkerRestored(number, worker),
             "register": ev.WorkerRegistered(number, worker),
             "run": ev.WorkerRunning(number, worker),
             "finish": ev.WorkerFinished(number, worker),

@@ -1,13 +1,12 @@
-"""Workers that connect one after the other: nothing is sent to one that is not there yet. SPEC R9.4"""
+"""Workers that connect, restore and start one after the other: nothing is sent to one too early. SPEC R9.4"""
 
 import re
 
 import pytest
 
 from headgate.api.durable import unpack
-from headgate.control.messages import AskForSplit
+from headgate.control.messages import AskForSplit, StartProcessing
 from headgate.driver.epochs import Epochs
-from headgate.driver.splits import Splits
 from headgate.testing.simulation import world
 from headgate.testing.simulation.run import Run
 from headgate.testing.simulation.world import Violation, found_splits, key_of, whole_epochs
@@ -42,32 +41,56 @@ def asks(worker):
     return any(isinstance(message, AskForSplit) for message in worker.messages)
 
 
+def start_tasks(run):
+    """Let all workers connect and restore their state, and hear that they may start."""
+    for worker in run.driver.attempt.workers:
+        while worker.messages:
+            run._tell_driver(worker, run.driver.attempt, run.driver)
+    for worker in run.driver.attempt.workers:
+        worker.hear()
+
+
 def restarted_runs(early):
-    """Restarted runs, all splits dealt, in which one reader has nothing to read and has asked; the other has something."""
+    """Restarted runs, all splits dealt, in which one reader has nothing to read and has asked; the other has something.
+
+    `early`: it has asked before the driver knows that the other one runs.
+    """
     for seed in range(40):
         run = run_until_dealt(seed)
         if run is None:
             continue
         run.restart("a worker was killed")
+        start_tasks(run)
         sources = [w for w in run.driver.attempt.workers if isinstance(w.task, Subtask) and w.task.is_source]
-        for worker in sources:
-            worker.serve()  # the first turn of the worker's loop
         asking = [worker for worker in sources if asks(worker)]
         if len(asking) != 1:
             continue
-        if not early:
-            for worker in sources:
-                run._tell_driver(worker, run.driver.attempt, run.driver)  # Register
-        while asking[0].messages:
-            run._tell_driver(asking[0], run.driver.attempt, run.driver)
+        for worker in asking if early else sources:
+            while worker.messages:
+                run._tell_driver(worker, run.driver.attempt, run.driver)
         yield run
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["both connected", "one asks before the other is connected"])
+@pytest.mark.parametrize("early", [False, True], ids=["both run", "one asks before the other runs"])
 def test_a_job_restored_with_all_splits_dealt_ends(early):
     runs = restarted_runs(early)
     for _ in range(3):
         next(runs).go()
+
+
+def test_no_record_is_processed_before_every_task_has_restored_its_state():
+    run = run_until_dealt(0)
+    run.restart("a worker was killed")
+    *others, last = run.driver.attempt.workers
+    for worker in others:
+        while worker.messages:
+            run._tell_driver(worker, run.driver.attempt, run.driver)
+    assert not any(worker.inbox for worker in run.driver.attempt.workers)
+    assert not any(worker.task.has_work() for worker in run.driver.attempt.workers)
+    while last.messages:
+        run._tell_driver(last, run.driver.attempt, run.driver)
+    assert [type(worker.inbox[0]) for worker in run.driver.attempt.workers] == [StartProcessing] * (len(others) + 1)
+    run.go()
 
 
 class OwnedChunks(world.Chunks):
@@ -102,11 +125,6 @@ def test_no_split_is_lost_when_its_owner_changes(seed):
     resume_with_owners(seed)
 
 
-def answer_at_once(self, task):
-    """A planted bug: a reader that asks is answered though others are not connected."""
-    self._assign(task.vertex, self._sources[task.vertex].asked(task.subtask))
-
-
 def first_violation(play):
     """What the first of 12 seeds that fails finds."""
     for seed in range(12):
@@ -117,19 +135,13 @@ def first_violation(play):
     return "nothing"
 
 
-@pytest.mark.parametrize("play", [lambda _: next(restarted_runs(early=True)).go(), resume_with_owners])
-def test_it_finds_that_early_asks_are_answered(monkeypatch, play):
-    monkeypatch.setattr(Splits, "asked", answer_at_once)
-    assert re.fullmatch(r"AssignSplits was sent to .*, which has not connected yet.*", first_violation(play))
+def commit_at_once(self, *restored):
+    """A planted bug: what a restored checkpoint holds is committed and reported though no subtask is connected."""
+    start_attempt(self, *restored)
+    self.job_running()
 
 
-def tell_at_once(self, line):
-    """A planted bug: what a restored checkpoint holds is committed and reported though nobody is connected."""
-    self._running = True
-    tell(self, line)
-
-
-tell = Epochs._notify
+start_attempt = Epochs.start_attempt
 
 
 def test_it_finds_that_commits_are_reported_early(monkeypatch):
@@ -141,5 +153,5 @@ def test_it_finds_that_commits_are_reported_early(monkeypatch):
         run.go()
 
     play(0)
-    monkeypatch.setattr(Epochs, "_notify", tell_at_once)
+    monkeypatch.setattr(Epochs, "start_attempt", commit_at_once)
     assert re.fullmatch(r"EpochCommitted was sent to .*, which has not connected yet.*", first_violation(play))

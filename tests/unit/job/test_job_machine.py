@@ -68,6 +68,38 @@ def life():
     return Life().start()
 
 
+# SPEC R5.11
+def test_tasks_start_when_all_have_restored_their_state():
+    life = Life().start(run=False)
+    assert life.step(ev.WorkerRestored(0, FIRST)) == []
+    assert life.machine.restoring
+    assert life.step(ev.WorkerRestored(0, SECOND)) == [ev.StartTasks(0)]
+    assert not life.machine.restoring
+
+
+def test_tasks_of_an_attempt_that_fails_do_not_start():
+    life = Life().start(run=False)
+    life.step(ev.WorkerRestored(0, FIRST))
+    life.step(ev.TaskFailed(0))
+    assert life.step(ev.WorkerRestored(0, SECOND)) == []
+
+
+# SPEC R5.11
+def test_a_step_back_is_no_failure_that_the_restart_strategy_counts():
+    life = Life(NoRestart()).start(run=False)
+    life.step(ev.TaskFailed(0, certain=True))
+    life.end_attempt(damaged=True)
+    life.wait()
+    assert life.machine.phase is Phase.SETTLING
+    assert life.machine.attempt == 1
+
+
+def test_damage_without_an_older_checkpoint_ends_the_job_and_deletes_nothing(life):
+    life.step(ev.TaskFailed(0, certain=True))
+    done = life.end_attempt(damaged=True, final=True)
+    assert ev.CloseCheckpoints(JobStatus.FAILED, keep_all=True) in done
+
+
 def test_a_job_settles_starts_and_runs_when_all_tasks_run():
     life = Life()
     assert life.step(ev.StartRequested()) == [ev.AwaitSettled()]

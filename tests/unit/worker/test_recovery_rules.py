@@ -1,8 +1,10 @@
-"""Rules of recovery: what a subtask that had finished says, and when a damaged checkpoint may be passed over."""
+"""Rules of recovery: what a subtask that had finished says, and when a damaged checkpoint may be skipped."""
 
 import pytest
 
 from headgate import KeyedProcessFunction
+from headgate.checkpoint.settings import CheckpointProperties, ClaimMode, RetentionPolicy
+from headgate.checkpoint.store import CompletedCheckpoint
 from headgate.checkpoint.types import Barrier
 from headgate.config import Configuration
 from headgate.connectors.files import FileSink
@@ -51,25 +53,38 @@ def test_a_subtask_that_had_finished_says_so_and_opens_nothing():  # SPEC R4.5
     task.close()
 
 
-DAMAGE = StorageError("'chk-7/_metadata' is damaged")
+DAMAGE = StorageError("'chk-7/e1r0-v0-s0.state' is damaged")
+PROPERTIES = CheckpointProperties.for_restored(ClaimMode.CLAIM, RetentionPolicy.RETAIN_ON_FAILURE)
+SEVENTH = CompletedCheckpoint(7, 0, PROPERTIES, "/job/chk-7", "/job/chk-7")
 
 
-def test_a_damaged_checkpoint_is_passed_over_loudly():
-    warning = StepBack(plan_of(bare), Configuration()).over(7, DAMAGE)
-    assert warning == "checkpoint 7 is DAMAGED, stepping back to an older one: 'chk-7/_metadata' is damaged"
+def step_back(build, older=True, **options):
+    configuration = Configuration(
+        {f"headgate.recovery.{key.replace('_', '-')}": value for key, value in options.items()}
+    )
+    return StepBack(plan_of(build), configuration).over(SEVENTH, DAMAGE, older=older)
+
+
+def test_a_damaged_checkpoint_is_skipped_loudly():
+    assert step_back(bare) == (
+        "checkpoint 7 ('/job/chk-7') is DAMAGED, stepping back to an older one: 'chk-7/e1r0-v0-s0.state' is damaged"
+    )
 
 
 def test_it_is_not_when_a_sink_may_have_committed_with_it():
     with pytest.raises(StorageError, match=r"DAMAGED.*sink 'files' may have committed.*allow-repeated-output=true"):
-        StepBack(plan_of(program), Configuration()).over(7, DAMAGE)
+        step_back(program)
 
 
 def test_unless_repeated_output_is_allowed():
-    conf = Configuration({"headgate.recovery.allow-repeated-output": "true"})
-    assert "output may be REPEATED" in StepBack(plan_of(program), conf).over(7, DAMAGE)
+    assert "output may be REPEATED" in step_back(program, allow_repeated_output="true")
 
 
 def test_it_is_not_when_that_is_switched_off():
-    conf = Configuration({"headgate.recovery.step-back": "false"})
     with pytest.raises(StorageError, match="step-back=false forbids"):
-        StepBack(plan_of(bare), conf).over(7, DAMAGE)
+        step_back(bare, step_back="false")
+
+
+def test_the_last_one_is_not_skipped():
+    with pytest.raises(StorageError, match=r"'chk-7/e1r0-v0-s0.state' is damaged; no older one is left.*--from"):
+        step_back(bare, older=False)

@@ -84,7 +84,10 @@ class Writes(QueuedExecutor):
         self._progress: deque[SnapshotInProgress] = deque()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Let the snapshot wait."""
+        """Let a snapshot wait; what is done with local copies is done at once."""
+        if not isinstance(args[0], SnapshotInProgress):
+            fn(*args, **kwargs)
+            return Future()
         self._progress.append(args[0])
         return super().submit(fn, *args, **kwargs)
 
