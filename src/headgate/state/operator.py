@@ -25,10 +25,11 @@ from headgate.checkpoint.assignment import ElementRange, Mode, StateShape, redis
 from headgate.checkpoint.handles import TypeMeta
 from headgate.errors import IllegalState, InvalidArgument, StateMigrationError, StorageError
 from headgate.records.types import TypeInformation, TypeMismatch
+from headgate.state.addresses import KeyContext
 from headgate.state.api import ListState, ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from headgate.state.broadcast import BroadcastState
-from headgate.state.cells import ListCell
 from headgate.state.copying import ATOMS, is_immutable
+from headgate.state.tables import ListTable
 
 _RAW = "raw"
 _PICKLE_PROTOCOL = 5  # fixed: a snapshot may be read by another Python version
@@ -153,34 +154,34 @@ def rescale(old: Sequence[OperatorStateSnapshot | None], parallelism: int) -> li
 # ---- state handles -----------------------------------------------------------------------------------------
 
 
-class _ElementsCell(ListCell):
-    """The elements of a list of operator state."""
+class _Elements(ListTable):
+    """The elements of a list of operator state, which has no key."""
 
     def __init__(self, elements: list[Any]) -> None:
         self._elements = elements
 
-    def get(self) -> Sequence[Any]:
+    def get(self, group: int, address: Any) -> Sequence[Any]:
         return self._elements
 
-    def extend(self, stored: Sequence[Any]) -> None:
+    def extend(self, group: int, address: Any, stored: Sequence[Any]) -> None:
         self._elements.extend(stored)
 
-    def replace(self, stored: Sequence[Any]) -> None:
+    def replace(self, group: int, address: Any, stored: Sequence[Any]) -> None:
         self._elements = list(stored)
 
-    def remove(self) -> None:
+    def remove(self, group: int, address: Any) -> None:
         self._elements = []
 
 
 class OperatorListState(ListState[Any]):
     """A list of one subtask, split or united at restore; elements are stored and returned by reference."""
 
-    def __init__(self, where: str, elements: list[Any]) -> None:
-        super().__init__(where, _ElementsCell(elements), None)
+    def __init__(self, descriptor: ListStateDescriptor, where: str, elements: list[Any]) -> None:
+        super().__init__(descriptor, KeyContext(), _Elements(elements))
+        self._where = where
 
-    @property
-    def _where(self) -> str:
-        return self.name
+    def _place(self) -> tuple[int, Any]:
+        return 0, None
 
 
 _Handle: TypeAlias = OperatorListState | BroadcastState[Any, Any]
@@ -250,7 +251,9 @@ class OperatorStateBackend:
     def _list_state(self, descriptor: ListStateDescriptor, mode: Mode) -> OperatorListState:
         self._check_descriptor(descriptor, ListStateDescriptor)
         name, where = descriptor.name, self._where(descriptor.name, mode)
-        state = self._state(name, mode, (descriptor.type,), lambda elements: OperatorListState(where, elements))
+        state = self._state(
+            name, mode, (descriptor.type,), lambda elements: OperatorListState(descriptor, where, elements)
+        )
         return cast("OperatorListState", state.handle)
 
     def raw_streams(self) -> list[bytes]:

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from headgate.errors import IllegalState
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.addresses import FOREIGN_GROUP
-from headgate.state.hashmap.tables import Cursor, StateTable, Table
+from headgate.state.hashmap.tables import Cursor, FrozenLayers, LayerChanges, StateTable, Table
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[Any]
@@ -43,7 +43,7 @@ _64_BITS = (1 << 64) - 1
 
 
 class ColumnTable:
-    """Numbers by integer key: a `HashMapTable` and the `NumberColumns` of aggregations.
+    """Numbers by integer key: a table of the backend and the `NumberColumns` of aggregations.
 
     >>> table = ColumnTable(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
     >>> slots = table.slots(np.array([7, 9, 7]), np.array([0, 1, 0]), 0)
@@ -321,6 +321,7 @@ class ColumnTable:
         self._free.clear()
 
 
+HashMapTable: TypeAlias = StateTable | ColumnTable
 Chunk: TypeAlias = tuple[Ints, Numbers, Ints]  # keys and values of entries, keys of removed ones
 
 
@@ -397,6 +398,10 @@ class ColumnChanges:
 
     def size(self) -> int:
         return len(self._rows)
+
+
+FrozenTable: TypeAlias = FrozenLayers | FrozenColumns
+TableChanges: TypeAlias = LayerChanges | ColumnChanges
 
 
 def _grown(column: npt.NDArray[Any], used: int, room: int) -> npt.NDArray[Any]:

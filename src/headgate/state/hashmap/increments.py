@@ -17,7 +17,8 @@ from typing import Any
 
 from headgate.checkpoint.handles import KeyedStateHandle, Segment
 from headgate.records.key_groups import KeyGroupRange
-from headgate.state.hashmap.tables import Table, TableChanges
+from headgate.state.hashmap.columns import TableChanges
+from headgate.state.hashmap.tables import Table
 
 
 @dataclass(slots=True)

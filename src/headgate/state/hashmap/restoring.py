@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta, checked_read
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.hashmap.codec import SectionReader
-from headgate.state.hashmap.columns import ColumnTable
-from headgate.state.hashmap.tables import HashMapTable
+from headgate.state.hashmap.columns import ColumnTable, HashMapTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ import msgspec
 from headgate.checkpoint.handles import GroupTable, KeyedStateHandle, Payload, Segment, StateMeta, StateSlice
 from headgate.state.backend import INTERNAL_KINDS, SnapshotRun
 from headgate.state.hashmap.codec import ChunkCodec
-from headgate.state.hashmap.columns import Chunk, ColumnChanges, FrozenColumns
+from headgate.state.hashmap.columns import Chunk, ColumnChanges, FrozenColumns, FrozenTable, HashMapTable, TableChanges
 from headgate.state.hashmap.increments import SegmentCheckpoint, changed_entries
 from headgate.state.hashmap.restoring import RestoredSlice
-from headgate.state.hashmap.tables import Cursor, FrozenTable, HashMapTable, Table, TableChanges, view
+from headgate.state.hashmap.tables import Cursor, Table, view
 
 _Entries: TypeAlias = tuple[list[Any], list[Any], list[Any]]  # addresses, their stored values, removed addresses
 
