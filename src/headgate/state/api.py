@@ -182,7 +182,7 @@ class ListState(_TableState, Generic[T]):
 
     _table: ListTable
 
-    def __init__(self, descriptor: ListStateDescriptor, *args: Any) -> None:
+    def __init__(self, descriptor: StateDescriptor, *args: Any) -> None:
         super().__init__(descriptor, *args)
         self._where = f"list state '{self.name}'"
 

@@ -105,7 +105,7 @@ class SnapshotRun(Iterator[tuple[str, bytes]]):
     """A snapshot whose synchronous part is done; each `next()` does a few milliseconds of the rest.
 
     It yields (payload id, bytes) to be appended to that payload, in order; the bytes may be empty. After the last
-    one `handle` describes the snapshot: None if there is no state at all.
+    one `handle` describes the snapshot: None if there is no state at all, as in a run of this class itself.
 
         run = backend.snapshot(7)
         for payload, data in run:
@@ -117,6 +117,15 @@ class SnapshotRun(Iterator[tuple[str, bytes]]):
         self.checkpoint_id = checkpoint_id
         self.status = "running"  # then "done" or "cancelled"
         self._handle: KeyedStateHandle | None = None
+        self._steps: Iterator[tuple[str, bytes]] = iter(())
+
+    def __next__(self) -> tuple[str, bytes]:
+        try:
+            return next(self._steps)
+        except StopIteration:
+            if self.status == "running":
+                self.status = "done"
+            raise
 
     @property
     def handle(self) -> KeyedStateHandle | None:
@@ -124,9 +133,10 @@ class SnapshotRun(Iterator[tuple[str, bytes]]):
             raise IllegalState(f"snapshot {self.checkpoint_id} is {self.status}: iterate it to its end first")
         return self._handle
 
-    @abstractmethod
     def cancel(self) -> None:
         """Stop and release the state that the snapshot holds; no effect when it is done."""
+        if self.status == "running":
+            self.status = "cancelled"
 
     def finish(self) -> KeyedStateHandle | None:
         """Run to the end and keep the bytes inside the handle: for tests and small state."""
@@ -345,8 +355,9 @@ class KeyedStateBackend(ABC):
         groups = self.setup.key_groups
         return f"{self.setup.instance}-{checkpoint_id}-{groups.start}-{groups.end}"
 
-    def _add_run(self, run: SnapshotRun) -> None:
+    def _add_run(self, run: SnapshotRun) -> SnapshotRun:
         self._runs = [one for one in self._runs if one.status == "running"] + [run]
+        return run
 
     def restore(
         self, handles: Iterable[KeyedStateHandle], read: ReadPayload = read_inline, *, claim: bool = False

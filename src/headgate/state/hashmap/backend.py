@@ -33,7 +33,7 @@ from headgate.state.hashmap.cleanup import Cleaner
 from headgate.state.hashmap.codec import ChunkCodec, SectionReader
 from headgate.state.hashmap.column_values import ColumnValue
 from headgate.state.hashmap.columns import ColumnTable, HashMapTable
-from headgate.state.hashmap.increments import Generation, History, SegmentCheckpoint
+from headgate.state.hashmap.increments import Generation, History
 from headgate.state.hashmap.lists_maps import TableLists, TableMaps
 from headgate.state.hashmap.restoring import RestoredSlice, load_slice, read_slices
 from headgate.state.hashmap.snapshots import FrozenState, HashMapSnapshot
@@ -248,7 +248,8 @@ class HashMapBackend(KeyedStateBackend):
         if history.tracking:
             layers = {id(store): state.frozen.changes() for store, state in zip(stores, states, strict=True)}
             history.generations.append(Generation(history.sequence, layers))
-        base = self._base_for(kind, live_entries)
+        shared = self.setup.incremental and kind is not SnapshotKind.SAVEPOINT
+        base = history.base_for(live_entries) if shared and kind is SnapshotKind.CHECKPOINT else None
         if base is not None:
             changes = history.changes_since(base)
             for store, state in zip(stores, states, strict=True):
@@ -256,39 +257,28 @@ class HashMapBackend(KeyedStateBackend):
         payload = self._payload_name(checkpoint_id)
         if kind is not SnapshotKind.SAVEPOINT and history.outgrown(live_entries):
             history.forget()  # else the changes of aborted checkpoints would pile up
-        checkpoint = self._record(checkpoint_id, kind, base, payload)
+        checkpoint = None
+        if shared:  # later ones may build on it
+            if not history.tracking:
+                self._track()
+            payloads = frozenset([payload]) | (frozenset() if base is None else base.payloads)
+            checkpoint = history.add(checkpoint_id, payloads)
         restored = [] if base is not None else [one for slices in self._restored.values() for one in slices]
         run = HashMapSnapshot(states, restored, self._describe(checkpoint_id), payload, base, checkpoint)
-        self._add_run(run)
-        return run
+        return self._add_run(run)
 
     def _freeze(self, store: _Store) -> FrozenState:
         frozen, cursor = store.table.freeze()
-        groups = self.setup.key_groups
-        state = FrozenState(store.meta, store.codec, store.table, cursor, range(groups.start, groups.end + 1), frozen)
+        state = FrozenState(store.meta, store.codec, store.table, cursor, self.setup.key_groups, frozen)
         cleaner = store.cleaner
         if cleaner is not None and cleaner.expiry.config.cleanup.full_snapshot:
             pruning, now = cleaner.pruning, self.setup.clock()
             state.left = lambda stored: pruning.in_snapshot(stored, now)
         return state
 
-    def _base_for(self, kind: SnapshotKind, live_entries: int) -> SegmentCheckpoint | None:
-        if not self.setup.incremental or kind is not SnapshotKind.CHECKPOINT:
-            return None
-        return self._history.base_for(live_entries)
-
-    def _record(
-        self, checkpoint_id: int, kind: SnapshotKind, base: SegmentCheckpoint | None, payload: str
-    ) -> SegmentCheckpoint | None:
-        """Record a checkpoint that later ones may build on, and track changes from now on."""
-        if not self.setup.incremental or kind is SnapshotKind.SAVEPOINT:
-            return None
-        history = self._history
-        if not history.tracking:
-            for store in self._all_stores():
-                store.table.track()
-        payloads = frozenset([payload]) | (frozenset() if base is None else base.payloads)
-        return history.add(checkpoint_id, payloads)
+    def _track(self) -> None:
+        for store in self._all_stores():
+            store.table.track()
 
     def notify_complete(self, checkpoint_id: int) -> None:
         self._history.confirm(checkpoint_id)
@@ -320,8 +310,7 @@ class HashMapBackend(KeyedStateBackend):
         self.timers.reload()
         if claim:
             self._history.adopt(handles, setup.key_groups)
-            for store in self._all_stores():
-                store.table.track()
+            self._track()
 
     def restored_metas(self) -> list[StateMeta]:
         return [slices[0].meta for slices in self._restored.values()]

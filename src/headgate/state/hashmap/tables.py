@@ -45,6 +45,14 @@ class Layer:
         self.table = table
         self.below = below
 
+    def chain(self) -> list[Table]:
+        """The dicts of this layer and those below, newest first."""
+        found, below = [self.table], self.below
+        while below is not None:
+            found.append(below.table)
+            below = below.below
+        return found
+
     def get(self, address: Any) -> Any:
         """The entry at an address in this layer and those below; None if there is none."""
         layer: Layer | None = self
@@ -262,28 +270,21 @@ class StateTable(DictTable):
 
     def base_size(self) -> int:
         """The number of entries without counting exactly."""
-        return sum(len(_base(self.tables[group], self.below[group])) for group in self._groups)
+        pairs = ((self.tables[group], self.below[group]) for group in self._groups)
+        return sum(len(table if below is None else below.chain()[-1]) for table, below in pairs)
 
 
 def view(frozen: Table | Layer) -> Iterator[tuple[Any, Any]]:
     """The entries of a frozen dict, or of a layer and those below it."""
     if not isinstance(frozen, Layer):
         return iter(frozen.items())
-    return _layered(frozen)
+    return (entry for entry in newest_entries(frozen.chain()) if entry[1] is not None)
 
 
-def _layered(top: Layer) -> Iterator[tuple[Any, Any]]:
-    above: list[Table] = []
-    layer: Layer | None = top
-    while layer is not None:
-        for address, stored in layer.table.items():
-            if stored is not None and not any(address in other for other in above):
+def newest_entries(layers: list[Table]) -> Iterator[tuple[Any, Any]]:
+    """The newest entry of each address in layers, which come newest first; None is a removal."""
+    for depth, layer in enumerate(layers):
+        newer = layers[:depth]
+        for address, stored in layer.items():
+            if not newer or not any(address in other for other in newer):
                 yield address, stored
-        above.append(layer.table)
-        layer = layer.below
-
-
-def _base(table: Table, below: Layer | None) -> Table:
-    while below is not None:
-        table, below = below.table, below.below
-    return table

@@ -18,7 +18,6 @@ restore works the other way round. The thread that writes a snapshot writes tabl
 from __future__ import annotations
 
 import io
-import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -234,9 +233,6 @@ class CanonicalRun(SnapshotRun):
     def cancel(self) -> None:
         self._native.cancel()
 
-    def __next__(self) -> tuple[str, bytes]:
-        return next(self._steps)
-
     def _work(self) -> Iterator[tuple[str, bytes]]:
         with tempfile.TemporaryDirectory(prefix="headgate-savepoint-") as name:
             directory = Path(name)
@@ -244,7 +240,6 @@ class CanonicalRun(SnapshotRun):
             native = spool.write(self._native)
             if native is not None:
                 yield from self._tables(native, spool, directory)
-        self.status = "done"
 
     def _tables(self, native: KeyedStateHandle, spool: _Spool, directory: Path) -> Iterator[tuple[str, bytes]]:
         scratch = self._make(_scratch(self._setup, directory / "scratch", self._setup.key_type))
@@ -293,42 +288,28 @@ def write_table(
 # ---- into a backend ------------------------------------------------------------------------------------------------
 
 
-def as_native(
-    make: type[KeyedStateBackend], setup: BackendSetup, handles: Sequence[KeyedStateHandle], read: ReadPayload
-) -> tuple[list[KeyedStateHandle], ReadPayload, Callable[[], None]]:
-    """Handles that a backend can restore: canonical ones are read into a temporary backend and snapshotted there.
-
-    The caller calls the third result when the restore is done.
-    """
+def restore(
+    backend: KeyedStateBackend, handles: Sequence[KeyedStateHandle], read: ReadPayload, *, claim: bool = False
+) -> None:
+    """Restore a backend: canonical handles are read into a temporary backend, whose native snapshot is restored."""
+    setup = backend.setup
     tables = [handle for handle in handles if handle.backend == CANONICAL]
-    native = [handle for handle in handles if handle.backend != CANONICAL]
     if not tables:
-        return native, read, lambda: None
+        backend.restore(handles, read, claim=claim)
+        return
     for handle in tables:
         require_same_max_parallelism(f"operator '{setup.operator}'", handle.max_parallelism, setup.max_parallelism)
-    directory = Path(tempfile.mkdtemp(prefix="headgate-restore-"))
-
-    def remove() -> None:
-        shutil.rmtree(directory, ignore_errors=True)
-
-    spool = _Spool(directory / "native")
-    scratch = make(_scratch(setup, directory / "scratch", tables[0].key_type.type_info()))
-    try:
-        for handle in tables:
-            _load(scratch, handle, read)
-        made = spool.write(scratch.snapshot(tables[0].checkpoint_id, SnapshotKind.SAVEPOINT))
-    except BaseException:
-        remove()
-        raise
-    finally:
-        scratch.dispose()
-    if made is not None:
-        native.append(made)
-
-    def read_either(payload: Payload, offset: int, length: int) -> bytes:
-        return (spool.read if payload in spool else read)(payload, offset, length)
-
-    return native, read_either, remove
+    with tempfile.TemporaryDirectory(prefix="headgate-restore-", ignore_cleanup_errors=True) as name:
+        spool = _Spool(Path(name) / "native")
+        scratch = type(backend)(_scratch(setup, Path(name) / "scratch", tables[0].key_type.type_info()))
+        try:
+            for handle in tables:
+                _load(scratch, handle, read)
+            made = spool.write(scratch.snapshot(tables[0].checkpoint_id, SnapshotKind.SAVEPOINT))
+        finally:
+            scratch.dispose()
+        native = [handle for handle in (*handles, made) if handle is not None and handle.backend != CANONICAL]
+        backend.restore(native, lambda payload, *part: (spool.read if payload in spool else read)(payload, *part))
 
 
 def stored_tables(handle: KeyedStateHandle) -> list[StoredTable]:

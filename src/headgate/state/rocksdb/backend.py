@@ -74,7 +74,7 @@ class RocksDBBackend(KeyedStateBackend):
         super().__init__(setup)
         self._directory = LocalDirectory(setup.directory)
         self._budget = MemoryBudget.shared()
-        self._budget.enter(self)
+        self._budget.users.add(self)
         self._opened: Store | None = None
         self._disposed = False
         self._space = RowSpace(RowKeys(setup.max_parallelism), setup.key_groups)
@@ -238,20 +238,21 @@ class RocksDBBackend(KeyedStateBackend):
         base = self._uploads.base() if shared and kind is SnapshotKind.CHECKPOINT else None
         time = setup.clock()
         columns = self._stored_columns(time, base)
+        if not columns:
+            return self._add_run(SnapshotRun(checkpoint_id))
         dead = {one.column: one.dead for one in columns if one.dead}
         run = RocksDBSnapshot(
             self._describe(checkpoint_id),
             self._payload_name(checkpoint_id),
             {} if base is None else base.files,
             (lambda files: self._uploads.add(checkpoint_id, FileCheckpoint(time, files, dead))) if shared else None,
+            lambda: pack_columns(columns, self._space.sequence, time),
+            self._directory.path / f"snapshot-{self._snapshots}",
+            self._store,
+            self._writeback,
+            list(self._states.values()),
         )
-        if columns:
-            cut = self._writeback.cut(self._store, list(self._states.values()), run.materialise)
-            directory = self._directory.path / f"snapshot-{self._snapshots}"
-            extra = lambda: pack_columns(columns, self._space.sequence, time)  # noqa: E731
-            run.start(self._store, self._writeback, cut, directory, extra)
-        self._add_run(run)
-        return run
+        return self._add_run(run)
 
     def _stored_columns(self, time: int, base: FileCheckpoint | None) -> list[StoredColumn]:
         """The columns of a snapshot: open states, those that were only restored, and internal ones with entries."""
@@ -308,5 +309,5 @@ class RocksDBBackend(KeyedStateBackend):
         if self._opened is not None:
             self._opened.close()
             self._opened = None
-        self._budget.leave(self)
+        self._budget.users.discard(self)
         self._directory.remove()

@@ -33,6 +33,10 @@ class _CollectionRows(StateRows):
     def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace) -> None:
         super().__init__(meta, column, codec, space)
         self._weight = 0
+        self._clean: dict[Any, Any] = {}  # by address, what is in the database
+
+    def forget(self, address: Any) -> None:
+        self._clean.pop(address, None)
 
     def weight(self) -> int:
         return self._weight
@@ -83,9 +87,7 @@ class ListEdit:
 
 
 class ListRows(_CollectionRows, ListTable):
-    def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace) -> None:
-        super().__init__(meta, column, codec, space)
-        self._clean: dict[Any, list[Any]] = {}  # an empty list: there are no rows
+    """Lists; short ones are cached, an empty one if there are no rows."""
 
     def _specimen(self, change: ListEdit) -> Any:
         return change.elements[0] if change.elements else None
@@ -120,7 +122,7 @@ class ListRows(_CollectionRows, ListTable):
         return [opened(element) for part in reversed(parts) for element in part] or None
 
     def _stored(self, group: int, address: Any) -> list[Any]:
-        found = self._clean.get(address)
+        found: list[Any] | None = self._clean.get(address)
         if found is None:
             base = self.keys.base(group, address)
             load = self.codec.load
@@ -131,7 +133,7 @@ class ListRows(_CollectionRows, ListTable):
 
     def _keep(self, address: Any, elements: list[Any]) -> None:
         if len(elements) > _CACHED_LIST:
-            self._clean.pop(address, None)
+            self.forget(address)
             return
         if len(self._clean) >= max(1, self.limit // 8):
             self._clean.clear()
@@ -143,9 +145,6 @@ class ListRows(_CollectionRows, ListTable):
                 if edit.elements or edit.whole:
                     return bool(edit.elements)
             return bool(self._stored(group, address))
-
-    def forget(self, address: Any) -> None:
-        self._clean.pop(address, None)
 
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
         found: list[Change] = []
@@ -188,10 +187,9 @@ class MapEdit:
 
 
 class MapRows(_CollectionRows, MapTable):
-    def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace) -> None:
-        super().__init__(meta, column, codec, space)
-        self._clean: dict[Any, dict[Any, Any]] = {}  # cached entries of each map; MISSING: there is no such row
-        self._known = 0
+    """Maps; entries are cached one by one, as MISSING if there is no row."""
+
+    _known = 0  # entries in the cache
 
     def _specimen(self, change: MapEdit) -> Any:
         return next(iter(change.entries.items()), None)
@@ -302,9 +300,6 @@ class MapRows(_CollectionRows, MapTable):
     def has(self, group: int, address: Any) -> bool:
         return not self.is_empty(group, address)
 
-    def forget(self, address: Any) -> None:
-        self._clean.pop(address, None)
-
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
         found: list[Change] = []
         for address, edit in entries:
@@ -321,5 +316,5 @@ class MapRows(_CollectionRows, MapTable):
     def settle(self, changes: dict[Any, Any]) -> None:
         for address, edit in changes.items():
             if edit.whole:
-                self._clean.pop(address, None)
+                self.forget(address)
             self._keep(address, edit.entries)

@@ -173,15 +173,12 @@ class StateRows(ABC):
             return self.codec.encode_many(stored) if stored else []
         except TypeMismatch:
             for address, one in zip(addresses, stored, strict=True):
-                self._check_one(address, one)
+                try:
+                    self.codec.encode(one)
+                except TypeMismatch as error:
+                    key = key_of(split_address(address)[0])
+                    raise TypeMismatch(f"{self.codec.values.where}, key {key!r}: {error}") from None
             raise
-
-    def _check_one(self, address: Any, stored: Any) -> None:
-        try:
-            self.codec.encode(stored)
-        except TypeMismatch as error:
-            key = key_of(split_address(address)[0])
-            raise TypeMismatch(f"{self.codec.values.where}, key {key!r}: {error}") from None
 
     # --- reading ---
 
