@@ -22,7 +22,7 @@ from headgate.records.key_groups import hash_column, key_groups_of
 from headgate.records.types import PICKLED, TypeInformation, as_type
 from headgate.state.api import ValueStateDescriptor
 from headgate.state.backend import NumberColumns
-from headgate.state.cells import ValueTable
+from headgate.state.tables import BatchTable
 from headgate.worker.failures import NO_KEY as UNKNOWN
 from headgate.worker.operators.base import OperatorContext, Receiver
 from headgate.worker.operators.keyed import KeyedOperator
@@ -38,7 +38,7 @@ class _RunningOperator(KeyedOperator):
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
-        self._table: ValueTable | None = None
+        self._table: BatchTable | None = None
 
     def open(self) -> None:
         super().open()
@@ -49,7 +49,7 @@ class _RunningOperator(KeyedOperator):
         return ValueStateDescriptor("running", self.state_type)
 
     @property
-    def table(self) -> ValueTable:
+    def table(self) -> BatchTable:
         assert self._table is not None, "the operator was not opened"
         return self._table
 
