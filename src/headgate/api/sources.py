@@ -24,20 +24,7 @@ from headgate.errors import InvalidArgument
 from headgate.records.batch import Batch
 from headgate.records.types import PICKLED, TypeInformation
 
-__all__ = [
-    "UNCUT",
-    "CollectionSource",
-    "DataGenSource",
-    "DynamicSource",
-    "NumberRange",
-    "OnceEnumerator",
-    "QueueReader",
-    "ReaderContext",
-    "SequenceSource",
-    "Source",
-    "SourceReader",
-    "SplitEnumerator",
-]
+__all__ = ["DynamicSource", "QueueReader", "ReaderContext", "Source", "SourceReader", "SplitEnumerator"]
 
 S = TypeVar("S")
 
@@ -273,6 +260,9 @@ class _CollectionReader(SourceReader[int]):
 
     def snapshot(self) -> list[int]:
         return [self._position] if self._mine else []
+
+
+EMPTY_READER: SourceReader[Any] = _CollectionReader(Batch.of_rows([]), [])
 
 
 @durable("number-range-1")

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
-from headgate.checkpoint.commits import Commits
+from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.graph.job_graph import Vertex
 from headgate.graph.plan import Settings, TaskInfo
 from headgate.records.batch import Batch
@@ -57,19 +57,13 @@ class OperatorChain:
         own = replace(info, task_name=chained.name, operator_id=chained.id)
         restored = self._restore.operators.get(chained.id) if self._restore else None
         context = OperatorContext(
-            info=own,
-            clock=services.now,
-            to_driver=services.to_driver,
-            wake=services.wake,
-            operator_state=OperatorStateBackend(chained.name, restored.operator if restored else None),
-            restored_id=self._restore.checkpoint_id if self._restore else None,
-            restored_commits=self._restore.commits if self._restore else Commits(),
-            keyed_backend=partial(open_backend, own, self._settings, services.now, self._restore),
-            lockstep=services.lockstep,
-            final_checkpoint=self._settings.final_checkpoint,
-            committer_retries=self._settings.committer_retries,
-            staging=self._settings.staging,
-            epoch=self._settings.epoch,
+            own,
+            services,
+            self._settings,
+            OperatorStateBackend(chained.name, restored.operator if restored else None),
+            partial(open_backend, own, self._settings, services.now, self._restore),
+            self._restore.checkpoint_id if self._restore else None,
+            self._restore.commits if self._restore else NO_COMMITS,
         )
         return make_operator(chained, context)
 

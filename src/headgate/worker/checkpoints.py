@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -141,8 +142,7 @@ class SnapshotWriter:
             self._wait_for_capture(progress)
             _write_captured(progress, writer, state)
             if progress.cancelled:
-                writer.abort()
-                _abort_all(copied)
+                _abort(writer, copied)
                 return
             written = writer.close()
             for copy in copied:
@@ -166,9 +166,8 @@ class SnapshotWriter:
         except Exception as error:
             was_cancelled = progress.cancelled  # then reading its state fails, and no answer is expected
             progress.cancel()
-            _abort_all(copied)
-            if writer is not None:
-                _abort_quietly(writer)
+            with suppress(HeadgateError):  # the first error is reported; `headgate gc` finds files that are left
+                _abort(writer, copied)
             if was_cancelled:
                 return
             reason = FailureReason.CHECKPOINT_ASYNC_EXCEPTION.name
@@ -358,9 +357,8 @@ def _write_keyed(run: SnapshotRun, writer: StateWriter, scope: Scope, copy: Copy
     for payload in handle.payloads():
         if payload.id not in parts and payload.size:
             parts[payload.id] = _stored(payload, writer, scope, copy)
-    bare = encode_handle(_without_bytes(handle))
     groups = KeyGroupRange(handle.first_group, handle.last_group)
-    return StatePiece(PieceKind.KEYED, tuple(parts.values()), bare, groups)
+    return StatePiece(PieceKind.KEYED, tuple(parts.values()), encode_handle(_without_bytes(handle)), groups)
 
 
 def _finish(stream: PartStream | None, parts: dict[str, SnapshotPart], name: str) -> None:
@@ -389,13 +387,8 @@ def _without_bytes(handle: KeyedStateHandle) -> KeyedStateHandle:
     return replace(handle, segments=segments, files=files)
 
 
-def _abort_quietly(writer: StateWriter) -> None:
-    try:
-        writer.abort()
-    except HeadgateError:
-        return  # the first error is reported; `headgate gc` finds files that are left
-
-
-def _abort_all(copied: list[CopyWriter]) -> None:
+def _abort(writer: StateWriter | None, copied: list[CopyWriter]) -> None:
     for copy in copied:
         copy.abort()
+    if writer is not None:
+        writer.abort()

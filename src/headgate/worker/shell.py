@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import psutil
 import pyarrow as pa
@@ -30,7 +31,6 @@ from headgate.control.messages import (
     Confirm,
     Finished,
     FromDriver,
-    FromWorker,
     Metrics,
     Output,
     Register,
@@ -66,7 +66,7 @@ class Inflow:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._rows: deque[pa.Buffer] = deque()
-        self._bytes = 0
+        self.queued_bytes = 0
         self._condition = threading.Condition()
         self._woken = False
         self.exhausted = False
@@ -75,18 +75,16 @@ class Inflow:
     def put(self, row: pa.Buffer) -> None:
         """Called by the reading thread; waits while the queue is full."""
         with self._condition:
-            while self._bytes >= self._limit:
+            while self.queued_bytes >= self._limit:
                 self._condition.wait()
             self._rows.append(row)
-            self._bytes += row.size
+            self.queued_bytes += row.size
             self._condition.notify_all()
 
     def end(self, error: Exception | None) -> None:
         """The iterator has ended or failed."""
-        with self._condition:
-            self.exhausted, self.error = True, error
-            self._woken = True
-            self._condition.notify_all()
+        self.exhausted, self.error = True, error
+        self.wake()
 
     def wake(self) -> None:
         """End the wait without a row."""
@@ -105,7 +103,7 @@ class Inflow:
                 row = self._rows.popleft()
                 size += row.size
                 taken.append(row)
-            self._bytes -= size
+            self.queued_bytes -= size
             self._condition.notify_all()
         return taken
 
@@ -123,22 +121,12 @@ class Inflow:
     def empty(self) -> bool:
         return not self._rows
 
-    @property
-    def queued_bytes(self) -> int:
-        return self._bytes
-
-
-@dataclass(slots=True)
-class _Times:
-    busy: float = 0.0
-    back_pressured: float = 0.0
-    idle: float = 0.0
-
 
 class Shell:
     """Drives one subtask inside a Spark task; also its `SubtaskServices`."""
 
     lockstep = False
+    client: ControlClient  # from `connect` on
 
     def __init__(self, settings: Settings, readers: int = 0) -> None:
         """`readers` is the number of tasks in the next level."""
@@ -146,14 +134,13 @@ class Shell:
         self._readers, self._pulsed = readers, 0
         self._sent_at = 0.0
         self._settings = settings
-        self._client: ControlClient | None = None
         self._cancelled: str | None = None
         self._task: Subtask | Relay | None = None
         self._over = False
         self._unconfirmed = 0
-        self.checkpoints = CheckpointLink(self._send)
+        self.checkpoints = CheckpointLink(lambda message: self.client.send(message))  # noqa: PLW0108 - not connected yet
         self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
-        self._times = _Times()
+        self._busy = self._back_pressured = self._idle = 0.0  # seconds
         self.restore = RestoreProgress()
         self._reported_finished = False
         self._process = psutil.Process()
@@ -165,9 +152,8 @@ class Shell:
         return time.time_ns() // 1_000_000
 
     def to_driver(self, channel: str, payload: bytes, records: int) -> None:
-        assert self._client is not None
         self._unconfirmed += 1
-        self._client.send(Output(channel, payload, records))
+        self.client.send(Output(channel, payload, records))
 
     def wake(self) -> None:
         self.inflow.wake()
@@ -176,15 +162,7 @@ class Shell:
 
     def connect(self, address: ControlAddress, register: Register, timeout: float) -> None:
         """Register with the driver."""
-        self._client = ControlClient(address, register, timeout, self._on_message, self._metrics)
-
-    def _send(self, message: FromWorker) -> None:
-        self.client.send(message)
-
-    @property
-    def client(self) -> ControlClient:
-        assert self._client is not None
-        return self._client
+        self.client = ControlClient(address, register, timeout, self._on_message, self._metrics)
 
     def _on_message(self, message: FromDriver) -> None:
         if isinstance(message, Confirm):
@@ -268,9 +246,7 @@ class Shell:
                 self._wait(task)
         self._check_input(task)
         task.close()
-        metrics = self._metrics()
-        if metrics is not None:
-            self.client.send(metrics)
+        self.client.send(self._metrics())
 
     def _report_finished(self) -> None:
         """Tell the driver once that checkpoints need not wait for this subtask any more.
@@ -299,13 +275,13 @@ class Shell:
         if fired:
             task.on_time(self.now())
         if not task.has_work() or self._held():
-            self._times.busy += time.perf_counter() - started
+            self._busy += time.perf_counter() - started
             return fired and task.next_deadline() != deadline
         pending = _pending(task)
         before = task.bytes_out
         count = task.step(self._limit)
         elapsed = time.perf_counter() - started
-        self._times.busy += elapsed
+        self._busy += elapsed
         self._adapt(count, elapsed, task.bytes_out - before)
         return count > 0 or pending
 
@@ -343,7 +319,7 @@ class Shell:
         if seconds > 0:
             started = time.perf_counter()
             self.inflow.wait(seconds, for_rows=task.queued_bytes < self._settings.queue_size)
-            self._times.idle += time.perf_counter() - started
+            self._idle += time.perf_counter() - started
 
     def _yield(self, task: Subtask | Relay) -> Iterator[pa.RecordBatch]:
         rows = task.take()
@@ -351,7 +327,7 @@ class Shell:
             return
         started = time.perf_counter()
         yield from as_batches(rows)
-        self._times.back_pressured += time.perf_counter() - started
+        self._back_pressured += time.perf_counter() - started
         self._sent_at = time.monotonic()
 
     def _pulse(self, count: int) -> Iterator[pa.RecordBatch]:
@@ -361,30 +337,27 @@ class Shell:
             self._pulsed = (self._pulsed + count) % self._readers
         self._sent_at = time.monotonic()
 
-    def _metrics(self) -> Metrics | None:
+    def _metrics(self) -> Metrics:
         """The counters, once a second; called in the client's thread, also while the main thread is blocked."""
-        times, task = self._times, self._task
+        task, restore = self._task, self.restore
+        metrics = Metrics(
+            resident_bytes=self._process.memory_info().rss,
+            restored_bytes=restore.done,
+            restore_bytes=restore.total,
+            restored_locally=restore.local,
+        )
         if task is None:
-            restore = self.restore
-            return Metrics(
-                resident_bytes=self._process.memory_info().rss,
-                restored_bytes=restore.done,
-                restore_bytes=restore.total,
-                restored_locally=restore.local,
-            )
-        return Metrics(
+            return metrics
+        return msgspec.structs.replace(
+            metrics,
             records_in=task.records_in,
             records_out=task.records_out,
             bytes_in=task.bytes_in,
             bytes_out=task.bytes_out,
-            busy_ms=int(times.busy * 1000),
-            back_pressured_ms=int(times.back_pressured * 1000),
-            idle_ms=int(times.idle * 1000),
+            busy_ms=int(self._busy * 1000),
+            back_pressured_ms=int(self._back_pressured * 1000),
+            idle_ms=int(self._idle * 1000),
             queued_bytes=self.inflow.queued_bytes + task.queued_bytes,
-            resident_bytes=self._process.memory_info().rss,
-            restored_bytes=self.restore.done,
-            restore_bytes=self.restore.total,
-            restored_locally=self.restore.local,
             corrupt_records=task.corrupt_records,
         )
 
@@ -447,19 +420,17 @@ class LevelTask:
                 shell.checkpoints.writer = make_snapshot_writer(descriptor, shell.client.send)
                 task = make_task(descriptor, shell, progress=shell.restore)
                 yield from shell.run(task)
-            except (GeneratorExit, JobCancelled):  # Spark or the driver stops this task
-                shell.end_process_in(_CANCEL_GRACE)
-                shell.checkpoints.cancel()
-                _close_quietly(task)
-                shell.client.close()
-                raise
             except BaseException as error:
+                stopped = isinstance(error, GeneratorExit | JobCancelled)  # by Spark or by the driver
                 failure = describe(error, descriptor.name)
-                shell.client.send(failure)  # before close(), which may hang
-                shell.end_process_in(_FAILURE_GRACE)
+                if not stopped:
+                    shell.client.send(failure)  # before close(), which may hang
+                shell.end_process_in(_CANCEL_GRACE if stopped else _FAILURE_GRACE)
                 shell.checkpoints.cancel()
                 _close_quietly(task)
                 shell.client.close()
+                if stopped:
+                    raise
                 raise RuntimeError(f"headgate: {failure.message}") from None
         shell.over()
 

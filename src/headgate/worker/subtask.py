@@ -175,11 +175,11 @@ class Subtask:
     @property
     def backlog(self) -> bool:
         """Whether its source processes a backlog."""
-        return self._source is not None and not self.data_finished and self._source.backlog
+        return self._source is not None and not self.data_finished and self._source.reader.backlog
 
     @property
     def corrupt_records(self) -> int:
-        return 0 if self._source is None else self._source.corrupt
+        return 0 if self._source is None else self._source.reader.corrupt
 
     @property
     def wants_split(self) -> bool:
@@ -284,7 +284,7 @@ class Subtask:
         assert self._source is not None
         count = self._source.poll(max_records)
         self.records_in += count
-        if self._source.finished:
+        if self._source.reader.finished:
             self._finish_data()
         return count
 

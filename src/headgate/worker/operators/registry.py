@@ -7,9 +7,6 @@ from headgate.worker.operators.aggregate import Aggregate, Reduce
 from headgate.worker.operators.base import Operator, OperatorContext
 from headgate.worker.operators.broadcast import BroadcastProcess, KeyedBroadcastProcess
 from headgate.worker.operators.keyed import (
-    KeyedCoFlatMapOperator,
-    KeyedCoMapOperator,
-    KeyedCoProcessOperator,
     KeyedFilterOperator,
     KeyedFlatMapOperator,
     KeyedMapOperator,
@@ -17,7 +14,7 @@ from headgate.worker.operators.keyed import (
 )
 from headgate.worker.operators.sinks import CollectSink, FunctionSink, PrintSink, SinkOperator
 from headgate.worker.operators.sources import SourceOperator
-from headgate.worker.operators.stateless import CoFlatMap, CoMap, CoProcess, Filter, FlatMap, Map, MapBatches, Process
+from headgate.worker.operators.stateless import Filter, FlatMap, Map, MapBatches, Process
 
 _KINDS: dict[OperatorKind, type[Operator]] = {
     "source": SourceOperator,
@@ -26,9 +23,9 @@ _KINDS: dict[OperatorKind, type[Operator]] = {
     "filter": Filter,
     "map_batches": MapBatches,
     "process": Process,
-    "co_map": CoMap,
-    "co_flat_map": CoFlatMap,
-    "co_process": CoProcess,
+    "co_map": Map,
+    "co_flat_map": FlatMap,
+    "co_process": Process,
     "sink": FunctionSink,
     "sink_to": SinkOperator,
     "print": PrintSink,
@@ -36,15 +33,15 @@ _KINDS: dict[OperatorKind, type[Operator]] = {
     "reduce": Reduce,
     "aggregate": Aggregate,
     "keyed_process": KeyedProcessOperator,
-    "keyed_co_process": KeyedCoProcessOperator,
+    "keyed_co_process": KeyedProcessOperator,
     "broadcast_process": BroadcastProcess,
 }
 _KEYED: dict[OperatorKind, type[Operator]] = {
     "map": KeyedMapOperator,
     "flat_map": KeyedFlatMapOperator,
     "filter": KeyedFilterOperator,
-    "co_map": KeyedCoMapOperator,
-    "co_flat_map": KeyedCoFlatMapOperator,
+    "co_map": KeyedMapOperator,
+    "co_flat_map": KeyedFlatMapOperator,
     "broadcast_process": KeyedBroadcastProcess,
 }
 
