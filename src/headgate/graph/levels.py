@@ -37,14 +37,7 @@ class Layout:
 
     def index(self, level: int, vertex: VertexId, subtask: int) -> int:
         """The task in `level` that receives rows for a subtask: the subtask itself, or its relay there."""
-        return self._first(level, vertex) + subtask
-
-    def _first(self, level: int, vertex: VertexId) -> int:
-        relay = self.level_of[vertex] != level
-        for index, slot in enumerate(self.levels[level]):
-            if slot.vertex == vertex and slot.relay == relay:
-                return index
-        raise KeyError((level, vertex))
+        return self.levels[level].index(Slot(vertex, subtask, relay=self.level_of[vertex] != level))
 
 
 def lay_out(graph: JobGraph) -> Layout:
