@@ -54,30 +54,14 @@ class Outcome:
     trace: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Rates:
-    """How often things go wrong, per action."""
-
-    kill: float
-    driver: float
-    rescale: float
-    drop: float
-    storage: float
-    flip: float
-
-
-def _draw_rates(random: Random) -> _Rates:
-    def some(*values: float) -> float:
-        return random.choice(values)
-
-    return _Rates(
-        some(0, 0.001, 0.004),
-        some(0, 0.0005, 0.002),
-        some(0, 0, 0.001),
-        some(0, 0.02, 0.1),
-        some(0, 0.003, 0.02),
-        some(0, 0, 0, 0.001),
-    )
+_RATES: dict[str, tuple[float, ...]] = {  # how often things go wrong, per action
+    "kill": (0, 0.001, 0.004),
+    "driver": (0, 0.0005, 0.002),
+    "rescale": (0, 0, 0.001),
+    "drop": (0, 0.02, 0.1),
+    "storage": (0, 0.003, 0.02),
+    "flip": (0, 0, 0, 0.001),
+}
 
 
 class Run:
@@ -112,9 +96,8 @@ class Run:
         records = random.randrange(30, 400)
         self._program, self._records = program, records
         self.oracle = Oracle(self.name, configuration, self.store, records)
-        self.rates = _draw_rates(random)
-        if calm:
-            self.rates = _Rates(0, 0, 0, 0, 0, 0)
+        drawn_rates = {what: random.choice(rates) for what, rates in _RATES.items()}
+        self.rates: dict[str, float] = dict.fromkeys(_RATES, 0.0) if calm else drawn_rates
         self.flipped = False
         self.zombies: list[tuple[Driver | None, Attempt | None, int]] = []
         self._checked: set[tuple[int, int]] = set()
@@ -154,7 +137,7 @@ class Run:
     def go(self) -> Outcome:
         """To the end of the job; Violation if something happens that must not."""
         try:
-            while not self._ended():
+            while not self.driver.ended:
                 self.outcome.actions += 1
                 if self.outcome.actions > self.max_actions:
                     raise Violation(f"the job has not ended after {self.max_actions} actions")
@@ -162,7 +145,7 @@ class Run:
                     self._go_wrong()
                 elif self.outcome.actions == _FAULTS_UNTIL:
                     self.store.heal()
-                if not self._ended():
+                if not self.driver.ended:
                     self.act()
                 self._check()
             self._end_zombies(all_of_them=True)
@@ -171,19 +154,16 @@ class Run:
             del worlds[self.name]
         return self.outcome
 
-    def _ended(self) -> bool:
-        return self.driver.ended
-
     def _check_outcome(self) -> None:
         """The job has finished, or it was refused because a byte was flipped and output would be repeated."""
-        error = str(self.driver.error)
-        self.outcome.restarts += self.driver.master.machine.restarts
-        if self.driver.status is JobStatus.FINISHED or "is FINISHED and has retained no checkpoint" in error:
+        error = str(self.driver.machine.error)
+        self.outcome.restarts += self.driver.machine.restarts
+        if self.driver.machine.status is JobStatus.FINISHED or "is FINISHED and has retained no checkpoint" in error:
             self.oracle.check_end()  # a driver that was replaced may have finished the job just before
         elif self.flipped and "damaged" in error.lower():
             self.outcome.refused = error
         else:
-            raise Violation(f"the job is {self.driver.status.name}: {error}")
+            raise Violation(f"the job is {self.driver.machine.status.name}: {error}")
 
     def _check(self) -> None:
         world = worlds[self.name]
@@ -235,8 +215,8 @@ class Run:
         if pool.waiting:
             actions.append(lambda: pool.run(self.random.randrange(len(pool.waiting))))
         actions += [jobs.run for jobs in in_order if jobs.waiting]
-        if not driver.events and driver.alarm is not None and driver.alarm <= self.time:
-            actions.append(driver.master.on_idle)
+        if not driver.events and (alarm := driver.next_alarm()) is not None and alarm <= self.time:
+            actions.append(driver.on_idle)
         return actions
 
     def _attempt_actions(self, attempt: Attempt | None, driver: Driver | None) -> list[Callable[[], None]]:
@@ -277,7 +257,7 @@ class Run:
         worker.serve()
 
     def _tell_worker(self, attempt: Attempt, worker: Worker) -> None:
-        if not isinstance(worker.inbox[0], Hold | AssignSplits) and self._faulty(self.rates.drop):
+        if not isinstance(worker.inbox[0], Hold | AssignSplits) and self._faulty(self.rates["drop"]):
             self.note(f"lost on the way to worker {worker.key}: {type(worker.inbox.popleft()).__name__}")
         else:
             worker.hear()
@@ -288,7 +268,7 @@ class Run:
             worker.messages.popleft()  # of an old attempt: the control plane refuses it
             return
         message = worker.messages[0]
-        if isinstance(message, AcknowledgeCheckpoint | DeclineCheckpoint) and self._faulty(self.rates.drop):
+        if isinstance(message, AcknowledgeCheckpoint | DeclineCheckpoint) and self._faulty(self.rates["drop"]):
             self.note(f"lost on the way from worker {worker.key}: {type(worker.messages.popleft()).__name__}")
         else:
             driver.hear(worker)
@@ -297,7 +277,7 @@ class Run:
         """Let time pass, to the next deadline if nothing else can happen."""
         drivers = [self.driver, *(d for d, _, _ in self.zombies if d is not None)]
         attempts = [self.driver.attempt, *(a for _, a, _ in self.zombies)]
-        times = [driver.alarm for driver in drivers if not driver.ended]
+        times = [driver.next_alarm() for driver in drivers if not driver.ended]
         times += [worker.task.next_deadline() for a in attempts if a is not None for worker in a.workers]
         known = [time for time in times if time is not None]
         if jump:
@@ -319,18 +299,18 @@ class Run:
 
     def _go_wrong(self) -> None:
         random, rates = self.random, self.rates
-        if random.random() < rates.storage:
+        if random.random() < rates["storage"]:
             self._inject()
-        if random.random() < rates.flip:
+        if random.random() < rates["flip"]:
             self.flipped = True
             self.note("a byte of the next file will be flipped")
             self.store.inject(Fault(FaultKind.FLIP, random.randrange(1, 4), amount=random.randrange(1000)))
-        if random.random() < rates.kill:
+        if random.random() < rates["kill"]:
             self.note("a worker is killed")
             self.driver.cluster.end(WorkerLost("a worker was killed"))
-        if random.random() < rates.rescale:
+        if random.random() < rates["rescale"]:
             self.rescale()
-        if random.random() < rates.driver:
+        if random.random() < rates["driver"]:
             self.replace_driver()
 
     def _inject(self) -> None:
@@ -352,32 +332,32 @@ class Run:
 
     def rescale(self) -> None:
         """The user asks for another parallelism; what runs already, or has not started, is refused."""
-        if self.driver.started and not self.driver.ended:
+        if self.driver.service and not self.driver.ended:
             plan = self._draw_plan()
             self.note(f"rescale to {plan.layout.slots} tasks")
-            self.driver.master.rescale(plan)
+            self.driver.rescale(plan)
 
     def _start(self, driver: Driver) -> None:
         """Let nothing but this driver act, until it runs tasks or has ended."""
         while driver.attempt is None and not driver.ended:
             if not driver.advance():
-                if driver.alarm is None:
+                if (alarm := driver.next_alarm()) is None:
                     raise Violation("deadlock: the driver waits for nothing")
-                self.time = max(self.time, driver.alarm)
-                driver.master.on_idle()
+                self.time = max(self.time, alarm)
+                driver.on_idle()
             if self.random.random() < 0.01:
                 self.store.heal()
 
     def replace_driver(self) -> None:
         """The driver is killed, or only believed to be: then it continues beside its successor until it notices."""
-        if not self.driver.started or self.driver.ended:
+        if not self.driver.service or self.driver.ended:
             return
         self.note("the driver is replaced")
         zombie = self.random.random() < 0.5
         if zombie or self.random.random() < 0.6:
             self.zombies.append((self.driver if zombie else None, self.driver.attempt, _ZOMBIE_ACTIONS))
         self.outcome.drivers += 1
-        self.outcome.restarts += self.driver.master.machine.restarts
+        self.outcome.restarts += self.driver.machine.restarts
         self.driver = self._start_driver(resume=True, at_once=self.random.random() < 0.5)
 
     def _end_zombies(self, all_of_them: bool = False) -> None:
@@ -385,14 +365,14 @@ class Run:
         zombies, self.zombies = self.zombies, []
         for driver, attempt, left in zombies:
             # A driver that is cancelled before its successor has taken over deletes by right what the other would restore.
-            stays = left > 0 or not self.driver.started
+            stays = left > 0 or not self.driver.service
             if stays and not all_of_them and not (driver is not None and driver.ended):
                 self.zombies.append((driver, driver.attempt if driver is not None else attempt, left - 1))
             elif driver is not None and not driver.ended:
                 status = self.random.choice([EndStatus.FINISHED, EndStatus.CANCELED, EndStatus.FAILED])
                 self.note(f"a driver that was replaced ends: {status.name}")
                 driver.end(status)
-                if not self.flipped and self.driver.started and not self.driver.ended:
+                if not self.flipped and self.driver.service and not self.driver.ended:
                     self.oracle.check_kept(self.driver)
 
     def _start_driver(self, resume: bool, at_once: bool = True) -> Driver:

@@ -55,9 +55,8 @@ class World:
     def __init__(self) -> None:
         self.transactions: dict[str, _Transaction] = {}
         self.last_epoch = 0
-        self.violations: list[
-            str
-        ] = []  # the runtime turns errors of a sink into a restart, and these are none of its own
+        # The runtime turns errors of a sink into a restart, and these are none of its own.
+        self.violations: list[str] = []
 
     def begin(self, subtask: int) -> str:
         """A new transaction."""
@@ -75,6 +74,14 @@ class World:
         if state == "committed" and transaction.state not in ("prepared", "committed"):
             self.violations.append(f"transaction {name} is {transaction.state} and cannot be committed")
         transaction.state = state
+
+    def commit(self, name: str, number: int | None) -> None:
+        """Commit under a number, which must be the same each time."""
+        transaction = self.transactions[name]
+        if transaction.number not in (None, number):
+            self.violations.append(f"{name} is committed as number {number}, but was as {transaction.number} before")
+        transaction.number = number
+        self.move(name, "committed")
 
     def visible(self) -> Counter[Any]:
         """What readers of committed transactions see."""
@@ -213,13 +220,8 @@ class _NumberedCommitter(Committer[str]):
         self._run = run
 
     def commit(self, requests: Sequence[CommitRequest[str]]) -> None:
-        world = worlds[self._run]
         for request in requests:
-            transaction = world.transactions[request.committable]
-            if transaction.number not in (None, request.commit_number):
-                world.violations.append(f"{request} was committed as number {transaction.number} before")
-            transaction.number = request.commit_number
-            world.move(request.committable, "committed")
+            worlds[self._run].commit(request.committable, request.commit_number)
 
 
 class WholeSink(NumberedSink):
@@ -239,13 +241,9 @@ class _WholeCommitter(EpochCommitter[str]):
     def commit(self, epoch: Epoch[str]) -> None:
         world = worlds[self._run]
         for name in epoch.committables:
-            transaction = world.transactions[name]
-            if transaction.number not in (None, epoch.commit_number):
-                world.violations.append(f"{name} was committed in epoch {transaction.number} before {epoch}")
-            if transaction.number is None and epoch.commit_number < world.last_epoch:
+            if world.transactions[name].number is None and epoch.commit_number < world.last_epoch:
                 world.violations.append(f"{name} is new in {epoch}, but epoch {world.last_epoch} is committed already")
-            transaction.number = epoch.commit_number
-            world.move(name, "committed")
+            world.commit(name, epoch.commit_number)
         world.last_epoch = max(world.last_epoch, epoch.commit_number)
 
 
@@ -304,21 +302,13 @@ def two_inputs(env: StreamExecutionEnvironment, run: str, records: int) -> None:
 def diamond(env: StreamExecutionEnvironment, run: str, records: int) -> None:
     """Records take a short way (over a relay) and a long one, and meet in one keyed operator."""
     source = env.from_sequence(0, records - 1)
-    long = source.filter(_is_even).rebalance().map(_same, output_type="bigint").start_new_chain()
-    short = source.filter(_is_odd)
+    long = source.filter(lambda n: n % 2 == 0).rebalance().map(_same, output_type="bigint").start_new_chain()
+    short = source.filter(lambda n: n % 2 == 1)
     short.union(long).key_by(key_of).process(Number()).add_sink(WorldSink(run))
 
 
 def _same(value: int) -> int:
     return value
-
-
-def _is_even(value: int) -> bool:
-    return value % 2 == 0
-
-
-def _is_odd(value: int) -> bool:
-    return value % 2 == 1
 
 
 def found_splits(env: StreamExecutionEnvironment, run: str, records: int) -> None:
