@@ -29,7 +29,6 @@ class Job(Protocol):
 
     def wait(self, timeout: float | None = None) -> JobStatus:
         """Wait until the job has ended, or for `timeout` seconds."""
-        ...
 
     def raise_if_failed(self) -> None: ...
 
