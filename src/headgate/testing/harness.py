@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import contextmanager
 from random import Random
 from typing import Any, Self
 
@@ -19,15 +18,14 @@ from headgate.checkpoint.types import Barrier
 from headgate.config import Configuration
 from headgate.control.messages import TaskState
 from headgate.environment import StreamExecutionEnvironment
-from headgate.errors import IllegalState, InvalidArgument, UserCodeError
+from headgate.errors import IllegalState, InvalidArgument
 from headgate.graph.job_graph import Edge, Vertex
 from headgate.graph.plan import JobPlan, OutputEdge, VertexPlan
 from headgate.job.status import Status
 from headgate.records.batch import Batch
 from headgate.records.frames import DRAIN, FrameKind, pack, read_frames
-from headgate.records.types import TypeInformation, TypeMismatch
 from headgate.worker.checkpoints import snapshot_inline
-from headgate.worker.failures import OperatorFailure, describe
+from headgate.worker.failures import reported
 from headgate.worker.inputs import DATA, decode
 from headgate.worker.output import EdgeWriter, RowBuffers
 from headgate.worker.restore import VertexRestore
@@ -92,22 +90,6 @@ class _Input:
         return b"".join(pack(kind, self.edge.id, 0, body, flags=flags))
 
 
-class _Output:
-    """Collects what leaves the subtask on one edge."""
-
-    def __init__(self, type: TypeInformation) -> None:
-        self.type = type
-        self.records: list[tuple[Any, int | None]] = []
-
-    def add(self, batch: Batch) -> None:
-        stamps = [None] * len(batch) if batch.timestamps is None else batch.timestamps.tolist()
-        self.records += zip(batch.rows(), stamps, strict=True)
-
-    def take(self) -> list[tuple[Any, int | None]]:
-        taken, self.records = self.records, []
-        return taken
-
-
 class _Harness:
     """The base of both harnesses; `build` makes the program around the function."""
 
@@ -134,9 +116,8 @@ class _Harness:
         number = next(v.id for v in plan.graph.vertices if v.head.uid == _UID)
         self._time = start_time
         self._inputs = {edge.input: _input(plan, edge, subtask) for edge in plan.graph.inputs(number)}
-        self._outputs: dict[int, _Output] = {edge.id: _Output(edge.type) for edge in plan.graph.outputs(number)}
-        self._by_tag = {edge.tag: self._outputs[edge.id] for edge in plan.graph.outputs(number)}
-        self._type = plan.graph.vertices[number].head.type
+        self._edges = {int(edge.id): edge for edge in plan.graph.outputs(number)}
+        self._emitted: dict[str | None, list[tuple[Any, int | None]]] = {e.tag: [] for e in self._edges.values()}
         restored = {} if restore is None else {number: _vertex_restore(restore, plan.graph.vertices[number])}
         attempt = int(restore is not None)  # the job's id is fixed, so that two runs of a test are the same
         tasks = describe_tasks(plan, plan.layout.level_of[number], "0" * 32, attempt, restored)
@@ -150,7 +131,7 @@ class _Harness:
 
     def open(self) -> Self:
         """Open the function; `with` does it too."""
-        with _reported():
+        with reported("the harness"):
             self._subtask.open()
         self._drain()
         return self
@@ -162,7 +143,7 @@ class _Harness:
 
     def close(self) -> None:
         """Close the function; the end of `with` does it too."""
-        with _reported():
+        with reported("the harness"):
             self._subtask.close()
 
     def __enter__(self) -> Self:
@@ -179,7 +160,7 @@ class _Harness:
     # --- input ------------------------------------------------------------------------------------------------------
 
     def _process(self, number: int, values: Sequence[Any], timestamps: Sequence[int] | None) -> None:
-        with _reported():
+        with reported("the harness"):
             rows = self._inputs[number].rows(values, timestamps)
         for row in rows:
             self._feed(row)
@@ -187,20 +168,22 @@ class _Harness:
     def _feed(self, row: bytes) -> None:
         if self._subtask.status is Status.CREATED:
             raise IllegalState("open the harness first: `with OneInputHarness(...) as harness:`")
-        with _reported():
+        with reported("the harness"):
             self._subtask.receive(row)
             while self._subtask.has_events():
                 self._subtask.step(1 << 16)
         self._drain()
 
     def _drain(self) -> None:
-        with _reported():
+        with reported("the harness"):
             self._subtask.flush()
         for _, pieces in self._subtask.take():
             for frame in read_frames(b"".join(pieces)):
                 if frame.kind in DATA:
-                    output = self._outputs[frame.edge]
-                    output.add(decode(frame, output.type))
+                    edge = self._edges[frame.edge]
+                    batch = decode(frame, edge.type)
+                    stamps = [None] * len(batch) if batch.timestamps is None else batch.timestamps.tolist()
+                    self._emitted[edge.tag] += zip(batch.rows(), stamps, strict=True)
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -215,7 +198,7 @@ class _Harness:
             raise InvalidArgument(f"time does not run backwards: it is {self._time}, got {timestamp}")
         while (due := self._subtask.next_deadline()) is not None and due <= timestamp:
             self._time = max(self._time, due)
-            with _reported():
+            with reported("the harness"):
                 self._subtask.on_time(self._time)
         self._time = timestamp
         self._drain()
@@ -224,21 +207,21 @@ class _Harness:
 
     def take(self) -> list[Any]:
         """The records that the function emitted since the last call."""
-        return [value for value, _ in self._output(None).take()]
+        return [value for value, _ in self._take(None)]
 
     def take_with_timestamps(self) -> list[tuple[Any, int | None]]:
         """The records since the last call, each with its event timestamp."""
-        return self._output(None).take()
+        return self._take(None)
 
     def take_side_output(self, tag: OutputTag) -> list[Any]:
         """The records that the function emitted to a side output since the last call."""
-        return [value for value, _ in self._output(tag.name).take()]
+        return [value for value, _ in self._take(tag.name)]
 
-    def _output(self, tag: str | None) -> _Output:
-        found = self._by_tag.get(tag)
-        if found is None and tag is not None:
+    def _take(self, tag: str | None) -> list[tuple[Any, int | None]]:
+        if tag is not None and tag not in self._emitted:
             raise InvalidArgument(f"unknown side output '{tag}': give the harness side_outputs=[OutputTag('{tag}')]")
-        return found or _Output(self._type)
+        taken, self._emitted[tag] = self._emitted.get(tag, []), []
+        return taken
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
@@ -258,13 +241,13 @@ class _Harness:
 
     def notify_checkpoint_complete(self, checkpoint_id: int | None = None) -> None:
         """Notify the function that a snapshot (by default the last one) is complete: sinks commit."""
-        with _reported():
+        with reported("the harness"):
             self._subtask.notify_complete(checkpoint_id or self._checkpoint_id)
         self._drain()
 
     def notify_checkpoint_aborted(self, checkpoint_id: int | None = None) -> None:
         """Notify the function that a snapshot (by default the last one) was aborted."""
-        with _reported():
+        with reported("the harness"):
             self._subtask.notify_aborted(checkpoint_id or self._checkpoint_id)
         self._drain()
 
@@ -427,16 +410,6 @@ def _vertex_restore(restore: bytes | Sequence[bytes], vertex: Vertex) -> VertexR
     operators = {str(op.id): [one.operators.get(op.id) for one in left] for op in vertex.operators}
     newest = max(one.checkpoint_id for one in left)
     return VertexRestore(newest, vertex.parallelism, vertex.max_parallelism, operators, claim=False)
-
-
-@contextmanager
-def _reported() -> Any:
-    """Errors of the function as a job reports them, with the original one as cause."""
-    try:
-        yield
-    except (OperatorFailure, TypeMismatch) as error:
-        shown = UserCodeError(describe(error, "the harness").message)
-        raise shown from (error.cause if isinstance(error, OperatorFailure) else error)
 
 
 def _nowhere(value: Any) -> None:

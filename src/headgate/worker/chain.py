@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
-from headgate.checkpoint.commits import NO_COMMITS, Commits
+from headgate.checkpoint.commits import NO_COMMITS
 from headgate.graph.job_graph import Vertex
 from headgate.graph.plan import Settings, TaskInfo
 from headgate.records.batch import Batch
@@ -37,7 +37,7 @@ class OperatorChain:
         self._restore = restore
         self.operators = [self._operator(position) for position in range(len(vertex.operators))]
         # Operators that had finished before the restored checkpoint are never opened, called or closed (SPEC R4.5).
-        self._living = [] if restore is not None and restore.finished else self.operators
+        self.living = [] if restore is not None and restore.finished else self.operators
         self._wire(edges)
 
     @property
@@ -88,18 +88,13 @@ class OperatorChain:
 
     def open(self) -> None:
         """Open the operators, the last of the chain first."""
-        for operator in reversed(self._living):
+        for operator in reversed(self.living):
             operator.open()
-
-    def finish(self) -> None:
-        """All input has been processed: the operators emit what they hold, the first of the chain first."""
-        for operator in self._living:
-            operator.finish()
 
     def close(self) -> None:
         """Close every operator; the first error is raised when all are closed."""
         first: Exception | None = None
-        for operator in self._living:
+        for operator in self.living:
             try:
                 operator.close()
             except Exception as error:
@@ -117,44 +112,19 @@ class OperatorChain:
         (1) emit what must precede the barrier, (2) send the barrier, (3) take the synchronous part of the snapshot.
         """
         with ExitStack() as locks:
-            for operator in self._living:
+            for operator in self.living:
                 locks.enter_context(operator.checkpoint_lock())
-            for operator in self._living:  # (1)
+            for operator in self.living:  # (1)
                 operator.before_barrier()
             send_barrier()  # (2)
-            return [operator.snapshot(checkpoint_id, timestamp, kind) for operator in self._living]  # (3)
-
-    def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:
-        for operator in self._living:
-            operator.notify_complete(checkpoint_id, commits)
-
-    def notify_aborted(self, checkpoint_id: int) -> None:
-        for operator in self._living:
-            operator.notify_aborted(checkpoint_id)
-
-    @property
-    def awaits_commit(self) -> bool:
-        return any(operator.awaits_commit for operator in self._living)
-
-    def epoch_committed(self, operator_id: str, checkpoint_id: int) -> None:
-        for operator in self._living:
-            if operator.operator.id == operator_id:
-                operator.epoch_committed(checkpoint_id)
-
-    def upkeep(self) -> None:
-        for operator in self._living:
-            operator.upkeep()
+            return [operator.snapshot(checkpoint_id, timestamp, kind) for operator in self.living]  # (3)
 
     # --- time -------------------------------------------------------------------------------------------------------
-
-    def deadlines(self) -> list[int]:
-        """The times at which operators have work."""
-        return [time for operator in self._living if (time := operator.next_deadline()) is not None]
 
     def on_time(self, now: int) -> bool:
         """Fire what is due; whether there was anything."""
         fired = False
-        for operator in self._living:
+        for operator in self.living:
             deadline = operator.next_deadline()
             if deadline is not None and deadline <= now:
                 operator.on_time(now)

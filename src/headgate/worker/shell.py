@@ -25,18 +25,8 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
+from headgate.control import messages
 from headgate.control.channel import ControlAddress, ControlClient
-from headgate.control.messages import (
-    Cancel,
-    Confirm,
-    Finished,
-    FromDriver,
-    Metrics,
-    Output,
-    Register,
-    Running,
-    ToSubtask,
-)
 from headgate.errors import JobCancelled, WorkerLost
 from headgate.graph.plan import Settings
 from headgate.job.status import Status
@@ -153,25 +143,25 @@ class Shell:
 
     def to_driver(self, channel: str, payload: bytes, records: int) -> None:
         self._unconfirmed += 1
-        self.client.send(Output(channel, payload, records))
+        self.client.send(messages.Output(channel, payload, records))
 
     def wake(self) -> None:
         self.inflow.wake()
 
     # --- control ----------------------------------------------------------------------------------------------------
 
-    def connect(self, address: ControlAddress, register: Register, timeout: float) -> None:
-        """Register with the driver."""
+    def connect(self, address: ControlAddress, register: messages.Register, timeout: float) -> None:
+        """messages.Register with the driver."""
         self.client = ControlClient(address, register, timeout, self._on_message, self._metrics)
 
-    def _on_message(self, message: FromDriver) -> None:
-        if isinstance(message, Confirm):
+    def _on_message(self, message: messages.FromDriver) -> None:
+        if isinstance(message, messages.Confirm):
             self._unconfirmed -= message.outputs
             self.wake()
-        elif isinstance(message, ToSubtask):
+        elif isinstance(message, messages.ToSubtask):
             self.checkpoints.post(message)
             self.wake()
-        elif isinstance(message, Cancel) and self._cancelled is None:
+        elif isinstance(message, messages.Cancel) and self._cancelled is None:
             self._cancelled = message.reason
             self.wake()
             self.end_process_in(_CANCEL_GRACE)
@@ -220,7 +210,7 @@ class Shell:
         """Open, work until the subtask is finished, then read Spark's iterator to its end."""
         task.open()
         self._task = task
-        self.client.send(Running())
+        self.client.send(messages.Running())
         yield from self._pulse(self._readers)
         while True:
             self.check_cancelled()
@@ -256,7 +246,7 @@ class Shell:
         if not self._reported_finished:
             self._reported_finished = True
             self.checkpoints.close(finished=True)
-            self.client.send(Finished())
+            self.client.send(messages.Finished())
 
     def _room(self, task: Subtask | Relay) -> int:
         """The number of bytes to read; what is queued inside the subtask counts too.
@@ -337,10 +327,10 @@ class Shell:
             self._pulsed = (self._pulsed + count) % self._readers
         self._sent_at = time.monotonic()
 
-    def _metrics(self) -> Metrics:
+    def _metrics(self) -> messages.Metrics:
         """The counters, once a second; called in the client's thread, also while the main thread is blocked."""
         task, restore = self._task, self.restore
-        metrics = Metrics(
+        metrics = messages.Metrics(
             resident_bytes=self._process.memory_info().rss,
             restored_bytes=restore.done,
             restore_bytes=restore.total,
@@ -410,7 +400,7 @@ class LevelTask:
         descriptor: TaskDescriptor = pickle.loads(self.tasks)[index]
         job_id, attempt, level = descriptor.job_id, descriptor.attempt, descriptor.level
         shell = Shell(descriptor.settings, descriptor.next_width)
-        register = Register(level, index, attempt, socket.gethostname(), os.getpid())
+        register = messages.Register(level, index, attempt, socket.gethostname(), os.getpid())
         shell.connect(self.address, register, self.control_timeout)
         task: Subtask | Relay | None = None
         with _marked(process_mark(job_id, attempt)), local_state_cleaned(descriptor.settings.tmp_dir):
