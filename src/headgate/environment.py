@@ -25,7 +25,7 @@ from headgate.api.checkpoint_config import CheckpointConfig, CheckpointingMode
 from headgate.api.functions import callable_of
 from headgate.api.sources import CollectionSource, DataGenSource, SequenceSource, Source, check_rate
 from headgate.api.state_backends import StateBackend
-from headgate.api.stream import DataStream, DataStreamSink, Records, call_site, check_parallelism
+from headgate.api.stream import DataStream, DataStreamSink, Records, call_site, check_buffer_timeout, check_parallelism
 from headgate.config import Configuration, process_defaults
 from headgate.connectors.spark.dataframe import DataFrameSource
 from headgate.connectors.spark.epochs import EpochSink
@@ -136,9 +136,7 @@ class StreamExecutionEnvironment:
 
     def set_buffer_timeout(self, timeout_ms: int) -> Self:
         """How long a record may wait for its buffer to fill: 0 = not at all, -1 = until it is full."""
-        if timeout_ms < -1:
-            raise InvalidArgument(f"buffer timeout must be -1, 0 or positive milliseconds, got {timeout_ms}")
-        self._configuration.set(config.BUFFER_TIMEOUT, timeout_ms)
+        self._configuration.set(config.BUFFER_TIMEOUT, check_buffer_timeout(timeout_ms))
         return self
 
     def get_buffer_timeout(self) -> int:

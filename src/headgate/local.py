@@ -7,17 +7,19 @@ the clock jumps to the next deadline.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from random import Random
 
 import msgspec
 
 from headgate.checkpoint.types import Barrier
 from headgate.driver.splits import SourceSplits, dynamic_sources
-from headgate.errors import HeadgateError, IllegalState
+from headgate.errors import IllegalState
 from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, VertexId
 from headgate.job.status import Status
 from headgate.storage.manifest import StatePiece
+from headgate.worker.chain import close_all
 from headgate.worker.checkpoints import snapshot_inline
 from headgate.worker.failures import reported
 from headgate.worker.relay import Relay
@@ -94,20 +96,14 @@ class LocalRun:
             if then is not None:
                 then()
         except BaseException:
-            self._close(suppress_errors=True)  # they would hide the first error
+            with suppress(Exception):  # it would hide the first error
+                self._close()
             raise
         self._close()
 
-    def _close(self, suppress_errors: bool = False) -> None:
-        first: HeadgateError | None = None
-        for task in (task for level in self._tasks for task in level):
-            try:
-                with reported("a subtask"):
-                    task.close()
-            except HeadgateError as error:
-                first = first or error
-        if first is not None and not suppress_errors:
-            raise first
+    def _close(self) -> None:
+        with reported("a subtask"):
+            close_all(task for level in self._tasks for task in level)
 
     @property
     def finished(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -33,13 +34,9 @@ class Executor(Protocol):
         """Give each completed checkpoint's records to a function."""
 
 
-class Records(Protocol):
+class Records(Iterator[Any], AbstractContextManager[Any], Protocol):
     """Records of a job that may still run; closing cancels it."""
 
-    def __iter__(self) -> Iterator[Any]: ...
-    def __next__(self) -> Any: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exc: object) -> None: ...
     def close(self) -> None: ...
 
 
@@ -57,6 +54,12 @@ def check_parallelism(value: int, what: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidArgument(f"{what} must be an integer of at least 1, got {value!r}")
     return value
+
+
+def check_buffer_timeout(timeout_ms: int) -> int:
+    if timeout_ms < -1:
+        raise InvalidArgument(f"buffer timeout must be -1, 0 or positive milliseconds, got {timeout_ms}")
+    return timeout_ms
 
 
 class _OperatorSettings:
@@ -101,9 +104,7 @@ class _OperatorSettings:
 
     def set_buffer_timeout(self, timeout_ms: int) -> Self:
         """How long a record may wait for its buffer to fill: 0 = not at all, -1 = until it is full."""
-        if timeout_ms < -1:
-            raise InvalidArgument(f"buffer timeout must be -1, 0 or positive milliseconds, got {timeout_ms}")
-        self._own("set_buffer_timeout()").buffer_timeout = timeout_ms
+        self._own("set_buffer_timeout()").buffer_timeout = check_buffer_timeout(timeout_ms)
         return self
 
     def start_new_chain(self) -> Self:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
-from headgate.graph.job_graph import Edge, JobGraph
+from headgate.graph.job_graph import ChainedOperator, Edge, JobGraph
 from headgate.ids import VertexId
 
 
@@ -92,37 +93,22 @@ def describe(graph: JobGraph, layout: Layout) -> str:
 def as_json(graph: JobGraph, layout: Layout) -> str:
     """The plan for tools: vertices with their chains, edges, levels, slots."""
     vertices = [
-        {
-            "id": vertex.id,
-            "name": vertex.name,
-            "parallelism": vertex.parallelism,
-            "max_parallelism": vertex.max_parallelism,
-            "level": layout.level_of[vertex.id],
-            "operators": [
-                {
-                    "id": op.id,
-                    "name": op.name,
-                    "kind": op.spec.kind,
-                    "uid": op.uid,
-                    "description": op.description,
-                    "type": str(op.type),
-                    "defined_at": op.call_site,
-                }
-                for op in vertex.operators
-            ],
-        }
+        _named(vertex, "id", "name", "parallelism", "max_parallelism")
+        | {"level": layout.level_of[vertex.id], "operators": [_operator(operator) for operator in vertex.operators]}
         for vertex in graph.vertices
     ]
     edges = [
-        {
-            "id": e.id,
-            "source": e.source,
-            "target": e.target,
-            "input": e.input,
-            "ship": e.partitioning.kind,
-            "type": str(e.type),
-            "side_output": e.tag,
-        }
-        for e in graph.edges
+        _named(edge, "id", "source", "target", "input")
+        | {"ship": edge.partitioning.kind, "type": str(edge.type), "side_output": edge.tag}
+        for edge in graph.edges
     ]
     return json.dumps({"name": graph.name, "slots": layout.slots, "vertices": vertices, "edges": edges}, indent=2)
+
+
+def _operator(operator: ChainedOperator) -> dict[str, Any]:
+    values = {"kind": operator.spec.kind, "type": str(operator.type), "defined_at": operator.call_site}
+    return _named(operator, "id", "name", "uid", "description") | values
+
+
+def _named(thing: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(thing, name) for name in names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import msgspec
 import numpy as np
@@ -53,6 +53,18 @@ _TWO_INPUTS: dict[type, str] = {
 }
 
 
+class HarnessOptions(TypedDict, total=False):
+    """Options of both harnesses; `restore` takes a snapshot, or those of all subtasks of a wider run."""
+
+    side_outputs: Iterable[OutputTag]
+    parallelism: int
+    max_parallelism: int | None
+    subtask: int
+    start_time: int
+    configuration: Configuration | None
+    restore: bytes | Sequence[bytes] | None
+
+
 class _HarnessSnapshot(msgspec.Struct, frozen=True):
     """What one subtask left: the state of each of its operators."""
 
@@ -96,18 +108,21 @@ class _Harness:
     def __init__(
         self,
         build: Callable[[StreamExecutionEnvironment], DataStream | DataStreamSink],
-        side_outputs: Iterable[OutputTag],
-        parallelism: int,
-        subtask: int,
-        start_time: int,
-        configuration: Configuration | None,
-        restore: bytes | Sequence[bytes] | None,
+        side_outputs: Iterable[OutputTag] = (),
+        parallelism: int = 1,
+        max_parallelism: int | None = None,
+        subtask: int = 0,
+        start_time: int = 0,
+        configuration: Configuration | None = None,
+        restore: bytes | Sequence[bytes] | None = None,
     ) -> None:
         if not 0 <= subtask < parallelism:
             raise InvalidArgument(f"subtask must be from 0 to {parallelism - 1}, got {subtask}")
         env = StreamExecutionEnvironment.local(configuration)
         env.set_buffer_timeout(-1)
-        end = build(env)
+        end = build(env).uid(_UID).set_parallelism(parallelism)
+        if max_parallelism is not None:
+            end.set_max_parallelism(max_parallelism)
         if isinstance(end, DataStream):
             end.rebalance().add_sink(_nowhere)
             for tag in side_outputs:
@@ -256,7 +271,7 @@ class OneInputHarness(_Harness):
     """A function of one input: map, flat map, filter, reduce, process, keyed process or sink.
 
     `key` makes the stream keyed, in any form that `key_by` takes. A plain callable needs `method`, the name of the
-    DataStream method that would take it. `restore` takes a snapshot, or those of all subtasks of a wider run.
+    DataStream method that would take it. The `options` are those of `HarnessOptions`.
 
     >>> from headgate import KeyedProcessFunction
     >>> class Alarm(KeyedProcessFunction):
@@ -286,13 +301,7 @@ class OneInputHarness(_Harness):
         input_type: object = None,
         output_type: object = None,
         method: str | None = None,
-        side_outputs: Iterable[OutputTag] = (),
-        parallelism: int = 1,
-        max_parallelism: int | None = None,
-        subtask: int = 0,
-        start_time: int = 0,
-        configuration: Configuration | None = None,
-        restore: bytes | Sequence[bytes] | None = None,
+        **options: Unpack[HarnessOptions],
     ) -> None:
         call = method or _method_of(function, _ONE_INPUT)
 
@@ -300,12 +309,10 @@ class OneInputHarness(_Harness):
             source = env.from_collection([], input_type)
             stream: DataStream = source.global_() if key is None else source.key_by(key, key_type)
             takes_type = call not in ("filter", "reduce", "add_sink")
-            end: DataStream | DataStreamSink = (
-                getattr(stream, call)(function, output_type) if takes_type else getattr(stream, call)(function)
-            )
-            return _finish(end, parallelism, max_parallelism)
+            given = (function, output_type) if takes_type else (function,)
+            return getattr(stream, call)(*given)  # type: ignore[no-any-return]
 
-        super().__init__(build, side_outputs, parallelism, subtask, start_time, configuration, restore)
+        super().__init__(build, **options)
 
     def process_element(self, value: Any, timestamp: int | None = None) -> None:
         """Give the function one element."""
@@ -320,7 +327,7 @@ class TwoInputHarness(_Harness):
     """A function of two inputs: co-map, co-flat-map, co-process, and broadcast process.
 
     `keys` makes both streams keyed (with a broadcast function: the first one). `broadcast` has the descriptors of the
-    broadcast state; the second input is then the broadcast side.
+    broadcast state; the second input is then the broadcast side. The `options` are those of `HarnessOptions`.
 
     >>> from headgate import CoMapFunction
     >>> class Sides(CoMapFunction):
@@ -346,13 +353,7 @@ class TwoInputHarness(_Harness):
         output_type: object = None,
         broadcast: Sequence[Any] = (),
         method: str | None = None,
-        side_outputs: Iterable[OutputTag] = (),
-        parallelism: int = 1,
-        max_parallelism: int | None = None,
-        subtask: int = 0,
-        start_time: int = 0,
-        configuration: Configuration | None = None,
-        restore: bytes | Sequence[bytes] | None = None,
+        **options: Unpack[HarnessOptions],
     ) -> None:
         call = method or _method_of(function, _TWO_INPUTS)
 
@@ -363,10 +364,9 @@ class TwoInputHarness(_Harness):
                 second: Any = sources[1].broadcast(*broadcast)
             else:
                 second = sources[1].global_() if keys is None else sources[1].key_by(keys[1], key_type)
-            end: DataStream = getattr(first.connect(second), call)(function, output_type)
-            return _finish(end, parallelism, max_parallelism)
+            return getattr(first.connect(second), call)(function, output_type)  # type: ignore[no-any-return]
 
-        super().__init__(build, side_outputs, parallelism, subtask, start_time, configuration, restore)
+        super().__init__(build, **options)
 
     def process_element1(self, value: Any, timestamp: int | None = None) -> None:
         """Give the function one element of the first input."""
@@ -388,15 +388,6 @@ def _method_of(function: Any, methods: dict[type, str]) -> str:
         f"the harness cannot tell what {function!r} is for: make it a subclass of one of {known}, or say "
         f"method='{next(iter(methods.values()))}'"
     )
-
-
-def _finish(
-    end: DataStream | DataStreamSink, parallelism: int, max_parallelism: int | None
-) -> DataStream | DataStreamSink:
-    end.uid(_UID).set_parallelism(parallelism)
-    if max_parallelism is not None:
-        end.set_max_parallelism(max_parallelism)
-    return end
 
 
 def _input(plan: JobPlan, edge: Edge, place: int) -> _Input:

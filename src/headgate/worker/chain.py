@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from headgate.checkpoint.commits import NO_COMMITS
 from headgate.graph.job_graph import Vertex
@@ -92,15 +93,7 @@ class OperatorChain:
             operator.open()
 
     def close(self) -> None:
-        """Close every operator; the first error is raised when all are closed."""
-        first: Exception | None = None
-        for operator in self.living:
-            try:
-                operator.close()
-            except Exception as error:
-                first = first or error
-        if first is not None:
-            raise first
+        close_all(self.living)
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
@@ -130,6 +123,22 @@ class OperatorChain:
                 operator.on_time(now)
                 fired = True
         return fired
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+def close_all(parts: Iterable[_Closable]) -> None:
+    """Close every one; the first error is raised when all are closed."""
+    first: Exception | None = None
+    for part in parts:
+        try:
+            part.close()
+        except Exception as error:
+            first = first or error
+    if first is not None:
+        raise first
 
 
 def _all(receivers: list[Receiver]) -> Receiver:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import msgspec
@@ -37,7 +39,7 @@ from headgate.storage.layout import AttemptId, table_directory, table_file
 from headgate.storage.manifest import PieceKind, SnapshotPart, StatePiece
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
-from headgate.storage.writer import PartStream, Scope, SnapshotTarget, StateWriter
+from headgate.storage.writer import Scope, SnapshotTarget, StateWriter
 from headgate.worker.local_copies import CopyWriter, LocalCopies
 from headgate.worker.operators.base import OperatorSnapshot
 from headgate.worker.subtask import SnapshotInProgress, Subtask
@@ -328,16 +330,15 @@ def _write_operator_tables(operator: OperatorSnapshot, state: OperatorStateSnaps
 def _write_keyed(run: SnapshotRun, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> StatePiece | None:
     """Write the payloads in the order in which they come; refer to those that an earlier checkpoint has written."""
     parts: dict[str, SnapshotPart] = {}
-    stream: PartStream | None = None
-    current = ""
-    for name, data in run:
-        if stream is None or name != current:
-            _finish(stream, parts, current)
-            stream, current = writer.open(name, scope), name
-        stream.write(data)
-        if copy is not None:
-            copy.write(name, data)
-    _finish(stream, parts, current)
+    for name, payloads in groupby(run, itemgetter(0)):
+        stream = writer.open(name, scope)
+        for _, data in payloads:
+            stream.write(data)
+            if copy is not None:
+                copy.write(name, data)
+        part = stream.finish()
+        if part is not None:
+            parts[name] = part
     handle = run.handle
     if handle is None:
         return None
@@ -346,12 +347,6 @@ def _write_keyed(run: SnapshotRun, writer: StateWriter, scope: Scope, copy: Copy
             parts[payload.id] = _stored(payload, writer, scope, copy)
     groups = KeyGroupRange(handle.first_group, handle.last_group)
     return StatePiece(PieceKind.KEYED, tuple(parts.values()), encode_handle(_without_bytes(handle)), groups)
-
-
-def _finish(stream: PartStream | None, parts: dict[str, SnapshotPart], name: str) -> None:
-    part = stream.finish() if stream is not None else None
-    if part is not None:
-        parts[name] = part
 
 
 def _stored(payload: Payload, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> SnapshotPart:

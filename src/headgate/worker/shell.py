@@ -181,11 +181,6 @@ class Shell:
         self._over = True
         self.client.close()
 
-    def check_cancelled(self) -> None:
-        """Raise JobCancelled if the driver has cancelled this task."""
-        if self._cancelled is not None:
-            raise JobCancelled(self._cancelled)
-
     # --- the loop ---------------------------------------------------------------------------------------------------
 
     def read(self, batches: Iterator[pa.RecordBatch]) -> None:
@@ -213,7 +208,8 @@ class Shell:
         self.client.send(messages.Running())
         yield from self._pulse(self._readers)
         while True:
-            self.check_cancelled()
+            if self._cancelled is not None:
+                raise JobCancelled(self._cancelled)
             if isinstance(task, Subtask) and not self._reported_finished:
                 self.checkpoints.serve(task)
                 if time.monotonic() >= self._next_upkeep:

@@ -243,17 +243,9 @@ class SimulatedCluster:
         pass
 
     def submit(self, submission: Submission) -> None:
-        number = submission.attempt
+        plan, job_id, number = submission.plan, submission.job_id, submission.attempt
         try:
-            attempt = Attempt(
-                submission.plan,
-                submission.job_id,
-                number,
-                submission.restore,
-                submission.storage,
-                self._store,
-                self._clock,
-            )
+            attempt = Attempt(plan, job_id, number, submission.restore, submission.storage, self._store, self._clock)
             attempt.open()
         except StorageError as error:  # a worker cannot read its state
             self._report(AttemptOver(number, error))

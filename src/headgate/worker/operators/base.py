@@ -9,20 +9,11 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Protocol, Self, TypeVar
 
-from headgate.api.functions import (
-    Function,
-    FunctionInitializationContext,
-    FunctionSnapshotContext,
-    NoState,
-    OutputTag,
-    RuntimeContext,
-    StateAccess,
-    callable_of,
-)
+from headgate.api import functions
 from headgate.api.raw_state import RawKeyedStateOutput
 from headgate.checkpoint.commits import Commits
 from headgate.errors import InvalidArgument, UserCodeError
-from headgate.graph.job_graph import ChainedOperator
+from headgate.graph.job_graph import ChainedOperator, OutputTag
 from headgate.graph.plan import Settings, TaskInfo
 from headgate.ids import OperatorId
 from headgate.records.batch import Batch
@@ -101,12 +92,12 @@ class Operator:
         initialize = getattr(self.function, "initialize_state", None)
         if initialize is not None:
             state, restored_id = self.context.operator_state, self.context.restored_id
-            self.guard(initialize, FunctionInitializationContext(state, self.keyed_state(), restored_id))
-        if isinstance(self.function, Function) or hasattr(self.function, "open"):
-            self.guard(self.function.open, RuntimeContext(self.context.info, self.keyed_state()))
+            self.guard(initialize, functions.FunctionInitializationContext(state, self.keyed_state(), restored_id))
+        if isinstance(self.function, functions.Function) or hasattr(self.function, "open"):
+            self.guard(self.function.open, functions.RuntimeContext(self.context.info, self.keyed_state()))
 
-    def keyed_state(self) -> StateAccess:
-        return NoState(self.operator.name)
+    def keyed_state(self) -> functions.StateAccess:
+        return functions.NoState(self.operator.name)
 
     def receiver(self, input: int) -> Receiver:
         """Where batches of an input go."""
@@ -117,7 +108,7 @@ class Operator:
 
     def close(self) -> None:
         """Called at the end, also after a failure."""
-        if isinstance(self.function, Function) or hasattr(self.function, "close"):
+        if isinstance(self.function, functions.Function) or hasattr(self.function, "close"):
             self.guard(self.function.close)
 
     # --- snapshots --------------------------------------------------------------------------------------------------
@@ -132,7 +123,7 @@ class Operator:
     def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> OperatorSnapshot:
         """The synchronous part of a snapshot (SPEC R6.1)."""
         update = getattr(self.function, "snapshot_state", None)
-        output = FunctionSnapshotContext(checkpoint_id, timestamp, self.raw_keyed_output())
+        output = functions.FunctionSnapshotContext(checkpoint_id, timestamp, self.raw_keyed_output())
         if update is not None:
             self.guard(update, output)
         self.store_raw_state(output)
@@ -147,7 +138,7 @@ class Operator:
         """Where the function writes raw keyed state, if it has any."""
         return None
 
-    def store_raw_state(self, output: FunctionSnapshotContext) -> None:
+    def store_raw_state(self, output: functions.FunctionSnapshotContext) -> None:
         """Put the raw state that the function wrote into the snapshot."""
         for stream in output.raw_operator.streams:
             self.context.operator_state.write_raw_stream(bytes(stream))
@@ -226,7 +217,7 @@ class Operator:
         kind = self.operator.spec.kind.removeprefix("keyed_")
         if kind.startswith("co_"):
             return getattr(self.function, f"{name}{input + 1}")  # type: ignore[no-any-return]
-        return callable_of(self.function, name, f"{kind}()")
+        return functions.callable_of(self.function, name, f"{kind}()")
 
     def process_with(self, function: Callable[..., Any], context: ElementContext, method: str) -> Receiver:
         """Call a process function with each record and a context that has its timestamp."""

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from headgate.graph.job_graph import ChainedOperator, OperatorKind
+from headgate.worker.operators import keyed
 from headgate.worker.operators.aggregate import Aggregate, Reduce
 from headgate.worker.operators.base import Operator, OperatorContext
 from headgate.worker.operators.broadcast import BroadcastProcess, KeyedBroadcastProcess
-from headgate.worker.operators.keyed import (
-    KeyedFilterOperator,
-    KeyedFlatMapOperator,
-    KeyedMapOperator,
-    KeyedProcessOperator,
-)
 from headgate.worker.operators.sinks import CollectSink, FunctionSink, PrintSink, SinkOperator
 from headgate.worker.operators.sources import SourceOperator
 from headgate.worker.operators.stateless import Filter, FlatMap, Map, MapBatches, Process
@@ -32,16 +27,16 @@ _KINDS: dict[OperatorKind, type[Operator]] = {
     "collect": CollectSink,
     "reduce": Reduce,
     "aggregate": Aggregate,
-    "keyed_process": KeyedProcessOperator,
-    "keyed_co_process": KeyedProcessOperator,
+    "keyed_process": keyed.KeyedProcessOperator,
+    "keyed_co_process": keyed.KeyedProcessOperator,
     "broadcast_process": BroadcastProcess,
 }
 _KEYED: dict[OperatorKind, type[Operator]] = {
-    "map": KeyedMapOperator,
-    "flat_map": KeyedFlatMapOperator,
-    "filter": KeyedFilterOperator,
-    "co_map": KeyedMapOperator,
-    "co_flat_map": KeyedFlatMapOperator,
+    "map": keyed.KeyedMapOperator,
+    "flat_map": keyed.KeyedFlatMapOperator,
+    "filter": keyed.KeyedFilterOperator,
+    "co_map": keyed.KeyedMapOperator,
+    "co_flat_map": keyed.KeyedFlatMapOperator,
     "broadcast_process": KeyedBroadcastProcess,
 }
 
