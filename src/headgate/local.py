@@ -72,10 +72,7 @@ class LocalRun:
         }
 
     def run(
-        self,
-        until: int | None = None,
-        stop: Callable[[], bool] | None = None,
-        then: Callable[[], None] | None = None,
+        self, until: int | None = None, stop: Callable[[], bool] | None = None, then: Callable[[], None] | None = None
     ) -> None:
         """Run until every subtask has finished, or all that is due at the virtual time `until` is done.
 

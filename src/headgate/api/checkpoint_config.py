@@ -9,11 +9,7 @@ from typing import Any, Self
 from headgate import config
 from headgate.config import Configuration, Option
 
-__all__ = [
-    "CheckpointConfig",
-    "CheckpointingMode",
-    "ExternalizedCheckpointRetention",
-]
+__all__ = ["CheckpointConfig", "CheckpointingMode", "ExternalizedCheckpointRetention"]
 
 
 class CheckpointingMode(Enum):

@@ -67,7 +67,7 @@ class MemoryStore(ObjectStore):
         return not self.list_objects(directory)
 
     def remove_directory(self, directory: str) -> None:
-        pass  # it went with its last object
+        """It went with its last object."""
 
     def writer(self, directory: str, label: str = "") -> ObjectWriter:
         return _MemoryWriter(directory, self.put)

@@ -151,7 +151,7 @@ class Shell:
     # --- control ----------------------------------------------------------------------------------------------------
 
     def connect(self, address: ControlAddress, register: messages.Register, timeout: float) -> None:
-        """messages.Register with the driver."""
+        """Register with the driver."""
         self.client = ControlClient(address, register, timeout, self._on_message, self._metrics)
 
     def _on_message(self, message: messages.FromDriver) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -38,11 +39,11 @@ class QueuedExecutor(Executor):
     """An executor whose jobs wait until `run` is called."""
 
     def __init__(self) -> None:
-        self.waiting: deque[Callable[[], None]] = deque()
+        self.waiting: deque[partial[Any]] = deque()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Let it wait."""
-        self.waiting.append(lambda: fn(*args, **kwargs))
+        self.waiting.append(partial(fn, *args, **kwargs))
         return Future()
 
     def map(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> Iterator[Any]:
@@ -65,23 +66,10 @@ class QueuedExecutor(Executor):
 class Writes(QueuedExecutor):
     """Snapshots that wait to be written by one worker, in order."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._progress: deque[SnapshotInProgress] = deque()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Let the snapshot wait."""
-        self._progress.append(args[0])
-        return super().submit(fn, *args, **kwargs)
-
-    def run(self, index: int = 0) -> None:
-        """Write the oldest one."""
-        self._progress.popleft()
-        super().run()
-
     def ready(self) -> bool:
         """Whether the oldest one does not wait for in-flight data."""
-        return bool(self._progress) and (not self._progress[0].capturing or self._progress[0].cancelled)
+        progress: SnapshotInProgress | None = self.waiting[0].args[0] if self.waiting else None
+        return progress is not None and (not progress.capturing or progress.cancelled)
 
 
 class SimulatedIo(DriverIo):
@@ -237,10 +225,10 @@ class SimulatedCluster:
         self.abandoned: list[Attempt] = []  # their tasks may not know yet that they are dead
 
     def open(self) -> None:
-        pass
+        """There is nothing to connect to."""
 
     def wait_for_slots(self, plan: JobPlan, given_up: Callable[[], bool]) -> None:
-        pass
+        """There are always enough."""
 
     def submit(self, submission: Submission) -> None:
         plan, job_id, number = submission.plan, submission.job_id, submission.attempt
@@ -274,7 +262,7 @@ class SimulatedCluster:
             self.end(None)
 
     def cancel_tasks(self, attempt: int) -> None:
-        pass
+        """`stop` has ended them."""
 
     def tasks_left(self, attempt: int) -> tuple[tuple[tuple[int, int], ...], int]:
         return (), 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -30,10 +31,7 @@ _KEY_GROUPS = 32
 _MODES: dict[str, dict[Option[Any], str]] = {
     "aligned": {},
     "unaligned": {config.UNALIGNED: "true"},
-    "timeout": {
-        config.UNALIGNED: "true",
-        config.ALIGNED_TIMEOUT: "15 ms",
-    },
+    "timeout": {config.UNALIGNED: "true", config.ALIGNED_TIMEOUT: "15 ms"},
     "at-least-once": {config.CHECKPOINT_MODE: "AT_LEAST_ONCE"},
 }
 
@@ -189,11 +187,11 @@ class Run:
     def act(self) -> None:
         """Let one thing happen."""
         self._end_zombies()
-        actions = self._driver_actions(self.driver) + self._attempt_actions(self.driver.attempt, self.driver)
-        for driver, attempt, _ in self.zombies:
-            if driver is not None:
-                actions += self._driver_actions(driver)
-            actions += self._attempt_actions(attempt, driver)
+        actions = [
+            action
+            for driver, attempt in self._actors()
+            for action in self._driver_actions(driver) + self._attempt_actions(attempt, driver)
+        ]
         workers = 1 if self.driver.attempt is None else len(self.driver.attempt.workers)
         self.time += self.random.random() < min(0.5, 3 / workers)
         if actions and self.random.random() > 0.03:
@@ -205,9 +203,13 @@ class Run:
                 self.zombies.append((None, attempt, _ZOMBIE_ACTIONS))
         self.driver.cluster.abandoned.clear()
 
-    def _driver_actions(self, driver: Driver) -> list[Callable[[], None]]:
+    def _actors(self) -> list[tuple[Driver | None, Attempt | None]]:
+        """All drivers with their attempts: the one that leads first, then what was replaced or abandoned."""
+        return [(self.driver, self.driver.attempt), *((driver, attempt) for driver, attempt, _ in self.zombies)]
+
+    def _driver_actions(self, driver: Driver | None) -> list[Callable[[], None]]:
         actions: list[Callable[[], None]] = []
-        if driver.ended:
+        if driver is None or driver.ended:
             return actions
         if driver.events:
             actions.append(driver.take_event)
@@ -224,7 +226,7 @@ class Run:
         if attempt is None:
             return []
         actions = [action for worker in attempt.workers for action in self._worker_actions(attempt, worker, driver)]
-        return [lambda action=action: self._guarded(action, attempt, driver) for action in actions]  # type: ignore[misc]
+        return [partial(self._guarded, action, attempt, driver) for action in actions]
 
     def _guarded(self, action: Callable[[], None], attempt: Attempt, driver: Driver | None) -> None:
         try:
@@ -275,19 +277,17 @@ class Run:
 
     def _pass_time(self, jump: bool) -> None:
         """Let time pass, to the next deadline if nothing else can happen."""
-        drivers = [self.driver, *(d for d, _, _ in self.zombies if d is not None)]
-        attempts = [self.driver.attempt, *(a for _, a, _ in self.zombies)]
-        times = [driver.next_alarm() for driver in drivers if not driver.ended]
-        times += [worker.task.next_deadline() for a in attempts if a is not None for worker in a.workers]
+        actors = self._actors()
+        times = [driver.next_alarm() for driver, _ in actors if driver is not None and not driver.ended]
+        times += [worker.task.next_deadline() for _, tasks in actors if tasks is not None for worker in tasks.workers]
         known = [time for time in times if time is not None]
         if jump:
             if not known:
                 raise Violation("deadlock: nothing can happen, and nothing waits for a time")
             self.time = max(self.time, min(known))
-        owners = [self.driver, *(d for d, _, _ in self.zombies)]
-        for attempt, owner in zip(attempts, owners, strict=True):
+        for driver, attempt in actors:
             if attempt is not None:
-                self._guarded(lambda attempt=attempt: attempt.pass_time(self.time), attempt, owner)  # type: ignore[misc]
+                self._guarded(partial(attempt.pass_time, self.time), attempt, driver)
 
     def _slow(self, milliseconds: int) -> None:
         self.time += milliseconds

@@ -101,7 +101,9 @@ class Aggregate(_RunningOperator):
         self._how: str = options["how"]
         self._position: int | None = options["position"]
         self._every: bool = options["emit"] == "record"
-        self._key = operator.spec.keys[0]
+        key = operator.spec.keys[0]
+        assert key is not None
+        self._key = key
         self._field = self._field_type()
         self._columnar = self._is_columnar()
         # A running float sum is order-dependent to the last bit; a loop adds in order whatever the batches are.
@@ -118,7 +120,6 @@ class Aggregate(_RunningOperator):
         return self.type.schema.field(self._position).type
 
     def _is_columnar(self) -> bool:
-        assert self._key is not None
         if self._field is None or not (pa.types.is_integer(self._field) or pa.types.is_floating(self._field)):
             return False
         if len(self._key.columns) != 1 or not self._key.single or not _plain_key(self._key.type):
@@ -154,7 +155,6 @@ class Aggregate(_RunningOperator):
             self.fold(batch, _same, self._combine_rows(), self._every)
 
     def _check_nulls(self, arrow: pa.RecordBatch) -> None:
-        assert self._key is not None
         keys = arrow.column(self._key.columns[0])
         if keys.null_count:
             self.guard(hash_column, keys)  # says what is wrong with null keys
@@ -185,7 +185,6 @@ class Aggregate(_RunningOperator):
 
     def _by_slots(self, batch: Batch, table: NumberColumns) -> None:
         """Numbers under integer keys: no Python object for any record or key."""
-        assert self._key is not None
         arrow = batch.arrow()
         column = arrow.column(self._key.columns[0])
         groups = key_groups_of(hash_column(column), self.context.info.max_parallelism)
@@ -207,7 +206,6 @@ class Aggregate(_RunningOperator):
     # --- by columns -------------------------------------------------------------------------------------------------
 
     def _by_columns(self, batch: Batch) -> None:
-        assert self._key is not None
         arrow = batch.arrow()
         column = arrow.column(self._key.columns[0])
         encoded = pc.dictionary_encode(column)
@@ -219,7 +217,8 @@ class Aggregate(_RunningOperator):
         old = self.table.get_many(addresses, groups)
         dtype = np.dtype(self._field.to_pandas_dtype())  # type: ignore[union-attr]
         values = np.ones(len(codes), dtype) if self._position is None else arrow.column(self._position).to_numpy()
-        start = np.array([_neutral(self._how, dtype) if value is None else value for value in old], dtype)
+        neutral = _neutral(self._how, dtype)
+        start = np.array([neutral if value is None else value for value in old], dtype)
         totals = start.copy()
         _UFUNC[self._how].at(totals, codes, values)
         self.table.put_many(addresses, groups, totals.tolist())

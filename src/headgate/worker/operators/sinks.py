@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -46,9 +46,8 @@ class SinkOperator(Operator):
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
-        info = {field.name: getattr(context.info, field.name) for field in fields(context.info)}
         settings, type = context.settings, operator.spec.options["type"]
-        self._where = WriterContext(**info, staging=settings.staging, type=type, epoch=settings.epoch)
+        self._where = WriterContext(**asdict(context.info), staging=settings.staging, type=type, epoch=settings.epoch)
         self._committer: Committer[Any] | None = None
         self._prepared: list[Prepared] = []
         self._fresh: tuple[Any, ...] = ()  # prepared for the checkpoint whose barrier is about to leave
