@@ -322,10 +322,10 @@ class Driver:
         self.io = io
         self.events: deque[MasterEvent] = deque([StartRequested()])
         self.cluster = SimulatedCluster(store, io.now, self.events.append)
-        restart = FixedDelay(_NEVER, io.random.choice([0, 5, 50]))
+        self._restart = FixedDelay(_NEVER, io.random.choice([0, 5, 50]))
         timing = Timing(silence=_NEVER)
         self.master = _Master(
-            plan, job_id, configuration, restart, self.cluster, self.events.append, io=io, timing=timing
+            plan, job_id, configuration, self._restart, self.cluster, self.events.append, io=io, timing=timing
         )
 
     @property
@@ -393,7 +393,7 @@ class Driver:
 
     def end(self, status: EndStatus) -> None:
         """Let the job end this way, whatever its tasks are doing."""
-        self.master.machine.give_up()
+        self._restart.attempts = 0
         if status is EndStatus.CANCELED:
             self.events.append(CancelRequested())
         else:

@@ -355,7 +355,7 @@ class Run:
         if self.driver.started and not self.driver.ended:
             plan = self._draw_plan()
             self.note(f"rescale to {plan.layout.slots} tasks")
-            self.driver.master.rescale(plan)
+            self.driver.master.change_plan(plan)
 
     def _start(self, driver: Driver) -> None:
         """Let nothing but this driver act, until it runs tasks or has ended."""
