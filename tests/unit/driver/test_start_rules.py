@@ -11,6 +11,7 @@ from headgate.config import Configuration
 from headgate.connectors.files import FileSink
 from headgate.connectors.kafka.sink import KafkaSink
 from headgate.driver.checkpoints import CheckpointService
+from headgate.driver.services import JobPort
 from headgate.driver.snapshots import restore_plan
 from headgate.errors import IllegalState, StorageError
 from headgate.ids import JobId
@@ -53,16 +54,8 @@ def service(env, store, **options):
     def unused(*_):
         raise AssertionError("nothing runs yet")
 
-    return CheckpointService(
-        env._job_plan("job"),
-        JOB,
-        settings,
-        send=unused,
-        call=unused,
-        fail=unused,
-        stand_down=unused,
-        io=io,
-    )
+    port = JobPort(unused, unused, unused, unused)
+    return CheckpointService(env._job_plan("job"), JOB, settings, port, io)
 
 
 def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=SnapshotType.CHECKPOINT, number=1):
