@@ -135,7 +135,7 @@ class CheckpointConfig:
         return self
 
     def set_checkpoint_storage_dir(self, checkpoint_path: str) -> Self:
-        """The directory, or any fsspec URL, for checkpoints."""
+        """The directory for checkpoints: a path, or a URL (s3, gs, az, abfs, abfss, webhdfs, swebhdfs)."""
         self._configuration.set(config.CHECKPOINT_DIR, checkpoint_path)
         return self
 
