@@ -6,6 +6,7 @@ Each is fetched by its package manager when it is first used, into pytest's cach
 from __future__ import annotations
 
 import base64
+import getpass
 import hashlib
 import hmac
 import os
@@ -16,15 +17,23 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyspark
 
+from headgate.errors import StorageError
+from headgate.storage.webhdfs import WebHdfsStore
+
 AZURITE = "azurite@3.37.0"
 FAKE_GCS = "github.com/fsouza/fake-gcs-server@v1.56.1"
 MINICLUSTER = "org.apache.hadoop:hadoop-client-minicluster"
+JUNIT = (
+    "org.junit.jupiter:junit-jupiter-api:5.13.4",
+    "org.junit.platform:junit-platform-commons:1.13.4",
+)  # it needs them
 AZURE_ACCOUNT = "devstoreaccount1"  # Azurite's own, and its well-known key
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 START_SECONDS = 120
@@ -42,13 +51,13 @@ def fetch(*command: str, cwd: Path) -> None:
 
 
 @contextmanager
-def running(command: list[str], cwd: Path, healthy: str):
-    """A server until the end of the block; it is ready when it answers at a URL."""
+def running(command: list[str], cwd: Path, healthy: Callable[[], bool]):
+    """A server until the end of the block."""
     with (cwd / "server.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=cwd, stdout=log, stderr=subprocess.STDOUT)
         try:
             deadline = time.monotonic() + START_SECONDS
-            while not answers(healthy):
+            while not healthy():
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError(f"{command[0]} does not start: {(cwd / 'server.log').read_text()[-2000:]}")
                 time.sleep(0.1)
@@ -79,7 +88,7 @@ def azure(cache: Path):
     flags = ["--inMemoryPersistence", "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
     command = ["node", str(main), "--blobHost", "127.0.0.1", "--blobPort", str(port), *flags]
     endpoint = f"http://127.0.0.1:{port}/{AZURE_ACCOUNT}"
-    with running(command, home, endpoint):
+    with running(command, home, lambda: answers(endpoint)):
         make_container(endpoint, "race")
         yield {"az": {"account_name": AZURE_ACCOUNT, "account_key": AZURE_KEY, "endpoint_url": endpoint}}, "az://race"
 
@@ -111,7 +120,7 @@ def gcs(cache: Path):
         fetch("go", "get", FAKE_GCS, cwd=home)
         fetch("go", "build", "-o", str(program), ".", cwd=home)
     address = f"127.0.0.1:{free_port()}"
-    with running([str(program), address], home, f"http://{address}/storage/v1/b"):
+    with running([str(program), address], home, lambda: answers(f"http://{address}/storage/v1/b")):
         yield {"gs": {"endpoint_url": f"http://{address}", "anon": True}}, "gs://race"
 
 
@@ -120,20 +129,27 @@ def hdfs(cache: Path):
     """A name node and a data node in one JVM, with the Hadoop that PySpark brings."""
     home, jars = cache / "hdfs", Path(pyspark.__path__[0]) / "jars"
     version = next(jars.glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
-    jar = home / f"minicluster-{version}.jar"
-    if not jar.exists():
-        fetch(
-            "mvn", "-q", "dependency:copy", f"-Dartifact={MINICLUSTER}:{version}", f"-DoutputDirectory={home}", cwd=home
-        )
-        (home / f"hadoop-client-minicluster-{version}.jar").rename(jar)
+    ready = home / f"fetched-{version}"
+    if not ready.exists():
+        for artifact in (f"{MINICLUSTER}:{version}", *JUNIT):
+            fetch("mvn", "-q", "dependency:copy", f"-Dartifact={artifact}", "-DoutputDirectory=.", cwd=home)
+        ready.touch()
     port = free_port()
     manager = "org.apache.hadoop.mapreduce.MiniHadoopClusterManager"
     java = shutil.which("java", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ['PATH']}")
-    options = ["-Xmx512m", f"-Dtest.build.data={home}/data", "-cp", f"{jar}:{jars}/*", manager]
-    command = [java, *options, "-nomr", "-format", "-nnhttpport", str(port)]
+    flags = ["-Xmx512m", f"-Dtest.build.data={home}/data", "-cp", f"{home}/*:{jars}/*", manager]
+    command = [java, *flags, "-nomr", "-format", "-nnhttpport", str(port)]
     address = f"webhdfs://127.0.0.1:{port}"
-    with running(command, home, f"http://127.0.0.1:{port}/webhdfs/v1/?op=LISTSTATUS"):
-        yield {"webhdfs": {"user": "root"}}, address
+    options = {"user": getpass.getuser()}
+
+    def writable() -> bool:
+        with suppress(StorageError):
+            WebHdfsStore("webhdfs", options).put(f"{address}/ready", b"")
+            return True
+        return False
+
+    with running(command, home, writable):
+        yield {"webhdfs": options}, address
 
 
 SERVERS = {"az": azure, "gs": gcs, "webhdfs": hdfs}

@@ -26,7 +26,6 @@ from headgate.storage.objects import (
     OutcomeUnknown,
     SpoolingWriter,
     reported,
-    storage_error,
     temporary_name,
     without_secrets,
 )
@@ -125,28 +124,29 @@ class WebHdfsStore(ObjectStore):
     def create_if_absent(self, path: str, data: bytes) -> bool:
         with reported("create", path):
             temporary = self._write_temporary(path, data)
+            failure: Exception = OSError(f"the name node refuses to rename '{temporary}'")
             try:
-                created = self._ask("PUT", temporary, "RENAME", destination=_absolute(path))["boolean"]
-            except Exception as error:
-                created = self._was_renamed(path, temporary, error)
-            if not created:
+                if self._ask("PUT", temporary, "RENAME", destination=_absolute(path))["boolean"]:
+                    return True
                 with suppress(StorageError):
                     self.delete(temporary)
-                if not self.exists(path):
-                    raise StorageError(f"cannot create '{path}': the name node refuses to rename '{temporary}'")
-            return bool(created)
+            except Exception as error:
+                failure = error
+                if self._was_renamed(path, temporary, error) and self.read(path) == data:
+                    return True
+            if self.exists(path):
+                return False
+            raise failure
 
-    def _was_renamed(self, path: str, temporary: str, error: Exception) -> bool:
+    def _was_renamed(self, path: str, temporary: str, failure: Exception) -> bool:
         """Whether a rename has happened whose reply is lost; once the temporary file is deleted, it cannot any more."""
         try:
-            deleted = self._ask("DELETE", temporary, "DELETE")["boolean"]
-        except Exception:
+            return not self._ask("DELETE", temporary, "DELETE")["boolean"]
+        except Exception as error:
             raise OutcomeUnknown(
-                f"cannot tell whether '{path}' was created: {type(error).__name__}: {without_secrets(error)}; it may still appear"
+                f"cannot tell whether '{path}' was created: {type(failure).__name__}: {without_secrets(failure)}; it may still "
+                "appear"
             ) from error
-        if deleted:
-            raise storage_error("create", path, error) from error
-        return True
 
     def delete(self, path: str) -> None:
         with reported("delete", path):
