@@ -28,7 +28,7 @@ from enum import Enum, auto
 
 from headgate.errors import HeadgateError, IllegalState, JobCancelled, JobFailed
 from headgate.job import events as ev
-from headgate.job.restart import NoRestart, RestartStrategy
+from headgate.job.restart import RestartStrategy
 from headgate.job.status import LEGAL_MOVES, JobStatus
 
 
@@ -74,7 +74,6 @@ class Timing:
 class _Attempt:
     number: int
     tasks: int
-    registered: set[ev.Worker] = field(default_factory=set)
     restored: set[ev.Worker] = field(default_factory=set)
     running: set[ev.Worker] = field(default_factory=set)
     finished: set[ev.Worker] = field(default_factory=set)
@@ -121,11 +120,6 @@ class JobMachine:
         """Whether some task of the attempt has not restored its state yet."""
         return len(self._attempt.restored) < self._attempt.tasks
 
-    @property
-    def registered(self) -> frozenset[ev.Worker]:
-        """The workers of the attempt that have connected."""
-        return frozenset(self._attempt.registered)
-
     def is_starting(self, attempt: int) -> bool:
         return self.phase is Phase.STARTING and self._attempt.number == attempt
 
@@ -135,10 +129,6 @@ class JobMachine:
         if self.phase is Phase.RUNNING and self._attempt.heard:
             alarms.append(min(self._attempt.heard.values()) + self.timing.silence + 1)
         return min(alarms, default=None)
-
-    def give_up(self) -> None:
-        """Restart no more: the next failure ends the job."""
-        self._restart = NoRestart()
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -165,7 +155,6 @@ class JobMachine:
             case ev.AttemptRefused(_, error, retry):
                 self._on_refused(error, retry)
             case ev.WorkerRegistered(_, worker):
-                self._attempt.registered.add(worker)
                 self._attempt.heard[worker] = self._now
             case ev.WorkerRestored(_, worker):
                 self._on_restored(worker)
