@@ -43,6 +43,8 @@ _CHECKPOINT_DIR: Final = re.compile(r"chk-(?P<id>[1-9]\d*|0)")
 _PRIVATE_NAME: Final = re.compile(rf"{_ATTEMPT}-{_OWNER}\.state")
 _SHARED_NAME: Final = re.compile(rf"{_ATTEMPT}-c(?P<id>\d+)-{_OWNER}-(?P<digest>[0-9a-f]{{32}})\.shared")
 _LOG_NAME: Final = re.compile(r"\d{12}")
+_SIBLINGS: Final = (f"../{_SHARED}/", f"../{_TASK_OWNED}/")
+_NO_NAME: Final = re.compile(r"/\.{0,2}/")
 _TEMPORARY_NAME: Final = re.compile(rf"\.tmp-(?:{_ATTEMPT}-)?[0-9a-f]{{16}}")
 
 
@@ -293,17 +295,18 @@ def resolve_ref(ref: str, directory: str) -> str:
     '/moved/job/shared/f'
     """
     if ref.startswith("/") or "://" in ref:
-        names, base = ref.partition("://")[2].split("/") if "://" in ref else ref.split("/")[1:], None
-    elif ref.startswith((f"../{_SHARED}/", f"../{_TASK_OWNED}/")):
-        names, base = ref.split("/")[1:], directory.rpartition("/")[0]
+        path, names = ref, ref.partition("://")[2] or ref[1:]
+    elif ref.startswith(_SIBLINGS):
+        names = ref[3:]
+        path = f"{directory.rpartition('/')[0]}/{names}"
     else:
-        names, base = ref.split("/"), directory
-    if not all(name not in {"", ".", ".."} for name in names):
+        path, names = f"{directory}/{ref}", ref
+    if _NO_NAME.search(f"/{names}/"):
         raise CorruptState(
             f"the metadata in '{directory}' refers to '{ref}', which is not a path that Headgate writes; "
             "it is damaged, use an older checkpoint or savepoint"
         )
-    return ref if base is None else "/".join([base, *names])
+    return path
 
 
 # ---- pointers and savepoints ---------------------------------------------------------------------------------------
