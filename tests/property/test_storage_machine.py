@@ -33,7 +33,7 @@ from headgate.errors import IllegalState, StorageError
 from headgate.ids import JobId, OperatorId
 from headgate.storage import checkpoints, gc, shared
 from headgate.storage import log as log_module
-from headgate.storage.checkpoints import discard_checkpoint, discard_pending, load_snapshot, publish, verify
+from headgate.storage.checkpoints import discard_checkpoint, discard_pending, load_snapshot, publish, require_intact
 from headgate.storage.gc import collect, plan_gc
 from headgate.storage.handles import FileSegment
 from headgate.storage.layout import JobLayout, PathKind, subtask_owner
@@ -131,8 +131,7 @@ class StorageMachine(RuleBasedStateMachine):
         for ref in [] if state is None else state.newest_first():
             try:
                 snapshot = load_completed(self.store, LAYOUT, ref)
-                if verify(self.store, snapshot):
-                    continue
+                require_intact(self.store, snapshot)
             except CorruptState:
                 continue
             restored = ref

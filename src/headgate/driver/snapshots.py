@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from headgate import config
 from headgate.api.sink import Prepared
@@ -38,7 +37,6 @@ from headgate.storage.checkpoints import (
     discard_checkpoint,
     discard_claimed,
     discard_pending,
-    discard_pending_savepoint,
     load_snapshot,
     publish,
 )
@@ -76,20 +74,6 @@ _READ_PAUSE_SECONDS = 1.0
 _KEYED = {mf.PieceKind.KEYED, mf.PieceKind.CHANNEL}
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """What a job continues from: a new one from nothing, a resumed one from what its log says.
-
-    `checkpoints` are those that stay retained, oldest first; the last one is `newest`. `origin` is the snapshot of another
-    job that the job began with, if there is nothing newer.
-    """
-
-    job_id: JobId
-    newest: CompletedRef | None = None
-    checkpoints: tuple[CompletedCheckpoint, ...] = ()
-    origin: str | None = None
-
-
 class JobSnapshots:
     """Everything a job stores for its checkpoints. I/O methods are called from the service's pool."""
 
@@ -106,10 +90,15 @@ class JobSnapshots:
         self._undeleted: list[str] = []  # shared files that are not needed any more, but could not be deleted yet
         self._commits = Commits()  # of storage 'jobmanager', which has no log
         self._numbers_after = self._numbered = 0  # of the job that an imported snapshot is of; the last one
-        self._recovery = self._recover() if configuration.get(config.RESUME) else Recovery(job_id)
-        self.job_id = self._recovery.job_id
+        self.job_id = job_id
+        self._newest: CompletedRef | None = None  # in the log of a job that is resumed
+        self._recovered: list[CompletedCheckpoint] = []  # that one and those before it, oldest first
+        self._origin = configuration.get(config.RECOVERY_PATH)  # the snapshot of another job that the job began with
+        if configuration.get(config.RESUME):
+            self._recover()
         self._layout: JobLayout | None = self._settings.layout(self.job_id) if self._in_files else None
-        self._named = self._load_named()
+        named = self._newest is None and self._origin is not None
+        self._named = load_snapshot(self._store, str(self._origin)) if named else None
         if self._named is not None:
             self._commits, self._numbers_after = self._imported_numbers(self._named)
             self._numbered = self._numbers_after
@@ -125,7 +114,7 @@ class JobSnapshots:
 
     # --- starting ---------------------------------------------------------------------------------------------------
 
-    def _recover(self) -> Recovery:
+    def _recover(self) -> None:
         """Everything that the log of the newest job of this name says; without a checkpoint, what the job began with.
 
         Older checkpoints stay retained, a step back may need them: their shared files are registered, oldest first. A savepoint
@@ -140,16 +129,16 @@ class JobSnapshots:
         entry = newest_job(self._store, directory, self._plan.name, self._io.warn)
         layout = self._settings.layout(entry.job_id)
         assert layout is not None
-        newest = next(iter(entry.newest_first(self._configuration.get(config.RESUME_PREFERS_CHECKPOINT))), None)
-        if newest is None:
-            if isinstance(entry.event, JobEndClaimed):
-                raise IllegalState(
-                    f"cannot resume: job '{entry.job_name}' ({entry.job_id}) is {entry.event.status} and has retained no "
-                    "checkpoint; start it without --resume"
-                )
-            return Recovery(entry.job_id, origin=entry.origin)
-        retained = entry.retained_up_to(newest.commit)
-        return Recovery(entry.job_id, newest, tuple(self._retained(layout, ref) for ref in retained))
+        self.job_id, self._origin = entry.job_id, entry.origin or self._origin
+        newest_first = entry.newest_first(self._configuration.get(config.RESUME_PREFERS_CHECKPOINT))
+        if newest_first:
+            self._newest = newest_first[0]
+            self._recovered = [self._retained(layout, ref) for ref in entry.retained_up_to(self._newest.commit)]
+        elif isinstance(entry.event, JobEndClaimed):
+            raise IllegalState(
+                f"cannot resume: job '{entry.job_name}' ({entry.job_id}) is {entry.event.status} and has retained no "
+                "checkpoint; start it without --resume"
+            )
 
     def _retained(self, layout: JobLayout, ref: CompletedRef) -> CompletedCheckpoint:
         """A checkpoint that the log names, with its metadata loaded unless they are damaged."""
@@ -178,7 +167,7 @@ class JobSnapshots:
             self._layout,
             self._plan.name,
             clock=self._io.now,
-            restored=self._recovery.newest,
+            restored=self._newest,
             origin=self._configuration.get(config.RECOVERY_PATH),
             commits=self._commits,
             numbers_after=self._numbers_after,
@@ -186,21 +175,15 @@ class JobSnapshots:
 
     def recovered(self) -> tuple[Sequence[CompletedCheckpoint], int]:
         """The checkpoints a resumed job finds, and the next free id."""
-        recovered = self._recovery.checkpoints
-        newest = max((checkpoint.id for checkpoint in recovered), default=0)
+        newest = max((checkpoint.id for checkpoint in self._recovered), default=0)
         next_id = newest + 1 if self._layout is None else self._layout.next_checkpoint_id(self._store, newest)
-        return recovered, next_id
+        return self._recovered, next_id
 
     @property
     def resumed(self) -> mf.Manifest | None:
         """The newest metadata that a resumed job has found."""
-        found = (self._loaded.get(checkpoint.id) for checkpoint in reversed(self._recovery.checkpoints))
+        found = (self._loaded.get(checkpoint.id) for checkpoint in reversed(self._recovered))
         return next((snapshot.manifest for snapshot in found if snapshot is not None), None)
-
-    def _load_named(self) -> Snapshot | None:
-        """The snapshot that the user names to start from, or that a resumed job began with."""
-        pointer = self._recovery.origin or self._configuration.get(config.RECOVERY_PATH)
-        return None if pointer is None or self._recovery.newest is not None else load_snapshot(self._store, pointer)
 
     def _imported_numbers(self, snapshot: Snapshot) -> tuple[Commits, int]:
         job_id = snapshot.manifest.job_id
@@ -344,21 +327,19 @@ class JobSnapshots:
 
     def claim_end(self, status: EndStatus, discarded: Sequence[int]) -> ev.Superseded | ev.JobEnded:
         """Record the end in the job log before anything is deleted; where that is not possible nothing is."""
-        for _ in range(_READ_TRIES if self._log is not None else 0):
-            assert self._log is not None
+        failure: StorageError | None = None
+        for _ in range(_READ_TRIES):
             try:
-                self._log.end(status.name, discarded)
-                break
+                if self._log is not None:
+                    self._log.end(status.name, discarded)
+                return ev.JobEnded(status)
             except SupersededError as error:
                 return ev.Superseded(0, str(error))
             except StorageError as error:
                 failure = error
                 self._io.pause(_SETTLE_SECONDS)
-        else:
-            if self._log is not None:
-                self._io.warn(f"the end of job {self.job_id} cannot be recorded, so nothing is deleted: {failure}")
-                return ev.JobEnded(EndStatus.SUSPENDED)
-        return ev.JobEnded(status)
+        self._io.warn(f"the end of job {self.job_id} cannot be recorded, so nothing is deleted: {failure}")
+        return ev.JobEnded(EndStatus.SUSPENDED)
 
     def _settle(self, checkpoint_id: int, error: OutcomeUnknown) -> ev.LogEntryClaimed | ev.StepFailed | ev.Superseded:
         """Whether a claim counts is not known: ask until it is, since nothing can continue before."""
@@ -464,10 +445,9 @@ class JobSnapshots:
             discard_checkpoint(self._store, self._layout, do.checkpoint_id)
         elif do.completed:
             discard_claimed(self._store, published or load_snapshot(self._store, do.location))
-        elif do.type.is_savepoint:
-            discard_pending_savepoint(self._store, do.location)
         else:
-            discard_pending(self._store, do.location, self._attempt(do.attempt), do.snapshot)
+            attempt = None if do.type.is_savepoint else self._attempt(do.attempt)
+            discard_pending(self._store, do.location, attempt, None if do.type.is_savepoint else do.snapshot)
         return ev.Discarded(do.checkpoint_id)
 
     def release(self, lowest: int | None) -> tuple[tuple[str, ...], frozenset[int]]:

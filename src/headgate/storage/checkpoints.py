@@ -7,8 +7,8 @@ incomplete checkpoint never looks complete.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Final
 
 import msgspec
 
@@ -28,14 +28,9 @@ from headgate.storage.layout import (
     resolve_ref,
 )
 from headgate.storage.manifest import Manifest, decode_manifest, encode_manifest, handles_of, map_handles
-from headgate.storage.objects import MissingObject, ObjectStore, create
+from headgate.storage.objects import ObjectStore, create
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.sealed import sealed_crc32
-
-T = TypeVar("T")
-R = TypeVar("R")
-RunAll = Callable[[Callable[[T], R], Iterable[T]], Iterable[R]]
-"""How to run a function over many inputs: `map`, or the map of an executor."""
 
 _NAMED_PROBLEMS: Final = 5
 
@@ -97,7 +92,7 @@ def _with_path(handle: Handle, change: Callable[[str], str]) -> Handle:
 def load_snapshot(store: ObjectStore, pointer: str) -> Snapshot:
     """Load the snapshot of a pointer: a directory or its `_metadata`.
 
-    Its metadata is verified, its files are not (`verify`). StorageError if there is none, CorruptState if it is damaged.
+    Its metadata is verified, its files are not (`require_intact`). StorageError if there is none, CorruptState if it is damaged.
     """
     directory = resolve_pointer(store, pointer)
     path = metadata_path(directory)
@@ -110,54 +105,18 @@ def load_snapshot(store: ObjectStore, pointer: str) -> Snapshot:
 # ---- verify --------------------------------------------------------------------------------------------------------
 
 
-class Problem(msgspec.Struct, frozen=True):
-    """A missing or damaged file of a snapshot."""
-
-    path: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"'{self.path}' {self.reason}"
-
-
-def verify(
-    store: ObjectStore, snapshot: Snapshot, run: RunAll[tuple[str, list[FileSegment]], list[Problem]] = map
-) -> list[Problem]:
-    """Read every file a snapshot needs and compare sizes and checksums; `run` may be the map of an executor."""
-
-    def check(file: tuple[str, list[FileSegment]]) -> list[Problem]:
-        return list(_problems(store, *file))
-
-    return [problem for found in run(check, snapshot.files().items()) for problem in found]
-
-
-def _problems(store: ObjectStore, path: str, segments: list[FileSegment]) -> Iterator[Problem]:
-    try:
-        size = store.size(path)
-    except MissingObject:
-        yield Problem(path, "is missing")
-        return
-    needed = max(segment.offset + segment.length for segment in segments)
-    if size < needed:
-        yield Problem(path, f"has {size} bytes instead of {needed}")
-        return
-    reader = SnapshotReader(store)
-    for segment in dict.fromkeys(segments):
+def require_intact(store: ObjectStore, snapshot: Snapshot) -> None:
+    """Read every file that a snapshot needs; CorruptState names those that are missing or damaged."""
+    reader, problems = SnapshotReader(store), []
+    for segment in dict.fromkeys(segment for segments in snapshot.files().values() for segment in segments):
         try:
             for _ in reader.chunks(segment):
                 pass
-        except CorruptState:
-            yield Problem(path, f"has {segment.length} damaged bytes at {segment.offset}")
-
-
-def require_intact(
-    store: ObjectStore, snapshot: Snapshot, run: RunAll[tuple[str, list[FileSegment]], list[Problem]] = map
-) -> None:
-    """Raise CorruptState that names the files, if any is not what the snapshot needs."""
-    problems = verify(store, snapshot, run)
+        except CorruptState as error:
+            problems.append(str(error))
     if problems:
         more = len(problems) - _NAMED_PROBLEMS
-        named = "; ".join(map(str, problems[:_NAMED_PROBLEMS])) + (f"; and {more} more" if more > 0 else "")
+        named = "; ".join(problems[:_NAMED_PROBLEMS]) + (f"; and {more} more" if more > 0 else "")
         raise CorruptState(f"'{snapshot.directory}' is damaged: {named}; restore from an older checkpoint or savepoint")
 
 
@@ -210,22 +169,18 @@ def _own_files(store: ObjectStore, snapshot: Snapshot) -> set[str]:
     return written | {path for path in snapshot.files() if is_inside(path, snapshot.directory)}
 
 
-def discard_pending(store: ObjectStore, directory: str, attempt: AttemptId, published: Snapshot | None = None) -> None:
-    """Delete what an attempt wrote for a checkpoint or savepoint that will not complete (SPEC R5.8).
+def discard_pending(
+    store: ObjectStore, directory: str, attempt: AttemptId | None, published: Snapshot | None = None
+) -> None:
+    """Delete what an attempt wrote for a checkpoint that will not complete (SPEC R5.8), or all of a savepoint (None).
 
-    Only its own private files: another driver may write in the same directory. `published` is given if the metadata
-    was written, but the log's entry went to another driver; never after OutcomeUnknown.
+    Of a checkpoint only its own private files: another driver may write in the same directory. `published` is given if
+    the metadata was written, but the log's entry went to another driver; never after OutcomeUnknown.
     """
     if published is not None:
         store.delete(metadata_path(published.directory))
     listed = (info.path for info in store.list_objects(directory))
-    _delete_all(store, (path for path in listed if attempt_of(path.rpartition("/")[2]) == attempt))
-    store.remove_directory(directory)
-
-
-def discard_pending_savepoint(store: ObjectStore, directory: str) -> None:
-    """Delete what was written for a savepoint that will not complete: all that is in the directory made for it."""
-    _delete_all(store, (info.path for info in store.list_objects(directory)))
+    _delete_all(store, (path for path in listed if attempt in (None, attempt_of(path.rpartition("/")[2]))))
     store.remove_directory(directory)
 
 

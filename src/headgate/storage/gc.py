@@ -12,8 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from headgate.checkpoint.handles import CorruptState
-from headgate.errors import StorageError
-from headgate.storage.checkpoints import RunAll, Snapshot, load_snapshot
+from headgate.storage.checkpoints import Snapshot, delete_each, load_snapshot
 from headgate.storage.layout import AttemptId, JobLayout, ParsedPath, PathKind
 from headgate.storage.log import CompletedRef, LogEntry, read_log
 from headgate.storage.objects import MissingObject, ObjectInfo, ObjectStore
@@ -189,29 +188,15 @@ class Collected(msgspec.Struct, frozen=True):
     failed: tuple[str, ...]
 
 
-def collect(store: ObjectStore, layout: JobLayout, plan: GcPlan, run: RunAll[Finding, bool] = map) -> Collected:
+def collect(store: ObjectStore, layout: JobLayout, plan: GcPlan) -> Collected:
     """Delete the orphans of a plan, metadata first, so that no half-deleted checkpoint looks whole."""
-
-    def delete(finding: Finding) -> bool:
-        try:
-            store.delete(finding.path)
-        except StorageError:
-            return False
-        return True
-
-    def delete_all(findings: list[Finding]) -> list[Finding]:
-        return [finding for finding, done in zip(findings, run(delete, findings), strict=True) if done]
-
-    def is_metadata(finding: Finding) -> bool:
-        return layout.parse(finding.path).kind is PathKind.METADATA
-
-    first = [finding for finding in plan.orphans if is_metadata(finding)]
-    deleted = delete_all(first)
-    if len(deleted) == len(first):
-        deleted += delete_all([finding for finding in plan.orphans if not is_metadata(finding)])
+    orphans = sorted(plan.orphans, key=lambda finding: layout.parse(finding.path).kind is not PathKind.METADATA)
+    first = [finding.path for finding in orphans if layout.parse(finding.path).kind is PathKind.METADATA]
+    failed = set(delete_each(store, first))
+    rest = [finding.path for finding in orphans[len(first) :]]
+    failed |= set(rest if failed else delete_each(store, rest))
+    deleted = [finding for finding in orphans if finding.path not in failed]
     for directory in sorted({finding.path.rpartition("/")[0] for finding in deleted}):
         if directory not in {layout.shared, layout.log, layout.task_owned, layout.job}:
             store.remove_directory(directory)
-    gone = {finding.path for finding in deleted}
-    failed = tuple(finding.path for finding in plan.orphans if finding.path not in gone)
-    return Collected(len(deleted), sum(finding.size for finding in deleted), failed)
+    return Collected(len(deleted), sum(finding.size for finding in deleted), tuple(sorted(failed)))

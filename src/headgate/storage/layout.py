@@ -36,7 +36,6 @@ _SAVEPOINT_ATTEMPTS: Final = 10
 
 _ATTEMPT: Final = r"e(?P<epoch>\d+)r(?P<restart>\d+)"
 _OWNER: Final = r"(?P<owner>[a-z0-9]+(?:-[a-z0-9]+)*)"
-_ATTEMPT_TEXT: Final = re.compile(_ATTEMPT)
 _OWNER_TEXT: Final = re.compile(_OWNER)
 _JOB_ID: Final = re.compile(r"[0-9a-f]{32}")
 _CHECKPOINT_DIR: Final = re.compile(r"chk-(?P<id>[1-9]\d*|0)")
@@ -53,7 +52,7 @@ class AttemptId(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=T
 
     It is part of the name of every state file, so that no attempt overwrites a file of another.
 
-    >>> str(AttemptId(2, 1)), AttemptId.parse("e2r1") < AttemptId(3)
+    >>> str(AttemptId(2, 1)), AttemptId(2, 1) < AttemptId(3)
     ('e2r1', True)
     """
 
@@ -62,14 +61,6 @@ class AttemptId(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=T
 
     def __str__(self) -> str:
         return f"e{self.epoch}r{self.restart}"
-
-    @classmethod
-    def parse(cls, text: str) -> AttemptId:
-        """The attempt in a file's name; InvalidArgument if there is none."""
-        found = _ATTEMPT_TEXT.fullmatch(text)
-        if found is None:
-            raise InvalidArgument(f"'{text}' is no attempt; one looks like {cls(1)}")
-        return _attempt_of(found)
 
 
 def _attempt_of(found: re.Match[str]) -> AttemptId:

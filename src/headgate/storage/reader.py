@@ -18,12 +18,9 @@ def damaged(segment: FileSegment, reason: str) -> CorruptState:
     """The error for state that is not what was written.
 
     >>> print(damaged(FileSegment("/chk-1/a", 0, 9, 0), "the file ends after 4 of them"))
-    state is damaged: 9 bytes at 0 of '/chk-1/a': the file ends after 4 of them; restore from an older checkpoint or savepoint
+    9 bytes at 0 of '/chk-1/a' are damaged: the file ends after 4 of them
     """
-    return CorruptState(
-        f"state is damaged: {segment.length} bytes at {segment.offset} of '{segment.path}': {reason}; "
-        "restore from an older checkpoint or savepoint"
-    )
+    return CorruptState(f"{segment.length} bytes at {segment.offset} of '{segment.path}' are damaged: {reason}")
 
 
 class SnapshotReader:

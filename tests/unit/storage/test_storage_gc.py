@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 from storage_jobs import JOB, LAYOUT, take, write_pieces
 
 from headgate.errors import StorageError
 from headgate.ids import JobId
-from headgate.storage.checkpoints import load_snapshot, verify
+from headgate.storage.checkpoints import load_snapshot, require_intact
 from headgate.storage.gc import GcVerdict, collect, plan_gc
 from headgate.storage.layout import AttemptId, JobLayout
 from headgate.storage.log import JobLog, read_log
@@ -89,7 +87,7 @@ def test_a_subsumed_checkpoint_that_was_not_deleted(store):
     result = collect(store, LAYOUT, plan)
     assert (result.deleted, result.failed) == (5, ())
     assert result.bytes == sum(finding.size for finding in plan.orphans)
-    assert verify(store, load_snapshot(store, LAYOUT.checkpoint(2))) == []
+    require_intact(store, load_snapshot(store, LAYOUT.checkpoint(2)))
     assert plan_gc(store, LAYOUT, live=AttemptId(1)).orphans == []
 
 
@@ -201,12 +199,11 @@ def test_deleting_is_restartable(store):
     result = collect(store, LAYOUT, plan)
     assert result.deleted == 0, "metadata goes first: if it does not, nothing does"
     assert set(result.failed) == files_of(store, 1)
-    assert verify(store, load_snapshot(store, LAYOUT.checkpoint(1))) == []
+    require_intact(store, load_snapshot(store, LAYOUT.checkpoint(1)))
     store.inject(Fault(FaultKind.FAIL, 3, Operation.DELETE))
     assert len(collect(store, LAYOUT, plan_gc(store, LAYOUT, live=None)).failed) == 1
     assert [number for number in (1, 2) if store.exists(LAYOUT.metadata(number))] == [2]
-    with ThreadPoolExecutor(2) as pool:
-        assert collect(store, LAYOUT, plan_gc(store, LAYOUT, live=None), pool.map).failed == ()
+    assert collect(store, LAYOUT, plan_gc(store, LAYOUT, live=None)).failed == ()
     assert plan_gc(store, LAYOUT, live=None).orphans == []
     assert files_of(store, 1) == set()
 

@@ -120,10 +120,7 @@ def test_names_carry_the_attempt_and_shared_ones_a_checksum():
 
 def test_attempts_are_ordered():
     assert AttemptId(1, 9) < AttemptId(2, 0) < AttemptId(2, 1)
-    assert AttemptId.parse(str(AttemptId(10, 11))) == AttemptId(10, 11)
-    assert attempt_of("e1r2-driver.state") == AttemptId(1, 2)
-    with pytest.raises(InvalidArgument, match="is no attempt; one looks like e1r0"):
-        AttemptId.parse("1.0")
+    assert attempt_of(private_file(AttemptId(10, 11), "driver")) == AttemptId(10, 11)
 
 
 def test_next_id_leaves_out_ids_that_have_a_directory():

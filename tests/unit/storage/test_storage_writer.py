@@ -338,9 +338,7 @@ def test_every_flipped_byte_of_a_segment_is_found(stored):
     reader = SnapshotReader(store)
     for position in range(0, 1000, 37):
         store.flip(handle.path, handle.offset + position)
-        with pytest.raises(
-            CorruptState, match=rf"state is damaged: 1000 bytes at 1000 of '{handle.path}': their checksum"
-        ):
+        with pytest.raises(CorruptState, match=rf"1000 bytes at 1000 of '{handle.path}' are damaged: their checksum"):
             reader.read(handle)
         store.flip(handle.path, handle.offset + position)
     assert reader.read(handle) == pattern(1000, 1)
