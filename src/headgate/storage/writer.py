@@ -1,9 +1,7 @@
-"""The files of one subtask for one checkpoint. Used by the snapshot threads of a worker, and by the driver.
+"""The files of one subtask for one checkpoint. Used by the snapshot thread of a worker.
 
     writer = StateWriter(store, target, subtask_owner(vertex, subtask))
-    with writer.open("words") as stream:
-        stream.write(data)
-    piece = StatePiece(PieceKind.OPERATOR, (stream.part,))     # None in place of a part if nothing was written
+    part = writer.write("words", data)                         # None if it is empty
     stats = writer.close()                                     # now the files are durable: acknowledge
 
 Small state stays inline and travels in the ack. The rest of a subtask's private state goes into one file, one segment
@@ -16,12 +14,11 @@ from __future__ import annotations
 import enum
 import hashlib
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from threading import Condition, get_ident
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 
@@ -79,62 +76,8 @@ class _StateWriterStatus(enum.Enum):
     ABORTED = "aborted"
 
 
-class PartStream(ABC):
-    """A part that is being written; `part` is its handle after `finish` or the end of the `with` block."""
-
-    def __init__(self, writer: StateWriter, part_id: str) -> None:
-        self.part: SnapshotPart | None = None  # an empty stream leaves no handle (SPEC R5.9)
-        self.length = 0
-        self._writer = writer
-        self._id = part_id
-        self._finished = False
-        self._crc32 = 0
-
-    def write(self, data: bytes | memoryview) -> None:
-        self._writer._require_open(f"write state '{self._id}'")  # noqa: SLF001  writer and stream are one unit
-        if self._finished:
-            raise IllegalState(f"cannot write state '{self._id}': the stream is finished")
-        self.length += len(data)
-        self._crc32 = zlib.crc32(data, self._crc32)
-        with self._writer._breaking():  # noqa: SLF001
-            self._append(data)
-
-    def finish(self) -> SnapshotPart | None:
-        """End the stream; returns None if nothing was written."""
-        if not self._finished:
-            self._writer._require_open(f"finish state '{self._id}'")  # noqa: SLF001
-            self._finished = True
-            with self._writer._breaking():  # noqa: SLF001
-                self.part = self._end() if self.length else None
-        return self.part
-
-    def cancel(self) -> None:
-        """Abandon the stream; bytes that are already in the packed file stay there unused."""
-        if not self._finished:
-            self._finished = True
-            self._drop()
-
-    @abstractmethod
-    def _append(self, data: bytes | memoryview) -> None: ...
-
-    @abstractmethod
-    def _end(self) -> SnapshotPart: ...
-
-    @abstractmethod
-    def _drop(self) -> None: ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is None:
-            self.finish()
-        else:
-            self.cancel()
-
-
 class StateWriter:
-    """All state that one subtask writes for one checkpoint. Streams may be used by several threads, each by one.
+    """All state that one subtask writes for one checkpoint, one part after the other. Used by one thread.
 
     `close` before the ack; `abort` instead if there will be none. After the ack only the coordinator deletes.
 
@@ -148,32 +91,23 @@ class StateWriter:
 
     def __init__(self, store: ObjectStore, target: SnapshotTarget, owner: str) -> None:
         """`owner` is `layout.subtask_owner`, or "driver"."""
-        self._store = store
-        self._target = target
-        self._owner = owner
-        self.threshold = target.inline_threshold
+        self._store, self._target, self._owner = store, target, owner
         self._name = private_file(target.attempt, owner)
         self._status = _StateWriterStatus.OPEN
-        self._lock = Condition()
         self._inline_bytes = 0
-        self._packed: ObjectWriter | None = None
-        self._packed_by: tuple[_PackedStream, int] | None = None  # the stream that writes, and its thread
-        self._shared: dict[str, FileSegment] = {}  # by content: written once per checkpoint
-        self._tables: list[FileSegment] = []
+        self._packed: ObjectWriter | None = None  # private state, one segment after the other
+        self._own: dict[str, FileSegment] = {}  # files with one part, by content or name: written once per checkpoint
         self._files: list[ObjectWriter] = []  # all that were begun
         self._paths: set[str] = set()  # all that may exist, also after a failure
 
-    def open(self, part_id: str, scope: Scope = Scope.EXCLUSIVE) -> PartStream:
-        """Begin to write a part of state."""
-        self._require_open(f"write state '{part_id}'")
-        return self._stream(part_id, scope)
-
     def write(self, part_id: str, data: bytes | Iterable[bytes], scope: Scope = Scope.EXCLUSIVE) -> SnapshotPart | None:
-        """Write a part at once; None if it is empty."""
-        with self.open(part_id, scope) as stream:
-            for chunk in [data] if isinstance(data, bytes) else data:
-                stream.write(chunk)
-        return stream.part
+        """Write a part of state; None if it is empty (SPEC R5.9)."""
+        with self._unbroken(f"write state '{part_id}'"):
+            handle = self._write(part_id, iter([data] if isinstance(data, bytes) else data), scope)
+        if handle is None:
+            return None
+        shared = scope is Scope.SHARED and (self._target.directory is None or self._target.shared_directory is not None)
+        return SnapshotPart(part_id, handle, shared)
 
     def write_file(self, part_id: str, path: Path, scope: Scope = Scope.EXCLUSIVE) -> SnapshotPart | None:
         """Write the content of a local file; None if it is empty."""
@@ -182,270 +116,123 @@ class StateWriter:
 
     def reuse(self, part_id: str, length: int) -> SnapshotPart:
         """A part that a confirmed checkpoint has stored under this id; nothing is written."""
-        self._require_open(f"reuse state '{part_id}'")
-        return SnapshotPart(part_id, Placeholder(length), shared=True)
+        with self._unbroken(f"reuse state '{part_id}'"):
+            return SnapshotPart(part_id, Placeholder(length), shared=True)
 
     def close(self) -> WriteStats:
         """Make everything durable. Harmless to repeat."""
         if self._status is not _StateWriterStatus.CLOSED:
-            self._require_open("close the checkpoint's files")
-            with self._breaking():
-                self._finish_files()
+            with self._unbroken("close the checkpoint's files"):
+                if self._packed is not None:
+                    self._finish(self._packed, self._name)
             self._status = _StateWriterStatus.CLOSED
-        return self._stats()
+        packed = 0 if self._packed is None else self._packed.size
+        size = sum(segment.length for segment in self._own.values())
+        return WriteStats(len(self._own) + (packed > 0), packed + size, self._inline_bytes)
 
     def abort(self) -> None:
         """Delete what was written; only before the ack."""
         if self._status is not _StateWriterStatus.ABORTED:
             self._status = _StateWriterStatus.ABORTED
-            self._delete_files()
+            for file in self._files:
+                file.abort()
+            for path in sorted(self._paths):
+                self._store.delete(path)
 
-    def _inline(self, part_id: str, data: bytes, scope: Scope) -> SnapshotPart:
-        with self._lock:
-            self._inline_bytes += len(data)
-        return SnapshotPart(part_id, InlineBytes(data), shared=scope is Scope.SHARED)
-
-    def _require_open(self, action: str) -> None:
+    @contextmanager
+    def _unbroken(self, action: str) -> Iterator[None]:
+        """Refuse the body after the end, and mark the writer as broken if it fails: half a segment may be in the file."""
         if self._status is not _StateWriterStatus.OPEN:
             raise IllegalState(
                 f"cannot {action} for checkpoint {self._target.checkpoint_id}: the writer is {self._status.value}"
             )
-
-    @contextmanager
-    def _breaking(self) -> Iterator[None]:
-        """Mark the writer as broken if the body fails: half a segment may be in the file."""
         try:
             yield
-        except IllegalState:
-            raise
         except BaseException:
             self._status = _StateWriterStatus.BROKEN
             raise
 
-    def __enter__(self) -> Self:
-        return self
+    # --- where a part goes ------------------------------------------------------------------------------------------
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is not None:
-            self.abort()
-
-    # --- files ---
-
-    def _stream(self, part_id: str, scope: Scope) -> PartStream:
+    def _write(self, part_id: str, chunks: Iterator[bytes], scope: Scope) -> Handle | None:
         target = self._target
         if target.directory is None:
-            return _AckStream(self, part_id, scope, target.max_inline_state)
-        if scope is Scope.SHARED and target.shared_directory is not None:
-            return _SharedStream(self, part_id, target.shared_directory)
+            return self._write_into_ack(part_id, chunks)
         if scope is Scope.TABLE:
-            return _TableStream(self, part_id, target.directory)
-        return _PackedStream(self, part_id)
+            return self._write_table(f"{target.directory}/{part_id}", chunks)
+        first, size = [], 0
+        for chunk in chunks:
+            first.append(chunk)
+            size += len(chunk)
+            if size > target.inline_threshold:
+                break
+        else:
+            return self._inline(first)
+        if scope is Scope.SHARED and target.shared_directory is not None:
+            return self._write_shared(target.shared_directory, chain(first, chunks))
+        return self._write_packed(target.directory, chain(first, chunks))
 
-    def new_file(self, directory: str) -> ObjectWriter:
+    def _inline(self, chunks: list[bytes]) -> InlineBytes | None:
+        data = b"".join(chunks)
+        self._inline_bytes += len(data)
+        return InlineBytes(data) if data else None
+
+    def _write_into_ack(self, part_id: str, chunks: Iterator[bytes]) -> InlineBytes | None:
+        """Storage `jobmanager`. Bytes above the limit are counted, not kept: the error names the whole size (SPEC R5.10)."""
+        kept, size, limit = [], 0, self._target.max_inline_state
+        for chunk in chunks:
+            size += len(chunk)
+            if size <= limit:
+                kept.append(chunk)
+        if size > limit:
+            raise StorageError(
+                f"state '{part_id}' is larger than what the storage 'jobmanager' takes: size={size}, max={limit}; set "
+                "execution.checkpointing.storage to filesystem and execution.checkpointing.dir to a directory"
+            )
+        return self._inline(kept)
+
+    def _write_packed(self, directory: str, chunks: Iterable[bytes]) -> FileSegment:
+        """Private state; the file gets its name when the writer is closed."""
+        file = self._packed = self._packed or self._new_file(directory)
+        offset, crc32 = file.size, 0
+        for chunk in chunks:
+            file.write(chunk)
+            crc32 = zlib.crc32(chunk, crc32)
+        return FileSegment(f"{directory}/{self._name}", offset, file.size - offset, crc32)
+
+    def _write_shared(self, directory: str, chunks: Iterable[bytes]) -> FileSegment:
+        """State that later checkpoints may use: a file named by its content, which is not stored twice."""
+        file, content = self._new_file(directory), hashlib.sha256()  # hardware-accelerated: faster here than blake2
+        for chunk in chunks:
+            content.update(chunk)
+            file.write(chunk)
+        digest = content.hexdigest()[:_DIGEST]
+        if digest in self._own:
+            file.abort()
+        else:
+            name = shared_file(self._target.attempt, self._target.checkpoint_id, self._owner, digest)
+            self._own[digest] = self._finish(file, name)
+        return self._own[digest]
+
+    def _write_table(self, path: str, chunks: Iterable[bytes]) -> FileSegment | None:
+        """A table that other programs read too: a file under its own name, however small it is."""
+        folder, _, name = path.rpartition("/")
+        self._store.make_directory(folder)
+        file = self._new_file(folder)
+        for chunk in chunks:
+            file.write(chunk)
+        if not file.size:
+            return None
+        self._own[path] = self._finish(file, name)
+        return self._own[path]
+
+    def _new_file(self, directory: str) -> ObjectWriter:
         """Begin a file; it is aborted with the writer."""
         file = self._store.writer(directory, str(self._target.attempt))
         self._files.append(file)
         return file
 
-    def make_directory(self, directory: str) -> None:
-        """A directory for tables; it may be there."""
-        self._store.make_directory(directory)
-
-    # --- the packed file: segments must not mix, so one stream writes at a time ---
-
-    def enter(self, stream: _PackedStream, *, wait: bool) -> tuple[ObjectWriter, int] | None:
-        """Give a stream the packed file and its offset; None if another stream writes and this one need not wait."""
-        with self._lock:
-            while self._packed_by is not None:
-                if not wait:
-                    return None
-                if self._packed_by[1] == get_ident():
-                    raise IllegalState(
-                        f"two large states of checkpoint {self._target.checkpoint_id} are written at once by one "
-                        "thread; finish the stream that was opened first"
-                    )
-                self._lock.wait()
-            if self._packed is None:
-                assert self._target.directory is not None
-                self._packed = self.new_file(self._target.directory)
-            self._packed_by = (stream, get_ident())
-            return self._packed, self._packed.size
-
-    def leave(self, stream: _PackedStream) -> None:
-        """Release the packed file."""
-        with self._lock:
-            if self._packed_by is not None and self._packed_by[0] is stream:
-                self._packed_by = None
-                self._lock.notify_all()
-
-    def packed_segment(self, offset: int, length: int, crc32: int) -> FileSegment:
-        """The handle of a segment; the file gets this name when the writer is closed."""
-        return FileSegment(f"{self._target.directory}/{self._name}", offset, length, crc32)
-
-    # --- shared files ---
-
-    def store_shared(self, file: ObjectWriter, digest: str) -> FileSegment:
-        """Give a finished shared file its name; the same content is not stored twice."""
-        with self._lock:
-            found = self._shared.get(digest)
-        if found is not None:
-            file.abort()
-            return found
-        target = self._target
-        name = shared_file(target.attempt, target.checkpoint_id, self._owner, digest)
+    def _finish(self, file: ObjectWriter, name: str) -> FileSegment:
         self._paths.add(f"{file.directory}/{name}")
         written = file.finish(name)
-        with self._lock:
-            return self._shared.setdefault(digest, FileSegment(written.path, 0, written.size, written.crc32))
-
-    def store_table(self, file: ObjectWriter, part_id: str) -> FileSegment:
-        """Give a finished table its name."""
-        name = part_id.rpartition("/")[2]
-        self._paths.add(f"{file.directory}/{name}")
-        written = file.finish(name)
-        segment = FileSegment(written.path, 0, written.size, written.crc32)
-        with self._lock:
-            self._tables.append(segment)
-        return segment
-
-    # --- the end ---
-
-    def _finish_files(self) -> None:
-        if self._packed_by is not None:
-            raise IllegalState(f"checkpoint {self._target.checkpoint_id} cannot be closed: a stream is not finished")
-        if self._packed is not None:
-            self._paths.add(f"{self._packed.directory}/{self._name}")
-            self._packed.finish(self._name)
-
-    def _delete_files(self) -> None:
-        with self._lock:
-            self._packed_by = None
-            self._lock.notify_all()
-        for file in self._files:
-            file.abort()
-        for path in sorted(self._paths):
-            self._store.delete(path)
-
-    def _stats(self) -> WriteStats:
-        packed = self._packed.size if self._packed is not None else 0
-        own = [*self._shared.values(), *self._tables]
-        size = sum(segment.length for segment in own)
-        return WriteStats(len(own) + (packed > 0), packed + size, self._inline_bytes)
-
-
-class _AckStream(PartStream):
-    """State that travels in the ack: storage `jobmanager`."""
-
-    def __init__(self, writer: StateWriter, part_id: str, scope: Scope, limit: int) -> None:
-        super().__init__(writer, part_id)
-        self._scope = scope
-        self._limit = limit
-        self._buffer = bytearray()
-
-    def _append(self, data: bytes | memoryview) -> None:
-        # Bytes above the limit are counted, not kept: the error is raised at the end with the whole size (SPEC R5.10).
-        if self.length <= self._limit:
-            self._buffer += data
-
-    def _end(self) -> SnapshotPart:
-        if self.length > self._limit:
-            raise StorageError(
-                f"state '{self._id}' is larger than what the storage 'jobmanager' takes: size={self.length}, "
-                f"max={self._limit}; set execution.checkpointing.storage to filesystem and execution.checkpointing.dir "
-                "to a directory"
-            )
-        return self._writer._inline(self._id, bytes(self._buffer), self._scope)  # noqa: SLF001
-
-    def _drop(self) -> None:
-        self._buffer.clear()
-
-
-class _PackedStream(PartStream):
-    """Private state: in memory up to the threshold, then written into the packed file as soon as that is free."""
-
-    def __init__(self, writer: StateWriter, part_id: str) -> None:
-        super().__init__(writer, part_id)
-        self._kept: list[bytes | memoryview] = []
-        self._file: ObjectWriter | None = None
-        self._offset = 0
-
-    def _append(self, data: bytes | memoryview) -> None:
-        if self._file is not None:
-            self._file.write(data)
-            return
-        self._kept.append(bytes(data))
-        if self.length > self._writer.threshold:
-            self._enter(wait=False)
-
-    def _end(self) -> SnapshotPart:
-        if self.length <= self._writer.threshold:
-            return self._writer._inline(self._id, b"".join(self._kept), Scope.EXCLUSIVE)  # noqa: SLF001
-        if self._file is None:
-            self._enter(wait=True)
-        self._writer.leave(self)
-        return SnapshotPart(self._id, self._writer.packed_segment(self._offset, self.length, self._crc32))
-
-    def _drop(self) -> None:
-        self._kept.clear()
-        self._writer.leave(self)
-
-    def _enter(self, *, wait: bool) -> None:
-        place = self._writer.enter(self, wait=wait)
-        if place is not None:
-            self._file, self._offset = place
-            for data in self._kept:
-                self._file.write(data)
-            self._kept.clear()
-
-
-class _SharedStream(PartStream):
-    """State that may be shared: a file of its own, named by its content."""
-
-    def __init__(self, writer: StateWriter, part_id: str, directory: str) -> None:
-        super().__init__(writer, part_id)
-        self._directory = directory
-        self._kept: list[bytes] = []
-        self._file: ObjectWriter | None = None
-        self._digest = hashlib.sha256()  # hardware-accelerated: faster here than blake2
-
-    def _append(self, data: bytes | memoryview) -> None:
-        self._digest.update(data)
-        if self._file is None and self.length <= self._writer.threshold:
-            self._kept.append(bytes(data))
-            return
-        if self._file is None:
-            self._file = self._writer.new_file(self._directory)
-            for kept in self._kept:
-                self._file.write(kept)
-            self._kept.clear()
-        self._file.write(data)
-
-    def _end(self) -> SnapshotPart:
-        if self._file is None:
-            return self._writer._inline(self._id, b"".join(self._kept), Scope.SHARED)  # noqa: SLF001
-        handle: Handle = self._writer.store_shared(self._file, self._digest.hexdigest()[:_DIGEST])
-        return SnapshotPart(self._id, handle, shared=True)
-
-    def _drop(self) -> None:
-        self._kept.clear()
-        if self._file is not None:
-            self._file.abort()
-
-
-class _TableStream(PartStream):
-    """A table that other programs read too: a file of its own, under its own name."""
-
-    def __init__(self, writer: StateWriter, part_id: str, directory: str) -> None:
-        super().__init__(writer, part_id)
-        folder = f"{directory}/{part_id}".rpartition("/")[0]
-        writer.make_directory(folder)
-        self._file = writer.new_file(folder)
-
-    def _append(self, data: bytes | memoryview) -> None:
-        self._file.write(data)
-
-    def _end(self) -> SnapshotPart:
-        return SnapshotPart(self._id, self._writer.store_table(self._file, self._id))
-
-    def _drop(self) -> None:
-        self._file.abort()
+        return FileSegment(written.path, 0, written.size, written.crc32)

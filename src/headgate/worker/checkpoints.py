@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -331,12 +331,7 @@ def _write_keyed(run: SnapshotRun, writer: StateWriter, scope: Scope, copy: Copy
     """Write the payloads in the order in which they come; refer to those that an earlier checkpoint has written."""
     parts: dict[str, SnapshotPart] = {}
     for name, payloads in groupby(run, itemgetter(0)):
-        stream = writer.open(name, scope)
-        for _, data in payloads:
-            stream.write(data)
-            if copy is not None:
-                copy.write(name, data)
-        part = stream.finish()
+        part = writer.write(name, _copied(payloads, copy), scope)
         if part is not None:
             parts[name] = part
     handle = run.handle
@@ -347,6 +342,13 @@ def _write_keyed(run: SnapshotRun, writer: StateWriter, scope: Scope, copy: Copy
             parts[payload.id] = _stored(payload, writer, scope, copy)
     groups = KeyGroupRange(handle.first_group, handle.last_group)
     return StatePiece(PieceKind.KEYED, tuple(parts.values()), encode_handle(_without_bytes(handle)), groups)
+
+
+def _copied(payloads: Iterable[tuple[str, bytes]], copy: CopyWriter | None) -> Iterator[bytes]:
+    for name, data in payloads:
+        if copy is not None:
+            copy.write(name, data)
+        yield data
 
 
 def _stored(payload: Payload, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> SnapshotPart:

@@ -6,7 +6,6 @@ T names are Flink's: FsCheckpointStateOutputStreamTest, FsCheckpointStorageAcces
 from __future__ import annotations
 
 import errno
-import threading
 import zlib
 
 import pytest
@@ -44,9 +43,7 @@ def test_an_empty_stream_leaves_no_handle():
     writer = writer_on(store)
     assert writer.write("a", b"") is None
     assert writer.write("b", [b"", b""], Scope.SHARED) is None
-    with writer.open("c") as stream:
-        pass
-    assert stream.part is None
+    assert writer.write("c", [b""], Scope.TABLE) is None
     assert writer.close() == WriteStats(0, 0, 0)
     assert store.objects == {}
 
@@ -83,84 +80,6 @@ def test_private_state_is_one_file_per_subtask():
     for n, part in enumerate(parts):
         assert reader.read(part.handle) == pattern(200 + n, n)
         assert part.handle.crc32 == zlib.crc32(pattern(200 + n, n))
-
-
-def test_streams_may_interleave_while_one_is_small():
-    store = MemoryStore()
-    writer = writer_on(store)
-    big, small = writer.open("big"), writer.open("small")
-    for n in range(50):
-        big.write(pattern(10, n))
-        small.write(b"x")
-    parts = big.finish(), small.finish()
-    assert big.finish() is parts[0]
-    writer.close()
-    assert [SnapshotReader(store).read(part.handle) for part in parts] == [
-        b"".join(pattern(10, n) for n in range(50)),
-        b"x" * 50,
-    ]
-
-
-def test_a_second_large_stream_waits_in_memory_for_the_first():
-    store = MemoryStore()
-    writer = writer_on(store)
-    first, second = writer.open("first"), writer.open("second")
-    for n in range(30):
-        first.write(pattern(10, n))
-        second.write(pattern(10, n + 100))
-    parts = [first.finish(), second.finish()]
-    writer.close()
-    assert [part.handle.offset for part in parts] == [0, 300]
-    assert SnapshotReader(store).read(parts[1].handle) == b"".join(pattern(10, n + 100) for n in range(30))
-
-
-def test_finishing_the_second_large_stream_first_is_refused():
-    writer = writer_on()
-    first, second = writer.open("first"), writer.open("second")
-    first.write(pattern(200))
-    second.write(pattern(200))
-    with pytest.raises(IllegalState, match="finish the stream that was opened first"):
-        second.finish()
-    with pytest.raises(IllegalState, match="a stream is not finished"):
-        writer.close()
-    first.finish()
-    writer.close()
-
-
-def test_threads_write_into_one_file():
-    store = MemoryStore()
-    writer = writer_on(store)
-    found = {}
-
-    def work(number):
-        found[number] = [writer.write(f"{number}-{n}", [pattern(50, number + n)] * 5) for n in range(20)]
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert writer.close().objects == 1
-    for number, parts in found.items():
-        for n, part in enumerate(parts):
-            assert SnapshotReader(store).read(part.handle) == pattern(50, number + n) * 5
-
-
-def test_a_cancelled_stream_leaves_dead_bytes_but_no_part():
-    store = MemoryStore()
-    writer = writer_on(store)
-    with pytest.raises(RuntimeError, match="user code"):
-        fail_inside(writer.open("bad"))
-    part = writer.write("good", pattern(200))
-    writer.close()
-    assert part.handle.offset == 300
-    assert SnapshotReader(store).read(part.handle) == pattern(200)
-
-
-def fail_inside(stream):
-    with stream:
-        stream.write(pattern(300))
-        raise RuntimeError("user code")
 
 
 def test_local_files_are_copied(tmp_path):
@@ -246,15 +165,17 @@ def test_five_mebibytes_are_fine_and_one_byte_more_is_not():
     writer = writer_on(target=IN_ACKS)
     for name in ("a", "b"):
         assert size_of(writer.write(name, bytes(MAX)).handle) == MAX
-    stream = writer.open("c")
-    for _ in range(6):
-        stream.write(bytes(1 << 20))
     with pytest.raises(
         StorageError, match=rf"state 'c' is larger than .* 'jobmanager' takes: size={6 << 20}, max={MAX}; .*filesystem"
     ):
-        stream.finish()
+        writer.write("c", [bytes(1 << 20)] * 6)
     with pytest.raises(StorageError, match=f"size={MAX + 1}, max={MAX}"):
         writer_on(target=IN_ACKS).write("d", bytes(MAX + 1))
+
+
+def fail_inside():
+    yield pattern(300)
+    raise RuntimeError("user code")
 
 
 # ---- failures ------------------------------------------------------------------------------------------------------
@@ -268,27 +189,17 @@ def test_abort_deletes_what_was_written(tmp_path):
         writer = StateWriter(store, target, "v0-s0")
         writer.write("a", pattern(50))
         writer.write("b", pattern(50), Scope.SHARED)
-        writer.open("c", Scope.SHARED).write(pattern(50))
         if close:
             writer.close()
+        else:
+            with pytest.raises(RuntimeError, match="user code"):
+                writer.write("c", fail_inside(), Scope.SHARED)
         assert store.list_objects(str(tmp_path))
         writer.abort()
         writer.abort()
         assert store.list_objects(str(tmp_path)) == []
         with pytest.raises(IllegalState, match="for checkpoint 7: the writer is aborted"):
             writer.write("d", b"1")
-
-
-def test_the_writer_as_a_context_aborts_on_an_error():
-    store = MemoryStore()
-    with pytest.raises(RuntimeError), writer_on(store) as writer:
-        fail_after_writing(writer)
-    assert store.objects == {}
-
-
-def fail_after_writing(writer):
-    writer.write("a", pattern(500), Scope.SHARED)
-    raise RuntimeError
 
 
 @pytest.mark.parametrize("kind", [FaultKind.FAIL, FaultKind.TORN, FaultKind.LOST_REPLY])
@@ -311,12 +222,8 @@ def test_a_failed_write_breaks_the_writer_and_abort_cleans_up(kind, scope):
 
 def test_writing_after_the_end():
     writer = writer_on()
-    stream = writer.open("a")
-    stream.finish()
-    with pytest.raises(IllegalState, match="the stream is finished"):
-        stream.write(b"x")
     writer.close()
-    for call in (lambda: writer.open("b"), lambda: writer.reuse("b", 1)):
+    for call in (lambda: writer.write("b", b"1"), lambda: writer.reuse("b", 1)):
         with pytest.raises(IllegalState, match="the writer is closed"):
             call()
 
