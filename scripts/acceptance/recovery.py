@@ -166,7 +166,8 @@ def recovery_10m_keys_local() -> Outcome:
         reads = driver_reads(checkpoints)
         began = time.monotonic()
         os.kill(job.workers()[keyed, 0].pid, signal.SIGKILL)
-        wait_until(lambda: job.restarts and job.wait_running(0), 600, "the restart")
+        wait_until(lambda: (job.restarts and job.wait_running(0)) or job.status.is_terminal, 600, "the restart")
+        job.raise_if_failed()
         seconds = time.monotonic() - began
         metrics = wait_until(
             lambda: [m for m in job.metrics().values() if m.restored_locally], 60, "metrics of the new workers"

@@ -29,12 +29,14 @@ P = ParamSpec("P")
 class LocalCopies:
     """The copies of one subtask's operators; after a rescale it may read those of other subtasks."""
 
-    def __init__(self, directories: Sequence[str], job_id: str, subtask: int, parallelism: int) -> None:
+    def __init__(
+        self, directories: Sequence[str], job_id: str, operators: Sequence[str], subtask: int, parallelism: int
+    ) -> None:
         """With several directories, for example on several disks, the subtasks are spread over them."""
         chosen = directories or (tempfile.gettempdir(),)
         name = f"headgate-copies-{os.getuid()}"
         self._roots = [Path(directory) / name / job_id for directory in chosen]
-        self._subtask, self._parallelism = subtask, parallelism
+        self._operators, self._subtask, self._parallelism = operators, subtask, parallelism
 
     def begin(self, checkpoint_id: int, operator_id: str) -> CopyWriter:
         """Start the copy of an operator's state at a checkpoint."""
@@ -82,10 +84,9 @@ class LocalCopies:
         return self._roots[subtask % len(self._roots)]
 
     def _own(self) -> list[Path]:
-        root = self._root(self._subtask)
         with suppress(OSError):
-            private_directory(root.parent)
-            return list(root.glob(f"*-{self._subtask}of{self._parallelism}"))
+            private_directory(self._root(self._subtask).parent)
+            return [self._directory(operator, self._subtask, self._parallelism) for operator in self._operators]
         return []
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from headgate.control.messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from headgate.graph.plan import JobPlan, Settings, VertexPlan
-from headgate.ids import VertexId
+from headgate.ids import OperatorId, VertexId
 from headgate.storage.layout import subtask_owner
 from headgate.storage.objects import ObjectStore
 from headgate.worker.checkpoints import SnapshotWriter, WorkerStorage
@@ -59,6 +59,7 @@ class TaskDescriptor:
     relay_to: int = 0  # the task of the next level that a relay passes rows to
     restore: VertexRestore | None = None
     storage: WorkerStorage | None = None
+    operators: tuple[OperatorId, ...] = ()
 
     @property
     def is_relay(self) -> bool:
@@ -91,6 +92,7 @@ def describe_tasks(
             plan.relays[level, slot.vertex] + slot.subtask if slot.relay else 0,
             None if slot.relay or restore is None else restore.get(slot.vertex),
             storage,
+            tuple(operator.id for operator in plan.graph.vertices[slot.vertex].operators),
         )
         for index, slot in enumerate(plan.layout.levels[level])
     ]
@@ -134,4 +136,4 @@ def make_snapshot_writer(
 
 
 def _copies(task: TaskDescriptor) -> LocalCopies:
-    return LocalCopies(task.settings.copies_dirs, task.job_id, task.subtask, task.parallelism)
+    return LocalCopies(task.settings.copies_dirs, task.job_id, task.operators, task.subtask, task.parallelism)
