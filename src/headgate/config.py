@@ -163,7 +163,7 @@ CHECKPOINT_TOLERABLE_FAILURES = _count("execution.checkpointing.tolerable-failed
 CHECKPOINT_RETENTION = _choice("execution.checkpointing.externalized-checkpoint-retention", "NO_EXTERNALIZED_CHECKPOINTS", "NO_EXTERNALIZED_CHECKPOINTS|RETAIN_ON_CANCELLATION|DELETE_ON_CANCELLATION", "Whether checkpoints outlive the job.")
 CHECKPOINT_NUM_RETAINED = _count("execution.checkpointing.num-retained", 1, "Completed checkpoints to keep; below 1 counts as 1.", "state.checkpoints.num-retained", minimum=-1)
 CHECKPOINT_STORAGE = _choice_or_none("execution.checkpointing.storage", "jobmanager|filesystem", "Where checkpoints live: in the driver or in files; unset: files if a directory is set.", "state.checkpoint-storage")
-CHECKPOINT_DIR = _text("execution.checkpointing.dir", "Directory (any fsspec URL) for checkpoints.", "state.checkpoints.dir")
+CHECKPOINT_DIR = _text("execution.checkpointing.dir", "Directory (a path, or a URL: s3, gs, az, abfs, abfss, webhdfs, swebhdfs) for checkpoints.", "state.checkpoints.dir")
 SAVEPOINT_DIR = _text("execution.checkpointing.savepoint-dir", "Default directory for savepoints.", "state.savepoints.dir")
 CHECKPOINT_CREATE_SUBDIR = _flag("execution.checkpointing.create-subdir", "Give each job its own directory below the checkpoint directory.", "state.checkpoints.create-subdir", default=True)
 CHECKPOINT_INLINE_THRESHOLD = _memory("execution.checkpointing.data-inline-threshold", 20 * KB, "State smaller than this is stored inside the metadata.", "state.storage.fs.memory-threshold")
@@ -255,7 +255,7 @@ _FOREIGN: Final[tuple[tuple[str, tuple[str, ...] | None, str], ...]] = (
     ("python.client.executable", (), "use spark.pyspark.driver.python"),
     ("table.", (), "there is no Table API; use Spark's DataFrames"),
     ("security.", (), "headgate.rest.token protects REST; the control service is secured by itself"),
-    ("s3.", (), "s3fs reads credentials and endpoints from AWS's environment variables and files"),
+    ("s3.", (), "credentials and endpoints come from AWS's environment variables and files; see docs/storage.md"),
 )  # fmt: skip
 
 

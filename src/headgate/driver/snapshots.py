@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from headgate import config
-from headgate.api.sink import Prepared, Sink
+from headgate.api.sink import Prepared
 from headgate.checkpoint import events as ev
 from headgate.checkpoint.assignment import (
     FinishedState,
@@ -65,7 +65,7 @@ from headgate.storage.log import (
     newest_job,
     numbers_of,
 )
-from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown, require_create_if_absent
+from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
 from headgate.storage.settings import StorageKind, StorageSettings
@@ -211,10 +211,6 @@ class JobSnapshots:
     def _start_log(self) -> JobLog | None:
         if self._layout is None:
             return None
-        for operator in (operator for vertex in self._plan.graph.vertices for operator in vertex.operators):
-            sink = operator.spec.function
-            if isinstance(sink, Sink) and sink.commits:
-                require_create_if_absent(self._store, self._layout.log, f"the exactly-once sink '{operator.name}'")
         restored = self._recovery.restored
         return JobLog.start(
             self._store,

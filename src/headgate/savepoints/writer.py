@@ -39,7 +39,6 @@ from headgate.records.key_groups import (
 )
 from headgate.records.types import TypeInformation, as_type
 from headgate.state.api import StateDescriptor
-from headgate.state.backend import StateSpec
 from headgate.state.parquet.keyed import (
     CANONICAL,
     StoredTable,
@@ -140,8 +139,7 @@ class SavepointWriter:
             raise InvalidArgument(
                 f"state '{state.name}' has a time to live: write it without, and read it with headgate.state.ttl-migration.enabled"
             )
-        spec = StateSpec.of(state)
-        if not spec.value_type.is_typed:
+        if not state.type.is_typed:
             raise InvalidArgument(
                 f"state '{state.name}' has no type; give one, for example ValueStateDescriptor('n', 'bigint')"
             )
@@ -153,7 +151,7 @@ class SavepointWriter:
         keys = (key,) if isinstance(key, str) else tuple(key)
         values = (value,) if isinstance(value, str) else tuple(value)
         found = as_type(key_type) if key_type is not None else _key_type(frame, keys)
-        self._states[uid, state.name] = _StateColumns(spec.meta(), found, keys, values, map_key, position), frame
+        self._states[uid, state.name] = _StateColumns(state.meta(), found, keys, values, map_key, position), frame
         return self
 
     def write(self, target: str) -> str:
