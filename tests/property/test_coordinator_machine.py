@@ -112,7 +112,6 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.located.add(event.checkpoint_id)
         instructions = self.coordinator.handle(event, self.now)
         for instruction in instructions:
-            assert instruction.cause
             self.check(instruction, pending_before)
         if self.superseded and not isinstance(event, ev.Superseded):
             assert not [i for i in instructions if isinstance(i, TOUCHING)], instructions

@@ -27,8 +27,6 @@ from functools import partial
 from random import Random
 from typing import Any
 
-import msgspec
-
 from headgate import config
 from headgate.checkpoint import events as ev
 from headgate.checkpoint.decider import Activity, Decision, RequestDecider, RequestId, Trigger, TriggerRequest
@@ -121,7 +119,6 @@ class Coordinator:
         self._handlers = self._make_handlers()
         # The event being handled
         self._now = 0
-        self._cause = ""
         self._instructions: list[ev.Instruction] = []
         self._armed: int | None = None  # the time of the last ScheduleAt
         self._slot_freed = False  # requests that wait may be accepted now
@@ -175,7 +172,7 @@ class Coordinator:
 
     def handle(self, event: ev.Event, now: int) -> list[ev.Instruction]:
         """Process one event; returns the instructions to carry out, in order."""
-        self._now, self._cause = max(self._now, now), _cause_of(event)
+        self._now = max(self._now, now)
         if isinstance(event, ev.TimePassed):
             self._armed = None  # the alarm is spent
         elif isinstance(event, self._phase.value):
@@ -189,7 +186,7 @@ class Coordinator:
         return instructions
 
     def _emit(self, instruction: ev.Instruction) -> None:
-        self._instructions.append(msgspec.structs.replace(instruction, cause=self._cause))
+        self._instructions.append(instruction)
 
     def _make_handlers(self) -> dict[type[Any], Callable[[Any], None]]:
         return {
@@ -474,7 +471,7 @@ class Coordinator:
     def _follow(self, decision: Decision) -> None:
         while True:
             for request, reason in decision.dropped:
-                self._request_failed(request, reason, reason.text)
+                self._request_failed(request, reason, reason.value)
             if decision.reschedule_at is not None:
                 self._schedule.postpone(decision.reschedule_at)
             if decision.start is None:
@@ -609,7 +606,7 @@ class Coordinator:
             reason = event.reason
             if reason is FailureReason.CHECKPOINT_SUBSUMED:  # only the coordinator subsumes
                 reason = FailureReason.CHECKPOINT_DECLINED_SUBSUMED
-            self._abort(pending, reason, f"task {event.task}: {event.message or reason.text}", task=event.task)
+            self._abort(pending, reason, f"task {event.task}: {event.message or reason.value}", task=event.task)
 
     def _expire(self, pending: PendingCheckpoint) -> None:
         waiting = pending.not_acknowledged
@@ -682,13 +679,10 @@ class Coordinator:
         if self._claiming is not None or not written:
             return
         pending = min(written, key=lambda p: p.id)
-        metadata, properties = pending.metadata, pending.properties
-        assert metadata is not None
         pending.stage, self._claiming = Stage.CLAIMING, pending
         # Nothing enters or leaves the store before the answer, so that the log and the store agree.
-        numbers = (old.commit_number for old in self.store.subsumed_by(properties))
-        subsumed = tuple(number for number in numbers if number is not None)
-        self._emit(ev.ClaimLogEntry(pending.id, metadata.pointer, properties.type, subsumed, metadata.snapshot))
+        numbers = (old.commit_number for old in self.store.subsumed_by(pending.properties))
+        self._emit(ev.ClaimLogEntry(pending.id, tuple(number for number in numbers if number is not None)))
 
     def _on_claimed(self, event: ev.LogEntryClaimed) -> None:
         pending = self._end_claim(event.checkpoint_id)
@@ -734,7 +728,7 @@ class Coordinator:
                 self._abort(older, FailureReason.CHECKPOINT_SUBSUMED, message)
         if tasks_run:
             tasks = pending.plan.commit
-            self._emit(ev.NotifyComplete(pending.id, commit_number, pending.timestamp, tasks, subsumed))
+            self._emit(ev.NotifyComplete(pending.id, commit_number, tasks, subsumed))
 
     def _store(self, pending: PendingCheckpoint, metadata: ev.MetadataWritten, commit_number: int | None) -> int | None:
         """Step 9; returns the newest checkpoint that is subsumed, if its files are deleted."""
@@ -872,7 +866,6 @@ class Coordinator:
         self._emit(
             ev.NotifyAborted(
                 pending.id,
-                pending.timestamp,
                 pending.plan.commit if pending.stage >= Stage.RUNNING else (),
                 reason,
                 latest.id if latest else None,
@@ -883,10 +876,10 @@ class Coordinator:
     def _abort_all(self, reason: FailureReason) -> None:
         """Abort the requests that wait and every checkpoint that can still be aborted."""
         for request in self._decider.clear():
-            self._request_failed(request, reason, reason.text)
+            self._request_failed(request, reason, reason.value)
         for pending in list(self._pending.values()):
             if pending.stage is not Stage.CLAIMING:
-                self._abort(pending, reason, reason.text)
+                self._abort(pending, reason, reason.value)
             elif not self._active:
                 # It may be in the log already, and is then the one to restore from: the answer to the claim decides.
                 # Only `settled` waits for that answer.
@@ -947,15 +940,3 @@ class Coordinator:
 
 def _discard_of(checkpoint: CompletedCheckpoint) -> ev.DiscardCheckpoint:
     return ev.DiscardCheckpoint(checkpoint.id, checkpoint.location, checkpoint.properties.type, completed=True)
-
-
-def _cause_of(event: ev.Event) -> str:
-    """The event in a few words, for the instructions that it leads to.
-
-    >>> _cause_of(ev.LocationReady(3, "file:/tmp/chk-3"))
-    'LocationReady(checkpoint_id=3)'
-    """
-    names = ("checkpoint_id", "task", "request_id", "status", "attempt", "reason", "running", "operator")
-    named = ((name, getattr(event, name, None)) for name in names)
-    shown = (f"{name}={getattr(value, 'name', value)}" for name, value in named if value is not None)
-    return f"{type(event).__name__}({', '.join(shown)})"

@@ -116,11 +116,11 @@ class ControlServer:
 
     def send(self, worker: WorkerKey, message: FromDriver) -> None:
         """Send to one worker; nothing happens if it is not connected."""
-        self._call(self._put, worker, message)
+        self._post(message, worker)
 
     def broadcast(self, message: FromDriver) -> None:
         """Send to every connected worker."""
-        self._call(self._put_all, message)
+        self._post(message)
 
     def connected(self) -> list[WorkerKey]:
         """The workers whose stream is open."""
@@ -138,18 +138,15 @@ class ControlServer:
 
     # --- in the server's thread -------------------------------------------------------------------------------------
 
-    def _call(self, function: Callable[..., Any], *args: Any) -> None:
+    def _post(self, message: FromDriver, *workers: WorkerKey) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
-            self._loop.call_soon_threadsafe(function, *args)
+            self._loop.call_soon_threadsafe(self._put, message, *workers)
 
-    def _put(self, worker: WorkerKey, message: FromDriver) -> None:
-        found = self._queues.get(worker)
-        if found is not None:
-            found.put_nowait(message)
-
-    def _put_all(self, message: FromDriver) -> None:
-        for found in self._queues.values():
-            found.put_nowait(message)
+    def _put(self, message: FromDriver | None, *workers: WorkerKey) -> None:
+        """Send to these workers, or to all; None ends their streams."""
+        for worker in workers or tuple(self._queues):
+            if worker in self._queues:
+                self._queues[worker].put_nowait(message)
 
     def _run(self, bind: str, port: int, tls: tuple[bytes, bytes] | None, started: Any) -> None:
         asyncio.set_event_loop(self._loop)
@@ -184,14 +181,12 @@ class ControlServer:
     async def _ping(self) -> None:
         while True:
             await asyncio.sleep(self._ping_seconds)
-            for found in self._queues.values():
-                found.put_nowait(Ping())
+            self._put(Ping())
 
     async def _stop(self) -> None:
         if self._pinging is not None:
             self._pinging.cancel()
-        for found in self._queues.values():
-            found.put_nowait(None)
+        self._put(None)
         await self._server.stop(grace=1)
 
     async def _stream(self, requests: AsyncIterator[FromWorker], context: Any) -> AsyncIterator[FromDriver]:

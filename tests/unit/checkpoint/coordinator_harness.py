@@ -68,7 +68,6 @@ class Job:
         events, led_to = [event], []
         while events:
             for instruction in self.coordinator.handle(events.pop(0), self.now):
-                assert instruction.cause, instruction
                 led_to.append(instruction)
                 if isinstance(instruction, ev.ScheduleAt):
                     self.alarm = instruction.time

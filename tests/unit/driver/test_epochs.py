@@ -49,7 +49,7 @@ class Rig:
         env = StreamExecutionEnvironment.local().set_parallelism(2)
         env.from_sequence(1, 3).sink_to(Whole(self.log)).name("out")
         graph, _ = env._graph(None)
-        (((self.operator,),)) = epoch_sinks(graph).values()
+        ((_, self.operator),) = epoch_sinks(graph)
         pool = SimpleNamespace(
             submit=lambda work, *args: self.jobs.append(lambda: work(*args)), shutdown=lambda wait: None
         )

@@ -14,6 +14,7 @@ Either way the state plus what is captured is exactly the records before each ch
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from headgate.checkpoint.barriers.gate import InputGate
 from headgate.checkpoint.barriers.instructions import (
@@ -39,15 +40,13 @@ _ENDED = FailureReason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM
 _LIMIT = FailureReason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT
 
 
+@dataclass(slots=True)
 class _QueuedEvents:
     """The events in the queue of a channel: read, but not reached."""
 
-    __slots__ = ("barriers", "cancelled", "ended")
-
-    def __init__(self) -> None:
-        self.barriers: list[int] = []
-        self.cancelled: list[int] = []
-        self.ended = False
+    barriers: list[int] = field(default_factory=list)
+    cancelled: list[int] = field(default_factory=list)
+    ended: bool = False
 
     def reached(self, checkpoint_id: int) -> None:
         """Remove an event of the checkpoint, and what stood before it, from the queue."""
@@ -60,18 +59,16 @@ class _QueuedEvents:
         return any(other > checkpoint_id for other in (*self.barriers, *self.cancelled))
 
 
+@dataclass(slots=True)
 class _Alignment:
     """The checkpoint under way."""
 
-    __slots__ = ("barrier", "blocked", "processed_before", "started", "taken", "waiting")
-
-    def __init__(self, barrier: Barrier, channels: Iterable[ChannelId], now: int, processed: int) -> None:
-        self.barrier = barrier
-        self.waiting = dict.fromkeys(channels)  # before the snapshot: not reached; behind it: being captured
-        self.blocked: dict[ChannelId, None] = {}
-        self.taken = False
-        self.started = now
-        self.processed_before = processed
+    barrier: Barrier
+    waiting: dict[ChannelId, None]  # before the snapshot: not reached; behind it: being captured
+    started: int
+    processed_before: int
+    blocked: dict[ChannelId, None] = field(default_factory=dict)
+    taken: bool = False
 
     @property
     def id(self) -> int:
@@ -297,7 +294,7 @@ class BarrierHandler(InputGate):
         out = self._abort(_SUBSUMED)
         if self._mark_latest(barrier.id):
             return [*out, SendCancelMarker(barrier.id)]
-        self._at = _Alignment(barrier, self._open, now, self._processed)
+        self._at = _Alignment(barrier, dict(self._open), now, self._processed)
         return out
 
     def _go_unaligned(self, barrier: Barrier, now: int) -> list[Instruction]:

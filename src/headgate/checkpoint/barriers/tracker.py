@@ -8,6 +8,7 @@ one overtakes is dropped without a decline, because the coordinator subsumes it 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from headgate.checkpoint.barriers.gate import InputGate
 from headgate.checkpoint.barriers.instructions import (
@@ -25,23 +26,20 @@ _MAX_TRACKED = 50
 """Checkpoints under way at once; the coordinator has long aborted those of a writer so far behind."""
 
 
+@dataclass(slots=True)
 class _BarrierCount:
-    """A checkpoint whose barriers are being counted; an aborted one is counted too, so that late ones are known."""
+    """A checkpoint whose barriers are being counted; an aborted one is counted too, so that late ones are known.
 
-    __slots__ = ("aborted", "barrier", "dropped", "id", "processed_before", "started", "waiting")
+    `dropped`: aborted by the coordinator, which expects no decline; the readers downstream expect a cancel marker.
+    """
 
-    def __init__(
-        self, checkpoint_id: int, barrier: Barrier | None, channels: Iterable[ChannelId], now: int, processed: int
-    ) -> None:
-        self.id = checkpoint_id
-        self.barrier = barrier  # None: it began with a cancel marker
-        self.waiting = dict.fromkeys(channels)
-        self.aborted = barrier is None
-        self.dropped = (
-            False  # aborted by the coordinator, which expects no decline; the readers downstream expect a cancel marker
-        )
-        self.started = now
-        self.processed_before = processed
+    id: int
+    barrier: Barrier | None  # None: it began with a cancel marker
+    waiting: dict[ChannelId, None]
+    started: int
+    processed_before: int
+    aborted: bool = False
+    dropped: bool = False
 
 
 class BarrierTracker(InputGate):
@@ -94,7 +92,9 @@ class BarrierTracker(InputGate):
             if not self._mark_latest(checkpoint_id):
                 out.append(Decline(checkpoint_id, reason))
             out.append(SendCancelMarker(checkpoint_id))
-            self._counts[checkpoint_id] = _BarrierCount(checkpoint_id, None, self._open, now, self._processed)
+            self._counts[checkpoint_id] = _BarrierCount(
+                checkpoint_id, None, dict(self._open), now, self._processed, aborted=True
+            )
         elif (count := self._counts.get(checkpoint_id)) is not None:
             out += self._abort(count, reason)
         return out + self._mark(checkpoint_id, channel, now)
@@ -128,8 +128,8 @@ class BarrierTracker(InputGate):
     # --- moves ---------------------------------------------------------------------------------------------------------
 
     def _start(self, barrier: Barrier, now: int) -> _BarrierCount:
-        count = _BarrierCount(barrier.id, barrier, self._open, now, self._processed)
-        count.dropped = self._mark_latest(barrier.id)
+        dropped = self._mark_latest(barrier.id)
+        count = _BarrierCount(barrier.id, barrier, dict(self._open), now, self._processed, dropped=dropped)
         self._counts[barrier.id] = count
         return count
 
