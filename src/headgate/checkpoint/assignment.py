@@ -300,8 +300,8 @@ def check_finished_graph(
         state = finished.get(vertex, FinishedState.RUNNING)
         for before in upstream:
             theirs = finished.get(before.vertex, FinishedState.RUNNING)
-            allowed = _predecessors_allowed(state, pointwise=before.pointwise)
-            if theirs not in allowed:
+            enough = {FinishedState.FULLY, state} if before.pointwise else {FinishedState.FULLY}
+            if state is not FinishedState.RUNNING and theirs not in enough:
                 edge = "a pointwise" if before.pointwise else "an all-to-all"
                 raise IllegalState(
                     f"vertex '{vertex}' was {state.value} in the checkpoint, but its predecessor '{before.vertex}' "
@@ -309,14 +309,6 @@ def check_finished_graph(
                     "restore with the graph the checkpoint was taken from, or give "
                     f"'{vertex}' a new uid to run it from the start"
                 )
-
-
-def _predecessors_allowed(state: FinishedState, *, pointwise: bool) -> tuple[FinishedState, ...]:
-    if state is FinishedState.RUNNING:
-        return tuple(FinishedState)
-    if state is FinishedState.PARTLY and pointwise:
-        return (FinishedState.PARTLY, FinishedState.FULLY)
-    return (FinishedState.FULLY,)
 
 
 # ---- in-flight data ------------------------------------------------------------------------------------------------

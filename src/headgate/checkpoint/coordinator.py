@@ -129,7 +129,7 @@ class Coordinator:
         self._topology = Topology(())
         self._tasks: dict[TaskId, TaskStatus] = {}
         self._job_running = False
-        self._active = False
+        self.active = False  # the job runs, and so does every task that has not finished
         self._at_end: set[TaskId] = set()  # tasks that have reached the end of their data
         self._final_at: int | None = None  # when the final checkpoint of a bounded job is due
         self._held = False
@@ -145,8 +145,7 @@ class Coordinator:
         self._expired: deque[int] = deque(maxlen=_EXPIRED_REMEMBERED)
         # Files
         self._cleaning: set[int] = set()  # checkpoints whose files are being deleted
-        self._late_locations: dict[int, PendingCheckpoint] = {}  # aborted while the directory was being made
-        self._late_writes: dict[int, PendingCheckpoint] = {}  # aborted while the metadata was being written
+        self._late: dict[int, PendingCheckpoint] = {}  # aborted while the directory or the metadata was being written
         self._left_behind: list[PendingCheckpoint] = []  # aborted while tasks that were leaving may have written files
         self._kept: set[int] = set()  # not the coordinator's to delete any more: savepoints above all
         self._folders: dict[int, CompletedCheckpoint] = {}  # imported and subsumed, perhaps with files still in use
@@ -157,11 +156,6 @@ class Coordinator:
     def pending(self) -> tuple[int, ...]:
         """The ids of the checkpoints under way."""
         return tuple(self._pending)
-
-    @property
-    def active(self) -> bool:
-        """Whether the job runs, and so does every task that has not finished."""
-        return self._active
 
     @property
     def settled(self) -> bool:
@@ -223,7 +217,7 @@ class Coordinator:
                 yield pending.announce_at, partial(self._announce, pending)
         if self._schedule.next_at is not None:
             yield self._schedule.next_at, self._fire_periodic
-        if not self._active or self._stop is not None:
+        if not self.active or self._stop is not None:
             return
         if self._final_at is not None:
             yield self._final_at, self._fire_final
@@ -347,9 +341,9 @@ class Coordinator:
         statuses = self._tasks.values()
         going = {TaskStatus.RUNNING, TaskStatus.FINISHED}.issuperset(statuses)
         active = self._job_running and bool(statuses) and going
-        if active == self._active:
+        if active == self.active:
             return
-        self._active = active
+        self.active = active
         if active:
             if self._stop is None:
                 self._schedule.start(self._now)
@@ -362,7 +356,7 @@ class Coordinator:
 
     def _on_job_ended(self, event: ev.JobEnded) -> None:
         self._phase, self._end_status = _Phase.ENDED, event.status
-        self._active = self._job_running = False
+        self.active = self._job_running = False
         self._schedule.stop()
         self._abort_all(FailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
         self._answer_stop()
@@ -383,7 +377,7 @@ class Coordinator:
     def _on_superseded(self, event: ev.Superseded) -> None:
         """Another driver runs the job now: touch no file and no task, only answer the requests that wait here."""
         self._phase = _Phase.SUPERSEDED
-        self._active = self._job_running = False
+        self.active = self._job_running = False
         self._schedule.stop()
         waiting = list(self._pending.values())
         if self._claiming is not None and self._claiming.id not in self._pending:
@@ -463,7 +457,7 @@ class Coordinator:
         )
 
     def _submit(self, request: TriggerRequest) -> None:
-        if not self._active:
+        if not self.active:
             self._begin(request)  # it fails with what is missing; there is nothing to wait for
             return
         self._follow(self._decider.submit(request, self._now, self._activity()))
@@ -484,7 +478,7 @@ class Coordinator:
     def _begin(self, request: TriggerRequest) -> None:
         """Steps 2 and 3."""
         plan = plan_checkpoint(self._topology, self._tasks, after_finish=self.settings.after_tasks_finish)
-        if not isinstance(plan, Refusal) and not self._active:
+        if not isinstance(plan, Refusal) and not self.active:
             plan = Refusal("the job is not running")
         if isinstance(plan, Refusal):
             self.stats.failed_before_start()
@@ -532,7 +526,7 @@ class Coordinator:
 
     def _on_location(self, event: ev.LocationReady) -> None:
         """Step 4, or 5 if there is no state on the driver."""
-        late = self._late_locations.pop(event.checkpoint_id, None)
+        late = self._late.pop(event.checkpoint_id, None)
         if late is not None:
             late.location = event.location
             self._discard_aborted(late)
@@ -641,7 +635,7 @@ class Coordinator:
 
     def _on_metadata(self, event: ev.MetadataWritten) -> None:
         """Step 8; a plain savepoint is complete."""
-        late = self._late_writes.pop(event.checkpoint_id, None)
+        late = self._late.pop(event.checkpoint_id, None)
         if late is not None:
             late.metadata = event
             self._discard_aborted(late)
@@ -657,11 +651,10 @@ class Coordinator:
 
     def _on_step_failed(self, event: ev.StepFailed) -> None:
         """Abort the checkpoint; files that its metadata or the log may name are kept."""
-        self._late_locations.pop(event.checkpoint_id, None)
-        late = self._late_writes.pop(event.checkpoint_id, None)
+        late = self._late.pop(event.checkpoint_id, None)
         if late is not None and event.outcome_unknown:
             self._kept.add(late.id)
-        elif late is not None:
+        elif late is not None and late.location is not None:
             self._discard_aborted(late)
         claimed = self._end_claim(event.checkpoint_id)
         pending = claimed or self._pending.get(event.checkpoint_id)
@@ -723,7 +716,7 @@ class Coordinator:
         if commit_number is None:
             return
         for older in list(self._pending.values()):  # 10
-            if older.id < pending.id and older.can_be_subsumed:
+            if older.id < pending.id and not older.properties.is_savepoint:
                 message = f"checkpoint {pending.id} was completed before checkpoint {older.id}"
                 self._abort(older, FailureReason.CHECKPOINT_SUBSUMED, message)
         if tasks_run:
@@ -780,7 +773,7 @@ class Coordinator:
         if finished or self._end_status is EndStatus.FINISHED:
             self._stop = replace(stop, request=replace(stop.request, id=None))  # answered; the job still stops
             self._emit(ev.CompleteRequest(stop.request.id, done))
-        elif not self._active:
+        elif not self.active:
             self._stop = None
             message = f"savepoint {done.checkpoint_id} was taken, but the job did not finish; it is at {done.pointer}"
             failed = ev.RequestFailed(message, None, done.checkpoint_id, done.pointer)
@@ -814,7 +807,7 @@ class Coordinator:
             self._final_at = self._now + max(self.settings.min_pause_ms, _FINAL_RETRY_MS)
         if request.properties.is_synchronous:
             self._stop = None
-            if self._active:
+            if self.active:
                 self._schedule.start(self._now)
 
     def _abort(
@@ -827,7 +820,7 @@ class Coordinator:
         keep_files: bool = False,
     ) -> None:
         """Abort a checkpoint; `task` is the one that reported the failure, if one did."""
-        assert reason is not FailureReason.CHECKPOINT_SUBSUMED or pending.can_be_subsumed, pending
+        assert reason is not FailureReason.CHECKPOINT_SUBSUMED or not pending.properties.is_savepoint, pending
         # If it is not pending any more, the job stopped running during the claim: its tasks are gone.
         tasks_run = self._pending.pop(pending.id, None) is not None
         if self._triggering == pending.id:
@@ -835,10 +828,8 @@ class Coordinator:
         self._slot_freed = True
         if keep_files:
             self._kept.add(pending.id)
-        elif pending.location is None:
-            self._late_locations[pending.id] = pending
-        elif pending.stage is Stage.WRITING:
-            self._late_writes[pending.id] = pending  # deleting now would race with the write
+        elif pending.stage in {Stage.PREPARING, Stage.WRITING}:
+            self._late[pending.id] = pending  # deleting now would race with the write
         else:
             self._discard_aborted(pending)
         if reason is FailureReason.CHECKPOINT_EXPIRED:
@@ -854,7 +845,7 @@ class Coordinator:
             pending.properties,
             pending.id,
             by_task=task is not None,
-            drained=pending.properties.drain and pending.stage >= Stage.RUNNING and self._active,
+            drained=pending.properties.drain and pending.stage >= Stage.RUNNING and self.active,
             detail=message,
         )
         if failure is not None:
@@ -880,7 +871,7 @@ class Coordinator:
         for pending in list(self._pending.values()):
             if pending.stage is not Stage.CLAIMING:
                 self._abort(pending, reason, reason.value)
-            elif not self._active:
+            elif not self.active:
                 # It may be in the log already, and is then the one to restore from: the answer to the claim decides.
                 # Only `settled` waits for that answer.
                 del self._pending[pending.id]

@@ -72,11 +72,6 @@ class PendingCheckpoint:
         """Whether the timeout still applies; an entry that may be in the log cannot be taken back."""
         return self.stage <= Stage.WRITING
 
-    @property
-    def can_be_subsumed(self) -> bool:
-        """Whether a newer checkpoint makes it superfluous; a savepoint never is."""
-        return not self.properties.is_savepoint
-
     def acknowledge(self, ack: ev.Acknowledged, now: int) -> AckResult:
         """Add a task's part."""
         if ack.task in self.reports:

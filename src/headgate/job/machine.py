@@ -457,8 +457,6 @@ class JobMachine:
                     )
                 )
                 self._end()
-            case _:
-                pass
 
     def _enter(self, phase: Phase) -> None:
         self.phase, self._alarm = phase, None

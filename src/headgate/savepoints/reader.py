@@ -72,18 +72,13 @@ class StateSnapshotReader:
     """Reads one checkpoint or savepoint."""
 
     def __init__(self, snapshot: Snapshot, store: ObjectStore) -> None:
-        self.snapshot, self._store = snapshot, store
+        self.snapshot, self.manifest, self._store = snapshot, snapshot.manifest, store
 
     @classmethod
     def open(cls, path: str) -> StateSnapshotReader:
         """Open a snapshot by its directory or its `_metadata`."""
         store = open_store()
         return cls(load_snapshot(store, path), store)
-
-    @property
-    def manifest(self) -> mf.Manifest:
-        """The metadata of the snapshot."""
-        return self.snapshot.manifest
 
     def verify(self) -> None:
         """Read every file and compare checksums; CorruptState names what is damaged."""

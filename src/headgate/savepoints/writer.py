@@ -39,14 +39,7 @@ from headgate.records.key_groups import (
 )
 from headgate.records.types import TypeInformation, as_type
 from headgate.state.api import StateDescriptor
-from headgate.state.parquet.keyed import (
-    CANONICAL,
-    StoredTable,
-    describe_tables,
-    stored_tables,
-    table_schema,
-    write_table,
-)
+from headgate.state.parquet import keyed as parquet
 from headgate.storage import manifest as mf
 from headgate.storage.checkpoints import Snapshot, load_snapshot, publish
 from headgate.storage.handles import FileSegment
@@ -74,7 +67,7 @@ class _StateColumns:
     position: str | None
 
 
-_Table = tuple[StoredTable, FileRef, mf.SnapshotPart]
+_Table = tuple[parquet.StoredTable, FileRef, mf.SnapshotPart]
 
 
 @dataclass(slots=True)
@@ -105,7 +98,7 @@ class SavepointWriter:
     def from_existing(cls, path: str) -> SavepointWriter:
         """A changed copy of a canonical savepoint."""
         snapshot = load_snapshot(open_store(), path)
-        if snapshot.manifest.format != CANONICAL:
+        if snapshot.manifest.format != parquet.CANONICAL:
             raise IllegalState(
                 f"'{path}' is not a canonical savepoint, so it cannot be changed: take one with --format CANONICAL"
             )
@@ -180,7 +173,7 @@ class SavepointWriter:
             AttemptId(1),
             time.time_ns() // 1_000_000,
             (*kept, *made),
-            CANONICAL,
+            parquet.CANONICAL,
         )
         publish(store, manifest, directory)
         return directory
@@ -195,7 +188,7 @@ class SavepointWriter:
         rows = grouped.applyInArrow(lambda table: job.write(table), from_arrow_schema(_RESULT)).collect()  # noqa: PLW0108 - Spark counts arguments
         for row in rows:
             name = f"{folder}/{row['file']}"
-            table = StoredTable(state.meta, name, list(row["groups"]), row["rows"])
+            table = parquet.StoredTable(state.meta, name, list(row["groups"]), row["rows"])
             file = FileRef(name, Payload(name, row["size"], row["crc"]), shared=False, created_by=1)
             part = mf.SnapshotPart(name, FileSegment(f"{directory}/{name}", 0, row["size"], row["crc"]))
             parts[row["part"]].append((table, file, part))
@@ -205,7 +198,7 @@ class SavepointWriter:
         for index, tables in enumerate(operator.parts):
             groups = key_group_range(index, self._max, self._parts)
             stored, files = [table for table, _, _ in tables], [file for _, file, _ in tables]
-            handle = describe_tables(1, self._max, groups, operator.key_type, files, stored)
+            handle = parquet.describe_tables(1, self._max, groups, operator.key_type, files, stored)
             parts = tuple(part for _, _, part in tables)
             piece = mf.StatePiece(mf.PieceKind.KEYED, parts, encode_handle(handle), groups)
             subtasks.append(mf.SubtaskManifest(index, (piece,) if tables else ()))
@@ -232,7 +225,7 @@ class SavepointWriter:
                         parts = {part.id: part for part in piece.parts}
                         tables.parts[subtask.index] += [
                             (table, files[table.file], copier.part(parts[table.file]))
-                            for table in stored_tables(handle)
+                            for table in parquet.stored_tables(handle)
                             if table.meta.name not in given
                         ]
 
@@ -307,11 +300,11 @@ class _WriteJob:
         if self.state.position is not None:
             order.append((self.state.position, "ascending"))
         table = table.sort_by(order)
-        schema = table_schema(self.state.meta, self.state.key_type)
+        schema = parquet.table_schema(self.state.meta, self.state.key_type)
         result = pa.Table.from_arrays([self._column(table, column) for column in schema], schema=schema)
         name = f"part-{part:05d}.parquet"
         local = Path(self.directory.removeprefix("file://")) / name
-        stored = write_table(self.state.meta, self.state.key_type, _by_group(result), local, name)
+        stored = parquet.write_table(self.state.meta, self.state.key_type, _by_group(result), local, name)
         data = local.read_bytes()
         row = [part, name, stored.groups, stored.rows, len(data), zlib.crc32(data)]
         return pa.Table.from_pylist([dict(zip(_RESULT.names, row, strict=True))], schema=_RESULT)

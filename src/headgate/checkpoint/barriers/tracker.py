@@ -10,15 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headgate.checkpoint.barriers import instructions as do
 from headgate.checkpoint.barriers.gate import InputGate
-from headgate.checkpoint.barriers.instructions import (
-    AlignmentMetrics,
-    ChannelId,
-    Decline,
-    Instruction,
-    SendCancelMarker,
-    TakeSnapshot,
-)
+from headgate.checkpoint.barriers.instructions import ChannelId, Instruction
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.types import Barrier
 
@@ -65,7 +59,7 @@ class BarrierTracker(InputGate):
 
     def trigger(self, barrier: Barrier, now: int) -> list[Instruction]:
         """Snapshot at once; with open channels, at the last of their ends."""
-        if barrier.id <= self._latest:
+        if barrier.id <= self.latest:
             return []
         count = self._start(barrier, now)
         return [] if count.waiting else self._complete(count, now)
@@ -73,7 +67,7 @@ class BarrierTracker(InputGate):
     def on_barrier(self, channel: ChannelId, barrier: Barrier, now: int) -> list[Instruction]:
         """Snapshot at the last one of its checkpoint; a late one of a dropped checkpoint is ignored."""
         self._check_writer(channel, f"a barrier of checkpoint {barrier.id}")
-        if barrier.id > self._latest:
+        if barrier.id > self.latest:
             self._start(barrier, now)
         out = self._mark(barrier.id, channel, now)
         if len(self._counts) > _MAX_TRACKED:
@@ -88,10 +82,10 @@ class BarrierTracker(InputGate):
         for older in [count for count in self._counts.values() if count.id < checkpoint_id]:
             out += self._abort(older, reason)
             del self._counts[older.id]
-        if checkpoint_id > self._latest:
+        if checkpoint_id > self.latest:
             if not self._mark_latest(checkpoint_id):
-                out.append(Decline(checkpoint_id, reason))
-            out.append(SendCancelMarker(checkpoint_id))
+                out.append(do.Decline(checkpoint_id, reason))
+            out.append(do.SendCancelMarker(checkpoint_id))
             self._counts[checkpoint_id] = _BarrierCount(
                 checkpoint_id, None, dict(self._open), now, self._processed, aborted=True
             )
@@ -147,11 +141,11 @@ class BarrierTracker(InputGate):
         if count.aborted:
             return []
         if count.dropped:
-            return [SendCancelMarker(count.id)]
+            return [do.SendCancelMarker(count.id)]
         assert count.barrier is not None
         delay = max(0, count.started - count.barrier.timestamp)  # two clocks: never below 0
-        metrics = AlignmentMetrics(delay, now - count.started, self._processed - count.processed_before)
-        return [TakeSnapshot(count.barrier, unaligned=False, metrics=metrics)]
+        metrics = do.AlignmentMetrics(delay, now - count.started, self._processed - count.processed_before)
+        return [do.TakeSnapshot(count.barrier, unaligned=False, metrics=metrics)]
 
     @staticmethod
     def _abort(count: _BarrierCount, reason: FailureReason) -> list[Instruction]:
@@ -159,5 +153,5 @@ class BarrierTracker(InputGate):
         if count.aborted:
             return []
         count.aborted = True
-        marker = SendCancelMarker(count.id)
-        return [marker] if count.dropped else [Decline(count.id, reason), marker]
+        marker = do.SendCancelMarker(count.id)
+        return [marker] if count.dropped else [do.Decline(count.id, reason), marker]
