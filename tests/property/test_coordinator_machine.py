@@ -223,7 +223,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         elif kind == "stop":
             self.send(ev.StopRequested(request_id, where))
         else:
-            full = ev.CheckpointKind.FULL if kind == "full" else ev.CheckpointKind.CONFIGURED
+            full = kind == "full"
             self.send(ev.CheckpointRequested(request_id, full))
 
     @rule(backlog=st.booleans(), held=st.sampled_from([False, False, True]))

@@ -20,7 +20,7 @@ fails there and stands down. A plain savepoint skips steps 8 and 10: it has no e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -32,30 +32,15 @@ from headgate.checkpoint import events as ev
 from headgate.checkpoint.decider import Activity, Decision, RequestDecider, RequestId, Trigger, TriggerRequest
 from headgate.checkpoint.failure_manager import FailureManager
 from headgate.checkpoint.full_policy import AutomaticFull, CompletedSize
-from headgate.checkpoint.pending import AckResult, PendingCheckpoint, Stage
-from headgate.checkpoint.plan import (
-    CheckpointPlan,
-    Refusal,
-    TaskId,
-    TaskStatus,
-    Topology,
-    plan_checkpoint,
-    settle_finished,
-)
+from headgate.checkpoint.pending import PendingCheckpoint, Stage
+from headgate.checkpoint.plan import Refusal, TaskId, TaskStatus, Topology, plan_checkpoint, settle_finished
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.schedule import PeriodicSchedule
 from headgate.checkpoint.settings import CheckpointProperties, CheckpointSettings, EndStatus, FullCheckpointPolicy
-from headgate.checkpoint.stats import (
-    CheckpointStats,
-    RestoredStats,
-    StatsTracker,
-    SubtaskMetrics,
-    SubtaskStats,
-    VertexStats,
-)
+from headgate.checkpoint.stats import CheckpointStats, RestoredStats, StatsTracker, SubtaskStats, VertexStats
 from headgate.checkpoint.store import CheckpointStore, CompletedCheckpoint
 from headgate.checkpoint.types import Barrier, SnapshotType
-from headgate.errors import IllegalState, InvalidArgument
+from headgate.errors import IllegalState
 
 _FINAL_RETRY_MS = 1000
 _EXPIRED_REMEMBERED = 16
@@ -194,7 +179,7 @@ class Coordinator:
             ev.HoldChanged: self._on_hold,
             ev.CheckpointRequested: self._on_checkpoint_requested,
             ev.SavepointRequested: self._on_savepoint_requested,
-            ev.StopRequested: self._on_stop_requested,
+            ev.StopRequested: self._on_savepoint_requested,
             ev.Acknowledged: self._on_acknowledged,
             ev.Declined: self._on_declined,
             ev.LocationReady: self._on_location,
@@ -211,7 +196,7 @@ class Coordinator:
 
     def _deadlines(self) -> Iterator[tuple[int, Callable[[], None]]]:
         for pending in self._pending.values():
-            if pending.can_expire:
+            if pending.stage <= Stage.WRITING:  # an entry that may be in the log cannot be taken back
                 yield pending.deadline, partial(self._expire, pending)
             if pending.announce_at is not None:
                 yield pending.announce_at, partial(self._announce, pending)
@@ -397,41 +382,32 @@ class Coordinator:
     # ---- requests (step 1) -----------------------------------------------------------------------------------------
 
     def _on_checkpoint_requested(self, event: ev.CheckpointRequested) -> None:
-        if not isinstance(event.kind, ev.CheckpointKind):
-            raise InvalidArgument(f"the kind of a checkpoint must be CONFIGURED, FULL or INCREMENTAL, got {event.kind}")
         if self._refused(event.request_id):
             return
-        full = event.kind is ev.CheckpointKind.FULL
-        properties = self._checkpoint_properties(SnapshotType.FULL_CHECKPOINT if full else SnapshotType.CHECKPOINT)
-        reason = "requested" if full else None
+        properties = self._checkpoint_properties(
+            SnapshotType.FULL_CHECKPOINT if event.full else SnapshotType.CHECKPOINT
+        )
+        reason = "requested" if event.full else None
         self._submit(TriggerRequest(properties, Trigger.USER, self._now, event.request_id, full_reason=reason))
 
     def _on_savepoint_requested(self, event: ev.SavepointRequested) -> None:
-        target = self._target(event.request_id, event.target)
-        if target is not None:
-            properties = CheckpointProperties.for_savepoint(not self.settings.unaligned, event.format)
-            self._submit(TriggerRequest(properties, Trigger.USER, self._now, event.request_id, target))
-
-    def _on_stop_requested(self, event: ev.StopRequested) -> None:
-        target = self._target(event.request_id, event.target)
-        if target is None:
+        if self._refused(event.request_id):
             return
-        # No other checkpoint may come between the savepoint and the end of the job.
-        self._schedule.stop()
-        self._abort_all(FailureReason.CHECKPOINT_COORDINATOR_SUSPEND)
-        properties = CheckpointProperties.for_stop(not self.settings.unaligned, event.drain, event.format)
-        request = TriggerRequest(properties, Trigger.USER, self._now, event.request_id, target)
-        self._stop = _Stop(request)
-        self._submit(request)
-
-    def _target(self, request_id: RequestId, target: str | None) -> str | None:
-        if self._refused(request_id):
-            return None
-        target = target or self.settings.savepoint_dir
+        target = event.target or self.settings.savepoint_dir
         if target is None:
             message = f"no directory for the savepoint: name one, or set {config.SAVEPOINT_DIR.key}"
-            self._emit(ev.CompleteRequest(request_id, ev.RequestFailed(message)))
-        return target
+            self._emit(ev.CompleteRequest(event.request_id, ev.RequestFailed(message)))
+            return
+        properties = CheckpointProperties.for_savepoint(not self.settings.unaligned, event.format)
+        if isinstance(event, ev.StopRequested):
+            # No other checkpoint may come between the savepoint and the end of the job.
+            self._schedule.stop()
+            self._abort_all(FailureReason.CHECKPOINT_COORDINATOR_SUSPEND)
+            properties = CheckpointProperties.for_stop(properties.force, event.drain, event.format)
+        request = TriggerRequest(properties, Trigger.USER, self._now, event.request_id, target)
+        if properties.is_synchronous:
+            self._stop = _Stop(request)
+        self._submit(request)
 
     def _refused(self, request_id: RequestId) -> bool:
         """Whether a request comes too late for any snapshot; if so, it is answered."""
@@ -490,7 +466,7 @@ class Coordinator:
             properties, full_reason = properties.as_full(), "first checkpoint after a start from files of the user"
         base = self.store.latest
         from_scratch = not self.settings.incremental or properties.type is not SnapshotType.CHECKPOINT
-        stats = self._new_stats(checkpoint_id, request, properties, plan)
+        stats = self._new_stats(checkpoint_id, request, properties, plan.finished)
         stats.full, stats.full_reason = from_scratch, full_reason
         self._pending[checkpoint_id] = PendingCheckpoint(
             checkpoint_id,
@@ -509,7 +485,7 @@ class Coordinator:
         self._emit(ev.PrepareLocation(checkpoint_id, properties.type, request.target))
 
     def _new_stats(
-        self, checkpoint_id: int, request: TriggerRequest, properties: CheckpointProperties, plan: CheckpointPlan
+        self, checkpoint_id: int, request: TriggerRequest, properties: CheckpointProperties, finished: Iterable[TaskId]
     ) -> CheckpointStats:
         stats = CheckpointStats(
             checkpoint_id,
@@ -520,8 +496,8 @@ class Coordinator:
             request.trigger.value,
             {vertex.id: VertexStats(vertex.id, vertex.parallelism) for vertex in self._topology.vertices},
         )
-        for task in plan.finished:
-            stats.report(task, SubtaskStats(task.subtask, self._now, SubtaskMetrics()))
+        for task in finished:
+            stats.report(task, SubtaskStats(self._now))
         return stats
 
     def _on_location(self, event: ev.LocationReady) -> None:
@@ -577,11 +553,10 @@ class Coordinator:
         if pending is None:
             self._on_late(event)
             return
-        known = event.attempt == self._attempt
-        result = pending.acknowledge(event, self._now) if known else AckResult.UNKNOWN
-        if result is AckResult.SUCCESS:
-            self._finalize_if_acknowledged(pending)
-        elif result is AckResult.UNKNOWN and event.state is not None:
+        if event.attempt == self._attempt and event.task in pending.plan.wait:
+            if pending.acknowledge(event, self._now):
+                self._finalize_if_acknowledged(pending)
+        elif event.state is not None:
             self._emit(ev.DiscardFiles(event.checkpoint_id, event.task, event.state))
 
     def _on_late(self, event: ev.Acknowledged) -> None:

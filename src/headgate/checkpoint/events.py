@@ -15,7 +15,6 @@ Instructions are carried out in the order given. An instruction with an outcome 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import Any
 
 import msgspec
@@ -118,16 +117,10 @@ class HoldChanged(Event, frozen=True):
 # ---- events: requests ----------------------------------------------------------------------------------------------
 
 
-class CheckpointKind(Enum):
-    """What a user may request; CONFIGURED is what the job does anyway."""
-
-    CONFIGURED = "CONFIGURED"
-    FULL = "FULL"
-    INCREMENTAL = "INCREMENTAL"
-
-
 class CheckpointRequested(UserRequest, frozen=True):
-    kind: CheckpointKind = CheckpointKind.CONFIGURED
+    """A user requests a checkpoint; a `full` one uses no file of an older one."""
+
+    full: bool = False
 
 
 class SavepointRequested(UserRequest, frozen=True):
@@ -137,12 +130,10 @@ class SavepointRequested(UserRequest, frozen=True):
     format: SavepointFormat = SavepointFormat.CANONICAL
 
 
-class StopRequested(UserRequest, frozen=True):
+class StopRequested(SavepointRequested, frozen=True):
     """A user requests a stop with a savepoint (SPEC R8.3); answered when all tasks have finished."""
 
-    target: str | None = None
     drain: bool = False
-    format: SavepointFormat = SavepointFormat.CANONICAL
 
 
 # ---- events: tasks -------------------------------------------------------------------------------------------------

@@ -261,9 +261,6 @@ class CheckpointService:
         """Release what enumerators and committers hold; a commit that hangs is not waited for."""
         self._splits.close()
         self._epochs.close()
-        for request in self._requests.values():
-            if not request.answer.done():
-                request.answer.set_exception(IllegalState("the job has ended"))
 
     def tick(self) -> None:
         """Called after every event, and when `next_alarm` is due."""

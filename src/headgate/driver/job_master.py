@@ -95,7 +95,7 @@ class JobMaster:
         self._finished = False
         self._rescales: dict[int, tuple[JobPlan, Future[None]]] = {}
         self._lock = threading.Lock()
-        self._requests: set[Future[RequestDone]] = set()
+        self._requests: set[Future[Any]] = set()
 
     # --- the job's thread -------------------------------------------------------------------------------------------
 
@@ -331,13 +331,18 @@ class JobMaster:
 
     def request(self, make: Callable[[RequestId], UserRequest]) -> Future[RequestDone]:
         """Ask for a checkpoint, a savepoint or a stop: `make` gets the id of the request and gives the event."""
-        answer: Future[RequestDone] = Future()
-        with self._lock:  # either the request is among those that are answered when the job ends, or it is refused
+        answer = self._new_answer()
+        self._post(Call(lambda: self._forward(make(RequestId(secrets.token_hex(8))), answer)))
+        return answer
+
+    def _new_answer(self) -> Future[Any]:
+        """An answer that comes at the latest when the job ends; IllegalState if it has ended."""
+        answer: Future[Any] = Future()
+        with self._lock:  # either it is among those that are answered when the job ends, or it is refused
             if self.ended:
                 raise self._over()
             self._requests.add(answer)
         answer.add_done_callback(self._requests.discard)
-        self._post(Call(lambda: self._forward(make(RequestId(secrets.token_hex(8))), answer)))
         return answer
 
     def _forward(self, event: UserRequest, answer: Future[RequestDone]) -> None:
@@ -353,17 +358,14 @@ class JobMaster:
 
     def change_plan(self, plan: JobPlan) -> Future[None]:
         """Continue with another plan, from the newest checkpoint; answered when all its subtasks run."""
-        answer: Future[None] = Future()
+        answer = self._new_answer()
 
         def ask() -> None:
             request = max(self._rescales, default=0) + 1
             self._rescales[request] = (plan, answer)
             self._tell(ev.RescaleRequested(request, plan.layout.slots))
 
-        with self._lock:
-            if self.ended:
-                raise self._over()
-            self._post(Call(ask))
+        self._post(Call(ask))
         return answer
 
     def _over(self) -> IllegalState:
@@ -398,9 +400,6 @@ class JobMaster:
         for answer in unanswered:
             if not answer.done():
                 answer.set_exception(self._over())
-        for _plan, rescaled in self._rescales.values():
-            if not rescaled.done():
-                rescaled.set_exception(self._over())
         self._on_change()
 
 
