@@ -11,7 +11,7 @@ metadata, a worker with the handles of its vertex; the result names what each ne
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TypeAlias
@@ -394,10 +394,7 @@ def assign_inflight(mapping: EdgeMapping, old: int, new: int, max_parallelism: i
     [[0], [0, 1], [1]]
     """
     plan = [old_subtasks(mapping, subtask, old, new, max_parallelism) for subtask in range(new)]
-    readers: defaultdict[int, int] = defaultdict(int)
-    for subtasks in plan:
-        for subtask in subtasks:
-            readers[subtask] += 1
+    readers = Counter(subtask for subtasks in plan for subtask in subtasks)
     return [[InflightPart(subtask, readers[subtask] > 1) for subtask in subtasks] for subtasks in plan]
 
 

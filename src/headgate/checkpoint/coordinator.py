@@ -20,7 +20,7 @@ fails there and stands down. A plain savepoint skips steps 8 and 10: it has no e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -228,7 +228,7 @@ class Coordinator:
         self._submit(TriggerRequest(self._checkpoint_properties(), Trigger.PERIODIC, self._now))
 
     def _fire_full(self) -> None:
-        properties = self._checkpoint_properties(SnapshotType.FULL_CHECKPOINT)
+        properties = self._checkpoint_properties(full=True)
         reason = self._full.take(self._now)
         self._submit(TriggerRequest(properties, Trigger.AUTOMATIC, self._now, full_reason=reason))
 
@@ -364,12 +364,10 @@ class Coordinator:
         self._phase = _Phase.SUPERSEDED
         self.active = self._job_running = False
         self._schedule.stop()
-        waiting = list(self._pending.values())
-        if self._claiming is not None and self._claiming.id not in self._pending:
-            waiting.append(self._claiming)
+        waiting = self._pending | ({} if self._claiming is None else {self._claiming.id: self._claiming})
         self._pending.clear()
         self._triggering = self._claiming = None
-        unanswered = [*(pending.request for pending in waiting), *self._decider.clear()]
+        unanswered = [*(pending.request for pending in waiting.values()), *self._decider.clear()]
         if self._stop is not None and self._stop.done is not None:
             unanswered.append(self._stop.request)
         result = ev.RequestFailed(event.message, FailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
@@ -384,9 +382,7 @@ class Coordinator:
     def _on_checkpoint_requested(self, event: ev.CheckpointRequested) -> None:
         if self._refused(event.request_id):
             return
-        properties = self._checkpoint_properties(
-            SnapshotType.FULL_CHECKPOINT if event.full else SnapshotType.CHECKPOINT
-        )
+        properties = self._checkpoint_properties(full=event.full)
         reason = "requested" if event.full else None
         self._submit(TriggerRequest(properties, Trigger.USER, self._now, event.request_id, full_reason=reason))
 
@@ -420,8 +416,9 @@ class Coordinator:
         self._emit(ev.CompleteRequest(request_id, ev.RequestFailed(message, reason)))
         return True
 
-    def _checkpoint_properties(self, type: SnapshotType = SnapshotType.CHECKPOINT) -> CheckpointProperties:
-        return CheckpointProperties.for_checkpoint(self.settings.retention, type)
+    def _checkpoint_properties(self, *, full: bool = False) -> CheckpointProperties:
+        properties = CheckpointProperties.for_checkpoint(self.settings.retention)
+        return properties.as_full() if full else properties
 
     def _activity(self) -> Activity:
         return Activity(
@@ -466,8 +463,19 @@ class Coordinator:
             properties, full_reason = properties.as_full(), "first checkpoint after a start from files of the user"
         base = self.store.latest
         from_scratch = not self.settings.incremental or properties.type is not SnapshotType.CHECKPOINT
-        stats = self._new_stats(checkpoint_id, request, properties, plan.finished)
-        stats.full, stats.full_reason = from_scratch, full_reason
+        stats = CheckpointStats(
+            checkpoint_id,
+            self._now,
+            (properties.type if properties.is_savepoint else SnapshotType.CHECKPOINT).name,
+            properties.is_savepoint,
+            properties.format.value if properties.format else None,
+            request.trigger.value,
+            {vertex.id: VertexStats(vertex.id, vertex.parallelism) for vertex in self._topology.vertices},
+            from_scratch,
+            full_reason,
+        )
+        for task in plan.finished:
+            stats.report(task, SubtaskStats(self._now))
         self._pending[checkpoint_id] = PendingCheckpoint(
             checkpoint_id,
             request,
@@ -483,22 +491,6 @@ class Coordinator:
         self._triggering = checkpoint_id
         self.stats.pending(stats)
         self._emit(ev.PrepareLocation(checkpoint_id, properties.type, request.target))
-
-    def _new_stats(
-        self, checkpoint_id: int, request: TriggerRequest, properties: CheckpointProperties, finished: Iterable[TaskId]
-    ) -> CheckpointStats:
-        stats = CheckpointStats(
-            checkpoint_id,
-            self._now,
-            (properties.type if properties.is_savepoint else SnapshotType.CHECKPOINT).name,
-            properties.is_savepoint,
-            properties.format.value if properties.format else None,
-            request.trigger.value,
-            {vertex.id: VertexStats(vertex.id, vertex.parallelism) for vertex in self._topology.vertices},
-        )
-        for task in finished:
-            stats.report(task, SubtaskStats(self._now))
-        return stats
 
     def _on_location(self, event: ev.LocationReady) -> None:
         """Step 4, or 5 if there is no state on the driver."""
@@ -695,7 +687,7 @@ class Coordinator:
                 message = f"checkpoint {pending.id} was completed before checkpoint {older.id}"
                 self._abort(older, FailureReason.CHECKPOINT_SUBSUMED, message)
         if tasks_run:
-            tasks = pending.plan.commit
+            tasks = pending.plan.wait
             self._emit(ev.NotifyComplete(pending.id, commit_number, tasks, subsumed))
 
     def _store(self, pending: PendingCheckpoint, metadata: ev.MetadataWritten, commit_number: int | None) -> int | None:
@@ -827,17 +819,10 @@ class Coordinator:
             self._emit(ev.FailJob(failure, reason, pending.id, task))
 
     def _notify_aborted(self, pending: PendingCheckpoint, reason: FailureReason) -> None:
-        own = [c for c in self.store.checkpoints if c.commit_number is not None]
-        latest = own[-1] if own else None
-        self._emit(
-            ev.NotifyAborted(
-                pending.id,
-                pending.plan.commit if pending.stage >= Stage.RUNNING else (),
-                reason,
-                latest.id if latest else None,
-                latest.commit_number if latest else None,
-            )
-        )
+        own = (c for c in reversed(self.store.checkpoints) if c.commit_number is not None)
+        latest = next(((c.id, c.commit_number) for c in own), (None, None))
+        tasks = pending.plan.wait if pending.stage >= Stage.RUNNING else ()
+        self._emit(ev.NotifyAborted(pending.id, tasks, reason, *latest))
 
     def _abort_all(self, reason: FailureReason) -> None:
         """Abort the requests that wait and every checkpoint that can still be aborted."""

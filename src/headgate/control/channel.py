@@ -84,11 +84,10 @@ class ControlServer:
         self._loop = asyncio.new_event_loop()
         self._server: Any = None
         self._pinging: asyncio.Future[None] | None = None
-        secret = secrets.token_hex(16)
+        self._secret = secrets.token_hex(16)
         encrypted = not _is_loopback(bind) if tls is None else tls
         identity = _self_signed() if encrypted else None
         started: queue.SimpleQueue[int | Exception] = queue.SimpleQueue()
-        self._secret = secret
         self._thread = threading.Thread(
             target=self._run, args=(bind, port, identity, started), name="headgate-control", daemon=True
         )
@@ -96,7 +95,7 @@ class ControlServer:
         bound = started.get()
         if isinstance(bound, Exception):
             raise bound
-        self.address = ControlAddress(advertise, bound, secret, identity[1] if identity else None)
+        self.address = ControlAddress(advertise, bound, self._secret, identity[1] if identity else None)
 
     # --- called by the job ------------------------------------------------------------------------------------------
 
@@ -104,13 +103,10 @@ class ControlServer:
         """Accept only workers of this attempt from now on."""
         self._attempt = attempt
 
-    def send(self, worker: WorkerKey, message: msg.FromDriver) -> None:
-        """Send to one worker; nothing happens if it is not connected."""
-        self._post(message, worker)
-
-    def broadcast(self, message: msg.FromDriver) -> None:
-        """Send to every connected worker."""
-        self._post(message)
+    def send(self, worker: WorkerKey | None, message: msg.FromDriver) -> None:
+        """Send to one worker, or to all; nothing happens if it is not connected."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
+            self._loop.call_soon_threadsafe(self._put, worker, message)
 
     def connected(self) -> list[WorkerKey]:
         """The workers whose stream is open."""
@@ -128,15 +124,11 @@ class ControlServer:
 
     # --- in the server's thread -------------------------------------------------------------------------------------
 
-    def _post(self, message: msg.FromDriver, *workers: WorkerKey) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
-            self._loop.call_soon_threadsafe(self._put, message, *workers)
-
-    def _put(self, message: msg.FromDriver | None, *workers: WorkerKey) -> None:
-        """Send to these workers, or to all; None ends their streams."""
-        for worker in workers or tuple(self._queues):
-            if worker in self._queues:
-                self._queues[worker].put_nowait(message)
+    def _put(self, worker: WorkerKey | None, message: msg.FromDriver | None) -> None:
+        """Hand a message to one stream or to all; None ends them."""
+        for key, stream in self._queues.items():
+            if worker in (None, key):
+                stream.put_nowait(message)
 
     def _run(self, bind: str, port: int, tls: tuple[bytes, bytes] | None, started: Any) -> None:
         asyncio.set_event_loop(self._loop)
@@ -171,12 +163,12 @@ class ControlServer:
     async def _ping(self) -> None:
         while True:
             await asyncio.sleep(self._ping_seconds)
-            self._put(msg.Ping())
+            self._put(None, msg.Ping())
 
     async def _stop(self) -> None:
         if self._pinging is not None:
             self._pinging.cancel()
-        self._put(None)
+        self._put(None, None)
         await self._server.stop(grace=1)
 
     async def _stream(self, requests: AsyncIterator[msg.FromWorker], context: Any) -> AsyncIterator[msg.FromDriver]:

@@ -88,11 +88,6 @@ class Epochs:
         """Whether nothing is being committed."""
         return self._under_way == 0
 
-    @property
-    def waiting(self) -> int:
-        """Epochs that are complete and not committed, of the sink that has most."""
-        return max((len(queue.waiting) for queue in self._queues.values()), default=0)
-
     def replan(self, graph: JobGraph) -> None:
         """The next attempt runs another graph of the same program."""
         self._graph = graph
@@ -144,7 +139,7 @@ class Epochs:
                 self._job.send(TaskId(queue.vertex, subtask), message)
 
     def _update_hold(self) -> None:
-        held = self.waiting > MAX_WAITING
+        held = any(len(queue.waiting) > MAX_WAITING for queue in self._queues.values())
         if held != self._held:
             self._held = held
             self._hold(held)

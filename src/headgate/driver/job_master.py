@@ -16,8 +16,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.checkpoint import events as checkpoint_events
 from headgate.checkpoint.decider import RequestId
+from headgate.checkpoint.events import RequestDone, StopRequested, UserRequest
 from headgate.checkpoint.handles import CorruptState
 from headgate.checkpoint.plan import TaskId
 from headgate.checkpoint.settings import EndStatus
@@ -38,8 +38,6 @@ from headgate.storage.objects import MissingObject
 _LOG = logging.getLogger(__name__)
 
 OnOutput = Callable[[str, bytes, Callable[[], None]], None]
-RequestDone = checkpoint_events.RequestDone
-UserRequest = checkpoint_events.UserRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +347,7 @@ class JobMaster:
         if self.service is None:
             answer.set_exception(IllegalState(f"job '{self.plan.name}' has not started yet"))
         elif not answer.done():
-            if isinstance(event, checkpoint_events.StopRequested):
+            if isinstance(event, StopRequested):
                 answer.add_done_callback(self._on_stop_answered)
             self.service.request(event, answer)
 

@@ -149,13 +149,13 @@ class SparkCluster:
         self._stopped.set()
         assert self._server is not None
         assert self._submission is not None
-        self._server.broadcast(Cancel(reason))
+        self._server.send(None, Cancel(reason))
         with contextlib.suppress(Exception):
             spark_internals.cancel_group(self._spark, _group(self._submission))
 
     def cancel_tasks(self, attempt: int) -> None:
         if self._server is not None:
-            self._server.broadcast(Cancel("the attempt is over"))
+            self._server.send(None, Cancel("the attempt is over"))
 
     def tasks_left(self, attempt: int) -> tuple[tuple[Worker, ...], int]:
         connected = () if self._server is None else tuple((key.level, key.index) for key in self._server.connected())

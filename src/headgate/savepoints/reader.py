@@ -96,13 +96,10 @@ class StateSnapshotReader:
         )
         if len(found) == 1:
             return found[0]
-        known = ", ".join(f"'{op.uid or op.name}' ({op.id[:8]})" for op in operators if self._has_state(op))
+        stored = [op for op in operators if any(subtask.pieces for subtask in op.subtasks)]
+        known = ", ".join(f"'{op.uid or op.name}' ({op.id[:8]})" for op in stored)
         problem = "has no operator" if not found else f"has {len(found)} operators"
         raise InvalidArgument(f"'{self.snapshot.directory}' {problem} '{wanted}'; it has state of {known or 'none'}")
-
-    @staticmethod
-    def _has_state(operator: mf.OperatorManifest) -> bool:
-        return any(subtask.pieces for subtask in operator.subtasks)
 
     def states(self) -> list[StateInfo]:
         """Every state, by operator."""
