@@ -14,7 +14,19 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def fencing(scheme: str) -> Outcome:
     """Every test of storage on one server, which is fetched first: none fails, none is skipped."""
-    tests = [sys.executable, "-m", "pytest", "-q", "-m", "long", "-k", f"[{scheme}]", str(ROOT / "tests/unit/storage")]
+    tests = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--timeout",
+        "800",
+        "-m",
+        "long",
+        "-k",
+        f"[{scheme}]",
+        str(ROOT / "tests/unit/storage"),
+    ]
     done = subprocess.run(tests, cwd=ROOT, capture_output=True, text=True, check=False)
     return Outcome(done.returncode == 0, (done.stdout.strip().splitlines() or [done.stderr[-500:]])[-1])
 

@@ -19,8 +19,7 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructField, Stru
 
 from headgate import StreamExecutionEnvironment
 from headgate.api.sources import ReaderContext
-from headgate.connectors.spark.readers import OffsetSplit
-from headgate.connectors.spark.source import PythonDataSource
+from headgate.connectors.spark.source import OffsetSplit, PythonDataSource
 from headgate.driver.splits import SourceSplits, dynamic_sources
 from headgate.errors import HeadgateError, InvalidArgument, UserCodeError
 from headgate.local import LocalRun
