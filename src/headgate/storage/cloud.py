@@ -50,7 +50,7 @@ _S3: Final = {
     "region_name": "region",
     "anon": "skip_signature",
 }
-_GS: Final = {"token": "service_account", "endpoint_url": "base_url", "anon": "skip_signature"}
+_GS: Final = {"token": "service_account", "endpoint_url": "base_url"}
 _AZ: Final = {"sas_token": "sas_key", "endpoint_url": "endpoint", "anon": "skip_signature"}
 _SCHEMES: Final[dict[str, tuple[Any, dict[str, str], tuple[str, ...]]]] = {
     "s3": (S3Store, _S3, ("s3",)),
