@@ -359,9 +359,7 @@ class JobSnapshots:
     def _next_number(self) -> int:
         return self._numbered + 1 if self._log is None else self._log.next_number
 
-    def claim(
-        self, checkpoint_id: int, subsumed: Sequence[int]
-    ) -> ev.LogEntryClaimed | ev.LogEntryFailed | ev.Superseded:
+    def claim(self, checkpoint_id: int, subsumed: Sequence[int]) -> ev.LogEntryClaimed | ev.StepFailed | ev.Superseded:
         """Make a checkpoint complete: its entry in the job log, whose number is the commit number."""
         if self._log is None:
             self._numbered = self._next_number  # as in a log: never again, whatever is stepped back over
@@ -401,9 +399,7 @@ class JobSnapshots:
                 return ev.JobEnded(EndStatus.SUSPENDED)
         return ev.JobEnded(status)
 
-    def _settle(
-        self, checkpoint_id: int, error: OutcomeUnknown
-    ) -> ev.LogEntryClaimed | ev.LogEntryFailed | ev.Superseded:
+    def _settle(self, checkpoint_id: int, error: OutcomeUnknown) -> ev.LogEntryClaimed | ev.StepFailed | ev.Superseded:
         """Whether a claim counts is not known: ask until it is, since nothing can continue before."""
         assert self._log is not None
         damaged = 0
@@ -419,7 +415,7 @@ class JobSnapshots:
                 self._io.pause(_SETTLE_SECONDS)
                 continue
             if ref is None:
-                return ev.LogEntryFailed(checkpoint_id, str(error))
+                return ev.StepFailed(checkpoint_id, str(error))
             return ev.LogEntryClaimed(checkpoint_id, ref.commit)
 
     @property

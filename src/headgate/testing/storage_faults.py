@@ -39,8 +39,8 @@ class MemoryStore(ObjectStore):
         return len(self._get("look at", path))
 
     def list_objects(self, directory: str) -> list[ObjectInfo]:
-        with self._lock:
-            return sorted(ObjectInfo(p, len(d)) for p, d in self.objects.items() if p.startswith(f"{directory}/"))
+        objects = list(self.objects.items())
+        return sorted(ObjectInfo(path, len(data)) for path, data in objects if path.startswith(f"{directory}/"))
 
     def list_names(self, directory: str) -> list[str]:
         start = len(directory) + 1
@@ -52,10 +52,9 @@ class MemoryStore(ObjectStore):
 
     def create_if_absent(self, path: str, data: bytes) -> bool:
         with self._lock:
-            if path in self.objects:
-                return False
-            self.objects[path] = bytes(data)
-            return True
+            absent = path not in self.objects
+            self.objects.setdefault(path, bytes(data))
+            return absent
 
     def delete(self, path: str) -> None:
         with self._lock:
@@ -65,7 +64,7 @@ class MemoryStore(ObjectStore):
         return not self.list_objects(directory)
 
     def remove_directory(self, directory: str) -> None:
-        pass  # it went with its last object
+        """It went with its last object."""
 
     def writer(self, directory: str, label: str = "") -> ObjectWriter:
         return _MemoryWriter(directory, self.put)
@@ -179,36 +178,29 @@ class FaultyStore(MemoryStore):
         return _flipped(data, fault.amount) if fault is not None and fault.kind is FaultKind.FLIP else data
 
     def put(self, path: str, data: bytes) -> None:
-        fault = self._next(Operation.WRITE, path)
-        if fault is None or fault.kind is FaultKind.SLOW:
-            super().put(path, data)
-            return
-        if fault.kind is FaultKind.FLIP:
-            super().put(path, _flipped(data, fault.amount))
-            return
-        if fault.kind is FaultKind.TORN:
-            super().put(path, data[: fault.amount])
-        if fault.kind is FaultKind.LOST_REPLY:
-            super().put(path, data)
-        raise _failure("write", path, fault)
+        self._write("write", path, data, super().put)
 
     def create_if_absent(self, path: str, data: bytes) -> bool:
+        return bool(self._write("create", path, data, super().create_if_absent))
+
+    def _write(self, action: str, path: str, data: bytes, write: Callable[[str, bytes], bool | None]) -> bool | None:
         fault = self._next(Operation.WRITE, path)
-        if fault is not None and fault.kind in {FaultKind.FAIL, FaultKind.TORN}:
-            raise _failure("create", path, fault)
-        if fault is not None and fault.kind is FaultKind.FLIP:
-            data = _flipped(data, fault.amount)
-        created = super().create_if_absent(path, data)
-        if fault is not None and fault.kind is FaultKind.LOST_REPLY:
-            raise _failure("create", path, fault)
+        if fault is None:
+            return write(path, data)
+        if fault.kind is FaultKind.TORN and action == "write":
+            write(path, data[: fault.amount])
+        if fault.kind in {FaultKind.FAIL, FaultKind.TORN}:
+            raise _failure(action, path, fault)
+        created = write(path, _flipped(data, fault.amount) if fault.kind is FaultKind.FLIP else data)
+        if fault.kind is FaultKind.LOST_REPLY:
+            raise _failure(action, path, fault)
         return created
 
     def delete(self, path: str) -> None:
         fault = self._next(Operation.DELETE, path)
-        failing = fault is not None and fault.kind in {FaultKind.FAIL, FaultKind.TORN, FaultKind.LOST_REPLY}
         if fault is None or fault.kind is not FaultKind.FAIL:
             super().delete(path)
-        if fault is not None and failing:
+        if fault is not None and fault.kind in {FaultKind.FAIL, FaultKind.TORN, FaultKind.LOST_REPLY}:
             raise _failure("delete", path, fault)
 
     def _next(self, operation: Operation, path: str) -> Fault | None:

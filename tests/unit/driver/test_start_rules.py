@@ -9,6 +9,7 @@ from headgate import StreamExecutionEnvironment
 from headgate.checkpoint.types import SnapshotType
 from headgate.config import Configuration
 from headgate.driver.checkpoints import CheckpointService
+from headgate.driver.services import JobPort
 from headgate.driver.snapshots import restore_plan
 from headgate.errors import IllegalState
 from headgate.ids import JobId
@@ -51,16 +52,8 @@ def service(env, store, **options):
     def unused(*_):
         raise AssertionError("nothing runs yet")
 
-    return CheckpointService(
-        env._job_plan("job"),
-        JOB,
-        settings,
-        send=unused,
-        call=unused,
-        fail=unused,
-        stand_down=unused,
-        io=io,
-    )
+    port = JobPort(unused, unused, unused, unused)
+    return CheckpointService(env._job_plan("job"), JOB, settings, port, io)
 
 
 def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=SnapshotType.CHECKPOINT, number=1):
