@@ -25,17 +25,7 @@ from headgate.errors import HeadgateError, InvalidArgument
 from headgate.records.batch import Batch
 from headgate.records.types import PICKLED, Row, TypeInformation, as_type
 
-__all__ = [
-    "CORRUPT_TYPE",
-    "CorruptRecord",
-    "CorruptRecords",
-    "Decoder",
-    "Encode",
-    "check_choice",
-    "decoder",
-    "encoder",
-    "joined",
-]
+__all__ = ["CORRUPT_TYPE", "CorruptRecord", "CorruptRecords", "Decoder", "check_choice", "decoder", "encoder", "joined"]
 
 Encode = Callable[[Batch], list[bytes]]
 

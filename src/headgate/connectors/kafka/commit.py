@@ -46,16 +46,13 @@ class KafkaCommittable(msgspec.Struct, frozen=True):
         return f"KafkaCommittable({self.transactional_id}, {self.origin}:{self.sequence}, {len(self.values)} records)"
 
 
-class Marker:
+class Marker(dict[str, int]):
     """How far each writer's committables are committed: origin -> sequence, the newest writers last.
 
     >>> marker = Marker.read('{"a1":3}')
     >>> marker.of("a1"), marker.of("b2"), marker.after("b2", 1).text
     (3, 0, '{"a1":3,"b2":1}')
     """
-
-    def __init__(self, done: dict[str, int]) -> None:
-        self._done = done
 
     @classmethod
     def read(cls, text: str | None) -> Marker:
@@ -65,16 +62,16 @@ class Marker:
     @property
     def text(self) -> str:
         """For the metadata of an offset."""
-        return json.dumps(self._done, separators=(",", ":"))
+        return json.dumps(self, separators=(",", ":"))
 
     def of(self, origin: str) -> int:
         """The last committable of a writer that is committed; 0: none that is known."""
-        return self._done.get(origin, 0)
+        return self.get(origin, 0)
 
     def after(self, origin: str, sequence: int) -> Marker:
         """When one more committable is committed."""
-        others = [(name, last) for name, last in self._done.items() if name != origin]
-        return Marker(dict([*others[1 - _ORIGINS :], (origin, sequence)]))
+        others = [(name, last) for name, last in self.items() if name != origin]
+        return Marker([*others[1 - _ORIGINS :], (origin, sequence)])
 
 
 class _TransactionalProducer(RecordProducer):
@@ -88,7 +85,7 @@ class _TransactionalProducer(RecordProducer):
         # A group of its own for the marker, without members.
         alone = {"group.id": transactional_id, "enable.auto.commit": False, "isolation.level": "read_committed"}
         self._group = client.make("Consumer", client.conf({"client.id": "headgate"}, alone))
-        self.marker = Marker({})
+        self.marker = Marker()
 
     def open(self) -> None:
         """Fence older producers, wait for their transactions to end, then read the marker that they left."""

@@ -65,6 +65,12 @@ S = TypeVar("S")
 Readers = DataSourceReader | DataSourceStreamReader | SimpleDataSourceStreamReader
 
 
+def check_data_source(name: str, given: object) -> None:
+    """InvalidArgument if something is not the class of a data source."""
+    if not (isinstance(given, type) and issubclass(given, DataSource)):
+        raise InvalidArgument(f"{name} needs a class that extends pyspark.sql.datasource.DataSource, got {given!r}")
+
+
 @durable("partition-split-1")
 class PartitionSplit(msgspec.Struct, frozen=True):
     """A partition of a reader: its place in the plan, the pickled `InputPartition`, and how many rows it has given."""
@@ -120,10 +126,7 @@ class PythonDataSource(DynamicSource[Any]):
         limit: int | ReadLimit | None = None,
         barriers_between_partitions: bool = False,
     ) -> None:
-        if not (isinstance(source, type) and issubclass(source, DataSource)):
-            raise InvalidArgument(
-                f"PythonDataSource needs a subclass of pyspark.sql.datasource.DataSource, got {source!r}"
-            )
+        check_data_source("PythonDataSource", source)
         if poll_interval_ms < 1:
             raise InvalidArgument(f"poll_interval_ms must be at least 1, got {poll_interval_ms}")
         self.name = source.name()
