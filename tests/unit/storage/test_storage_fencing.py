@@ -13,6 +13,7 @@ from storage_drivers import drive
 from storage_jobs import JOB, PRELOAD, take
 
 from headgate.errors import StorageError
+from headgate.storage import cloud
 from headgate.storage.cloud import _aws_credentials
 from headgate.storage.layout import AttemptId, JobLayout
 from headgate.storage.log import JobLog, SupersededError, read_log
@@ -88,6 +89,19 @@ def test_a_driver_whose_claim_got_no_reply_looks_and_goes_on(lossy):
     with pytest.raises(SupersededError):
         log.complete(second)
     assert rival.complete(take(store, 3, AttemptId(2), layout)).commit == 4
+
+
+def test_a_writer_that_cannot_look_whose_object_it_met_does_not_know(monkeypatch):
+    # obstore may have repeated the put: the object can be its own.
+    def unreachable(*_):
+        raise ConnectionError("no route")
+
+    store = open_store()
+    store.put("memory://looking/a", b"1")
+    monkeypatch.setattr(cloud.obstore, "get", unreachable)
+    monkeypatch.setattr(cloud, "_CONFLICT_PAUSE_SECONDS", 0)
+    with pytest.raises(OutcomeUnknown, match="cannot tell who created 'memory://looking/a'"):
+        store.create_if_absent("memory://looking/a", b"2")
 
 
 def test_a_bucket_that_does_not_exist_is_certain(servers):
