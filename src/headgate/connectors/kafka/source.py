@@ -30,12 +30,12 @@ _LOG = logging.getLogger(__name__)
 BEGINNING = -2
 """The position of a partition that is read from its first record, whatever its offset is by then."""
 
-_METADATA = (
-    ("topic", pa.string()),
-    ("partition", pa.int32()),
-    ("offset", pa.int64()),
-    ("timestamp", pa.int64()),
-    ("key", pa.binary()),
+_METADATA: tuple[tuple[pa.Field, Callable[[Any], Any]], ...] = (
+    (pa.field("topic", pa.string()), lambda message: message.topic()),
+    (pa.field("partition", pa.int32()), lambda message: message.partition()),
+    (pa.field("offset", pa.int64()), lambda message: message.offset()),
+    (pa.field("timestamp", pa.int64()), lambda message: message.timestamp()[1]),
+    (pa.field("key", pa.binary()), lambda message: message.key()),
 )
 _ANSWER_SECONDS = 30.0
 _UNKNOWN = -1  # the end of a partition that was not fetched from yet
@@ -221,13 +221,13 @@ def _with_metadata(value: TypeInformation) -> TypeInformation:
             "KafkaSource: with_metadata needs records of a type; give type_info, for example 'id bigint, total double'"
         )
     assert value.schema is not None
-    names = {name for name, _ in _METADATA}
-    if both := names & set(value.schema.names):
+    added = pa.schema([field for field, _ in _METADATA])
+    if both := set(added.names) & set(value.schema.names):
         raise InvalidArgument(
-            f"KafkaSource: with_metadata adds the fields {', '.join(n for n, _ in _METADATA)}, but the type has "
+            f"KafkaSource: with_metadata adds the fields {', '.join(added.names)}, but the type has "
             f"{', '.join(sorted(both))} already; rename it"
         )
-    return as_type(pa.schema([*value.schema, *(pa.field(*one) for one in _METADATA)]))
+    return as_type(pa.schema([*value.schema, *added]))
 
 
 # --- the driver's side ------------------------------------------------------------------------------------------------
@@ -507,46 +507,39 @@ class KafkaReader(SourceReader[KafkaSplit]):
         return StorageError(f"Kafka: {where} cannot be read at offset {self._next.get(place)}: {client.say(error)}")
 
     def _stop(self, place: Place) -> None:
-        split = self._splits.pop(place)
-        del self._next[place]
-        self._consumer.incremental_unassign([load().TopicPartition(split.topic, split.partition)])
+        del self._splits[place], self._next[place]
+        self._consumer.incremental_unassign([load().TopicPartition(*place)])
 
     def _decoded(self, messages: list[Any]) -> Batch | None:
         source = self._source
         values = [message.value() for message in messages]
-        if None in values and source.decoder.type.kind != "scalar":
-            messages, values = self._without_tombstones(messages)
+        if None in values and source.decoder.type.kind != "scalar":  # a record without a value has no fields
+            tombstones = [
+                CorruptRecord(i, b"", "it has no value (a tombstone)") for i, v in enumerate(values) if v is None
+            ]
+            messages = self._without(messages, tombstones)
+            values = [message.value() for message in messages]
         if not values:
             return None
         batch, bad = source.decoder.decode(values)
-        for one in bad:
-            self._corrupt(messages[one.index], one)
-        if bad:
-            lost = {one.index for one in bad}
-            messages = [message for index, message in enumerate(messages) if index not in lost]
+        messages = self._without(messages, bad) if bad else messages
         if source.with_metadata:
             batch = self._described(batch, messages)
         batch.timestamps = np.fromiter((message.timestamp()[1] for message in messages), np.int64, len(messages))
         return batch
 
-    def _without_tombstones(self, messages: list[Any]) -> tuple[list[Any], list[bytes]]:
-        """A record without a value has no fields."""
-        kept = []
-        for index, message in enumerate(messages):
-            if message.value() is None:
-                self._corrupt(message, CorruptRecord(index, b"", "it has no value (a tombstone)"))
-            else:
-                kept.append(message)
-        return kept, [message.value() for message in kept]
-
-    def _corrupt(self, message: Any, one: CorruptRecord) -> None:
-        self._records.add(f"offset {message.offset()} of {message.topic()}-{message.partition()}", one)
+    def _without(self, messages: list[Any], bad: list[CorruptRecord]) -> list[Any]:
+        """The other messages."""
+        for one in bad:
+            message = messages[one.index]
+            self._records.add(f"offset {message.offset()} of {message.topic()}-{message.partition()}", one)
         self.corrupt = self._records.count
+        lost = {one.index for one in bad}
+        return [message for index, message in enumerate(messages) if index not in lost]
 
     def _described(self, batch: Batch, messages: list[Any]) -> Batch:
-        rows = [(m.topic(), m.partition(), m.offset(), m.timestamp()[1], m.key()) for m in messages]
-        arrays = [pa.array(column, kind) for column, (_, kind) in zip(zip(*rows, strict=True), _METADATA, strict=True)]
         type = self._source.type
+        arrays = [pa.array(list(map(read, messages)), field.type) for field, read in _METADATA]
         return Batch.of_arrow(pa.RecordBatch.from_arrays([*batch.arrow().columns, *arrays], schema=type.schema), type)
 
     def take_side(self) -> list[tuple[OutputTag, Any]]:
