@@ -101,6 +101,11 @@ INTERNAL_KINDS: Final = frozenset([TIMER_TABLE.kind, RAW_STREAMS.kind])
 """Kinds of state that no descriptor can name."""
 
 
+def table_name(meta: StateMeta) -> str:
+    """The name of a state's storage: a state of the user may be called like an internal one."""
+    return f"{'i' if meta.kind in INTERNAL_KINDS else 's'}:{meta.name}"
+
+
 class SnapshotRun(Iterator[tuple[str, bytes]]):
     """A snapshot whose synchronous part is done; each `next()` does a few milliseconds of the rest.
 
@@ -172,7 +177,7 @@ class KeyedStateBackend(ABC):
     def __init__(self, setup: BackendSetup) -> None:
         self.setup = setup
         self.context = KeyContext()
-        self.timers = Timers(partial(self.internal_table, TIMER_TABLE))
+        self.timers = Timers(partial(self._internal_table, TIMER_TABLE))
         self.key_group_of = setup.group_of or KeyHasher(setup.max_parallelism).group
         self._handles: dict[str, tuple[str, State, AddressedTable]] = {}  # kind, handle and table by name
         self._expiries: dict[str, Expiry] = {}
@@ -325,21 +330,27 @@ class KeyedStateBackend(ABC):
 
     # --- raw keyed state ---
 
+    def _internal_table(self, meta: StateMeta) -> DictTable:
+        """The table of timers or of raw streams."""
+        table = self.open_table(meta)
+        assert isinstance(table, DictTable)
+        return table
+
     def raw_streams(self) -> dict[int, bytes]:
         """The raw stream of each key group that has one (SPEC R1.11)."""
         if not self._has_raw_streams:
             return {}
-        return {group: stream for group, _, stream in sorted(self.internal_table(RAW_STREAMS).items())}
+        return {group: stream for group, _, stream in sorted(self._internal_table(RAW_STREAMS).items())}
 
     def put_raw_stream(self, group: int, stream: bytes) -> None:
         """Store opaque bytes for a key group."""
         self._check_group(group, "a raw stream")
         self._started = self._has_raw_streams = True
-        self.internal_table(RAW_STREAMS).put(group, group, stream)  # an address must belong to one group
+        self._internal_table(RAW_STREAMS).put(group, group, stream)  # an address must belong to one group
 
     def clear_raw_streams(self) -> None:
         if self._has_raw_streams:
-            table = self.internal_table(RAW_STREAMS)
+            table = self._internal_table(RAW_STREAMS)
             for group, address, _ in list(table.items()):
                 table.remove(group, address)
 
@@ -385,6 +396,10 @@ class KeyedStateBackend(ABC):
             raise InvalidArgument(f"operator '{operator}': cannot claim several checkpoints {sorted(ids)} at once")
         if handles:
             self.restore_handles(handles, read, claim=claim and self.setup.incremental)
+        restored = {meta.kind for meta in self.restored_metas()}
+        self._has_raw_streams = RAW_STREAMS.kind in restored
+        if TIMER_TABLE.kind in restored:
+            self.timers.reload()
 
     def notify_aborted(self, checkpoint_id: int) -> None:
         """A checkpoint will never be confirmed: stop its run, its changes belong to the next one."""
@@ -411,10 +426,6 @@ class KeyedStateBackend(ABC):
     @abstractmethod
     def value_handle(self, descriptor: ValueStateDescriptor, table: AddressedTable) -> State:
         """The handle of a value state without time to live."""
-
-    @abstractmethod
-    def internal_table(self, meta: StateMeta) -> DictTable:
-        """The table of timers or of raw streams."""
 
     @abstractmethod
     def addresses(self, name: str) -> Iterable[tuple[int, Any]]:
@@ -453,7 +464,7 @@ class KeyedStateBackend(ABC):
 
     @abstractmethod
     def restored_metas(self) -> list[StateMeta]:
-        """The states that were restored and not opened yet."""
+        """The states that were restored and not opened yet, internal ones too."""
 
     @abstractmethod
     def notify_complete(self, checkpoint_id: int) -> None:

@@ -37,6 +37,7 @@ from headgate.records.key_groups import KeyGroupRange
 from headgate.records.types import PICKLED, TypeInformation
 from headgate.state.addresses import VOID, address_of, in_namespace, key_of, prepare_keys, split_address
 from headgate.state.backend import (
+    INTERNAL_KINDS,
     RAW_STREAMS,
     TIMER_TABLE,
     BackendSetup,
@@ -109,6 +110,8 @@ def read_tables(backend: KeyedStateBackend) -> Iterator[tuple[StateMeta, Iterato
     """Every state of a restored backend that is not opened, as (key group, rows of the table) in the order of the groups."""
     key_type = backend.setup.key_type
     for meta in backend.restored_metas():
+        if meta.kind in INTERNAL_KINDS:
+            continue
         yield meta, ((group, _rows(meta, key_type, group, some)) for group, some in _entries(backend, meta))
     timers = sorted(backend.timers.all(), key=lambda timer: timer.group)
     if timers:

@@ -257,7 +257,7 @@ class ValueRows(StateRows, DictTable):
         self._clean: dict[Any, Any] = {}
         self._older: dict[Any, Any] = {}
         self._may_be_large = not codec.values.plain <= _SMALL_TYPES
-        self.plain, self.keep = codec.values.plain, codec.keep
+        self.plain, self.keep, self.copy = codec.values.plain, codec.keep, codec.open
 
     def _table(self, group: int) -> dict[Any, Any]:
         return _Writes(self, group)
