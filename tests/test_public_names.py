@@ -25,6 +25,7 @@ _TEXT = """
     Source SourceReader QueueReader ReaderContext DynamicSource SplitEnumerator Batch durable
     Sink SinkWriter WriterContext Committer CommitRequest Epoch EpochCommitter EpochContext TwoPhaseCommitSinkFunction
     SavepointWriter StateSnapshotReader
+    BroadcastStream DataStreamSink FunctionInitializationContext FunctionSnapshotContext KeyedStateStore TimerService
 """
 NAMES = _TEXT.split()
 
@@ -32,13 +33,9 @@ TESTING = ["OneInputHarness", "RunResult", "TwoInputHarness", "local_runtime", "
 
 
 def test_the_public_names():
-    assert set(headgate.__all__) == set(NAMES)
+    public = {n for n, value in vars(headgate).items() if not n.startswith("_") and not inspect.ismodule(value)}
+    assert public == set(NAMES)
     assert headgate.testing.__all__ == TESTING
-
-
-@pytest.mark.parametrize("module", [headgate, headgate.testing], ids=lambda m: m.__name__)
-def test_the_names_are_sorted_and_unique(module):
-    assert module.__all__ == sorted(set(module.__all__))
 
 
 @pytest.mark.parametrize(

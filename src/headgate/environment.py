@@ -12,8 +12,8 @@ import queue
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -25,8 +25,7 @@ from headgate.api.checkpoint_config import CheckpointConfig, CheckpointingMode
 from headgate.api.functions import callable_of
 from headgate.api.sources import CollectionSource, DataGenSource, SequenceSource, Source, check_rate
 from headgate.api.state_backends import StateBackend
-from headgate.api.stream import DataStream, DataStreamSink, Records, call_site, check_parallelism
-from headgate.checkpoint.settings import stored_in_files
+from headgate.api.stream import DataStream, DataStreamSink, Records, call_site, check_buffer_timeout, check_parallelism
 from headgate.config import Configuration, process_defaults
 from headgate.connectors.spark.dataframe import DataFrameSource
 from headgate.connectors.spark.epochs import EpochSink
@@ -38,7 +37,7 @@ from headgate.driver.progress import live_table
 from headgate.driver.replan import dry_run, with_key_groups
 from headgate.driver.session import get_session
 from headgate.driver.snapshots import named_manifest, saved_operators
-from headgate.errors import ConfigError, HeadgateError, InvalidArgument, JobCancelled
+from headgate.errors import ConfigError, HeadgateError, InvalidArgument
 from headgate.graph.job_graph import JobGraph, NodeInput, OperatorSpec, Pipeline, build_job_graph
 from headgate.graph.levels import Layout, as_json, describe, lay_out
 from headgate.graph.plan import JobPlan, Settings, make_plan
@@ -137,9 +136,7 @@ class StreamExecutionEnvironment:
 
     def set_buffer_timeout(self, timeout_ms: int) -> Self:
         """How long a record may wait for its buffer to fill: 0 = not at all, -1 = until it is full."""
-        if timeout_ms < -1:
-            raise InvalidArgument(f"buffer timeout must be -1, 0 or positive milliseconds, got {timeout_ms}")
-        self._configuration.set(config.BUFFER_TIMEOUT, timeout_ms)
+        self._configuration.set(config.BUFFER_TIMEOUT, check_buffer_timeout(timeout_ms))
         return self
 
     def get_buffer_timeout(self) -> int:
@@ -245,13 +242,11 @@ class StreamExecutionEnvironment:
 
     def get_execution_plan(self) -> str:
         """The plan as JSON: vertices, chains, edges, levels, slots."""
-        graph, layout = self._graph(None)
-        return as_json(graph, layout)
+        return as_json(*self._graph(None))
 
     def explain(self) -> str:
         """The plan as a text tree."""
-        graph, layout = self._graph(None)
-        return describe(graph, layout)
+        return describe(*self._graph(None))
 
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
         """Run the program and wait for its end."""
@@ -304,37 +299,10 @@ class StreamExecutionEnvironment:
 
     def _job_plan(self, job_name: str | None = None) -> JobPlan:
         """What a runtime gets to run; the program stays as it is. For tools and the test kit."""
-        conf = self._configuration
         graph, layout = self._graph(job_name)
-        settings = Settings(
-            buffer_size=conf.get(config.BUFFER_SIZE),
-            buffer_timeout=conf.get(config.BUFFER_TIMEOUT),
-            queue_size=conf.get(config.INPUT_QUEUE_SIZE),
-            slice_ms=conf.get(config.SLICE_TARGET),
-            max_unconfirmed=conf.get(config.COLLECT_MAX_UNCONFIRMED),
-            object_reuse=conf.get(config.OBJECT_REUSE),
-            state_backend=conf.get(config.STATE_BACKEND),
-            tmp_dir=conf.get(config.IO_TMP_DIRS),
-            rocksdb_memory=conf.get(config.ROCKSDB_MEMORY),
-            incremental=conf.get(config.CHECKPOINT_INCREMENTAL) and stored_in_files(conf),
-            migrate_ttl=conf.get(config.TTL_MIGRATION),
-            exactly_once=conf.get(config.CHECKPOINT_MODE) == "EXACTLY_ONCE",
-            checkpoints_after_finish=conf.get(config.CHECKPOINT_AFTER_FINISH),
-            alignment_memory=conf.get(config.ALIGNMENT_MEMORY),
-            alignment_soft=conf.get(config.ALIGNMENT_SOFT),
-            alignment_limit=conf.get(config.ALIGNMENT_LIMIT),
-            copies_dirs=_directories(conf.get(config.LOCAL_BACKUP_DIRS) or conf.get(config.IO_TMP_DIRS)),
-            write_copies=conf.get(config.LOCAL_BACKUP),
-            restore_from_copies=conf.get(config.RECOVERY_FROM_LOCAL),
-            ttl_query_entries=conf.get(config.ROCKSDB_TTL_QUERY_ENTRIES),
-            ttl_compaction_ms=conf.get(config.ROCKSDB_TTL_COMPACTION),
-            without_channel_state=conf.get(config.RECOVERY_WITHOUT_CHANNEL_STATE),
-            committer_retries=conf.get(config.COMMITTER_RETRIES),
-            final_checkpoint=self._waits_for_final_checkpoint(),
-        )
         self._check_sinks(graph)
         self._check_unaligned(graph)
-        return make_plan(graph, layout, settings)
+        return make_plan(graph, layout, Settings.of(self._configuration, self._waits_for_final_checkpoint()))
 
     def _check_sinks(self, graph: JobGraph) -> None:
         """Sinks that commit on the driver need checkpoints."""
@@ -390,7 +358,7 @@ class StreamExecutionEnvironment:
         replan = self._replanner(job_name)
         self._pipeline.job_started()
         if self._local is not None:
-            return _LocalJob(plan, on_output, self._local)
+            return _LocalJob(plan, on_output, **self._local)
         manifest = named_manifest(self._configuration)
         if manifest is not None:
             plan = with_key_groups(plan, saved_operators(manifest.operators))
@@ -472,7 +440,7 @@ class _Printer:
             self._dropped = 0
 
 
-class _Results(Iterator[Any]):
+class _Results(Iterator[Any], AbstractContextManager[Any]):
     """Records of one stream on the driver, until the job ends; a batch is confirmed when it is taken from the queue."""
 
     job: Job
@@ -480,7 +448,7 @@ class _Results(Iterator[Any]):
     def __init__(self, type: TypeInformation, channel: str, otherwise: _OnOutput) -> None:
         self._type, self._channel, self._otherwise = type, channel, otherwise
         self._batches: queue.SimpleQueue[tuple[bytes, Callable[[], None]]] = queue.SimpleQueue()
-        self._rows: Iterator[Any] = iter(())
+        self._rows = self._read()
         self._closed = False
 
     def take(self, channel: str, payload: bytes, confirm: Callable[[], None]) -> None:
@@ -490,28 +458,25 @@ class _Results(Iterator[Any]):
             self._otherwise(channel, payload, confirm)
 
     def __next__(self) -> Any:
-        while True:
-            for row in self._rows:
-                return row
-            try:
-                self._rows = iter(self._next_batch())
-            except KeyboardInterrupt:
-                self.close()
-                raise
+        return next(self._rows)
 
-    def _next_batch(self) -> Sequence[Any]:
-        while True:
-            ended = self.job.status.is_terminal
-            try:
-                payload, confirm = self._batches.get(timeout=0 if ended else 0.1)
-            except queue.Empty:
-                if not ended:
+    def _read(self) -> Iterator[Any]:
+        try:
+            while True:
+                ended = self.job.status.is_terminal
+                try:
+                    payload, confirm = self._batches.get(timeout=0 if ended else 0.1)
+                except queue.Empty:
+                    if ended:
+                        break
                     continue
-                if not self._closed:
-                    self.job.raise_if_failed()
-                raise StopIteration from None
-            confirm()
-            return decode_collected(payload, self._type)
+                confirm()
+                yield from decode_collected(payload, self._type)
+        except KeyboardInterrupt:
+            self.close()
+            raise
+        if not self._closed:
+            self.job.raise_if_failed()
 
     def close(self) -> None:
         """Cancel the job if it still runs."""
@@ -520,9 +485,6 @@ class _Results(Iterator[Any]):
             self.job.cancel()
             self.job.wait(30)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *exc: object) -> None:
         self.close()
 
@@ -530,24 +492,15 @@ class _Results(Iterator[Any]):
 class _LocalJob:
     """A job of the local runtime; it runs in the constructor, in the calling thread."""
 
-    def __init__(
-        self,
-        plan: JobPlan,
-        on_output: _OnOutput,
-        options: dict[str, Any],
-    ) -> None:
-        self.status = JobStatus.RUNNING
+    def __init__(self, plan: JobPlan, on_output: _OnOutput, until: int | None = None, **options: Any) -> None:
         self.error: HeadgateError | None = None
-        options = dict(options)
-        until = options.pop("until", None)
         run = LocalRun(plan, lambda channel, payload: on_output(channel, payload, lambda: None), **options)
         self.job_id = run.job_id
         try:
             run.run(until)
-            self.status = JobStatus.FINISHED
         except HeadgateError as error:
             self.error = error
-            self.status = JobStatus.FAILED
+        self.status = JobStatus.FINISHED if self.error is None else JobStatus.FAILED
 
     def cancel(self) -> None:
         """It has ended already."""
@@ -558,9 +511,3 @@ class _LocalJob:
     def raise_if_failed(self) -> None:
         if self.error is not None:
             raise self.error
-        if self.status is JobStatus.CANCELED:
-            raise JobCancelled("the job was cancelled")
-
-
-def _directories(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())

@@ -29,7 +29,6 @@ class Job(Protocol):
 
     def wait(self, timeout: float | None = None) -> JobStatus:
         """Wait until the job has ended, or for `timeout` seconds."""
-        ...
 
     def raise_if_failed(self) -> None: ...
 
@@ -129,12 +128,9 @@ class JobClient:
 
         Operators with a parallelism of their own keep it. Refused, while the job continues, if Spark lacks the slots.
         """
-        rescale = getattr(self._job, "rescale", None)
-        if rescale is None:
-            raise IllegalState("a job of the local runtime cannot be rescaled")
-        rescale(parallelism, timeout)
+        self._takes_checkpoints().rescale(parallelism, timeout)
 
     def _takes_checkpoints(self) -> Any:
         if not hasattr(self._job, "trigger_checkpoint"):
-            raise IllegalState("the job takes no checkpoints: it runs in the local runtime")
+            raise IllegalState("the job takes no checkpoints and cannot be rescaled: it runs in the local runtime")
         return self._job

@@ -7,20 +7,21 @@ the clock jumps to the next deadline.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from contextlib import suppress
 from random import Random
 
 import msgspec
 
 from headgate.checkpoint.types import Barrier
 from headgate.driver.splits import SourceSplits, dynamic_sources
-from headgate.errors import HeadgateError, IllegalState, UserCodeError
+from headgate.errors import IllegalState
 from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, VertexId
 from headgate.job.status import Status
 from headgate.storage.manifest import StatePiece
+from headgate.worker.chain import close_all
 from headgate.worker.checkpoints import snapshot_inline
-from headgate.worker.failures import describe
+from headgate.worker.failures import reported
 from headgate.worker.relay import Relay
 from headgate.worker.restore import VertexRestore
 from headgate.worker.subtask import Subtask
@@ -71,10 +72,7 @@ class LocalRun:
         }
 
     def run(
-        self,
-        until: int | None = None,
-        stop: Callable[[], bool] | None = None,
-        then: Callable[[], None] | None = None,
+        self, until: int | None = None, stop: Callable[[], bool] | None = None, then: Callable[[], None] | None = None
     ) -> None:
         """Run until every subtask has finished, or all that is due at the virtual time `until` is done.
 
@@ -82,9 +80,10 @@ class LocalRun:
         subtasks are closed, for example to take a snapshot.
         """
         try:
-            for level in reversed(self._tasks):
-                for task in level:
-                    self._guarded(task.open)
+            with reported("a subtask"):
+                for level in reversed(self._tasks):
+                    for task in level:
+                        task.open()
             while not self.finished and not (stop is not None and stop()):
                 if self._round():
                     continue
@@ -94,19 +93,14 @@ class LocalRun:
             if then is not None:
                 then()
         except BaseException:
-            self._close(suppress_errors=True)  # they would hide the first error
+            with suppress(Exception):  # it would hide the first error
+                self._close()
             raise
         self._close()
 
-    def _close(self, suppress_errors: bool = False) -> None:
-        first: HeadgateError | None = None
-        for task in (task for level in self._tasks for task in level):
-            try:
-                self._guarded(task.close)
-            except HeadgateError as error:
-                first = first or error
-        if first is not None and not suppress_errors:
-            raise first
+    def _close(self) -> None:
+        with reported("a subtask"):
+            close_all(task for level in self._tasks for task in level)
 
     @property
     def finished(self) -> bool:
@@ -121,14 +115,15 @@ class LocalRun:
             pass
         for task in subtasks:
             if task.is_source:
-                self._guarded(partial(task.trigger, barrier))
+                with reported("a subtask"):
+                    task.trigger(barrier)
         while self._round(reading=False):
             pass
         left: dict[str, list[tuple[StatePiece, ...] | None]] = {}
         for task in subtasks:
             states = {op: pieces for s in task.take_snapshots() for op, pieces in snapshot_inline(s).items()}
-            for operator_id in task.operator_ids:
-                left.setdefault(operator_id, []).append(states.get(operator_id))
+            for operator in task.operators:
+                left.setdefault(operator.operator.id, []).append(states.get(operator.operator.id))
         return msgspec.msgpack.encode(_LocalSnapshot(checkpoint_id, left, self._splits.snapshot(checkpoint_id)))
 
     def _round(self, reading: bool = True) -> bool:
@@ -141,7 +136,8 @@ class LocalRun:
             before = task.status
             queued = task.queued_bytes
             ready = task.has_work() if reading else task.has_events()
-            count = self._guarded(partial(task.step, self._slice)) if ready else 0
+            with reported("a subtask"):
+                count = task.step(self._slice) if ready else 0
             # The clock does not advance while a source has records, so no buffer timeout would be reached.
             if not count or self._random is None or self._random.random() < 0.5:
                 task.flush()
@@ -172,21 +168,11 @@ class LocalRun:
         self.time = max(self.time, min(deadlines if until is None else [until, *deadlines]))
         for number, level in enumerate(self._tasks):
             for task in level:
-                self._guarded(partial(task.on_time, self.time))
-                if isinstance(task, Subtask):
-                    self._guarded(task.upkeep)
+                with reported("a subtask"):
+                    task.on_time(self.time)
+                    if isinstance(task, Subtask):
+                        task.upkeep()
                 self._deliver(number, task)
-
-    def _guarded(self, call: Callable[[], int | None]) -> int:
-        try:
-            return call() or 0
-        except Exception as error:
-            if isinstance(error, HeadgateError) and getattr(error, "origin", None) is None:
-                raise
-            failure = describe(error, "a subtask")
-            shown = UserCodeError(failure.message)
-            shown.add_note(failure.traceback)
-            raise shown from error
 
 
 class _LocalSplits:

@@ -90,8 +90,8 @@ def damaged_and_restarted(seed, **options):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_flipped_byte_is_never_restored_from(seed):
     run = damaged_and_restarted(seed)
-    assert run.driver.status is JobStatus.FAILED
-    assert re.search(r"DAMAGED.*may have committed", str(run.driver.error))
+    assert run.driver.machine.status is JobStatus.FAILED
+    assert re.search(r"DAMAGED.*may have committed", str(run.driver.machine.error))
     assert any("/chk-" in path for path in run.store.objects)  # the user may accept repeated output, and resume
 
 

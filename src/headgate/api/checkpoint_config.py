@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import Enum
-from typing import Self
+from typing import Any, Self
 
 from headgate import config
-from headgate.config import Configuration
+from headgate.config import Configuration, Option
 
-__all__ = [
-    "CheckpointConfig",
-    "CheckpointingMode",
-    "ExternalizedCheckpointRetention",
-]
+__all__ = ["CheckpointConfig", "CheckpointingMode", "ExternalizedCheckpointRetention"]
 
 
 class CheckpointingMode(Enum):
@@ -42,6 +38,10 @@ class CheckpointConfig:
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
 
+    def _set(self, option: Option[Any], value: object) -> Self:
+        self._configuration.set(option, value)
+        return self
+
     def is_checkpointing_enabled(self) -> bool:
         """Whether there are periodic checkpoints."""
         return self.get_checkpoint_interval() > 0
@@ -52,8 +52,7 @@ class CheckpointConfig:
 
     def set_checkpointing_mode(self, mode: CheckpointingMode) -> Self:
         """Whether barriers are aligned (exactly once) or only counted (at least once)."""
-        self._configuration.set(config.CHECKPOINT_MODE, mode.value)
-        return self
+        return self._set(config.CHECKPOINT_MODE, mode.value)
 
     def get_checkpoint_interval(self) -> int:
         """Milliseconds; -1 if there are no periodic checkpoints."""
@@ -62,8 +61,7 @@ class CheckpointConfig:
 
     def set_checkpoint_interval(self, checkpoint_interval: int) -> Self:
         """Milliseconds between two checkpoints."""
-        self._configuration.set(config.CHECKPOINT_INTERVAL, checkpoint_interval)
-        return self
+        return self._set(config.CHECKPOINT_INTERVAL, checkpoint_interval)
 
     def get_checkpoint_timeout(self) -> int:
         """Milliseconds."""
@@ -71,8 +69,7 @@ class CheckpointConfig:
 
     def set_checkpoint_timeout(self, checkpoint_timeout: int) -> Self:
         """A checkpoint that takes longer is aborted."""
-        self._configuration.set(config.CHECKPOINT_TIMEOUT, checkpoint_timeout)
-        return self
+        return self._set(config.CHECKPOINT_TIMEOUT, checkpoint_timeout)
 
     def get_min_pause_between_checkpoints(self) -> int:
         """Milliseconds."""
@@ -80,8 +77,7 @@ class CheckpointConfig:
 
     def set_min_pause_between_checkpoints(self, min_pause: int) -> Self:
         """Milliseconds between the end of one checkpoint and the start of the next."""
-        self._configuration.set(config.CHECKPOINT_MIN_PAUSE, min_pause)
-        return self
+        return self._set(config.CHECKPOINT_MIN_PAUSE, min_pause)
 
     def get_max_concurrent_checkpoints(self) -> int:
         """How many may be under way."""
@@ -89,8 +85,7 @@ class CheckpointConfig:
 
     def set_max_concurrent_checkpoints(self, max_concurrent_checkpoints: int) -> Self:
         """How many may be under way at the same time."""
-        self._configuration.set(config.CHECKPOINT_MAX_CONCURRENT, max_concurrent_checkpoints)
-        return self
+        return self._set(config.CHECKPOINT_MAX_CONCURRENT, max_concurrent_checkpoints)
 
     def get_tolerable_checkpoint_failure_number(self) -> int:
         """How many may fail in a row."""
@@ -98,13 +93,11 @@ class CheckpointConfig:
 
     def set_tolerable_checkpoint_failure_number(self, tolerable_checkpoint_failure_number: int) -> Self:
         """How many checkpoints may fail in a row before the job does."""
-        self._configuration.set(config.CHECKPOINT_TOLERABLE_FAILURES, tolerable_checkpoint_failure_number)
-        return self
+        return self._set(config.CHECKPOINT_TOLERABLE_FAILURES, tolerable_checkpoint_failure_number)
 
     def set_prefer_checkpoint_for_recovery(self, prefer: bool) -> Self:
         """Let `--resume` take the newest checkpoint even if the job was stopped with a newer savepoint."""
-        self._configuration.set(config.RESUME_PREFERS_CHECKPOINT, prefer)
-        return self
+        return self._set(config.RESUME_PREFERS_CHECKPOINT, prefer)
 
     def is_prefer_checkpoint_for_recovery(self) -> bool:
         """Whether `--resume` passes over a newer savepoint."""
@@ -112,8 +105,7 @@ class CheckpointConfig:
 
     def set_externalized_checkpoint_retention(self, retention: ExternalizedCheckpointRetention) -> Self:
         """What becomes of the retained checkpoints when the job ends."""
-        self._configuration.set(config.CHECKPOINT_RETENTION, retention.value)
-        return self
+        return self._set(config.CHECKPOINT_RETENTION, retention.value)
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
         """Whether barriers may overtake records."""
@@ -121,8 +113,7 @@ class CheckpointConfig:
 
     def enable_unaligned_checkpoints(self, enabled: bool = True) -> Self:
         """Let barriers overtake records; what they overtake becomes part of the checkpoint."""
-        self._configuration.set(config.UNALIGNED, enabled)
-        return self
+        return self._set(config.UNALIGNED, enabled)
 
     def disable_unaligned_checkpoints(self) -> Self:
         """Barriers wait for the records before them."""
@@ -131,13 +122,11 @@ class CheckpointConfig:
     def set_aligned_checkpoint_timeout(self, timeout: int | timedelta) -> Self:
         """An alignment that takes longer (milliseconds, or a timedelta) turns unaligned; 0 starts unaligned."""
         timeout_ms = timeout // timedelta(milliseconds=1) if isinstance(timeout, timedelta) else timeout
-        self._configuration.set(config.ALIGNED_TIMEOUT, timeout_ms)
-        return self
+        return self._set(config.ALIGNED_TIMEOUT, timeout_ms)
 
     def set_checkpoint_storage_dir(self, checkpoint_path: str) -> Self:
-        """The directory, or any fsspec URL, for checkpoints."""
-        self._configuration.set(config.CHECKPOINT_DIR, checkpoint_path)
-        return self
+        """The directory for checkpoints: a path, or a URL (s3, gs, az, abfs, abfss, webhdfs, swebhdfs)."""
+        return self._set(config.CHECKPOINT_DIR, checkpoint_path)
 
     def get_checkpoint_storage_dir(self) -> str | None:
         """The directory for checkpoints."""

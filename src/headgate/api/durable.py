@@ -72,11 +72,15 @@ def unpack(data: str | bytes) -> Any:
         return format.decode(stored)
     if tag == _PICKLE:
         return pickle.loads(format.decode(stored, type=bytes))
-    kind = _class_of(tag)
-    value = format.decode(stored, type=kind)
-    if "__msgspec_cache__" in vars(kind):
-        del kind.__msgspec_cache__  # type: ignore[attr-defined]  # a class of a script is pickled, and this cannot be
-    return value
+    return _decode(format, stored, _class_of(tag))
+
+
+def _decode(format: Any, stored: Any, kind: type) -> Any:
+    try:
+        return format.decode(stored, type=kind)
+    finally:
+        if "__msgspec_cache__" in vars(kind):
+            del kind.__msgspec_cache__  # type: ignore[attr-defined]  # a class of a script is pickled, and this cannot be
 
 
 def _tagged(value: Any) -> tuple[str, Any]:
@@ -93,12 +97,9 @@ def _tagged(value: Any) -> tuple[str, Any]:
 def _check_readable(kind: type, value: Any) -> None:
     """Refuse a value now that could not be restored later: a NaN, a field without a precise type."""
     try:
-        same = msgspec.json.decode(msgspec.json.encode(value), type=kind) == value
+        same = _decode(msgspec.json, msgspec.json.encode(value), kind) == value
     except (msgspec.MsgspecError, TypeError) as error:
         raise InvalidArgument(f"{value!r} cannot be stored under '{kind._durable_tag}': {error}") from error  # type: ignore[attr-defined]  # noqa: SLF001
-    finally:
-        if "__msgspec_cache__" in vars(kind):
-            del kind.__msgspec_cache__  # type: ignore[attr-defined]
     if not same:
         raise InvalidArgument(
             f"{value!r} would not be read back as it is from '{kind._durable_tag}': "  # type: ignore[attr-defined]  # noqa: SLF001

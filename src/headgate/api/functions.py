@@ -45,7 +45,7 @@ __all__ = [
 class StateAccess(Protocol):
     """What gives a function its state; the runtime hands one in that knows the operator and its backend."""
 
-    def keyed(self, descriptor: Any) -> Any: ...
+    def state(self, descriptor: Any) -> Any: ...
 
     def raw_streams(self) -> Mapping[int, bytes]: ...
 
@@ -58,7 +58,7 @@ class KeyedStateStore:
 
     def get_state(self, descriptor: Any) -> Any:
         """The keyed state of a descriptor."""
-        return self._state.keyed(descriptor)
+        return self._state.state(descriptor)
 
     get_list_state = get_map_state = get_reducing_state = get_aggregating_state = get_state
 
@@ -183,27 +183,21 @@ class TimerService(Protocol):
 
     def current_processing_time(self) -> int:
         """Milliseconds since the epoch."""
-        ...
 
     def current_watermark(self) -> int:
         """The event-time clock of this operator."""
-        ...
 
     def register_processing_time_timer(self, timestamp: int) -> None:
         """Call `on_timer` when the clock reaches `timestamp`; the same timer twice fires once."""
-        ...
 
     def register_event_time_timer(self, timestamp: int) -> None:
         """Call `on_timer` when the watermark reaches `timestamp`."""
-        ...
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
         """Forget a timer; nothing happens if there is none."""
-        ...
 
     def delete_event_time_timer(self, timestamp: int) -> None:
         """Forget a timer; nothing happens if there is none."""
-        ...
 
 
 class ProcessFunction(Function, ABC):
@@ -214,11 +208,9 @@ class ProcessFunction(Function, ABC):
 
         def timestamp(self) -> int | None:
             """The record's event timestamp in milliseconds, or None."""
-            ...
 
         def timer_service(self) -> TimerService:
             """Time, and timers on keyed streams."""
-            ...
 
     @abstractmethod
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
@@ -233,14 +225,12 @@ class KeyedProcessFunction(Function, ABC):
 
         def get_current_key(self) -> Any:
             """The key of the record."""
-            ...
 
     class OnTimerContext(Context, Protocol):
         """What a firing timer comes with."""
 
         def time_domain(self) -> str:
             """`processing` or `event`."""
-            ...
 
     @abstractmethod
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
@@ -308,18 +298,15 @@ class BroadcastProcessFunction(Function, ABC):
 
         def get_broadcast_state(self, descriptor: Any) -> Any:
             """The broadcast state, to be read."""
-            ...
 
     class Context(Protocol):
         """What a broadcast record comes with."""
 
         def timestamp(self) -> int | None:
             """The record's event timestamp in milliseconds, or None."""
-            ...
 
         def get_broadcast_state(self, descriptor: Any) -> Any:
             """The broadcast state, to be changed."""
-            ...
 
     @abstractmethod
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
@@ -347,7 +334,6 @@ class KeyedBroadcastProcessFunction(BroadcastProcessFunction, ABC):
 
         def apply_to_keyed_state(self, descriptor: Any, function: Callable[[Any, Any], None]) -> None:
             """Call `function(key, state)` for every key of this subtask."""
-            ...
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
         """A timer of the current key fired."""
@@ -470,7 +456,7 @@ class NoState:
     def __init__(self, operator: str) -> None:
         self._operator = operator
 
-    def keyed(self, descriptor: Any) -> Any:
+    def state(self, descriptor: Any) -> Any:
         kind = type(descriptor).__name__.removesuffix("Descriptor")
         raise InvalidArgument(
             f"keyed state '{getattr(descriptor, 'name', descriptor)}' ({kind}) can only be used on a keyed stream: "

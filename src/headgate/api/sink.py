@@ -28,7 +28,6 @@ __all__ = [
     "Epoch",
     "EpochCommitter",
     "EpochContext",
-    "Prepared",
     "Sink",
     "SinkWriter",
     "WriterContext",

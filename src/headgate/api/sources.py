@@ -24,20 +24,7 @@ from headgate.errors import InvalidArgument
 from headgate.records.batch import Batch
 from headgate.records.types import PICKLED, TypeInformation
 
-__all__ = [
-    "UNCUT",
-    "CollectionSource",
-    "DataGenSource",
-    "DynamicSource",
-    "NumberRange",
-    "OnceEnumerator",
-    "QueueReader",
-    "ReaderContext",
-    "SequenceSource",
-    "Source",
-    "SourceReader",
-    "SplitEnumerator",
-]
+__all__ = ["DynamicSource", "QueueReader", "ReaderContext", "Source", "SourceReader", "SplitEnumerator"]
 
 S = TypeVar("S")
 
@@ -275,6 +262,9 @@ class _CollectionReader(SourceReader[int]):
         return [self._position] if self._mine else []
 
 
+EMPTY_READER: SourceReader[Any] = _CollectionReader(Batch.of_rows([]), [])
+
+
 @durable("number-range-1")
 class NumberRange(msgspec.Struct, frozen=True):
     """The integers from `start` to below `end`."""
@@ -297,34 +287,33 @@ class SequenceSource(Source[NumberRange]):
 
     def reader(self, context: ReaderContext, splits: list[NumberRange]) -> SourceReader[NumberRange]:
         """The reader of some ranges, one after the other."""
-        return _SequenceReader(splits, self.type)
+        reader = RangeReader(splits, self.type)
+        reader.no_more_splits()
+        return reader
 
 
-class _SequenceReader(SourceReader[NumberRange]):
+class RangeReader(QueueReader[NumberRange]):
+    """Reads ranges of integers as columns of one field."""
+
     def __init__(self, splits: list[NumberRange], type: TypeInformation) -> None:
-        self._left = [split for split in splits if split.start < split.end]
+        super().__init__([split for split in splits if split.start < split.end])
         self._type = type
-        self.finished = not self._left
 
     def poll(self, max_records: int) -> Batch | None:
         numbers = []
-        while self._left and max_records > 0:
-            start, end = self._left[0].start, self._left[0].end
+        while self._splits and max_records > 0:
+            start, end = self._splits[0].start, self._splits[0].end
             stop = min(end, start + max_records)
             numbers.append(np.arange(start, stop, dtype=np.int64))
             max_records -= stop - start
             if stop == end:
-                self._left.pop(0)
+                self._end_split()
             else:
-                self._left[0] = NumberRange(stop, end)
-        self.finished = not self._left
+                self._splits[0] = NumberRange(stop, end)
         if not numbers:
             return None
         column = pa.array(numbers[0] if len(numbers) == 1 else np.concatenate(numbers))
         return Batch.of_arrow(pa.RecordBatch.from_arrays([column], schema=self._type.schema), self._type)
-
-    def snapshot(self) -> list[NumberRange]:
-        return list(self._left)
 
 
 @durable("stride-1")

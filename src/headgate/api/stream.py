@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -17,7 +19,7 @@ from headgate.errors import GraphError, InvalidArgument
 from headgate.graph.job_graph import KeySpec, Node, NodeInput, OperatorKind, OperatorSpec, Partitioning, Pipeline
 from headgate.records.types import PICKLED, TypeInformation, as_type
 
-__all__ = ["BroadcastStream", "ConnectedStreams", "DataStream", "DataStreamSink", "Executor", "KeyedStream"]
+__all__ = ["BroadcastStream", "ConnectedStreams", "DataStream", "DataStreamSink", "KeyedStream"]
 
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 
@@ -27,20 +29,14 @@ class Executor(Protocol):
 
     def _collect(self, stream: DataStream, job_name: str | None) -> Records:
         """Run the program and give this stream's records."""
-        ...
 
     def _foreach_epoch(self, stream: DataStream, function: Callable[[Any, int], object]) -> DataStreamSink:
         """Give each completed checkpoint's records to a function."""
-        ...
 
 
-class Records(Protocol):
+class Records(Iterator[Any], AbstractContextManager[Any], Protocol):
     """Records of a job that may still run; closing cancels it."""
 
-    def __iter__(self) -> Iterator[Any]: ...
-    def __next__(self) -> Any: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exc: object) -> None: ...
     def close(self) -> None: ...
 
 
@@ -58,6 +54,12 @@ def check_parallelism(value: int, what: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidArgument(f"{what} must be an integer of at least 1, got {value!r}")
     return value
+
+
+def check_buffer_timeout(timeout_ms: int) -> int:
+    if timeout_ms < -1:
+        raise InvalidArgument(f"buffer timeout must be -1, 0 or positive milliseconds, got {timeout_ms}")
+    return timeout_ms
 
 
 class _OperatorSettings:
@@ -102,9 +104,7 @@ class _OperatorSettings:
 
     def set_buffer_timeout(self, timeout_ms: int) -> Self:
         """How long a record may wait for its buffer to fill: 0 = not at all, -1 = until it is full."""
-        if timeout_ms < -1:
-            raise InvalidArgument(f"buffer timeout must be -1, 0 or positive milliseconds, got {timeout_ms}")
-        self._own("set_buffer_timeout()").buffer_timeout = timeout_ms
+        self._own("set_buffer_timeout()").buffer_timeout = check_buffer_timeout(timeout_ms)
         return self
 
     def start_new_chain(self) -> Self:
@@ -259,13 +259,7 @@ class DataStream(_OperatorSettings):
         """The records that the operator yielded with this tag."""
         node = self._own("get_side_output()")
         of_source = getattr(node.operator.function, "side_outputs", ())
-        if output_tag not in of_source and node.operator.kind not in (
-            "process",
-            "keyed_process",
-            "co_process",
-            "keyed_co_process",
-            "broadcast_process",
-        ):
+        if output_tag not in of_source and not node.operator.kind.endswith("process"):
             raise GraphError(
                 f"get_side_output({output_tag.name!r}): {node.where} has no side outputs; process(...) does, "
                 "and a source that was given this tag, for corrupt records"
@@ -369,15 +363,18 @@ class KeyedStream(DataStream):
 
     def count(self, emit: str = "record") -> DataStream:
         """The running number of records of each key, as (key, count)."""
-        _check_emit(emit)
-        operator = OperatorSpec("aggregate", None, {"how": "count", "position": None, "emit": emit}, self._keys)
-        return self._then("Count", operator, _count_type(self._key))
+        return self._aggregate("count", None, emit, _count_type(self._key))
 
-    def _aggregate(self, how: str, position: int | str, emit: str) -> DataStream:
-        _check_emit(emit)
-        index = _field_index(self._type, position, f"{how}()")
+    def _aggregate(
+        self, how: str, position: int | str | None, emit: str, output_type: TypeInformation | None = None
+    ) -> DataStream:
+        if emit not in ("record", "batch"):
+            raise InvalidArgument(
+                f"emit must be 'record' (one result for each record) or 'batch' (one for each key and batch), got {emit!r}"
+            )
+        index = None if position is None else _field_index(self._type, position, f"{how}()")
         operator = OperatorSpec("aggregate", None, {"how": how, "position": index, "emit": emit}, self._keys)
-        return self._then(how.capitalize(), operator, self._type)
+        return self._then(how.capitalize(), operator, output_type or self._type)
 
 
 class BroadcastStream:
@@ -491,25 +488,12 @@ def key_spec(record_type: TypeInformation, selector: Any, key_type: object) -> K
         )
     single = isinstance(selector, str | int)
     if not record_type.is_typed:
-        return KeySpec((), _FieldSelector(positions, single), True, as_type(key_type))
-    fields = [record_type.schema.field(p) for p in positions]  # type: ignore[union-attr]
-    own = as_type(fields[0].type) if single else TypeInformation("tuple", _schema(fields))
-    return KeySpec(positions, None, single, own)
-
-
-class _FieldSelector:
-    """The selector for positions of untyped tuples."""
-
-    def __init__(self, positions: tuple[int, ...], single: bool) -> None:
-        self.positions = positions
-        self.single = single
-
-    def __call__(self, value: Any) -> Any:
-        return value[self.positions[0]] if self.single else tuple(value[p] for p in self.positions)
-
-
-def _schema(fields: Sequence[Any]) -> Any:
-    return pa.schema([(f"f{i}", f.type) for i, f in enumerate(fields)])
+        alone = len(positions) == 1 and not single  # itemgetter gives the bare value of one position
+        select = (lambda value: (value[positions[0]],)) if alone else itemgetter(*positions)
+        return KeySpec((), select, True, as_type(key_type))
+    types = [record_type.schema.field(p).type for p in positions]  # type: ignore[union-attr]
+    several = pa.schema([(f"f{i}", type) for i, type in enumerate(types)])
+    return KeySpec(positions, None, single, as_type(types[0]) if single else TypeInformation("tuple", several))
 
 
 def _field_index(record_type: TypeInformation, name: int | str, call: str) -> int:
@@ -532,10 +516,3 @@ def _count_type(key: KeySpec) -> TypeInformation:
     if not key.type.is_typed:
         return PICKLED
     return TypeInformation("tuple", pa.schema([("f0", key.type.arrow_type), ("f1", pa.int64())]))
-
-
-def _check_emit(emit: str) -> None:
-    if emit not in ("record", "batch"):
-        raise InvalidArgument(
-            f"emit must be 'record' (one result for each record) or 'batch' (one for each key and batch), got {emit!r}"
-        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, Literal
 
 from headgate.errors import GraphError, InvalidArgument
@@ -293,9 +294,32 @@ def build_job_graph(
         for node in nodes
         for i, node_input in enumerate(node.inputs)
     }
-    consumers = _consumers(nodes)
     head_of = _chain_heads(nodes, by_id, partitionings, chaining)
-    return _assemble(name, nodes, ids, partitionings, consumers, head_of, max_parallelism)
+    chains: dict[int, list[Node]] = defaultdict(list)
+    for node in nodes:
+        chains[head_of[node.id]].append(node)
+    vertices = [_vertex(VertexId(i), chain, ids, max_parallelism) for i, chain in enumerate(chains.values())]
+    place = {
+        node.id: (VertexId(i), position)
+        for i, chain in enumerate(chains.values())
+        for position, node in enumerate(chain)
+    }
+    edges: list[Edge] = []
+    inputs = [(consumer, i) for consumer in nodes for i in range(len(consumer.inputs))]
+    for producer, (consumer, i) in product(nodes, inputs):
+        node_input = consumer.inputs[i]
+        if node_input.node != producer.id:
+            continue
+        (vertex, position), (target, target_position) = place[producer.id], place[consumer.id]
+        tag = node_input.tag.name if node_input.tag else None
+        output = ChainedOutput(tag, operator=target_position, input=node_input.input)
+        if target != vertex:
+            type = node_input.tag.type if node_input.tag else producer.type
+            edge_id, partitioning = EdgeId(len(edges)), partitionings[consumer.id, i]
+            edges.append(Edge(edge_id, vertex, target, node_input.input, partitioning, type, tag))
+            output = ChainedOutput(tag, edge=edge_id)
+        vertices[vertex].operators[position].outputs.append(output)
+    return JobGraph(name, vertices, edges)
 
 
 def _settle_parallelism(node: Node, default: int) -> None:
@@ -319,14 +343,6 @@ def _settle_partitioning(upstream: Node, node: Node, node_input: NodeInput) -> P
     return node_input.partitioning
 
 
-def _consumers(nodes: list[Node]) -> dict[int, list[tuple[Node, int]]]:
-    found: dict[int, list[tuple[Node, int]]] = defaultdict(list)
-    for node in nodes:
-        for i, node_input in enumerate(node.inputs):
-            found[node_input.node].append((node, i))
-    return found
-
-
 def _chain_heads(
     nodes: list[Node], by_id: dict[int, Node], partitionings: dict[tuple[int, int], Partitioning], chaining: bool
 ) -> dict[int, int]:
@@ -340,45 +356,6 @@ def _chain_heads(
             if forward and node.chaining == "always" and upstream.chaining != "never":
                 head_of[node.id] = head_of[upstream.id]
     return head_of
-
-
-def _assemble(
-    name: str,
-    nodes: list[Node],
-    ids: dict[int, OperatorId],
-    partitionings: dict[tuple[int, int], Partitioning],
-    consumers: dict[int, list[tuple[Node, int]]],
-    head_of: dict[int, int],
-    max_parallelism: int | None,
-) -> JobGraph:
-    members: dict[int, list[Node]] = defaultdict(list)
-    for node in nodes:
-        members[head_of[node.id]].append(node)
-    vertices: list[Vertex] = []
-    place: dict[int, tuple[VertexId, int]] = {}
-    for chain in members.values():
-        vertex = _vertex(VertexId(len(vertices)), chain, ids, max_parallelism)
-        vertices.append(vertex)
-        for position, node in enumerate(chain):
-            place[node.id] = (vertex.id, position)
-    edges: list[Edge] = []
-    for node in nodes:
-        vertex_id, position = place[node.id]
-        outputs = vertices[vertex_id].operators[position].outputs
-        for consumer, i in consumers[node.id]:
-            node_input = consumer.inputs[i]
-            tag = node_input.tag.name if node_input.tag else None
-            target, target_position = place[consumer.id]
-            if target == vertex_id:
-                outputs.append(ChainedOutput(tag, operator=target_position, input=node_input.input))
-                continue
-            record_type = node_input.tag.type if node_input.tag else node.type
-            edge = Edge(
-                EdgeId(len(edges)), vertex_id, target, node_input.input, partitionings[consumer.id, i], record_type, tag
-            )
-            edges.append(edge)
-            outputs.append(ChainedOutput(tag, edge=edge.id))
-    return JobGraph(name, vertices, edges)
 
 
 def _vertex(number: VertexId, chain: list[Node], ids: dict[int, OperatorId], job_max: int | None) -> Vertex:

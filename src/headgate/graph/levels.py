@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
-from headgate.graph.job_graph import Edge, JobGraph
+from headgate.graph.job_graph import ChainedOperator, Edge, JobGraph
 from headgate.ids import VertexId
 
 
@@ -37,14 +38,7 @@ class Layout:
 
     def index(self, level: int, vertex: VertexId, subtask: int) -> int:
         """The task in `level` that receives rows for a subtask: the subtask itself, or its relay there."""
-        return self._first(level, vertex) + subtask
-
-    def _first(self, level: int, vertex: VertexId) -> int:
-        relay = self.level_of[vertex] != level
-        for index, slot in enumerate(self.levels[level]):
-            if slot.vertex == vertex and slot.relay == relay:
-                return index
-        raise KeyError((level, vertex))
+        return self.levels[level].index(Slot(vertex, subtask, relay=self.level_of[vertex] != level))
 
 
 def lay_out(graph: JobGraph) -> Layout:
@@ -99,37 +93,22 @@ def describe(graph: JobGraph, layout: Layout) -> str:
 def as_json(graph: JobGraph, layout: Layout) -> str:
     """The plan for tools: vertices with their chains, edges, levels, slots."""
     vertices = [
-        {
-            "id": vertex.id,
-            "name": vertex.name,
-            "parallelism": vertex.parallelism,
-            "max_parallelism": vertex.max_parallelism,
-            "level": layout.level_of[vertex.id],
-            "operators": [
-                {
-                    "id": op.id,
-                    "name": op.name,
-                    "kind": op.spec.kind,
-                    "uid": op.uid,
-                    "description": op.description,
-                    "type": str(op.type),
-                    "defined_at": op.call_site,
-                }
-                for op in vertex.operators
-            ],
-        }
+        _named(vertex, "id", "name", "parallelism", "max_parallelism")
+        | {"level": layout.level_of[vertex.id], "operators": [_operator(operator) for operator in vertex.operators]}
         for vertex in graph.vertices
     ]
     edges = [
-        {
-            "id": e.id,
-            "source": e.source,
-            "target": e.target,
-            "input": e.input,
-            "ship": e.partitioning.kind,
-            "type": str(e.type),
-            "side_output": e.tag,
-        }
-        for e in graph.edges
+        _named(edge, "id", "source", "target", "input")
+        | {"ship": edge.partitioning.kind, "type": str(edge.type), "side_output": edge.tag}
+        for edge in graph.edges
     ]
     return json.dumps({"name": graph.name, "slots": layout.slots, "vertices": vertices, "edges": edges}, indent=2)
+
+
+def _operator(operator: ChainedOperator) -> dict[str, Any]:
+    values = {"kind": operator.spec.kind, "type": str(operator.type), "defined_at": operator.call_site}
+    return _named(operator, "id", "name", "uid", "description") | values
+
+
+def _named(thing: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(thing, name) for name in names}

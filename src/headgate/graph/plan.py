@@ -5,11 +5,14 @@ Made on the driver; the pickled `VertexPlan` is loaded by every subtask.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import cloudpickle
 
+from headgate import config
+from headgate.checkpoint.settings import stored_in_files
+from headgate.config import Configuration, Option
 from headgate.errors import GraphError
 from headgate.graph.job_graph import ChainedOperator, Edge, JobGraph, Partitioning, PartitioningKind, Vertex
 from headgate.graph.levels import Layout
@@ -17,36 +20,53 @@ from headgate.ids import VertexId
 from headgate.records.types import TypeInformation
 
 
-@dataclass(frozen=True, slots=True)
+def _option(option: Option[Any]) -> Any:
+    """A field that has the value of an option."""
+    return field(metadata={"option": option})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The settings of the job that subtasks use."""
 
-    buffer_size: int
-    buffer_timeout: int
-    queue_size: int
-    slice_ms: int
-    max_unconfirmed: int
-    object_reuse: bool = False
-    state_backend: str = "hashmap"
-    tmp_dir: str | None = None  # for working files of state; None: the system's
-    rocksdb_memory: int = 64 << 20
-    incremental: bool = False
-    migrate_ttl: bool = False
-    exactly_once: bool = True
-    checkpoints_after_finish: bool = True
-    alignment_memory: int = 16 << 20  # bytes of blocked channels that are kept in memory; the rest is spilled
-    alignment_soft: int = 64 << 20  # from this many spilled bytes on, the writer of a blocked channel is stopped
-    alignment_limit: int = 1 << 30  # with more bytes in blocked channels the checkpoint is declined
-    copies_dirs: tuple[str, ...] = ()  # where second copies of keyed state are (SPEC R7.7)
-    write_copies: bool = False
-    restore_from_copies: bool = False
-    ttl_query_entries: int = 1000  # rows that a sweep for expired state checks between two looks at the clock
-    ttl_compaction_ms: int = 0  # how often RocksDB compacts every file of a state with a time to live; 0: never
-    without_channel_state: int = -1  # the checkpoint whose in-flight data is not restored (SPEC R5.11)
-    committer_retries: int = 10
+    buffer_size: int = _option(config.BUFFER_SIZE)
+    buffer_timeout: int = _option(config.BUFFER_TIMEOUT)
+    queue_size: int = _option(config.INPUT_QUEUE_SIZE)
+    slice_ms: int = _option(config.SLICE_TARGET)
+    max_unconfirmed: int = _option(config.COLLECT_MAX_UNCONFIRMED)
+    object_reuse: bool = _option(config.OBJECT_REUSE)
+    state_backend: str = _option(config.STATE_BACKEND)
+    tmp_dir: str | None = _option(config.IO_TMP_DIRS)
+    rocksdb_memory: int = _option(config.ROCKSDB_MEMORY)
+    incremental: bool
+    migrate_ttl: bool = _option(config.TTL_MIGRATION)
+    exactly_once: bool
+    checkpoints_after_finish: bool = _option(config.CHECKPOINT_AFTER_FINISH)
+    alignment_memory: int = _option(config.ALIGNMENT_MEMORY)
+    alignment_soft: int = _option(config.ALIGNMENT_SOFT)
+    alignment_limit: int = _option(config.ALIGNMENT_LIMIT)
+    copies_dirs: tuple[str, ...]  # where second copies of keyed state are (SPEC R7.7)
+    write_copies: bool = _option(config.LOCAL_BACKUP)
+    restore_from_copies: bool = _option(config.RECOVERY_FROM_LOCAL)
+    ttl_query_entries: int = _option(config.ROCKSDB_TTL_QUERY_ENTRIES)
+    ttl_compaction_ms: int = _option(config.ROCKSDB_TTL_COMPACTION)
+    without_channel_state: int = _option(config.RECOVERY_WITHOUT_CHANNEL_STATE)
+    committer_retries: int = _option(config.COMMITTER_RETRIES)
     staging: str | None = None  # where sinks may put files on the checkpoints' storage; known when the job runs
     epoch: int = 1  # of the driver, by the job log; known when the job runs
-    final_checkpoint: bool = False  # whether a finished subtask waits for one more complete checkpoint (SPEC R4.5)
+    final_checkpoint: bool  # whether a finished subtask waits for one more complete checkpoint (SPEC R4.5)
+
+    @staticmethod
+    def of(configuration: Configuration, final_checkpoint: bool) -> Settings:
+        get = configuration.get
+        copies = get(config.LOCAL_BACKUP_DIRS) or get(config.IO_TMP_DIRS) or ""
+        return Settings(
+            **{field.name: get(field.metadata["option"]) for field in fields(Settings) if field.metadata},
+            incremental=get(config.CHECKPOINT_INCREMENTAL) and stored_in_files(configuration),
+            exactly_once=get(config.CHECKPOINT_MODE) == "EXACTLY_ONCE",
+            copies_dirs=tuple(part.strip() for part in copies.split(",") if part.strip()),
+            final_checkpoint=final_checkpoint,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +138,8 @@ class JobPlan:
 
     def worker_of(self, vertex: VertexId, subtask: int) -> tuple[int, int]:
         """The level of a subtask and its index in the level."""
-        return next(
-            (level, index)
-            for level, slots in enumerate(self.layout.levels)
-            for index, slot in enumerate(slots)
-            if slot.vertex == vertex and slot.subtask == subtask and not slot.relay
-        )
+        level = self.layout.level_of[vertex]
+        return level, self.layout.index(level, vertex, subtask)
 
     def task_name(self, level: int, index: int) -> str:
         """The vertex and number of a task, for messages."""

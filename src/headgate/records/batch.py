@@ -34,9 +34,8 @@ class Batch:
         self._rows = rows
         self._arrow = arrow
         self.timestamps = timestamps
-        self._raw = (
-            False  # rows as the user's function returned them: plain tuples where the type may have named fields
-        )
+        # Whether rows are as the user's function returned them: plain tuples where the type may have named fields.
+        self._raw = False
         self.origin: Any = None  # the operator that emitted it, for errors that are found when the batch is encoded
 
     @classmethod

@@ -102,18 +102,14 @@ class _Ddl:
         if name in ("varchar", "char"):
             self.take("("), self._number(), self.take(")")
             return pa.string()
-        if name == "array":
+        if name in ("array", "map"):
             self.take("<")
-            element = self.data_type()
+            types = [self.data_type()]
+            if name == "map":
+                self.take(",")
+                types.append(self.data_type())
             self.take(">")
-            return pa.list_(element)
-        if name == "map":
-            self.take("<")
-            key = self.data_type()
-            self.take(",")
-            value = self.data_type()
-            self.take(">")
-            return pa.map_(key, value)
+            return pa.map_(*types) if name == "map" else pa.list_(*types)
         if name == "struct":
             self.take("<")
             fields = self.fields(">")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import contextmanager
 from random import Random
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import msgspec
 import numpy as np
@@ -19,15 +18,14 @@ from headgate.checkpoint.types import Barrier
 from headgate.config import Configuration
 from headgate.control.messages import TaskState
 from headgate.environment import StreamExecutionEnvironment
-from headgate.errors import IllegalState, InvalidArgument, UserCodeError
+from headgate.errors import IllegalState, InvalidArgument
 from headgate.graph.job_graph import Edge, Vertex
 from headgate.graph.plan import JobPlan, OutputEdge, VertexPlan
 from headgate.job.status import Status
 from headgate.records.batch import Batch
 from headgate.records.frames import DRAIN, FrameKind, pack, read_frames
-from headgate.records.types import TypeInformation, TypeMismatch
 from headgate.worker.checkpoints import snapshot_inline
-from headgate.worker.failures import OperatorFailure, describe
+from headgate.worker.failures import reported
 from headgate.worker.inputs import DATA, decode
 from headgate.worker.output import EdgeWriter, RowBuffers
 from headgate.worker.restore import VertexRestore
@@ -53,6 +51,18 @@ _TWO_INPUTS: dict[type, str] = {
     f.CoProcessFunction: "process",
     f.BroadcastProcessFunction: "process",
 }
+
+
+class HarnessOptions(TypedDict, total=False):
+    """Options of both harnesses; `restore` takes a snapshot, or those of all subtasks of a wider run."""
+
+    side_outputs: Iterable[OutputTag]
+    parallelism: int
+    max_parallelism: int | None
+    subtask: int
+    start_time: int
+    configuration: Configuration | None
+    restore: bytes | Sequence[bytes] | None
 
 
 class _HarnessSnapshot(msgspec.Struct, frozen=True):
@@ -92,40 +102,27 @@ class _Input:
         return b"".join(pack(kind, self.edge.id, 0, body, flags=flags))
 
 
-class _Output:
-    """Collects what leaves the subtask on one edge."""
-
-    def __init__(self, type: TypeInformation) -> None:
-        self.type = type
-        self.records: list[tuple[Any, int | None]] = []
-
-    def add(self, batch: Batch) -> None:
-        stamps = [None] * len(batch) if batch.timestamps is None else batch.timestamps.tolist()
-        self.records += zip(batch.rows(), stamps, strict=True)
-
-    def take(self) -> list[tuple[Any, int | None]]:
-        taken, self.records = self.records, []
-        return taken
-
-
 class _Harness:
     """The base of both harnesses; `build` makes the program around the function."""
 
     def __init__(
         self,
         build: Callable[[StreamExecutionEnvironment], DataStream | DataStreamSink],
-        side_outputs: Iterable[OutputTag],
-        parallelism: int,
-        subtask: int,
-        start_time: int,
-        configuration: Configuration | None,
-        restore: bytes | Sequence[bytes] | None,
+        side_outputs: Iterable[OutputTag] = (),
+        parallelism: int = 1,
+        max_parallelism: int | None = None,
+        subtask: int = 0,
+        start_time: int = 0,
+        configuration: Configuration | None = None,
+        restore: bytes | Sequence[bytes] | None = None,
     ) -> None:
         if not 0 <= subtask < parallelism:
             raise InvalidArgument(f"subtask must be from 0 to {parallelism - 1}, got {subtask}")
         env = StreamExecutionEnvironment.local(configuration)
         env.set_buffer_timeout(-1)
-        end = build(env)
+        end = build(env).uid(_UID).set_parallelism(parallelism)
+        if max_parallelism is not None:
+            end.set_max_parallelism(max_parallelism)
         if isinstance(end, DataStream):
             end.rebalance().add_sink(_nowhere)
             for tag in side_outputs:
@@ -134,9 +131,8 @@ class _Harness:
         number = next(v.id for v in plan.graph.vertices if v.head.uid == _UID)
         self._time = start_time
         self._inputs = {edge.input: _input(plan, edge, subtask) for edge in plan.graph.inputs(number)}
-        self._outputs: dict[int, _Output] = {edge.id: _Output(edge.type) for edge in plan.graph.outputs(number)}
-        self._by_tag = {edge.tag: self._outputs[edge.id] for edge in plan.graph.outputs(number)}
-        self._type = plan.graph.vertices[number].head.type
+        self._edges = {int(edge.id): edge for edge in plan.graph.outputs(number)}
+        self._emitted: dict[str | None, list[tuple[Any, int | None]]] = {e.tag: [] for e in self._edges.values()}
         restored = {} if restore is None else {number: _vertex_restore(restore, plan.graph.vertices[number])}
         attempt = int(restore is not None)  # the job's id is fixed, so that two runs of a test are the same
         tasks = describe_tasks(plan, plan.layout.level_of[number], "0" * 32, attempt, restored)
@@ -150,7 +146,7 @@ class _Harness:
 
     def open(self) -> Self:
         """Open the function; `with` does it too."""
-        with _reported():
+        with reported("the harness"):
             self._subtask.open()
         self._drain()
         return self
@@ -162,7 +158,7 @@ class _Harness:
 
     def close(self) -> None:
         """Close the function; the end of `with` does it too."""
-        with _reported():
+        with reported("the harness"):
             self._subtask.close()
 
     def __enter__(self) -> Self:
@@ -179,7 +175,7 @@ class _Harness:
     # --- input ------------------------------------------------------------------------------------------------------
 
     def _process(self, number: int, values: Sequence[Any], timestamps: Sequence[int] | None) -> None:
-        with _reported():
+        with reported("the harness"):
             rows = self._inputs[number].rows(values, timestamps)
         for row in rows:
             self._feed(row)
@@ -187,20 +183,22 @@ class _Harness:
     def _feed(self, row: bytes) -> None:
         if self._subtask.status is Status.CREATED:
             raise IllegalState("open the harness first: `with OneInputHarness(...) as harness:`")
-        with _reported():
+        with reported("the harness"):
             self._subtask.receive(row)
             while self._subtask.has_events():
                 self._subtask.step(1 << 16)
         self._drain()
 
     def _drain(self) -> None:
-        with _reported():
+        with reported("the harness"):
             self._subtask.flush()
         for _, pieces in self._subtask.take():
             for frame in read_frames(b"".join(pieces)):
                 if frame.kind in DATA:
-                    output = self._outputs[frame.edge]
-                    output.add(decode(frame, output.type))
+                    edge = self._edges[frame.edge]
+                    batch = decode(frame, edge.type)
+                    stamps = [None] * len(batch) if batch.timestamps is None else batch.timestamps.tolist()
+                    self._emitted[edge.tag] += zip(batch.rows(), stamps, strict=True)
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -215,7 +213,7 @@ class _Harness:
             raise InvalidArgument(f"time does not run backwards: it is {self._time}, got {timestamp}")
         while (due := self._subtask.next_deadline()) is not None and due <= timestamp:
             self._time = max(self._time, due)
-            with _reported():
+            with reported("the harness"):
                 self._subtask.on_time(self._time)
         self._time = timestamp
         self._drain()
@@ -224,21 +222,21 @@ class _Harness:
 
     def take(self) -> list[Any]:
         """The records that the function emitted since the last call."""
-        return [value for value, _ in self._output(None).take()]
+        return [value for value, _ in self._take(None)]
 
     def take_with_timestamps(self) -> list[tuple[Any, int | None]]:
         """The records since the last call, each with its event timestamp."""
-        return self._output(None).take()
+        return self._take(None)
 
     def take_side_output(self, tag: OutputTag) -> list[Any]:
         """The records that the function emitted to a side output since the last call."""
-        return [value for value, _ in self._output(tag.name).take()]
+        return [value for value, _ in self._take(tag.name)]
 
-    def _output(self, tag: str | None) -> _Output:
-        found = self._by_tag.get(tag)
-        if found is None and tag is not None:
+    def _take(self, tag: str | None) -> list[tuple[Any, int | None]]:
+        if tag is not None and tag not in self._emitted:
             raise InvalidArgument(f"unknown side output '{tag}': give the harness side_outputs=[OutputTag('{tag}')]")
-        return found or _Output(self._type)
+        taken, self._emitted[tag] = self._emitted.get(tag, []), []
+        return taken
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
@@ -258,13 +256,13 @@ class _Harness:
 
     def notify_checkpoint_complete(self, checkpoint_id: int | None = None) -> None:
         """Notify the function that a snapshot (by default the last one) is complete: sinks commit."""
-        with _reported():
+        with reported("the harness"):
             self._subtask.notify_complete(checkpoint_id or self._checkpoint_id)
         self._drain()
 
     def notify_checkpoint_aborted(self, checkpoint_id: int | None = None) -> None:
         """Notify the function that a snapshot (by default the last one) was aborted."""
-        with _reported():
+        with reported("the harness"):
             self._subtask.notify_aborted(checkpoint_id or self._checkpoint_id)
         self._drain()
 
@@ -273,7 +271,7 @@ class OneInputHarness(_Harness):
     """A function of one input: map, flat map, filter, reduce, process, keyed process or sink.
 
     `key` makes the stream keyed, in any form that `key_by` takes. A plain callable needs `method`, the name of the
-    DataStream method that would take it. `restore` takes a snapshot, or those of all subtasks of a wider run.
+    DataStream method that would take it. The `options` are those of `HarnessOptions`.
 
     >>> from headgate import KeyedProcessFunction
     >>> class Alarm(KeyedProcessFunction):
@@ -303,13 +301,7 @@ class OneInputHarness(_Harness):
         input_type: object = None,
         output_type: object = None,
         method: str | None = None,
-        side_outputs: Iterable[OutputTag] = (),
-        parallelism: int = 1,
-        max_parallelism: int | None = None,
-        subtask: int = 0,
-        start_time: int = 0,
-        configuration: Configuration | None = None,
-        restore: bytes | Sequence[bytes] | None = None,
+        **options: Unpack[HarnessOptions],
     ) -> None:
         call = method or _method_of(function, _ONE_INPUT)
 
@@ -317,12 +309,10 @@ class OneInputHarness(_Harness):
             source = env.from_collection([], input_type)
             stream: DataStream = source.global_() if key is None else source.key_by(key, key_type)
             takes_type = call not in ("filter", "reduce", "add_sink")
-            end: DataStream | DataStreamSink = (
-                getattr(stream, call)(function, output_type) if takes_type else getattr(stream, call)(function)
-            )
-            return _finish(end, parallelism, max_parallelism)
+            given = (function, output_type) if takes_type else (function,)
+            return getattr(stream, call)(*given)  # type: ignore[no-any-return]
 
-        super().__init__(build, side_outputs, parallelism, subtask, start_time, configuration, restore)
+        super().__init__(build, **options)
 
     def process_element(self, value: Any, timestamp: int | None = None) -> None:
         """Give the function one element."""
@@ -337,7 +327,7 @@ class TwoInputHarness(_Harness):
     """A function of two inputs: co-map, co-flat-map, co-process, and broadcast process.
 
     `keys` makes both streams keyed (with a broadcast function: the first one). `broadcast` has the descriptors of the
-    broadcast state; the second input is then the broadcast side.
+    broadcast state; the second input is then the broadcast side. The `options` are those of `HarnessOptions`.
 
     >>> from headgate import CoMapFunction
     >>> class Sides(CoMapFunction):
@@ -363,13 +353,7 @@ class TwoInputHarness(_Harness):
         output_type: object = None,
         broadcast: Sequence[Any] = (),
         method: str | None = None,
-        side_outputs: Iterable[OutputTag] = (),
-        parallelism: int = 1,
-        max_parallelism: int | None = None,
-        subtask: int = 0,
-        start_time: int = 0,
-        configuration: Configuration | None = None,
-        restore: bytes | Sequence[bytes] | None = None,
+        **options: Unpack[HarnessOptions],
     ) -> None:
         call = method or _method_of(function, _TWO_INPUTS)
 
@@ -380,10 +364,9 @@ class TwoInputHarness(_Harness):
                 second: Any = sources[1].broadcast(*broadcast)
             else:
                 second = sources[1].global_() if keys is None else sources[1].key_by(keys[1], key_type)
-            end: DataStream = getattr(first.connect(second), call)(function, output_type)
-            return _finish(end, parallelism, max_parallelism)
+            return getattr(first.connect(second), call)(function, output_type)  # type: ignore[no-any-return]
 
-        super().__init__(build, side_outputs, parallelism, subtask, start_time, configuration, restore)
+        super().__init__(build, **options)
 
     def process_element1(self, value: Any, timestamp: int | None = None) -> None:
         """Give the function one element of the first input."""
@@ -407,15 +390,6 @@ def _method_of(function: Any, methods: dict[type, str]) -> str:
     )
 
 
-def _finish(
-    end: DataStream | DataStreamSink, parallelism: int, max_parallelism: int | None
-) -> DataStream | DataStreamSink:
-    end.uid(_UID).set_parallelism(parallelism)
-    if max_parallelism is not None:
-        end.set_max_parallelism(max_parallelism)
-    return end
-
-
 def _input(plan: JobPlan, edge: Edge, place: int) -> _Input:
     writer: VertexPlan = pickle.loads(plan.vertices[edge.source])
     return _Input(next(out for out in writer.outputs if out.edge.id == edge.id), place)
@@ -427,16 +401,6 @@ def _vertex_restore(restore: bytes | Sequence[bytes], vertex: Vertex) -> VertexR
     operators = {str(op.id): [one.operators.get(op.id) for one in left] for op in vertex.operators}
     newest = max(one.checkpoint_id for one in left)
     return VertexRestore(newest, vertex.parallelism, vertex.max_parallelism, operators, claim=False)
-
-
-@contextmanager
-def _reported() -> Any:
-    """Errors of the function as a job reports them, with the original one as cause."""
-    try:
-        yield
-    except (OperatorFailure, TypeMismatch) as error:
-        shown = UserCodeError(describe(error, "the harness").message)
-        raise shown from (error.cause if isinstance(error, OperatorFailure) else error)
 
 
 def _nowhere(value: Any) -> None:

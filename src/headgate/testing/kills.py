@@ -12,20 +12,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headgate.api.sink import (
-    CommitRequest,
-    Committer,
-    Epoch,
-    EpochCommitter,
-    EpochContext,
-    Sink,
-    SinkWriter,
-    WriterContext,
-)
+from headgate.api.sink import Committer, EpochCommitter, EpochContext, Sink, SinkWriter, WriterContext
 
 __all__ = ["KILL_POINTS", "KillPoints", "KillingSink"]
 
@@ -93,35 +84,23 @@ class KillingSink(Sink[Any]):
 
     def committer(self, context: WriterContext) -> Committer[Any] | None:
         committer = self._sink.committer(context)
-        return None if committer is None else _KillingCommitter(committer, self._points)
+        return None if committer is None else _KillingCommitter(committer, self._points.kill_self)
 
     def epoch_committer(self, context: EpochContext) -> EpochCommitter[Any]:
-        return _KillingEpochCommitter(self._sink.epoch_committer(context), self._points)
+        return _KillingCommitter(self._sink.epoch_committer(context), self._points.kill_worker)
 
 
-class _KillingCommitter(Committer[Any]):
-    def __init__(self, committer: Committer[Any], points: KillPoints) -> None:
-        self._committer, self._points = committer, points
+class _KillingCommitter(Committer[Any], EpochCommitter[Any]):
+    def __init__(self, committer: Committer[Any] | EpochCommitter[Any], kill: Callable[[str], None]) -> None:
+        self._committer, self._kill = committer, kill
 
-    def commit(self, requests: Sequence[CommitRequest[Any]]) -> None:
-        if requests:
-            self._points.kill_self("before-commit")
-        self._committer.commit(requests)
-        if requests:
-            self._points.kill_self("after-commit")
-
-    def close(self) -> None:
-        self._committer.close()
-
-
-class _KillingEpochCommitter(EpochCommitter[Any]):
-    def __init__(self, committer: EpochCommitter[Any], points: KillPoints) -> None:
-        self._committer, self._points = committer, points
-
-    def commit(self, epoch: Epoch[Any]) -> None:
-        self._points.kill_worker("before-commit")
-        self._committer.commit(epoch)
-        self._points.kill_worker("after-commit")
+    def commit(self, work: Any) -> None:
+        """Commit an epoch, or the requests of a subtask, which may be none."""
+        if work:
+            self._kill("before-commit")
+        self._committer.commit(work)
+        if work:
+            self._kill("after-commit")
 
     def close(self) -> None:
         self._committer.close()

@@ -31,9 +31,6 @@ class MemoryStore(ObjectStore):
         self.objects: dict[str, bytes] = {}
         self._lock = RLock()
 
-    def supports_create_if_absent(self, path: str) -> bool:
-        return True
-
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         data = self._get("read", path)
         return data[offset:] if length is None else data[offset : offset + length]
@@ -42,8 +39,8 @@ class MemoryStore(ObjectStore):
         return len(self._get("look at", path))
 
     def list_objects(self, directory: str) -> list[ObjectInfo]:
-        with self._lock:
-            return sorted(ObjectInfo(p, len(d)) for p, d in self.objects.items() if p.startswith(f"{directory}/"))
+        objects = list(self.objects.items())
+        return sorted(ObjectInfo(path, len(data)) for path, data in objects if path.startswith(f"{directory}/"))
 
     def list_names(self, directory: str) -> list[str]:
         start = len(directory) + 1
@@ -55,10 +52,9 @@ class MemoryStore(ObjectStore):
 
     def create_if_absent(self, path: str, data: bytes) -> bool:
         with self._lock:
-            if path in self.objects:
-                return False
-            self.objects[path] = bytes(data)
-            return True
+            absent = path not in self.objects
+            self.objects.setdefault(path, bytes(data))
+            return absent
 
     def delete(self, path: str) -> None:
         with self._lock:
@@ -68,7 +64,7 @@ class MemoryStore(ObjectStore):
         return not self.list_objects(directory)
 
     def remove_directory(self, directory: str) -> None:
-        pass  # it went with its last object
+        """It went with its last object."""
 
     def writer(self, directory: str, label: str = "") -> ObjectWriter:
         return _MemoryWriter(directory, self.put)
@@ -139,8 +135,6 @@ class Fault(msgspec.Struct, frozen=True):
 class FaultyStore(MemoryStore):
     """A store in memory with a plan of faults; `delay` is called with the milliseconds of a slow operation.
 
-    `atomic_create=False` makes it a scheme without create-if-absent.
-
     >>> store = FaultyStore([Fault(FaultKind.FAIL, 2, amount=errno.ENOSPC)])
     >>> store.put("a", b"1")
     >>> store.put("b", b"2")
@@ -148,13 +142,10 @@ class FaultyStore(MemoryStore):
     headgate.errors.StorageError: cannot write 'b': the disk is full (ENOSPC); free some space there, or use another execution.checkpointing.dir
     """
 
-    def __init__(
-        self, faults: Iterable[Fault] = (), delay: Callable[[int], None] | None = None, *, atomic_create: bool = True
-    ) -> None:
+    def __init__(self, faults: Iterable[Fault] = (), delay: Callable[[int], None] | None = None) -> None:
         super().__init__()
         self.history: list[tuple[Operation, str]] = []
         self._delay = delay
-        self._atomic_create = atomic_create
         self._plan: list[tuple[Fault, list[int]]] = []
         for fault in faults:
             self.inject(fault)
@@ -179,9 +170,6 @@ class FaultyStore(MemoryStore):
         with self._lock:
             self.objects[path] = self.objects[path][:length]
 
-    def supports_create_if_absent(self, path: str) -> bool:
-        return self._atomic_create
-
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         fault = self._next(Operation.READ, path)
         if fault is not None and fault.kind in {FaultKind.FAIL, FaultKind.TORN, FaultKind.LOST_REPLY}:
@@ -190,38 +178,29 @@ class FaultyStore(MemoryStore):
         return _flipped(data, fault.amount) if fault is not None and fault.kind is FaultKind.FLIP else data
 
     def put(self, path: str, data: bytes) -> None:
-        fault = self._next(Operation.WRITE, path)
-        if fault is None or fault.kind is FaultKind.SLOW:
-            super().put(path, data)
-            return
-        if fault.kind is FaultKind.FLIP:
-            super().put(path, _flipped(data, fault.amount))
-            return
-        if fault.kind is FaultKind.TORN:
-            super().put(path, data[: fault.amount])
-        if fault.kind is FaultKind.LOST_REPLY:
-            super().put(path, data)
-        raise _failure("write", path, fault)
+        self._write("write", path, data, super().put)
 
     def create_if_absent(self, path: str, data: bytes) -> bool:
-        if not self._atomic_create:
-            raise StorageError(f"cannot create '{path}': this store has no atomic create-if-absent")
+        return bool(self._write("create", path, data, super().create_if_absent))
+
+    def _write(self, action: str, path: str, data: bytes, write: Callable[[str, bytes], bool | None]) -> bool | None:
         fault = self._next(Operation.WRITE, path)
-        if fault is not None and fault.kind in {FaultKind.FAIL, FaultKind.TORN}:
-            raise _failure("create", path, fault)
-        if fault is not None and fault.kind is FaultKind.FLIP:
-            data = _flipped(data, fault.amount)
-        created = super().create_if_absent(path, data)
-        if fault is not None and fault.kind is FaultKind.LOST_REPLY:
-            raise _failure("create", path, fault)
+        if fault is None:
+            return write(path, data)
+        if fault.kind is FaultKind.TORN and action == "write":
+            write(path, data[: fault.amount])
+        if fault.kind in {FaultKind.FAIL, FaultKind.TORN}:
+            raise _failure(action, path, fault)
+        created = write(path, _flipped(data, fault.amount) if fault.kind is FaultKind.FLIP else data)
+        if fault.kind is FaultKind.LOST_REPLY:
+            raise _failure(action, path, fault)
         return created
 
     def delete(self, path: str) -> None:
         fault = self._next(Operation.DELETE, path)
-        failing = fault is not None and fault.kind in {FaultKind.FAIL, FaultKind.TORN, FaultKind.LOST_REPLY}
         if fault is None or fault.kind is not FaultKind.FAIL:
             super().delete(path)
-        if fault is not None and failing:
+        if fault is not None and fault.kind in {FaultKind.FAIL, FaultKind.TORN, FaultKind.LOST_REPLY}:
             raise _failure("delete", path, fault)
 
     def _next(self, operation: Operation, path: str) -> Fault | None:

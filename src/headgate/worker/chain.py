@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
-from headgate.checkpoint.commits import Commits
+from headgate.checkpoint.commits import NO_COMMITS
 from headgate.graph.job_graph import Vertex
 from headgate.graph.plan import Settings, TaskInfo
 from headgate.records.batch import Batch
@@ -37,7 +38,7 @@ class OperatorChain:
         self._restore = restore
         self.operators = [self._operator(position) for position in range(len(vertex.operators))]
         # Operators that had finished before the restored checkpoint are never opened, called or closed (SPEC R4.5).
-        self._living = [] if restore is not None and restore.finished else self.operators
+        self.living = [] if restore is not None and restore.finished else self.operators
         self._wire(edges)
 
     @property
@@ -57,19 +58,13 @@ class OperatorChain:
         own = replace(info, task_name=chained.name, operator_id=chained.id)
         restored = self._restore.operators.get(chained.id) if self._restore else None
         context = OperatorContext(
-            info=own,
-            clock=services.now,
-            to_driver=services.to_driver,
-            wake=services.wake,
-            operator_state=OperatorStateBackend(chained.name, restored.operator if restored else None),
-            restored_id=self._restore.checkpoint_id if self._restore else None,
-            restored_commits=self._restore.commits if self._restore else Commits(),
-            keyed_backend=partial(open_backend, own, self._settings, services.now, self._restore),
-            lockstep=services.lockstep,
-            final_checkpoint=self._settings.final_checkpoint,
-            committer_retries=self._settings.committer_retries,
-            staging=self._settings.staging,
-            epoch=self._settings.epoch,
+            own,
+            services,
+            self._settings,
+            OperatorStateBackend(chained.name, restored.operator if restored else None),
+            partial(open_backend, own, self._settings, services.now, self._restore),
+            self._restore.checkpoint_id if self._restore else None,
+            self._restore.commits if self._restore else NO_COMMITS,
         )
         return make_operator(chained, context)
 
@@ -94,24 +89,11 @@ class OperatorChain:
 
     def open(self) -> None:
         """Open the operators, the last of the chain first."""
-        for operator in reversed(self._living):
+        for operator in reversed(self.living):
             operator.open()
 
-    def finish(self) -> None:
-        """All input has been processed: the operators emit what they hold, the first of the chain first."""
-        for operator in self._living:
-            operator.finish()
-
     def close(self) -> None:
-        """Close every operator; the first error is raised when all are closed."""
-        first: Exception | None = None
-        for operator in self._living:
-            try:
-                operator.close()
-            except Exception as error:
-                first = first or error
-        if first is not None:
-            raise first
+        close_all(self.living)
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
@@ -123,49 +105,40 @@ class OperatorChain:
         (1) emit what must precede the barrier, (2) send the barrier, (3) take the synchronous part of the snapshot.
         """
         with ExitStack() as locks:
-            for operator in self._living:
+            for operator in self.living:
                 locks.enter_context(operator.checkpoint_lock())
-            for operator in self._living:  # (1)
+            for operator in self.living:  # (1)
                 operator.before_barrier()
             send_barrier()  # (2)
-            return [operator.snapshot(checkpoint_id, timestamp, kind) for operator in self._living]  # (3)
-
-    def notify_complete(self, checkpoint_id: int, commits: Commits) -> None:
-        for operator in self._living:
-            operator.notify_complete(checkpoint_id, commits)
-
-    def notify_aborted(self, checkpoint_id: int) -> None:
-        for operator in self._living:
-            operator.notify_aborted(checkpoint_id)
-
-    @property
-    def awaits_commit(self) -> bool:
-        return any(operator.awaits_commit for operator in self._living)
-
-    def epoch_committed(self, operator_id: str, checkpoint_id: int) -> None:
-        for operator in self._living:
-            if operator.operator.id == operator_id:
-                operator.epoch_committed(checkpoint_id)
-
-    def upkeep(self) -> None:
-        for operator in self._living:
-            operator.upkeep()
+            return [operator.snapshot(checkpoint_id, timestamp, kind) for operator in self.living]  # (3)
 
     # --- time -------------------------------------------------------------------------------------------------------
-
-    def deadlines(self) -> list[int]:
-        """The times at which operators have work."""
-        return [time for operator in self._living if (time := operator.next_deadline()) is not None]
 
     def on_time(self, now: int) -> bool:
         """Fire what is due; whether there was anything."""
         fired = False
-        for operator in self._living:
+        for operator in self.living:
             deadline = operator.next_deadline()
             if deadline is not None and deadline <= now:
                 operator.on_time(now)
                 fired = True
         return fired
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+def close_all(parts: Iterable[_Closable]) -> None:
+    """Close every one; the first error is raised when all are closed."""
+    first: Exception | None = None
+    for part in parts:
+        try:
+            part.close()
+        except Exception as error:
+            first = first or error
+    if first is not None:
+        raise first
 
 
 def _all(receivers: list[Receiver]) -> Receiver:

@@ -12,7 +12,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import msgspec
@@ -25,22 +28,7 @@ from headgate.checkpoint.plan import TaskReport
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.stats import SubtaskMetrics
 from headgate.checkpoint.types import Barrier, SavepointFormat
-from headgate.control.messages import (
-    AcknowledgeCheckpoint,
-    AnnounceCheckpoint,
-    AskForSplit,
-    AssignSplits,
-    CheckpointComplete,
-    DataFinished,
-    DeclineCheckpoint,
-    EpochCommitted,
-    FromWorker,
-    Hold,
-    SourceBacklog,
-    TaskState,
-    ToSubtask,
-    TriggerCheckpoint,
-)
+from headgate.control import messages
 from headgate.errors import HeadgateError
 from headgate.ids import OperatorId
 from headgate.records.key_groups import KeyGroupRange
@@ -51,7 +39,7 @@ from headgate.storage.layout import AttemptId, table_directory, table_file
 from headgate.storage.manifest import PieceKind, SnapshotPart, StatePiece
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
-from headgate.storage.writer import PartStream, Scope, SnapshotTarget, StateWriter
+from headgate.storage.writer import Scope, SnapshotTarget, StateWriter
 from headgate.worker.local_copies import CopyWriter, LocalCopies
 from headgate.worker.operators.base import OperatorSnapshot
 from headgate.worker.subtask import SnapshotInProgress, Subtask
@@ -81,7 +69,7 @@ class SnapshotWriter:
         self,
         storage: WorkerStorage,
         owner: str,
-        send: Callable[[AcknowledgeCheckpoint | DeclineCheckpoint], None],
+        send: Callable[[messages.AcknowledgeCheckpoint | messages.DeclineCheckpoint], None],
         store: ObjectStore | None = None,
         executor: Executor | None = None,
         copies: LocalCopies | None = None,
@@ -141,8 +129,7 @@ class SnapshotWriter:
             self._wait_for_capture(progress)
             _write_captured(progress, writer, state)
             if progress.cancelled:
-                writer.abort()
-                _abort_all(copied)
+                _abort(writer, copied)
                 return
             written = writer.close()
             for copy in copied:
@@ -161,22 +148,23 @@ class SnapshotWriter:
                 objects_written=written.objects,
             )
             report = TaskReport(shapes, progress.finished, progress.finished_on_restore)
-            if not self._acknowledge(progress, AcknowledgeCheckpoint(progress.barrier.id, state, report, metrics)):
+            if not self._acknowledge(
+                progress, messages.AcknowledgeCheckpoint(progress.barrier.id, state, report, metrics)
+            ):
                 writer.abort()
         except Exception as error:
             was_cancelled = progress.cancelled  # then reading its state fails, and no answer is expected
             progress.cancel()
-            _abort_all(copied)
-            if writer is not None:
-                _abort_quietly(writer)
+            with suppress(HeadgateError):  # the first error is reported; `headgate gc` finds files that are left
+                _abort(writer, copied)
             if was_cancelled:
                 return
             reason = FailureReason.CHECKPOINT_ASYNC_EXCEPTION.name
-            self._send(DeclineCheckpoint(progress.barrier.id, reason, f"{type(error).__name__}: {error}"))
+            self._send(messages.DeclineCheckpoint(progress.barrier.id, reason, f"{type(error).__name__}: {error}"))
         finally:
             self._under_way.pop(progress.barrier.id, None)
 
-    def _acknowledge(self, progress: SnapshotInProgress, message: AcknowledgeCheckpoint) -> bool:
+    def _acknowledge(self, progress: SnapshotInProgress, message: messages.AcknowledgeCheckpoint) -> bool:
         """Send it, unless `cancel` came first: then the connection may be closed, and the driver would not know the files."""
         with self._captured:
             if not progress.cancelled:
@@ -192,9 +180,9 @@ class SnapshotWriter:
 class CheckpointLink:
     """Connects a subtask with the coordinator; only `post` may be called from another thread."""
 
-    def __init__(self, send: Callable[[FromWorker], None]) -> None:
+    def __init__(self, send: Callable[[messages.FromWorker], None]) -> None:
         self._send = send
-        self._mailbox: deque[ToSubtask] = deque()  # safe to use from two threads
+        self._mailbox: deque[messages.ToSubtask] = deque()  # safe to use from two threads
         self._sent_end_of_data = self._sent_backlog = self._requested_split = False
         self.writer: SnapshotWriter | None = None
         self._holders: set[str] = set()
@@ -204,7 +192,7 @@ class CheckpointLink:
         """Whether a reader has requested that this subtask emits no more records, because its disk fills up."""
         return bool(self._holders)
 
-    def post(self, message: ToSubtask) -> None:
+    def post(self, message: messages.ToSubtask) -> None:
         """Queue a message of the driver for the next `serve`."""
         self._mailbox.append(message)
 
@@ -218,32 +206,32 @@ class CheckpointLink:
         for hold in task.take_holds():
             self._send(hold)
         for decline in task.take_declines():
-            self._send(DeclineCheckpoint(decline.checkpoint_id, decline.reason.name, str(decline.reason)))
+            self._send(messages.DeclineCheckpoint(decline.checkpoint_id, decline.reason.name, str(decline.reason)))
         if task.backlog != self._sent_backlog:
             self._sent_backlog = task.backlog
-            self._send(SourceBacklog(task.backlog))
+            self._send(messages.SourceBacklog(task.backlog))
         if task.wants_split and not self._requested_split:
             self._requested_split = True
-            self._send(AskForSplit())
+            self._send(messages.AskForSplit())
         if task.data_finished and not self._sent_end_of_data:
             self._sent_end_of_data = True
-            self._send(DataFinished())
+            self._send(messages.DataFinished())
         if self.writer is not None:
             self.writer.wake()
 
-    def _handle(self, task: Subtask, message: ToSubtask) -> None:
-        if isinstance(message, TriggerCheckpoint):
+    def _handle(self, task: Subtask, message: messages.ToSubtask) -> None:
+        if isinstance(message, messages.TriggerCheckpoint):
             task.trigger(Barrier.decode(message.barrier))
-        elif isinstance(message, AnnounceCheckpoint):
+        elif isinstance(message, messages.AnnounceCheckpoint):
             task.announce(Barrier.decode(message.barrier))
-        elif isinstance(message, CheckpointComplete):
+        elif isinstance(message, messages.CheckpointComplete):
             self._complete(task, message.checkpoint_id, message.commits)
-        elif isinstance(message, AssignSplits):
+        elif isinstance(message, messages.AssignSplits):
             self._requested_split = False
             task.add_splits(list(map(unpack, message.splits)), message.no_more)
-        elif isinstance(message, EpochCommitted):
+        elif isinstance(message, messages.EpochCommitted):
             task.epoch_committed(message.operator_id, message.checkpoint_id)
-        elif isinstance(message, Hold):
+        elif isinstance(message, messages.Hold):
             (self._holders.add if message.hold else self._holders.discard)(message.reader)
         else:
             if message.latest_completed is not None:
@@ -268,7 +256,7 @@ class CheckpointLink:
             self.writer.cancel()
 
 
-def snapshot_inline(progress: SnapshotInProgress) -> TaskState:
+def snapshot_inline(progress: SnapshotInProgress) -> messages.TaskState:
     """Write a snapshot at once and keep its bytes inside the handles: for the local runtime and the harness."""
     target = SnapshotTarget(progress.barrier.id, AttemptId(1), max_inline_state=sys.maxsize)
     writer = StateWriter(open_store(), target, "local")
@@ -284,12 +272,12 @@ def _write_operators(
     shared: bool,
     copies: LocalCopies | None,
     copied: list[CopyWriter],
-) -> tuple[TaskState, dict[OperatorId, dict[str, StateShape]]]:
+) -> tuple[messages.TaskState, dict[OperatorId, dict[str, StateShape]]]:
     """Write the state of all operators; the second copies that were begun are added to `copied`."""
     options = progress.barrier.options
     canonical = options.format is SavepointFormat.CANONICAL
     scope = Scope.TABLE if canonical else Scope.SHARED if shared else Scope.EXCLUSIVE
-    written: TaskState = {}
+    written: messages.TaskState = {}
     shapes: dict[OperatorId, dict[str, StateShape]] = {}
     for operator in progress.operators:
         pieces: list[StatePiece] = []
@@ -311,7 +299,7 @@ def _write_operators(
     return written, shapes
 
 
-def _write_captured(progress: SnapshotInProgress, writer: StateWriter, state: TaskState) -> None:
+def _write_captured(progress: SnapshotInProgress, writer: StateWriter, state: messages.TaskState) -> None:
     """Write captured in-flight data with the head of the chain."""
     if progress.captured and not progress.cancelled:
         head = progress.operators[0].operator_id
@@ -342,31 +330,23 @@ def _write_operator_tables(operator: OperatorSnapshot, state: OperatorStateSnaps
 def _write_keyed(run: SnapshotRun, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> StatePiece | None:
     """Write the payloads in the order in which they come; refer to those that an earlier checkpoint has written."""
     parts: dict[str, SnapshotPart] = {}
-    stream: PartStream | None = None
-    current = ""
-    for name, data in run:
-        if stream is None or name != current:
-            _finish(stream, parts, current)
-            stream, current = writer.open(name, scope), name
-        stream.write(data)
-        if copy is not None:
-            copy.write(name, data)
-    _finish(stream, parts, current)
+    for name, payloads in groupby(run, itemgetter(0)):
+        stream = writer.open(name, scope)
+        for _, data in payloads:
+            stream.write(data)
+            if copy is not None:
+                copy.write(name, data)
+        part = stream.finish()
+        if part is not None:
+            parts[name] = part
     handle = run.handle
     if handle is None:
         return None
     for payload in handle.payloads():
         if payload.id not in parts and payload.size:
             parts[payload.id] = _stored(payload, writer, scope, copy)
-    bare = encode_handle(_without_bytes(handle))
     groups = KeyGroupRange(handle.first_group, handle.last_group)
-    return StatePiece(PieceKind.KEYED, tuple(parts.values()), bare, groups)
-
-
-def _finish(stream: PartStream | None, parts: dict[str, SnapshotPart], name: str) -> None:
-    part = stream.finish() if stream is not None else None
-    if part is not None:
-        parts[name] = part
+    return StatePiece(PieceKind.KEYED, tuple(parts.values()), encode_handle(_without_bytes(handle)), groups)
 
 
 def _stored(payload: Payload, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> SnapshotPart:
@@ -389,13 +369,8 @@ def _without_bytes(handle: KeyedStateHandle) -> KeyedStateHandle:
     return replace(handle, segments=segments, files=files)
 
 
-def _abort_quietly(writer: StateWriter) -> None:
-    try:
-        writer.abort()
-    except HeadgateError:
-        return  # the first error is reported; `headgate gc` finds files that are left
-
-
-def _abort_all(copied: list[CopyWriter]) -> None:
+def _abort(writer: StateWriter | None, copied: list[CopyWriter]) -> None:
     for copy in copied:
         copy.abort()
+    if writer is not None:
+        writer.abort()

@@ -7,12 +7,14 @@ import re
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from headgate.control.messages import Failed
-from headgate.errors import UserCodeError, WorkerLost
+from headgate.errors import HeadgateError, UserCodeError, WorkerLost
 from headgate.records.types import TypeMismatch
 
 # With the separator, so that a package called headgate_plugin does not match.
@@ -38,6 +40,20 @@ class OperatorFailure(Exception):
         self.cause = cause
         self.key = key
         self.record = record
+
+
+@contextmanager
+def reported(task: str) -> Iterator[None]:
+    """Raises errors of user functions with the message that a job reports, and the original error as cause."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, HeadgateError) and not isinstance(error, TypeMismatch):
+            raise
+        failure = describe(error, task)
+        shown = UserCodeError(failure.message)
+        shown.add_note(failure.traceback)
+        raise shown from (error.cause if isinstance(error, OperatorFailure) else error)
 
 
 def user_line(trace: TracebackType | None) -> str:

@@ -214,10 +214,7 @@ class Inputs:
     # --- in-flight data ---------------------------------------------------------------------------------------------
 
     def start_capture(
-        self,
-        checkpoint_id: int,
-        channels: Iterable[ChannelId],
-        current: tuple[Channel, Waiting, int] | None,
+        self, checkpoint_id: int, channels: Iterable[ChannelId], current: tuple[Channel, Waiting, int] | None
     ) -> None:
         """Capture in-flight data: the rest of the current batch, the queues up to the barrier, what is read next."""
         wanted = set(channels)

@@ -21,7 +21,7 @@ class KeyReader:
         self._max_parallelism = max_parallelism
         self._select = None if key.columns else callable_of(key.selector, "get_key", "key_by()")
         self._hasher = KeyHasher(max_parallelism)
-        self._key_type = key.type
+        self.type = key.type
 
     def keys(self, batch: Batch) -> list[Any]:
         """The key of every record."""
@@ -42,7 +42,7 @@ class KeyReader:
         """The key group of one key, for look-ups outside of batches."""
         if not self._columns:
             return self._hasher.group(key)
-        batch = self._key_type.to_batch([key])
+        batch = self.type.to_batch([key])
         return int(key_groups_of(hash_columns(batch.columns), self._max_parallelism)[0])
 
     def keys_and_groups(self, batch: Batch) -> tuple[list[Any], list[int]]:

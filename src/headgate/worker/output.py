@@ -62,25 +62,17 @@ class RowBuffers:
 class _Builder:
     """Records of one channel that wait for their buffer to fill."""
 
-    __slots__ = ("bytes", "count", "parts")
+    __slots__ = ("bytes", "parts")
 
     def __init__(self) -> None:
         self.parts: list[Batch] = []
-        self.count = 0
         self.bytes = 0.0
 
 
 class EdgeWriter:
     """Writes one subtask's records of one edge."""
 
-    def __init__(
-        self,
-        out: OutputEdge,
-        writer: int,
-        writers: int,
-        buffers: RowBuffers,
-        random: Random,
-    ) -> None:
+    def __init__(self, out: OutputEdge, writer: int, writers: int, buffers: RowBuffers, random: Random) -> None:
         self.edge = edge = out.edge
         self.records_out = 0
         self._writer = writer
@@ -177,7 +169,6 @@ class EdgeWriter:
         if builder.parts and (builder.parts[0].timestamps is None) != (batch.timestamps is None):
             self._build(target)  # a frame has timestamps for all of its records or for none
         builder.parts.append(batch)
-        builder.count += count
         builder.bytes += count * per_record
         if builder.bytes >= self._buffers.buffer_size:
             self._build(target)
@@ -188,7 +179,7 @@ class EdgeWriter:
         if not builder.parts:
             return
         parts = builder.parts
-        builder.parts, builder.count, builder.bytes = [], 0, 0.0
+        builder.parts, builder.bytes = [], 0.0
         stamped = [part.timestamps for part in parts if part.timestamps is not None]
         stamps = np.concatenate(stamped) if stamped else None
         if self.edge.type.is_typed:

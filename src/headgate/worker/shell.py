@@ -20,23 +20,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import psutil
 import pyarrow as pa
 
+from headgate.control import messages
 from headgate.control.channel import ControlAddress, ControlClient
-from headgate.control.messages import (
-    Cancel,
-    Confirm,
-    Finished,
-    FromDriver,
-    FromWorker,
-    Metrics,
-    Output,
-    Register,
-    Running,
-    ToSubtask,
-)
 from headgate.errors import JobCancelled, WorkerLost
 from headgate.graph.plan import Settings
 from headgate.job.status import Status
@@ -66,7 +56,7 @@ class Inflow:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._rows: deque[pa.Buffer] = deque()
-        self._bytes = 0
+        self.queued_bytes = 0
         self._condition = threading.Condition()
         self._woken = False
         self.exhausted = False
@@ -75,18 +65,16 @@ class Inflow:
     def put(self, row: pa.Buffer) -> None:
         """Called by the reading thread; waits while the queue is full."""
         with self._condition:
-            while self._bytes >= self._limit:
+            while self.queued_bytes >= self._limit:
                 self._condition.wait()
             self._rows.append(row)
-            self._bytes += row.size
+            self.queued_bytes += row.size
             self._condition.notify_all()
 
     def end(self, error: Exception | None) -> None:
         """The iterator has ended or failed."""
-        with self._condition:
-            self.exhausted, self.error = True, error
-            self._woken = True
-            self._condition.notify_all()
+        self.exhausted, self.error = True, error
+        self.wake()
 
     def wake(self) -> None:
         """End the wait without a row."""
@@ -105,7 +93,7 @@ class Inflow:
                 row = self._rows.popleft()
                 size += row.size
                 taken.append(row)
-            self._bytes -= size
+            self.queued_bytes -= size
             self._condition.notify_all()
         return taken
 
@@ -123,22 +111,12 @@ class Inflow:
     def empty(self) -> bool:
         return not self._rows
 
-    @property
-    def queued_bytes(self) -> int:
-        return self._bytes
-
-
-@dataclass(slots=True)
-class _Times:
-    busy: float = 0.0
-    back_pressured: float = 0.0
-    idle: float = 0.0
-
 
 class Shell:
     """Drives one subtask inside a Spark task; also its `SubtaskServices`."""
 
     lockstep = False
+    client: ControlClient  # from `connect` on
 
     def __init__(self, settings: Settings, readers: int = 0) -> None:
         """`readers` is the number of tasks in the next level."""
@@ -146,14 +124,13 @@ class Shell:
         self._readers, self._pulsed = readers, 0
         self._sent_at = 0.0
         self._settings = settings
-        self._client: ControlClient | None = None
         self._cancelled: str | None = None
         self._task: Subtask | Relay | None = None
         self._over = False
         self._unconfirmed = 0
-        self.checkpoints = CheckpointLink(self._send)
+        self.checkpoints = CheckpointLink(lambda message: self.client.send(message))  # noqa: PLW0108 - not connected yet
         self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
-        self._times = _Times()
+        self._busy = self._back_pressured = self._idle = 0.0  # seconds
         self.restore = RestoreProgress()
         self._reported_finished = False
         self._process = psutil.Process()
@@ -165,35 +142,26 @@ class Shell:
         return time.time_ns() // 1_000_000
 
     def to_driver(self, channel: str, payload: bytes, records: int) -> None:
-        assert self._client is not None
         self._unconfirmed += 1
-        self._client.send(Output(channel, payload, records))
+        self.client.send(messages.Output(channel, payload, records))
 
     def wake(self) -> None:
         self.inflow.wake()
 
     # --- control ----------------------------------------------------------------------------------------------------
 
-    def connect(self, address: ControlAddress, register: Register, timeout: float) -> None:
+    def connect(self, address: ControlAddress, register: messages.Register, timeout: float) -> None:
         """Register with the driver."""
-        self._client = ControlClient(address, register, timeout, self._on_message, self._metrics)
+        self.client = ControlClient(address, register, timeout, self._on_message, self._metrics)
 
-    def _send(self, message: FromWorker) -> None:
-        self.client.send(message)
-
-    @property
-    def client(self) -> ControlClient:
-        assert self._client is not None
-        return self._client
-
-    def _on_message(self, message: FromDriver) -> None:
-        if isinstance(message, Confirm):
+    def _on_message(self, message: messages.FromDriver) -> None:
+        if isinstance(message, messages.Confirm):
             self._unconfirmed -= message.outputs
             self.wake()
-        elif isinstance(message, ToSubtask):
+        elif isinstance(message, messages.ToSubtask):
             self.checkpoints.post(message)
             self.wake()
-        elif isinstance(message, Cancel) and self._cancelled is None:
+        elif isinstance(message, messages.Cancel) and self._cancelled is None:
             self._cancelled = message.reason
             self.wake()
             self.end_process_in(_CANCEL_GRACE)
@@ -212,11 +180,6 @@ class Shell:
         """The task has ended; Spark may run another task in this process now."""
         self._over = True
         self.client.close()
-
-    def check_cancelled(self) -> None:
-        """Raise JobCancelled if the driver has cancelled this task."""
-        if self._cancelled is not None:
-            raise JobCancelled(self._cancelled)
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
@@ -242,10 +205,11 @@ class Shell:
         """Open, work until the subtask is finished, then read Spark's iterator to its end."""
         task.open()
         self._task = task
-        self.client.send(Running())
+        self.client.send(messages.Running())
         yield from self._pulse(self._readers)
         while True:
-            self.check_cancelled()
+            if self._cancelled is not None:
+                raise JobCancelled(self._cancelled)
             if isinstance(task, Subtask) and not self._reported_finished:
                 self.checkpoints.serve(task)
                 if time.monotonic() >= self._next_upkeep:
@@ -268,9 +232,7 @@ class Shell:
                 self._wait(task)
         self._check_input(task)
         task.close()
-        metrics = self._metrics()
-        if metrics is not None:
-            self.client.send(metrics)
+        self.client.send(self._metrics())
 
     def _report_finished(self) -> None:
         """Tell the driver once that checkpoints need not wait for this subtask any more.
@@ -280,7 +242,7 @@ class Shell:
         if not self._reported_finished:
             self._reported_finished = True
             self.checkpoints.close(finished=True)
-            self.client.send(Finished())
+            self.client.send(messages.Finished())
 
     def _room(self, task: Subtask | Relay) -> int:
         """The number of bytes to read; what is queued inside the subtask counts too.
@@ -299,13 +261,13 @@ class Shell:
         if fired:
             task.on_time(self.now())
         if not task.has_work() or self._held():
-            self._times.busy += time.perf_counter() - started
+            self._busy += time.perf_counter() - started
             return fired and task.next_deadline() != deadline
         pending = _pending(task)
         before = task.bytes_out
         count = task.step(self._limit)
         elapsed = time.perf_counter() - started
-        self._times.busy += elapsed
+        self._busy += elapsed
         self._adapt(count, elapsed, task.bytes_out - before)
         return count > 0 or pending
 
@@ -343,7 +305,7 @@ class Shell:
         if seconds > 0:
             started = time.perf_counter()
             self.inflow.wait(seconds, for_rows=task.queued_bytes < self._settings.queue_size)
-            self._times.idle += time.perf_counter() - started
+            self._idle += time.perf_counter() - started
 
     def _yield(self, task: Subtask | Relay) -> Iterator[pa.RecordBatch]:
         rows = task.take()
@@ -351,7 +313,7 @@ class Shell:
             return
         started = time.perf_counter()
         yield from as_batches(rows)
-        self._times.back_pressured += time.perf_counter() - started
+        self._back_pressured += time.perf_counter() - started
         self._sent_at = time.monotonic()
 
     def _pulse(self, count: int) -> Iterator[pa.RecordBatch]:
@@ -361,30 +323,27 @@ class Shell:
             self._pulsed = (self._pulsed + count) % self._readers
         self._sent_at = time.monotonic()
 
-    def _metrics(self) -> Metrics | None:
+    def _metrics(self) -> messages.Metrics:
         """The counters, once a second; called in the client's thread, also while the main thread is blocked."""
-        times, task = self._times, self._task
+        task, restore = self._task, self.restore
+        metrics = messages.Metrics(
+            resident_bytes=self._process.memory_info().rss,
+            restored_bytes=restore.done,
+            restore_bytes=restore.total,
+            restored_locally=restore.local,
+        )
         if task is None:
-            restore = self.restore
-            return Metrics(
-                resident_bytes=self._process.memory_info().rss,
-                restored_bytes=restore.done,
-                restore_bytes=restore.total,
-                restored_locally=restore.local,
-            )
-        return Metrics(
+            return metrics
+        return msgspec.structs.replace(
+            metrics,
             records_in=task.records_in,
             records_out=task.records_out,
             bytes_in=task.bytes_in,
             bytes_out=task.bytes_out,
-            busy_ms=int(times.busy * 1000),
-            back_pressured_ms=int(times.back_pressured * 1000),
-            idle_ms=int(times.idle * 1000),
+            busy_ms=int(self._busy * 1000),
+            back_pressured_ms=int(self._back_pressured * 1000),
+            idle_ms=int(self._idle * 1000),
             queued_bytes=self.inflow.queued_bytes + task.queued_bytes,
-            resident_bytes=self._process.memory_info().rss,
-            restored_bytes=self.restore.done,
-            restore_bytes=self.restore.total,
-            restored_locally=self.restore.local,
             corrupt_records=task.corrupt_records,
         )
 
@@ -437,7 +396,7 @@ class LevelTask:
         descriptor: TaskDescriptor = pickle.loads(self.tasks)[index]
         job_id, attempt, level = descriptor.job_id, descriptor.attempt, descriptor.level
         shell = Shell(descriptor.settings, descriptor.next_width)
-        register = Register(level, index, attempt, socket.gethostname(), os.getpid())
+        register = messages.Register(level, index, attempt, socket.gethostname(), os.getpid())
         shell.connect(self.address, register, self.control_timeout)
         task: Subtask | Relay | None = None
         with _marked(process_mark(job_id, attempt)), local_state_cleaned(descriptor.settings.tmp_dir):
@@ -447,19 +406,17 @@ class LevelTask:
                 shell.checkpoints.writer = make_snapshot_writer(descriptor, shell.client.send)
                 task = make_task(descriptor, shell, progress=shell.restore)
                 yield from shell.run(task)
-            except (GeneratorExit, JobCancelled):  # Spark or the driver stops this task
-                shell.end_process_in(_CANCEL_GRACE)
-                shell.checkpoints.cancel()
-                _close_quietly(task)
-                shell.client.close()
-                raise
             except BaseException as error:
+                stopped = isinstance(error, GeneratorExit | JobCancelled)  # by Spark or by the driver
                 failure = describe(error, descriptor.name)
-                shell.client.send(failure)  # before close(), which may hang
-                shell.end_process_in(_FAILURE_GRACE)
+                if not stopped:
+                    shell.client.send(failure)  # before close(), which may hang
+                shell.end_process_in(_CANCEL_GRACE if stopped else _FAILURE_GRACE)
                 shell.checkpoints.cancel()
                 _close_quietly(task)
                 shell.client.close()
+                if stopped:
+                    raise
                 raise RuntimeError(f"headgate: {failure.message}") from None
         shell.over()
 

@@ -15,27 +15,15 @@ from typing import Any
 
 import msgspec
 
+from headgate.checkpoint.barriers import instructions as do
 from headgate.checkpoint.barriers.alignment import BarrierHandler
 from headgate.checkpoint.barriers.gate import InputGate
-from headgate.checkpoint.barriers.instructions import (
-    AlignmentMetrics,
-    Block,
-    CaptureComplete,
-    Decline,
-    Instruction,
-    SendCancelMarker,
-    StartCapture,
-    StopCapture,
-    TakeSnapshot,
-    Unblock,
-)
 from headgate.checkpoint.barriers.tracker import BarrierTracker
 from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.checkpoint.types import Barrier, SavepointFormat, SnapshotType
 from headgate.control.messages import HoldWriter
 from headgate.errors import IllegalState
 from headgate.graph.plan import InputEdge, Settings, TaskInfo, VertexPlan
-from headgate.ids import OperatorId
 from headgate.job.status import Status
 from headgate.records.batch import Batch
 from headgate.records.frames import DRAIN, FrameKind
@@ -60,7 +48,7 @@ class SnapshotInProgress:
 
     barrier: Barrier
     operators: list[OperatorSnapshot]
-    metrics: AlignmentMetrics
+    metrics: do.AlignmentMetrics
     finished: bool = False  # the subtask had seen its last record
     finished_on_restore: bool = False  # it was restored as finished: it has no state and never ran
     sync_ms: int = 0
@@ -68,7 +56,7 @@ class SnapshotInProgress:
     captured: list[CapturedFrame] = field(default_factory=list)
     cancelled: bool = False
 
-    def capture_complete(self, frames: list[CapturedFrame], metrics: AlignmentMetrics) -> None:
+    def capture_complete(self, frames: list[CapturedFrame], metrics: do.AlignmentMetrics) -> None:
         """All in-flight data has been captured."""
         self.captured, self.capturing = frames, False
         stored = sum(len(frame.body) for frame in frames)
@@ -121,7 +109,7 @@ class Subtask:
         self._flush_at: int | None = None
         self._snapshots: list[SnapshotInProgress] = []
         self._capturing: SnapshotInProgress | None = None
-        self._declines: list[Decline] = []
+        self._declines: list[do.Decline] = []
         self._held: set[ChannelId] = set()  # channels whose writers have been asked to stop
         self._final_checkpoint: int | None = None  # the first checkpoint after the last record
         self._committed = not settings.final_checkpoint
@@ -143,7 +131,8 @@ class Subtask:
         self._chain.close()
 
     def _finish_data(self) -> None:
-        self._chain.finish()
+        for operator in self._chain.living:  # they emit what they hold, the first of the chain first
+            operator.finish()
         self._send_end_of_data()
 
     def _send_end_of_data(self, drain: bool = True) -> None:
@@ -160,7 +149,7 @@ class Subtask:
         """
         if self.status is not Status.RUNNING or not self.data_finished or self._open_channels or not self._committed:
             return
-        if self._chain.awaits_commit:
+        if any(operator.awaits_commit for operator in self._chain.living):
             return
         for writer in self._writers:
             writer.event(FrameKind.END_OF_PARTITION)
@@ -175,11 +164,11 @@ class Subtask:
     @property
     def backlog(self) -> bool:
         """Whether its source processes a backlog."""
-        return self._source is not None and not self.data_finished and self._source.backlog
+        return self._source is not None and not self.data_finished and self._source.reader.backlog
 
     @property
     def corrupt_records(self) -> int:
-        return 0 if self._source is None else self._source.corrupt
+        return 0 if self._source is None else self._source.reader.corrupt
 
     @property
     def wants_split(self) -> bool:
@@ -194,10 +183,6 @@ class Subtask:
     @property
     def operators(self) -> list[Operator]:
         return self._chain.operators
-
-    @property
-    def operator_ids(self) -> list[OperatorId]:
-        return [operator.operator.id for operator in self._chain.operators]
 
     def all_input_ended(self) -> bool:
         """Whether every task of the level before has sent its physical end."""
@@ -284,7 +269,7 @@ class Subtask:
         assert self._source is not None
         count = self._source.poll(max_records)
         self.records_in += count
-        if self._source.finished:
+        if self._source.reader.finished:
             self._finish_data()
         return count
 
@@ -324,7 +309,8 @@ class Subtask:
 
     def notify_complete(self, checkpoint_id: int, commits: Commits = NO_COMMITS) -> None:
         """A checkpoint is complete; `commits` has its number in the job log."""
-        self._chain.notify_complete(checkpoint_id, commits)
+        for operator in self._chain.living:
+            operator.notify_complete(checkpoint_id, commits)
         if self._stopping == checkpoint_id:
             self._committed = True
             if self.data_finished:
@@ -338,7 +324,9 @@ class Subtask:
 
     def epoch_committed(self, operator_id: str, checkpoint_id: int) -> None:
         """The driver has committed what an operator prepared, up to a checkpoint."""
-        self._chain.epoch_committed(operator_id, checkpoint_id)
+        for operator in self._chain.living:
+            if operator.operator.id == operator_id:
+                operator.epoch_committed(checkpoint_id)
         self._end_if_done()
 
     def notify_aborted(self, checkpoint_id: int) -> None:
@@ -347,7 +335,8 @@ class Subtask:
             self._committed = not self._settings.final_checkpoint
         self._drop(checkpoint_id)
         self._execute(self._gate.on_aborted(checkpoint_id))
-        self._chain.notify_aborted(checkpoint_id)
+        for operator in self._chain.living:
+            operator.notify_aborted(checkpoint_id)
 
     def take_snapshots(self) -> list[SnapshotInProgress]:
         """Snapshots whose synchronous part is done."""
@@ -364,34 +353,37 @@ class Subtask:
         self._held = (self._held | full) - over
         return [HoldWriter(edge, writer, hold) for (edge, writer), hold in changes]
 
-    def take_declines(self) -> list[Decline]:
+    def take_declines(self) -> list[do.Decline]:
         taken, self._declines = self._declines, []
         return taken
 
-    def _execute(self, instructions: Iterable[Instruction]) -> None:
+    def _execute(self, instructions: Iterable[do.Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case Block(channel):
+                case do.Block(channel):
                     self._inputs.block(channel)  # type: ignore[arg-type]
-                case Unblock(channels):
+                case do.Unblock(channels):
                     self._inputs.unblock(channels)  # type: ignore[arg-type]
-                case TakeSnapshot():
+                case do.TakeSnapshot():
                     self._snapshot(instruction)
-                case StartCapture(checkpoint_id, channels):
+                case do.StartCapture(checkpoint_id, channels):
                     current = None if self._batch is None else (*self._batch[:2], self._at)
                     self._inputs.start_capture(checkpoint_id, channels, current)  # type: ignore[arg-type]
-                case StopCapture(checkpoint_id, channels):
+                case do.StopCapture(checkpoint_id, channels):
                     self._inputs.stop_capture(checkpoint_id, channels)  # type: ignore[arg-type]
-                case CaptureComplete():
-                    self._capture_complete(instruction)
-                case Decline(checkpoint_id):
+                case do.CaptureComplete(checkpoint_id, metrics):
+                    assert self._capturing is not None
+                    assert self._capturing.barrier.id == checkpoint_id
+                    self._capturing.capture_complete(self._inputs.end_capture(checkpoint_id), metrics)
+                    self._capturing = None
+                case do.Decline(checkpoint_id):
                     self._drop(checkpoint_id)
                     self._declines.append(instruction)
-                case SendCancelMarker(checkpoint_id):
+                case do.SendCancelMarker(checkpoint_id):
                     for writer in self._writers:
                         writer.event(FrameKind.CANCEL_MARKER, checkpoint_id.to_bytes(8, "little"), close=True)
 
-    def _snapshot(self, instruction: TakeSnapshot) -> None:
+    def _snapshot(self, instruction: do.TakeSnapshot) -> None:
         barrier = instruction.barrier
         kind = _kind(barrier)
         started = self._services.now()
@@ -403,8 +395,7 @@ class Subtask:
         progress = SnapshotInProgress(
             barrier, operators, instruction.metrics, self.data_finished, self._restored_finished
         )
-        progress.sync_ms = self._services.now() - started
-        progress.capturing = instruction.unaligned
+        progress.sync_ms, progress.capturing = self._services.now() - started, instruction.unaligned
         if instruction.unaligned:
             self._capturing = progress
         self._snapshots.append(progress)
@@ -413,13 +404,6 @@ class Subtask:
         for writer in self._writers:
             writer.event(FrameKind.BARRIER, barrier.encode(), close=True)
         self._flush_at = None
-
-    def _capture_complete(self, instruction: CaptureComplete) -> None:
-        progress = self._capturing
-        assert progress is not None
-        assert progress.barrier.id == instruction.checkpoint_id
-        progress.capture_complete(self._inputs.end_capture(instruction.checkpoint_id), instruction.metrics)
-        self._capturing = None
 
     def _drop(self, checkpoint_id: int) -> None:
         """Release what is held for an aborted checkpoint."""
@@ -462,7 +446,8 @@ class Subtask:
     def upkeep(self) -> None:
         """Background work such as dropping expired state; called about once a second."""
         if self.status is Status.RUNNING:
-            self._chain.upkeep()
+            for operator in self._chain.living:
+                operator.upkeep()
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -470,7 +455,8 @@ class Subtask:
         """The next time (ms) at which `on_time` has work."""
         if self.status is not Status.RUNNING:
             return None
-        times = self._chain.deadlines() if self._timers_fire() else []
+        operators = self._chain.living if self._timers_fire() else ()
+        times = [time for operator in operators if (time := operator.next_deadline()) is not None]
         if self._flush_at is not None:
             times.append(self._flush_at)
         if self._reads() and self._source is not None and (ready := self._source.ready_at()) is not None:

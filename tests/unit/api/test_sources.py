@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -194,7 +195,7 @@ class Numbers(SourceFunction):
 
 def function_reader(function, lockstep, type=PICKLED):
     wakes = threading.Semaphore(0)
-    reader = FunctionReader(function, type, wakes.release, lockstep)
+    reader = FunctionReader(function, type, SimpleNamespace(wake=wakes.release, lockstep=lockstep))
     reader.wakes = wakes
     return reader
 

@@ -26,7 +26,7 @@ def test_never_more_than_the_rate_and_never_long_behind_it(rate, parallelism):
         count = source.poll(100_000)
         given += count
         assert given <= (clock.time - 1000) * share / 1000 + 1
-        if not count and not source.finished:
+        if not count and not source.reader.finished:
             assert source.ready_at() > clock.time
         clock.time = max(clock.time + 1, source.ready_at() or 0)
     assert given >= min(9999 // parallelism, (clock.time - 1000) * share / 1000 - share / 10 - 1)
@@ -41,7 +41,7 @@ def test_a_pause_is_not_made_up_for():
 def test_what_must_not_be_cut_comes_at_once():
     source, _ = opened(10)
     assert source.poll(UNCUT) == 10_000
-    assert source.finished
+    assert source.reader.finished
 
 
 def test_a_rate_must_be_positive():

@@ -187,7 +187,7 @@ class MidFlight(local.LocalRun):
         if rounds >= at_round:
             left: dict[str, list[object]] = {}
             for task in (t for level in self._tasks for t in level if isinstance(t, Subtask)):
-                for operator_id in task.operator_ids:
+                for operator_id in (operator.operator.id for operator in task.operators):
                     left.setdefault(operator_id, []).append(states[id(task)].get(operator_id))
             self.state = msgspec.msgpack.encode(local._LocalSnapshot(1, left))
 

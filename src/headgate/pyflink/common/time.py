@@ -17,30 +17,12 @@ class Duration(timedelta):
     True
     """
 
-    @staticmethod
-    def of_days(days: int) -> timedelta:
-        return timedelta(days=days)
-
-    @staticmethod
-    def of_hours(hours: int) -> timedelta:
-        return timedelta(hours=hours)
-
-    @staticmethod
-    def of_minutes(minutes: int) -> timedelta:
-        return timedelta(minutes=minutes)
-
-    @staticmethod
-    def of_seconds(seconds: int) -> timedelta:
-        return timedelta(seconds=seconds)
-
-    @staticmethod
-    def of_millis(millis: int) -> timedelta:
-        return timedelta(milliseconds=millis)
-
-    @staticmethod
-    def of_nanos(nanos: int) -> timedelta:
-        """Rounded down to whole microseconds."""
-        return timedelta(microseconds=nanos // 1000)
+    of_days = staticmethod(lambda days: timedelta(days=days))
+    of_hours = staticmethod(lambda hours: timedelta(hours=hours))
+    of_minutes = staticmethod(lambda minutes: timedelta(minutes=minutes))
+    of_seconds = staticmethod(lambda seconds: timedelta(seconds=seconds))
+    of_millis = staticmethod(lambda millis: timedelta(milliseconds=millis))
+    of_nanos = staticmethod(lambda nanos: timedelta(microseconds=nanos // 1000))
 
 
 @dataclass(frozen=True, slots=True)

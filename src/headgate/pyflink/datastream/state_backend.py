@@ -24,29 +24,26 @@ class MemoryStateBackend(HashMapStateBackend):
         configuration.set(config.CHECKPOINT_STORAGE, "jobmanager")
 
 
-class FsStateBackend(HashMapStateBackend):
+class _InFiles(StateBackend):
+    """Puts checkpoints into files."""
+
+    _directory: str
+
+    def apply_to(self, configuration: Configuration) -> None:
+        super().apply_to(configuration)  # type: ignore[safe-super]
+        configuration.set(config.CHECKPOINT_STORAGE, "filesystem").set(config.CHECKPOINT_DIR, self._directory)
+
+
+class FsStateBackend(_InFiles, HashMapStateBackend):
     """State in memory, checkpoints in files."""
 
     def __init__(self, checkpoint_directory_uri: str) -> None:
         self._directory = checkpoint_directory_uri
 
-    def apply_to(self, configuration: Configuration) -> None:
-        super().apply_to(configuration)
-        _in_files(configuration, self._directory)
 
-
-class RocksDBStateBackend(EmbeddedRocksDBStateBackend):
+class RocksDBStateBackend(_InFiles, EmbeddedRocksDBStateBackend):
     """State in RocksDB, checkpoints in files, incremental if enabled."""
 
     def __init__(self, checkpoint_data_uri: str, enable_incremental_checkpointing: bool | None = None) -> None:
         super().__init__(enable_incremental_checkpointing)
         self._directory = checkpoint_data_uri
-
-    def apply_to(self, configuration: Configuration) -> None:
-        super().apply_to(configuration)
-        _in_files(configuration, self._directory)
-
-
-def _in_files(configuration: Configuration, directory: str) -> None:
-    configuration.set(config.CHECKPOINT_STORAGE, "filesystem")
-    configuration.set(config.CHECKPOINT_DIR, directory)

@@ -23,11 +23,8 @@ def play_all(seeds: Iterable[int], processes: int) -> int:
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         for outcome, error in pool.map(play, seeds, chunksize=10):
             totals["failed" if error else "passed"] += 1
-            totals["completed"] += outcome.completed
-            totals["restarts"] += outcome.restarts
-            totals["drivers"] += outcome.drivers - 1
-            totals["faults"] += outcome.faults
-            totals["refused"] += outcome.refused is not None
+            totals.update(completed=outcome.completed, restarts=outcome.restarts, drivers=outcome.drivers - 1)
+            totals.update(faults=outcome.faults, refused=outcome.refused is not None)
             if error:
                 _say(f"seed {outcome.seed} FAILED ({outcome.program}, {outcome.mode}): {error}")
                 _say(f"    {_COMMAND} {outcome.seed}")

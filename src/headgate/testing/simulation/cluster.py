@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -15,7 +16,6 @@ from headgate.checkpoint.plan import TaskId
 from headgate.checkpoint.settings import EndStatus
 from headgate.config import Configuration
 from headgate.control.messages import Failed, Finished, FromDriver, FromWorker, Output, Register, Running
-from headgate.driver.checkpoints import CheckpointService
 from headgate.driver.cluster import AttemptOver, Submission, WorkerMessage
 from headgate.driver.job_master import JobMaster, MasterEvent
 from headgate.driver.services import DriverIo
@@ -25,7 +25,7 @@ from headgate.ids import JobId, VertexId
 from headgate.job.events import CancelRequested, CauseFound, StartRequested
 from headgate.job.machine import Timing
 from headgate.job.restart import FixedDelay
-from headgate.job.status import JobStatus, Status
+from headgate.job.status import Status
 from headgate.storage.objects import ObjectStore
 from headgate.testing.simulation.world import Violation
 from headgate.worker.checkpoints import CheckpointLink, WorkerStorage
@@ -39,11 +39,11 @@ class QueuedExecutor(Executor):
     """An executor whose jobs wait until `run` is called."""
 
     def __init__(self) -> None:
-        self.waiting: deque[Callable[[], None]] = deque()
+        self.waiting: deque[partial[Any]] = deque()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Let it wait."""
-        self.waiting.append(lambda: fn(*args, **kwargs))
+        self.waiting.append(partial(fn, *args, **kwargs))
         return Future()
 
     def map(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> Iterator[Any]:
@@ -66,23 +66,10 @@ class QueuedExecutor(Executor):
 class Writes(QueuedExecutor):
     """Snapshots that wait to be written by one worker, in order."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._progress: deque[SnapshotInProgress] = deque()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Let the snapshot wait."""
-        self._progress.append(args[0])
-        return super().submit(fn, *args, **kwargs)
-
-    def run(self, index: int = 0) -> None:
-        """Write the oldest one."""
-        self._progress.popleft()
-        super().run()
-
     def ready(self) -> bool:
         """Whether the oldest one does not wait for in-flight data."""
-        return bool(self._progress) and (not self._progress[0].capturing or self._progress[0].cancelled)
+        progress: SnapshotInProgress | None = self.waiting[0].args[0] if self.waiting else None
+        return progress is not None and (not progress.capturing or progress.cancelled)
 
 
 class SimulatedIo(DriverIo):
@@ -238,23 +225,15 @@ class SimulatedCluster:
         self.abandoned: list[Attempt] = []  # their tasks may not know yet that they are dead
 
     def open(self) -> None:
-        pass
+        """There is nothing to connect to."""
 
     def wait_for_slots(self, plan: JobPlan, given_up: Callable[[], bool]) -> None:
-        pass
+        """There are always enough."""
 
     def submit(self, submission: Submission) -> None:
-        number = submission.attempt
+        plan, job_id, number = submission.plan, submission.job_id, submission.attempt
         try:
-            attempt = Attempt(
-                submission.plan,
-                submission.job_id,
-                number,
-                submission.restore,
-                submission.storage,
-                self._store,
-                self._clock,
-            )
+            attempt = Attempt(plan, job_id, number, submission.restore, submission.storage, self._store, self._clock)
             attempt.open()
         except StorageError as error:  # a worker cannot read its state
             self._report(AttemptOver(number, error))
@@ -283,7 +262,7 @@ class SimulatedCluster:
             self.end(None)
 
     def cancel_tasks(self, attempt: int) -> None:
-        pass
+        """`stop` has ended them."""
 
     def tasks_left(self, attempt: int) -> tuple[tuple[tuple[int, int], ...], int]:
         return (), 0
@@ -298,22 +277,10 @@ class SimulatedCluster:
         self.end(WorkerLost("the job has ended"))
 
 
-class _Master(JobMaster):
-    """A bug of the driver is a finding, not an end of the job or of an attempt."""
-
-    def _as_driver_error(self, error: BaseException) -> HeadgateError:
-        raise error
-
-    def _fail_attempt(self, message: str) -> None:
-        if "report this as a bug" in message:
-            raise Violation(message)
-        super()._fail_attempt(message)
-
-
 _NEVER = 1 << 40
 
 
-class Driver:
+class Driver(JobMaster):
     """One incarnation of the driver: the production job master, on a simulated cluster."""
 
     def __init__(
@@ -322,63 +289,40 @@ class Driver:
         self.io = io
         self.events: deque[MasterEvent] = deque([StartRequested()])
         self.cluster = SimulatedCluster(store, io.now, self.events.append)
-        restart = FixedDelay(_NEVER, io.random.choice([0, 5, 50]))
+        self.strategy = FixedDelay(_NEVER, io.random.choice([0, 5, 50]))
         timing = Timing(silence=_NEVER)
-        self.master = _Master(
-            plan, job_id, configuration, restart, self.cluster, self.events.append, io=io, timing=timing
+        super().__init__(
+            plan, job_id, configuration, self.strategy, self.cluster, self.events.append, io=io, timing=timing
         )
 
-    @property
-    def plan(self) -> JobPlan:
-        return self.master.plan
+    def _as_driver_error(self, error: BaseException) -> HeadgateError:
+        raise error  # a bug of the driver is a finding, not an end of the job or of an attempt
 
-    @property
-    def service(self) -> CheckpointService:
-        assert self.master.service is not None, "the driver has not started yet"
-        return self.master.service
-
-    @property
-    def started(self) -> bool:
-        return self.master.service is not None
+    def _fail_attempt(self, message: str) -> None:
+        if "report this as a bug" in message:
+            raise Violation(message)
+        super()._fail_attempt(message)
 
     @property
     def attempt(self) -> Attempt | None:
         return self.cluster.attempt
 
-    @property
-    def ended(self) -> bool:
-        return self.master.ended
-
-    @property
-    def status(self) -> JobStatus:
-        return self.master.machine.status
-
-    @property
-    def error(self) -> HeadgateError | None:
-        return self.master.machine.error
-
     def take_event(self) -> None:
         """Handle the next event in the job's thread."""
-        self.master.handle(self.events.popleft())
+        self.handle(self.events.popleft())
 
     def hear(self, worker: Worker) -> None:
         """Take the next message of a worker."""
         assert self.attempt is not None
         message = worker.messages.popleft()
         worker.connected |= isinstance(message, Register)
-        self.master.handle(WorkerMessage(self.attempt.number, worker.key, message))
-
-    @property
-    def alarm(self) -> int | None:
-        """When `master.on_idle` has work."""
-        return self.master.next_alarm()
+        self.handle(WorkerMessage(self.attempt.number, worker.key, message))
 
     @property
     def completed(self) -> tuple[int, ...]:
         """The checkpoints that are complete and kept, oldest first."""
-        if not self.started:
-            return ()
-        return tuple(checkpoint.id for checkpoint in self.service.coordinator.store.checkpoints)
+        kept = [] if self.service is None else self.service.coordinator.store.checkpoints
+        return tuple(checkpoint.id for checkpoint in kept)
 
     def advance(self) -> bool:
         """Do the next thing that waits on the driver; whether there was one."""
@@ -393,7 +337,7 @@ class Driver:
 
     def end(self, status: EndStatus) -> None:
         """Let the job end this way, whatever its tasks are doing."""
-        self.master.machine.give_up()
+        self.strategy.attempts = 0
         if status is EndStatus.CANCELED:
             self.events.append(CancelRequested())
         else:

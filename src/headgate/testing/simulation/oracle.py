@@ -36,6 +36,7 @@ class Oracle:
     def check_kept(self, driver: Driver) -> list[tuple[int, Snapshot]]:
         """Every file that a retained checkpoint needs is there and whole."""
         kept = []
+        assert driver.service is not None
         for checkpoint in driver.service.coordinator.store.checkpoints:
             snapshot = load_snapshot(self._store, checkpoint.pointer)
             require_intact(self._store, snapshot)
@@ -48,7 +49,7 @@ class Oracle:
         trial = worlds[self._run] = real.fork()
         try:
             restore = restore_plan(driver.plan, snapshot.manifest, claim=False, ignore_unmatched=False)
-            attempt = Attempt(driver.plan, driver.service.job_id, 1_000_000, restore, None, self._store, driver.io.now)
+            attempt = Attempt(driver.plan, driver.job_id, 1_000_000, restore, None, self._store, driver.io.now)
             attempt.open()
             self._commit_epochs(driver, snapshot)
             _drain(attempt)

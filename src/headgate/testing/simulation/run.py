@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -30,10 +31,7 @@ _KEY_GROUPS = 32
 _MODES: dict[str, dict[Option[Any], str]] = {
     "aligned": {},
     "unaligned": {config.UNALIGNED: "true"},
-    "timeout": {
-        config.UNALIGNED: "true",
-        config.ALIGNED_TIMEOUT: "15 ms",
-    },
+    "timeout": {config.UNALIGNED: "true", config.ALIGNED_TIMEOUT: "15 ms"},
     "at-least-once": {config.CHECKPOINT_MODE: "AT_LEAST_ONCE"},
 }
 
@@ -54,30 +52,14 @@ class Outcome:
     trace: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Rates:
-    """How often things go wrong, per action."""
-
-    kill: float
-    driver: float
-    rescale: float
-    drop: float
-    storage: float
-    flip: float
-
-
-def _draw_rates(random: Random) -> _Rates:
-    def some(*values: float) -> float:
-        return random.choice(values)
-
-    return _Rates(
-        some(0, 0.001, 0.004),
-        some(0, 0.0005, 0.002),
-        some(0, 0, 0.001),
-        some(0, 0.02, 0.1),
-        some(0, 0.003, 0.02),
-        some(0, 0, 0, 0.001),
-    )
+_RATES: dict[str, tuple[float, ...]] = {  # how often things go wrong, per action
+    "kill": (0, 0.001, 0.004),
+    "driver": (0, 0.0005, 0.002),
+    "rescale": (0, 0, 0.001),
+    "drop": (0, 0.02, 0.1),
+    "storage": (0, 0.003, 0.02),
+    "flip": (0, 0, 0, 0.001),
+}
 
 
 class Run:
@@ -112,9 +94,8 @@ class Run:
         records = random.randrange(30, 400)
         self._program, self._records = program, records
         self.oracle = Oracle(self.name, configuration, self.store, records)
-        self.rates = _draw_rates(random)
-        if calm:
-            self.rates = _Rates(0, 0, 0, 0, 0, 0)
+        drawn_rates = {what: random.choice(rates) for what, rates in _RATES.items()}
+        self.rates: dict[str, float] = dict.fromkeys(_RATES, 0.0) if calm else drawn_rates
         self.flipped = False
         self.zombies: list[tuple[Driver | None, Attempt | None, int]] = []
         self._checked: set[tuple[int, int]] = set()
@@ -154,7 +135,7 @@ class Run:
     def go(self) -> Outcome:
         """To the end of the job; Violation if something happens that must not."""
         try:
-            while not self._ended():
+            while not self.driver.ended:
                 self.outcome.actions += 1
                 if self.outcome.actions > self.max_actions:
                     raise Violation(f"the job has not ended after {self.max_actions} actions")
@@ -162,7 +143,7 @@ class Run:
                     self._go_wrong()
                 elif self.outcome.actions == _FAULTS_UNTIL:
                     self.store.heal()
-                if not self._ended():
+                if not self.driver.ended:
                     self.act()
                 self._check()
             self._end_zombies(all_of_them=True)
@@ -171,19 +152,16 @@ class Run:
             del worlds[self.name]
         return self.outcome
 
-    def _ended(self) -> bool:
-        return self.driver.ended
-
     def _check_outcome(self) -> None:
         """The job has finished, or it was refused because a byte was flipped and output would be repeated."""
-        error = str(self.driver.error)
-        self.outcome.restarts += self.driver.master.machine.restarts
-        if self.driver.status is JobStatus.FINISHED or "is FINISHED and has retained no checkpoint" in error:
+        error = str(self.driver.machine.error)
+        self.outcome.restarts += self.driver.machine.restarts
+        if self.driver.machine.status is JobStatus.FINISHED or "is FINISHED and has retained no checkpoint" in error:
             self.oracle.check_end()  # a driver that was replaced may have finished the job just before
         elif self.flipped and "damaged" in error.lower():
             self.outcome.refused = error
         else:
-            raise Violation(f"the job is {self.driver.status.name}: {error}")
+            raise Violation(f"the job is {self.driver.machine.status.name}: {error}")
 
     def _check(self) -> None:
         world = worlds[self.name]
@@ -209,11 +187,11 @@ class Run:
     def act(self) -> None:
         """Let one thing happen."""
         self._end_zombies()
-        actions = self._driver_actions(self.driver) + self._attempt_actions(self.driver.attempt, self.driver)
-        for driver, attempt, _ in self.zombies:
-            if driver is not None:
-                actions += self._driver_actions(driver)
-            actions += self._attempt_actions(attempt, driver)
+        actions = [
+            action
+            for driver, attempt in self._actors()
+            for action in self._driver_actions(driver) + self._attempt_actions(attempt, driver)
+        ]
         workers = 1 if self.driver.attempt is None else len(self.driver.attempt.workers)
         self.time += self.random.random() < min(0.5, 3 / workers)
         if actions and self.random.random() > 0.03:
@@ -225,9 +203,13 @@ class Run:
                 self.zombies.append((None, attempt, _ZOMBIE_ACTIONS))
         self.driver.cluster.abandoned.clear()
 
-    def _driver_actions(self, driver: Driver) -> list[Callable[[], None]]:
+    def _actors(self) -> list[tuple[Driver | None, Attempt | None]]:
+        """All drivers with their attempts: the one that leads first, then what was replaced or abandoned."""
+        return [(self.driver, self.driver.attempt), *((driver, attempt) for driver, attempt, _ in self.zombies)]
+
+    def _driver_actions(self, driver: Driver | None) -> list[Callable[[], None]]:
         actions: list[Callable[[], None]] = []
-        if driver.ended:
+        if driver is None or driver.ended:
             return actions
         if driver.events:
             actions.append(driver.take_event)
@@ -235,8 +217,8 @@ class Run:
         if pool.waiting:
             actions.append(lambda: pool.run(self.random.randrange(len(pool.waiting))))
         actions += [jobs.run for jobs in in_order if jobs.waiting]
-        if not driver.events and driver.alarm is not None and driver.alarm <= self.time:
-            actions.append(driver.master.on_idle)
+        if not driver.events and (alarm := driver.next_alarm()) is not None and alarm <= self.time:
+            actions.append(driver.on_idle)
         return actions
 
     def _attempt_actions(self, attempt: Attempt | None, driver: Driver | None) -> list[Callable[[], None]]:
@@ -244,7 +226,7 @@ class Run:
         if attempt is None:
             return []
         actions = [action for worker in attempt.workers for action in self._worker_actions(attempt, worker, driver)]
-        return [lambda action=action: self._guarded(action, attempt, driver) for action in actions]  # type: ignore[misc]
+        return [partial(self._guarded, action, attempt, driver) for action in actions]
 
     def _guarded(self, action: Callable[[], None], attempt: Attempt, driver: Driver | None) -> None:
         try:
@@ -277,7 +259,7 @@ class Run:
         worker.serve()
 
     def _tell_worker(self, attempt: Attempt, worker: Worker) -> None:
-        if not isinstance(worker.inbox[0], Hold | AssignSplits) and self._faulty(self.rates.drop):
+        if not isinstance(worker.inbox[0], Hold | AssignSplits) and self._faulty(self.rates["drop"]):
             self.note(f"lost on the way to worker {worker.key}: {type(worker.inbox.popleft()).__name__}")
         else:
             worker.hear()
@@ -288,26 +270,24 @@ class Run:
             worker.messages.popleft()  # of an old attempt: the control plane refuses it
             return
         message = worker.messages[0]
-        if isinstance(message, AcknowledgeCheckpoint | DeclineCheckpoint) and self._faulty(self.rates.drop):
+        if isinstance(message, AcknowledgeCheckpoint | DeclineCheckpoint) and self._faulty(self.rates["drop"]):
             self.note(f"lost on the way from worker {worker.key}: {type(worker.messages.popleft()).__name__}")
         else:
             driver.hear(worker)
 
     def _pass_time(self, jump: bool) -> None:
         """Let time pass, to the next deadline if nothing else can happen."""
-        drivers = [self.driver, *(d for d, _, _ in self.zombies if d is not None)]
-        attempts = [self.driver.attempt, *(a for _, a, _ in self.zombies)]
-        times = [driver.alarm for driver in drivers if not driver.ended]
-        times += [worker.task.next_deadline() for a in attempts if a is not None for worker in a.workers]
+        actors = self._actors()
+        times = [driver.next_alarm() for driver, _ in actors if driver is not None and not driver.ended]
+        times += [worker.task.next_deadline() for _, tasks in actors if tasks is not None for worker in tasks.workers]
         known = [time for time in times if time is not None]
         if jump:
             if not known:
                 raise Violation("deadlock: nothing can happen, and nothing waits for a time")
             self.time = max(self.time, min(known))
-        owners = [self.driver, *(d for d, _, _ in self.zombies)]
-        for attempt, owner in zip(attempts, owners, strict=True):
+        for driver, attempt in actors:
             if attempt is not None:
-                self._guarded(lambda attempt=attempt: attempt.pass_time(self.time), attempt, owner)  # type: ignore[misc]
+                self._guarded(partial(attempt.pass_time, self.time), attempt, driver)
 
     def _slow(self, milliseconds: int) -> None:
         self.time += milliseconds
@@ -319,18 +299,18 @@ class Run:
 
     def _go_wrong(self) -> None:
         random, rates = self.random, self.rates
-        if random.random() < rates.storage:
+        if random.random() < rates["storage"]:
             self._inject()
-        if random.random() < rates.flip:
+        if random.random() < rates["flip"]:
             self.flipped = True
             self.note("a byte of the next file will be flipped")
             self.store.inject(Fault(FaultKind.FLIP, random.randrange(1, 4), amount=random.randrange(1000)))
-        if random.random() < rates.kill:
+        if random.random() < rates["kill"]:
             self.note("a worker is killed")
             self.driver.cluster.end(WorkerLost("a worker was killed"))
-        if random.random() < rates.rescale:
+        if random.random() < rates["rescale"]:
             self.rescale()
-        if random.random() < rates.driver:
+        if random.random() < rates["driver"]:
             self.replace_driver()
 
     def _inject(self) -> None:
@@ -352,32 +332,32 @@ class Run:
 
     def rescale(self) -> None:
         """The user asks for another parallelism; what runs already, or has not started, is refused."""
-        if self.driver.started and not self.driver.ended:
+        if self.driver.service and not self.driver.ended:
             plan = self._draw_plan()
             self.note(f"rescale to {plan.layout.slots} tasks")
-            self.driver.master.rescale(plan)
+            self.driver.change_plan(plan)
 
     def _start(self, driver: Driver) -> None:
         """Let nothing but this driver act, until it runs tasks or has ended."""
         while driver.attempt is None and not driver.ended:
             if not driver.advance():
-                if driver.alarm is None:
+                if (alarm := driver.next_alarm()) is None:
                     raise Violation("deadlock: the driver waits for nothing")
-                self.time = max(self.time, driver.alarm)
-                driver.master.on_idle()
+                self.time = max(self.time, alarm)
+                driver.on_idle()
             if self.random.random() < 0.01:
                 self.store.heal()
 
     def replace_driver(self) -> None:
         """The driver is killed, or only believed to be: then it continues beside its successor until it notices."""
-        if not self.driver.started or self.driver.ended:
+        if not self.driver.service or self.driver.ended:
             return
         self.note("the driver is replaced")
         zombie = self.random.random() < 0.5
         if zombie or self.random.random() < 0.6:
             self.zombies.append((self.driver if zombie else None, self.driver.attempt, _ZOMBIE_ACTIONS))
         self.outcome.drivers += 1
-        self.outcome.restarts += self.driver.master.machine.restarts
+        self.outcome.restarts += self.driver.machine.restarts
         self.driver = self._start_driver(resume=True, at_once=self.random.random() < 0.5)
 
     def _end_zombies(self, all_of_them: bool = False) -> None:
@@ -385,14 +365,14 @@ class Run:
         zombies, self.zombies = self.zombies, []
         for driver, attempt, left in zombies:
             # A driver that is cancelled before its successor has taken over deletes by right what the other would restore.
-            stays = left > 0 or not self.driver.started
+            stays = left > 0 or not self.driver.service
             if stays and not all_of_them and not (driver is not None and driver.ended):
                 self.zombies.append((driver, driver.attempt if driver is not None else attempt, left - 1))
             elif driver is not None and not driver.ended:
                 status = self.random.choice([EndStatus.FINISHED, EndStatus.CANCELED, EndStatus.FAILED])
                 self.note(f"a driver that was replaced ends: {status.name}")
                 driver.end(status)
-                if not self.flipped and self.driver.started and not self.driver.ended:
+                if not self.flipped and self.driver.service and not self.driver.ended:
                     self.oracle.check_kept(self.driver)
 
     def _start_driver(self, resume: bool, at_once: bool = True) -> Driver:

@@ -9,26 +9,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from headgate.api import sink
 from headgate.api.functions import (
     CoProcessFunction,
     KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
     RuntimeContext,
 )
-from headgate.api.sink import (
-    CommitRequest,
-    Committer,
-    Epoch,
-    EpochCommitter,
-    EpochContext,
-    Sink,
-    SinkWriter,
-    WriterContext,
-)
-from headgate.api.sources import DynamicSource, NumberRange, QueueReader, ReaderContext, SourceReader, SplitEnumerator
+from headgate.api.sources import DynamicSource, NumberRange, RangeReader, ReaderContext, SourceReader, SplitEnumerator
 from headgate.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from headgate.environment import StreamExecutionEnvironment
-from headgate.records.batch import Batch
+from headgate.records.types import as_type
 from headgate.state.api import MapStateDescriptor, ValueStateDescriptor
 
 KEYS = 40
@@ -55,9 +46,8 @@ class World:
     def __init__(self) -> None:
         self.transactions: dict[str, _Transaction] = {}
         self.last_epoch = 0
-        self.violations: list[
-            str
-        ] = []  # the runtime turns errors of a sink into a restart, and these are none of its own
+        # The runtime turns errors of a sink into a restart, and these are none of its own.
+        self.violations: list[str] = []
 
     def begin(self, subtask: int) -> str:
         """A new transaction."""
@@ -75,6 +65,14 @@ class World:
         if state == "committed" and transaction.state not in ("prepared", "committed"):
             self.violations.append(f"transaction {name} is {transaction.state} and cannot be committed")
         transaction.state = state
+
+    def commit(self, name: str, number: int | None) -> None:
+        """Commit under a number, which must be the same each time."""
+        transaction = self.transactions[name]
+        if transaction.number not in (None, number):
+            self.violations.append(f"{name} is committed as number {number}, but was as {transaction.number} before")
+        transaction.number = number
+        self.move(name, "committed")
 
     def visible(self) -> Counter[Any]:
         """What readers of committed transactions see."""
@@ -125,6 +123,8 @@ class WorldSink(TwoPhaseCommitSinkFunction[str]):
 class Chunks(DynamicSource[NumberRange]):
     """The numbers 0 .. records - 1 in chunks (next, end) that are found little by little."""
 
+    type = as_type("bigint")
+
     def __init__(self, records: int) -> None:
         self._records = records
 
@@ -134,7 +134,7 @@ class Chunks(DynamicSource[NumberRange]):
 
     def reader(self, context: ReaderContext, splits: list[NumberRange]) -> SourceReader[NumberRange]:
         """Reads one chunk after the other."""
-        return _ChunkReader(splits)
+        return RangeReader(splits, self.type)
 
 
 class _ChunkEnumerator(SplitEnumerator[NumberRange]):
@@ -157,35 +157,22 @@ class _ChunkEnumerator(SplitEnumerator[NumberRange]):
         return None if split.start % 40 else split.start % parallelism
 
 
-class _ChunkReader(QueueReader[NumberRange]):
-    def poll(self, max_records: int) -> Batch | None:
-        if not self._splits:
-            return None
-        start, end = self._splits[0].start, self._splits[0].end
-        stop = min(end, start + max_records)
-        if stop < end:
-            self._splits[0] = NumberRange(stop, end)
-        else:
-            self._end_split()
-        return Batch.of_rows(list(range(start, stop)))
-
-
-class NumberedSink(Sink[str]):
+class NumberedSink(sink.Sink[str]):
     """The same for a sink with writer and committer: a transaction is committed under one number only."""
 
     def __init__(self, run: str) -> None:
         self._run = run
 
-    def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[str]:
+    def writer(self, context: sink.WriterContext, restored: list[Any]) -> sink.SinkWriter[str]:
         """Opens a transaction with the first record."""
         return _NumberedWriter(self._run, context.subtask)
 
-    def committer(self, context: WriterContext) -> Committer[str]:
+    def committer(self, context: sink.WriterContext) -> sink.Committer[str]:
         """Commits in the world."""
         return _NumberedCommitter(self._run)
 
 
-class _NumberedWriter(SinkWriter[str]):
+class _NumberedWriter(sink.SinkWriter[str]):
     def __init__(self, run: str, subtask: int) -> None:
         self._run, self._subtask = run, subtask
         self._name: str | None = None
@@ -208,18 +195,13 @@ class _NumberedWriter(SinkWriter[str]):
             worlds[self._run].move(self._name, "aborted")
 
 
-class _NumberedCommitter(Committer[str]):
+class _NumberedCommitter(sink.Committer[str]):
     def __init__(self, run: str) -> None:
         self._run = run
 
-    def commit(self, requests: Sequence[CommitRequest[str]]) -> None:
-        world = worlds[self._run]
+    def commit(self, requests: Sequence[sink.CommitRequest[str]]) -> None:
         for request in requests:
-            transaction = world.transactions[request.committable]
-            if transaction.number not in (None, request.commit_number):
-                world.violations.append(f"{request} was committed as number {transaction.number} before")
-            transaction.number = request.commit_number
-            world.move(request.committable, "committed")
+            worlds[self._run].commit(request.committable, request.commit_number)
 
 
 class WholeSink(NumberedSink):
@@ -227,25 +209,21 @@ class WholeSink(NumberedSink):
 
     commits_on_driver = True
 
-    def epoch_committer(self, context: EpochContext) -> EpochCommitter[str]:
+    def epoch_committer(self, context: sink.EpochContext) -> sink.EpochCommitter[str]:
         """Commits in the world."""
         return _WholeCommitter(self._run)
 
 
-class _WholeCommitter(EpochCommitter[str]):
+class _WholeCommitter(sink.EpochCommitter[str]):
     def __init__(self, run: str) -> None:
         self._run = run
 
-    def commit(self, epoch: Epoch[str]) -> None:
+    def commit(self, epoch: sink.Epoch[str]) -> None:
         world = worlds[self._run]
         for name in epoch.committables:
-            transaction = world.transactions[name]
-            if transaction.number not in (None, epoch.commit_number):
-                world.violations.append(f"{name} was committed in epoch {transaction.number} before {epoch}")
-            if transaction.number is None and epoch.commit_number < world.last_epoch:
+            if world.transactions[name].number is None and epoch.commit_number < world.last_epoch:
                 world.violations.append(f"{name} is new in {epoch}, but epoch {world.last_epoch} is committed already")
-            transaction.number = epoch.commit_number
-            world.move(name, "committed")
+            world.commit(name, epoch.commit_number)
         world.last_epoch = max(world.last_epoch, epoch.commit_number)
 
 
@@ -304,21 +282,13 @@ def two_inputs(env: StreamExecutionEnvironment, run: str, records: int) -> None:
 def diamond(env: StreamExecutionEnvironment, run: str, records: int) -> None:
     """Records take a short way (over a relay) and a long one, and meet in one keyed operator."""
     source = env.from_sequence(0, records - 1)
-    long = source.filter(_is_even).rebalance().map(_same, output_type="bigint").start_new_chain()
-    short = source.filter(_is_odd)
+    long = source.filter(lambda n: n % 2 == 0).rebalance().map(_same, output_type="bigint").start_new_chain()
+    short = source.filter(lambda n: n % 2 == 1)
     short.union(long).key_by(key_of).process(Number()).add_sink(WorldSink(run))
 
 
 def _same(value: int) -> int:
     return value
-
-
-def _is_even(value: int) -> bool:
-    return value % 2 == 0
-
-
-def _is_odd(value: int) -> bool:
-    return value % 2 == 1
 
 
 def found_splits(env: StreamExecutionEnvironment, run: str, records: int) -> None:

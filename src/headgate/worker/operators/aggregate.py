@@ -35,23 +35,18 @@ class _RunningOperator(KeyedOperator):
     """One value per key, combined with each record of the key."""
 
     state_type: TypeInformation = PICKLED
-
-    def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
-        super().__init__(operator, context)
-        self._table: BatchTable | None = None
+    table: BatchTable  # when it is open
 
     def open(self) -> None:
         super().open()
-        self._table = self.backend.value_table(self.descriptor())
+        self.open_table()
+
+    def open_table(self) -> None:
+        self.table = self.backend.value_table(self.descriptor())
 
     def descriptor(self) -> ValueStateDescriptor:
         """The state: one value for each key."""
         return ValueStateDescriptor("running", self.state_type)
-
-    @property
-    def table(self) -> BatchTable:
-        assert self._table is not None, "the operator was not opened"
-        return self._table
 
     def fold(self, batch: Batch, start: Callable[[Any], Any], combine: Combine, every: bool) -> None:
         """Record by record in Python; `every`: a result for each record, else for each key."""
@@ -97,14 +92,6 @@ def _same(row: Any) -> Any:
     return row
 
 
-def _one(_: Any) -> int:
-    return 1
-
-
-def _one_more(old: int, _: Any) -> int:
-    return old + 1
-
-
 class Aggregate(_RunningOperator):
     """sum, min, max or count of a field for each key."""
 
@@ -114,7 +101,9 @@ class Aggregate(_RunningOperator):
         self._how: str = options["how"]
         self._position: int | None = options["position"]
         self._every: bool = options["emit"] == "record"
-        self._key = operator.spec.keys[0]
+        key = operator.spec.keys[0]
+        assert key is not None
+        self._key = key
         self._field = self._field_type()
         self._columnar = self._is_columnar()
         # A running float sum is order-dependent to the last bit; a loop adds in order whatever the batches are.
@@ -131,7 +120,6 @@ class Aggregate(_RunningOperator):
         return self.type.schema.field(self._position).type
 
     def _is_columnar(self) -> bool:
-        assert self._key is not None
         if self._field is None or not (pa.types.is_integer(self._field) or pa.types.is_floating(self._field)):
             return False
         if len(self._key.columns) != 1 or not self._key.single or not _plain_key(self._key.type):
@@ -141,46 +129,38 @@ class Aggregate(_RunningOperator):
         schema = self.type.schema
         return schema is not None and len(schema) == 2 and self._key.columns[0] != self._position
 
-    def open(self) -> None:
-        if not self._columnar:
-            super().open()
-            return
-        KeyedOperator.open(self)
+    def open_table(self) -> None:
         # Floats are added record by record when every result leaves, so they need the state key by key.
-        self._columns = None if self._in_order else self.backend.column_table(self.descriptor())
+        if self._columnar and not self._in_order:
+            self._columns = self.backend.column_table(self.descriptor())
         if self._columns is None:
-            self._table = self.backend.value_table(self.descriptor())
+            super().open_table()
 
     def receiver(self, input: int) -> Receiver:
         return self._receive
 
     def _receive(self, batch: Batch) -> None:
         if self._columnar:
-            self._check_keys(batch)
-        if self._columnar and self._has_nulls(batch):
-            schema: pa.Schema = self.type.schema
-            column = schema.names[self._position or 0]
-            raise self.failure(UserCodeError(f"{self._how}() met a null in column '{column}': filter nulls out first"))
+            self._check_nulls(batch.arrow())
         if self._columns is not None:
             self._by_slots(batch, self._columns)
         elif self._columnar and not self._in_order:
             self._by_columns(batch)
         elif self._how == "count":
-            self.fold(batch, _one, _one_more, self._every)
+            self.fold(batch, lambda _: 1, lambda old, _: old + 1, self._every)
         elif self._columnar:
             at, combine = self._position, _COMBINE[self._how]
             self.fold(batch, lambda row: row[at], lambda old, row: combine(old, row[at]), self._every)
         else:
             self.fold(batch, _same, self._combine_rows(), self._every)
 
-    def _check_keys(self, batch: Batch) -> None:
-        assert self._key is not None
-        column = batch.arrow().column(self._key.columns[0])
-        if column.null_count:
-            self.guard(hash_column, column)  # says what is wrong with null keys
-
-    def _has_nulls(self, batch: Batch) -> bool:
-        return self._position is not None and batch.arrow().column(self._position).null_count > 0
+    def _check_nulls(self, arrow: pa.RecordBatch) -> None:
+        keys = arrow.column(self._key.columns[0])
+        if keys.null_count:
+            self.guard(hash_column, keys)  # says what is wrong with null keys
+        if self._position is not None and arrow.column(self._position).null_count:
+            name = arrow.schema.names[self._position]
+            raise self.failure(UserCodeError(f"{self._how}() met a null in column '{name}': filter nulls out first"))
 
     def _combine_rows(self) -> Combine:
         at, combine = self._position, _COMBINE[self._how]
@@ -205,17 +185,16 @@ class Aggregate(_RunningOperator):
 
     def _by_slots(self, batch: Batch, table: NumberColumns) -> None:
         """Numbers under integer keys: no Python object for any record or key."""
-        assert self._key is not None
         arrow = batch.arrow()
         column = arrow.column(self._key.columns[0])
         groups = key_groups_of(hash_column(column), self.context.info.max_parallelism)
         keys = column.to_numpy().astype(np.int64, copy=False)
         dtype = table.values.dtype
         self.backend.begin_batch((), ())
-        slots = table.slots(keys, groups, _NEUTRAL[self._how](dtype))
+        slots = table.slots(keys, groups, _neutral(self._how, dtype))
         values = np.ones(len(keys), dtype) if self._position is None else arrow.column(self._position).to_numpy()
         results = self._running(slots, values, table.values[slots]) if self._every else None
-        _AT[self._how](table.values, slots, values)
+        _UFUNC[self._how].at(table.values, slots, values)
         table.touch(slots)
         self.end_batch()
         if results is not None:
@@ -227,7 +206,6 @@ class Aggregate(_RunningOperator):
     # --- by columns -------------------------------------------------------------------------------------------------
 
     def _by_columns(self, batch: Batch) -> None:
-        assert self._key is not None
         arrow = batch.arrow()
         column = arrow.column(self._key.columns[0])
         encoded = pc.dictionary_encode(column)
@@ -239,9 +217,10 @@ class Aggregate(_RunningOperator):
         old = self.table.get_many(addresses, groups)
         dtype = np.dtype(self._field.to_pandas_dtype())  # type: ignore[union-attr]
         values = np.ones(len(codes), dtype) if self._position is None else arrow.column(self._position).to_numpy()
-        start = np.array([_NEUTRAL[self._how](dtype) if value is None else value for value in old], dtype)
+        neutral = _neutral(self._how, dtype)
+        start = np.array([neutral if value is None else value for value in old], dtype)
         totals = start.copy()
-        _AT[self._how](totals, codes, values)
+        _UFUNC[self._how].at(totals, codes, values)
         self.table.put_many(addresses, groups, totals.tolist())
         self.end_batch()
         if self._every:
@@ -254,9 +233,8 @@ class Aggregate(_RunningOperator):
         if self._how in ("sum", "count"):
             return before + _running_sum(codes, values)
         grouped = pd.Series(values).groupby(codes, sort=False)
-        if self._how == "min":
-            return np.asarray(np.minimum(before, grouped.cummin().to_numpy()))
-        return np.asarray(np.maximum(before, grouped.cummax().to_numpy()))
+        running = grouped.cummin() if self._how == "min" else grouped.cummax()
+        return np.asarray(_UFUNC[self._how](before, running.to_numpy()))
 
     def _emit_columns(self, keys: pa.Array, results: pa.Array) -> None:
         schema: pa.Schema = self.type.schema
@@ -299,23 +277,13 @@ def _plain_key(key_type: TypeInformation) -> bool:
     return bool(pa.types.is_integer(arrow) or pa.types.is_string(arrow) or pa.types.is_binary(arrow))
 
 
-def _least(dtype: np.dtype[Any]) -> Any:
-    return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+def _neutral(how: str, dtype: np.dtype[Any]) -> Any:
+    """The value that an aggregation starts from."""
+    if how in ("sum", "count"):
+        return dtype.type(0)
+    greatest, least = (np.inf, -np.inf) if dtype.kind == "f" else (np.iinfo(dtype).max, np.iinfo(dtype).min)
+    return greatest if how == "min" else least
 
 
-def _greatest(dtype: np.dtype[Any]) -> Any:
-    return np.inf if dtype.kind == "f" else np.iinfo(dtype).max
-
-
-def _zero(dtype: np.dtype[Any]) -> Any:
-    return dtype.type(0)
-
-
-_NEUTRAL: dict[str, Callable[[np.dtype[Any]], Any]] = {"sum": _zero, "count": _zero, "min": _greatest, "max": _least}
-_AT: dict[str, Callable[..., None]] = {
-    "sum": np.add.at,
-    "count": np.add.at,
-    "min": np.minimum.at,
-    "max": np.maximum.at,
-}
+_UFUNC: dict[str, np.ufunc] = {"sum": np.add, "count": np.add, "min": np.minimum, "max": np.maximum}
 _COMBINE: dict[str, Combine] = {"sum": lambda a, b: a + b, "min": min, "max": max}

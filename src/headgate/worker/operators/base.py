@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import repeat
+from typing import Any, Protocol, Self, TypeVar
 
-from headgate.api.functions import (
-    Function,
-    FunctionInitializationContext,
-    FunctionSnapshotContext,
-    NoState,
-    OutputTag,
-    RuntimeContext,
-    StateAccess,
-)
+from headgate.api import functions
 from headgate.api.raw_state import RawKeyedStateOutput
 from headgate.checkpoint.commits import Commits
-from headgate.errors import UserCodeError
-from headgate.graph.job_graph import ChainedOperator
-from headgate.graph.plan import TaskInfo
+from headgate.errors import InvalidArgument, UserCodeError
+from headgate.graph.job_graph import ChainedOperator, OutputTag
+from headgate.graph.plan import Settings, TaskInfo
 from headgate.ids import OperatorId
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation
@@ -29,6 +23,9 @@ from headgate.state.operator import OperatorStateBackend, OperatorStateSnapshot
 from headgate.worker.failures import NO_KEY, OperatorFailure
 
 Receiver = Callable[[Batch], None]
+R = TypeVar("R")
+
+MIN_WATERMARK = -(1 << 63)
 
 
 class SubtaskServices(Protocol):
@@ -52,18 +49,12 @@ class OperatorContext:
     """What an operator gets from its subtask."""
 
     info: TaskInfo
-    clock: Callable[[], int]  # milliseconds; virtual in the local runtime
-    to_driver: Callable[[str, bytes, int], None]  # channel, payload, number of records
-    wake: Callable[[], None]  # from another thread: there is something to do
+    services: SubtaskServices
+    settings: Settings
     operator_state: OperatorStateBackend
+    keyed_backend: Callable[[TypeInformation, Callable[[Any], int]], KeyedStateBackend]  # key type, key -> group
     restored_id: int | None  # the checkpoint this task continues from
     restored_commits: Commits  # under which numbers of the job log it and those before it were completed
-    keyed_backend: Callable[[TypeInformation, Callable[[Any], int]], KeyedStateBackend]  # key type, key -> group
-    lockstep: bool  # sources with a thread of their own hand over record by record, so that a run can be repeated
-    final_checkpoint: bool = False  # whether a checkpoint follows the last record
-    committer_retries: int = 10
-    staging: str | None = None  # where sinks may put files on the checkpoints' storage
-    epoch: int = 1  # of the driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +74,8 @@ class OperatorSnapshot:
 class Operator:
     """Base of all operators; one object for each subtask."""
 
+    watermark = MIN_WATERMARK  # the event-time clock
+
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         self.operator = operator
         self.context = context
@@ -98,16 +91,13 @@ class Operator:
         """Called before the first record: operator state first, then the user's `open` (SPEC R4.1)."""
         initialize = getattr(self.function, "initialize_state", None)
         if initialize is not None:
-            context = self.context
-            self.guard(
-                initialize,
-                FunctionInitializationContext(context.operator_state, self.keyed_state(), context.restored_id),
-            )
-        if isinstance(self.function, Function) or hasattr(self.function, "open"):
-            self.guard(self.function.open, RuntimeContext(self.context.info, self.keyed_state()))
+            state, restored_id = self.context.operator_state, self.context.restored_id
+            self.guard(initialize, functions.FunctionInitializationContext(state, self.keyed_state(), restored_id))
+        if isinstance(self.function, functions.Function) or hasattr(self.function, "open"):
+            self.guard(self.function.open, functions.RuntimeContext(self.context.info, self.keyed_state()))
 
-    def keyed_state(self) -> StateAccess:
-        return NoState(self.operator.name)
+    def keyed_state(self) -> functions.StateAccess:
+        return functions.NoState(self.operator.name)
 
     def receiver(self, input: int) -> Receiver:
         """Where batches of an input go."""
@@ -118,7 +108,7 @@ class Operator:
 
     def close(self) -> None:
         """Called at the end, also after a failure."""
-        if isinstance(self.function, Function) or hasattr(self.function, "close"):
+        if isinstance(self.function, functions.Function) or hasattr(self.function, "close"):
             self.guard(self.function.close)
 
     # --- snapshots --------------------------------------------------------------------------------------------------
@@ -133,7 +123,7 @@ class Operator:
     def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> OperatorSnapshot:
         """The synchronous part of a snapshot (SPEC R6.1)."""
         update = getattr(self.function, "snapshot_state", None)
-        output = FunctionSnapshotContext(checkpoint_id, timestamp, self.raw_keyed_output())
+        output = functions.FunctionSnapshotContext(checkpoint_id, timestamp, self.raw_keyed_output())
         if update is not None:
             self.guard(update, output)
         self.store_raw_state(output)
@@ -148,7 +138,7 @@ class Operator:
         """Where the function writes raw keyed state, if it has any."""
         return None
 
-    def store_raw_state(self, output: FunctionSnapshotContext) -> None:
+    def store_raw_state(self, output: functions.FunctionSnapshotContext) -> None:
         """Put the raw state that the function wrote into the snapshot."""
         for stream in output.raw_operator.streams:
             self.context.operator_state.write_raw_stream(bytes(stream))
@@ -206,10 +196,46 @@ class Operator:
             return error
         return OperatorFailure(self.operator.name, self.operator.call_site, error, key, record)
 
-    def failed_at(self, error: BaseException, rows: list[Any], iterator: Any) -> OperatorFailure:
-        """The failure of a loop over `rows`; the current record follows from what its list iterator has left."""
-        index = len(rows) - iterator.__length_hint__() - 1
-        return self.failure(error, rows[index] if 0 <= index < len(rows) else NO_KEY)
+    def each(self, rows: list[Any], loop: Callable[[Iterator[Any]], R], method: str = "") -> R:
+        """Call `loop` with an iterator over the records; a failure names the record that was taken last."""
+        iterator: Any = iter(rows)
+        try:
+            return loop(iterator)
+        except Exception as error:
+            index = len(rows) - iterator.__length_hint__() - 1
+            record = rows[index] if 0 <= index < len(rows) else NO_KEY
+            raise self.failure(explain(error, method), record, self.current_key()) from error
+
+    def current_key(self) -> Any:
+        """The key whose record or timer is being processed."""
+        return NO_KEY
+
+    # --- user functions ---------------------------------------------------------------------------------------------
+
+    def method(self, name: str, input: int) -> Callable[..., Any]:
+        """The user's function for an input: `map` of one input, `map1` and `map2` of two."""
+        kind = self.operator.spec.kind.removeprefix("keyed_")
+        if kind.startswith("co_"):
+            return getattr(self.function, f"{name}{input + 1}")  # type: ignore[no-any-return]
+        return functions.callable_of(self.function, name, f"{kind}()")
+
+    def process_with(self, function: Callable[..., Any], context: ElementContext, method: str) -> Receiver:
+        """Call a process function with each record and a context that has its timestamp."""
+
+        def receive(batch: Batch) -> None:
+            stamps: Iterable[Any] = repeat(None) if batch.timestamps is None else batch.timestamps.tolist()
+            out: list[Any] = []
+
+            def loop(rows: Iterator[Any]) -> None:
+                for row, context.stamp in zip(rows, stamps, strict=False):
+                    result = function(row, context)
+                    if result is not None:
+                        out.extend(result)
+
+            self.each(batch.rows(), loop, method)
+            self.emit_tagged(out)
+
+        return receive
 
     # --- output -----------------------------------------------------------------------------------------------------
 
@@ -236,10 +262,42 @@ class Operator:
                 receiver(Batch.of_output(values, tag.type, self.origin))
 
 
+class ElementContext:
+    """The context of a process function: timestamp and time, no key."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        self.stamp: int | None = None
+
+    def timestamp(self) -> int | None:
+        """The record's event timestamp, or the time of the timer that fires."""
+        return self.stamp
+
+    def timer_service(self) -> Self:
+        """Time and timers."""
+        return self
+
+    def current_processing_time(self) -> int:
+        """Milliseconds since the epoch."""
+        return self._operator.context.services.now()
+
+    def current_watermark(self) -> int:
+        """The event-time clock of this operator."""
+        return self._operator.watermark
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("register_", "delete_", "get_current_key")):
+            raise InvalidArgument(
+                f"{name}: timers and keys need a keyed stream: call key_by(...) before '{self._operator.operator.name}'"
+            )
+        raise AttributeError(name)
+
+
 def explain(error: Exception, method: str) -> Exception:
     """A clear error in place of `TypeError: 'int' object is not iterable` for a function that returned an int."""
-    ours = error.__traceback__ is not None and error.__traceback__.tb_next is None  # not inside the user's function
-    if isinstance(error, TypeError) and ours and str(error).endswith("object is not iterable"):
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    ours = frame.f_globals.get("__name__", "").startswith(__package__)  # it was not raised inside the user's function
+    if method and ours and isinstance(error, TypeError) and str(error).endswith("object is not iterable"):
         kind = str(error).split("'")[1]
         return UserCodeError(f"{method} must yield records or return a list of them, got {kind}").with_traceback(None)
     return error

@@ -8,25 +8,17 @@ from typing import Any
 from headgate.api.functions import NoState
 from headgate.errors import InvalidArgument
 from headgate.graph.job_graph import ChainedOperator
-from headgate.records.batch import Batch
 from headgate.state.addresses import VOID
-from headgate.state.backend import KeyedStateBackend
 from headgate.state.broadcast import BroadcastStates
-from headgate.worker.failures import NO_KEY as UNKNOWN
-from headgate.worker.operators.base import Operator, OperatorContext, Receiver, explain
-from headgate.worker.operators.keyed import KeyedElementContext, KeyedProcessOperator
-from headgate.worker.operators.stateless import ElementContext, Process
+from headgate.worker.operators.base import ElementContext, Operator, OperatorContext, Receiver
+from headgate.worker.operators.keyed import KeyedElementContext, KeyedOperator, KeyedProcessOperator
+from headgate.worker.operators.stateless import Process
 
 
-class BroadcastContext:
+class BroadcastContext(ElementContext):
     """The context of the broadcast side: read-write broadcast state, no key, no timers."""
 
     states: BroadcastStates  # when the operator is open
-
-    def __init__(self, operator: Operator) -> None:
-        self._operator = operator
-        self.backend: KeyedStateBackend | None = None  # of a keyed operator that is open
-        self.stamp: int | None = None
 
     def get_broadcast_state(self, descriptor: Any) -> Any:
         """The state, to be changed."""
@@ -34,22 +26,11 @@ class BroadcastContext:
 
     def apply_to_keyed_state(self, descriptor: Any, function: Callable[[Any, Any], None]) -> None:
         """Call `function(key, state)` for every key of this subtask that has such state."""
-        if self.backend is None:
-            NoState(self._operator.operator.name).keyed(descriptor)
-            return
-        self.backend.apply_to_all_keys(descriptor, VOID, getattr(function, "process", function))
-
-    def timestamp(self) -> int | None:
-        """The record's event timestamp."""
-        return self.stamp
-
-    def current_processing_time(self) -> int:
-        """Milliseconds since the epoch."""
-        return self._operator.context.clock()
-
-    def current_watermark(self) -> int:
-        """The event-time clock of this operator."""
-        return getattr(self._operator, "watermark", -(1 << 63))
+        operator = self._operator
+        if not isinstance(operator, KeyedOperator):
+            NoState(operator.operator.name).state(descriptor)
+        else:
+            operator.backend.apply_to_all_keys(descriptor, VOID, getattr(function, "process", function))
 
 
 class ReadOnlyContext(ElementContext):
@@ -62,14 +43,8 @@ class ReadOnlyContext(ElementContext):
         return self.states.read_only(_name(descriptor))
 
 
-class KeyedReadOnlyContext(KeyedElementContext):
+class KeyedReadOnlyContext(KeyedElementContext, ReadOnlyContext):
     """The context of the keyed side."""
-
-    states: BroadcastStates
-
-    def get_broadcast_state(self, descriptor: Any) -> Any:
-        """The state, to be read."""
-        return self.states.read_only(_name(descriptor))
 
 
 def _name(descriptor: Any) -> str:
@@ -81,62 +56,37 @@ def _name(descriptor: Any) -> str:
     return name
 
 
-def _open_states(operator: Operator) -> BroadcastStates:
-    store = operator.context.operator_state
-    return BroadcastStates([store.get_broadcast_state(d) for d in operator.operator.spec.options["broadcast"]])
+class _BroadcastSide(Operator):
+    """Adds the broadcast side to an operator; its input is the second one."""
+
+    element: ReadOnlyContext
+
+    def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
+        super().__init__(operator, context)
+        self._broadcast = BroadcastContext(self)
+
+    def open(self) -> None:
+        descriptors = self.operator.spec.options["broadcast"]
+        states = BroadcastStates([self.context.operator_state.get_broadcast_state(one) for one in descriptors])
+        self.element.states = self._broadcast.states = states
+        super().open()
+
+    def receiver(self, input: int) -> Receiver:
+        if input == 0:
+            return super().receiver(input)
+        method = "process_broadcast_element"
+        return self.process_with(getattr(self.function, method), self._broadcast, method)
 
 
-def _broadcast_receiver(operator: Operator, context: BroadcastContext) -> Receiver:
-    function = operator.function.process_broadcast_element
-
-    def receive(batch: Batch) -> None:
-        out: list[Any] = []
-        row: Any = UNKNOWN
-        stamps = [None] * len(batch) if batch.timestamps is None else batch.timestamps.tolist()
-        try:
-            for row, context.stamp in zip(batch.rows(), stamps, strict=True):
-                result = function(row, context)
-                if result is not None:
-                    out.extend(result)
-        except Exception as error:
-            raise operator.failure(explain(error, "process_broadcast_element"), row) from error
-        operator.emit_tagged(out)
-
-    return receive
-
-
-class BroadcastProcess(Process):
+class BroadcastProcess(_BroadcastSide, Process):
     """A stream without keys and a broadcast stream."""
 
-    def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
-        super().__init__(operator, context)
-        self.element: ReadOnlyContext = ReadOnlyContext(self)
-        self._broadcast = BroadcastContext(self)
-
-    def open(self) -> None:
-        self.element.states = self._broadcast.states = _open_states(self)
-        super().open()
-
-    def receiver(self, input: int) -> Receiver:
-        if input == 1:
-            return _broadcast_receiver(self, self._broadcast)
-        return self._process_with(self.function.process_element)
+    element: ReadOnlyContext
+    context_type = ReadOnlyContext
 
 
-class KeyedBroadcastProcess(KeyedProcessOperator):
+class KeyedBroadcastProcess(_BroadcastSide, KeyedProcessOperator):
     """A keyed stream and a broadcast stream."""
 
-    def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
-        super().__init__(operator, context)
-        self.element: KeyedReadOnlyContext = KeyedReadOnlyContext(self)
-        self._broadcast = BroadcastContext(self)
-
-    def open(self) -> None:
-        self.element.states = self._broadcast.states = _open_states(self)
-        super().open()
-        self._broadcast.backend = self.backend
-
-    def receiver(self, input: int) -> Receiver:
-        if input == 1:
-            return _broadcast_receiver(self, self._broadcast)
-        return super().receiver(input)
+    element: KeyedReadOnlyContext
+    context_type = KeyedReadOnlyContext

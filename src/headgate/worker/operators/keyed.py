@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from headgate.api.functions import FunctionSnapshotContext, StateAccess, callable_of
+from headgate.api.functions import FunctionSnapshotContext, StateAccess
 from headgate.api.raw_state import RawKeyedStateOutput
 from headgate.checkpoint.commits import Commits
 from headgate.graph.job_graph import ChainedOperator
@@ -16,27 +16,14 @@ from headgate.state.parquet.keyed import CanonicalRun
 from headgate.state.timers import TimeDomain
 from headgate.storage.layout import table_directory, table_file
 from headgate.worker.failures import NO_KEY as UNKNOWN
-from headgate.worker.failures import OperatorFailure
 from headgate.worker.keys import KeyReader
-from headgate.worker.operators.base import Operator, OperatorContext, Receiver, explain
+from headgate.worker.operators.base import ElementContext, Operator, OperatorContext, Receiver, explain
 
 _CLEANUP_ENTRIES = 10_000  # in one go: a few milliseconds
+_MAX_WATERMARK = (1 << 63) - 1
 
 Keys = tuple[list[Any], list[int]]  # addresses and key groups of a batch
-
-
-class BackendState:
-    """Gives a function its keyed state."""
-
-    def __init__(self, backend: KeyedStateBackend) -> None:
-        self._backend = backend
-
-    def keyed(self, descriptor: Any) -> Any:
-        """The handle of a descriptor."""
-        return self._backend.state(descriptor)
-
-    def raw_streams(self) -> Mapping[int, bytes]:
-        return self._backend.raw_streams()
+Loop = Callable[[Iterable[Any], Any, list[Any]], None]
 
 
 class KeyedOperator(Operator):
@@ -44,11 +31,11 @@ class KeyedOperator(Operator):
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
-        self._readers = [
-            None if key is None else KeyReader(key, context.info.max_parallelism) for key in operator.spec.keys
-        ]
-        keys = [key for key in operator.spec.keys if key is not None]
-        self._key_type = keys[0].type
+        self._readers = {
+            input: KeyReader(key, context.info.max_parallelism)
+            for input, key in enumerate(operator.spec.keys)
+            if key is not None
+        }
         self._backend: KeyedStateBackend | None = None
 
     @property
@@ -57,12 +44,12 @@ class KeyedOperator(Operator):
         return self._backend
 
     def open(self) -> None:
-        reader = next(reader for reader in self._readers if reader is not None)
-        self._backend = self.context.keyed_backend(self._key_type, reader.group_of)
+        reader = next(iter(self._readers.values()))
+        self._backend = self.context.keyed_backend(reader.type, reader.group_of)
         super().open()
 
     def keyed_state(self) -> StateAccess:
-        return BackendState(self.backend)
+        return self.backend
 
     def raw_keyed_output(self) -> RawKeyedStateOutput | None:
         return RawKeyedStateOutput(self.backend.setup.key_groups, self.backend.key_group_of)
@@ -101,9 +88,7 @@ class KeyedOperator(Operator):
 
     def keys_of(self, batch: Batch, input: int) -> Keys:
         """Addresses and key groups of the records; prepares the backend for them."""
-        reader = self._readers[input]
-        assert reader is not None
-        keys, groups = self.guard(reader.keys_and_groups, batch)
+        keys, groups = self.guard(self._readers[input].keys_and_groups, batch)
         addresses = self.backend.prepare_keys(keys)
         self.backend.begin_batch(addresses, groups)
         return addresses, groups
@@ -113,105 +98,79 @@ class KeyedOperator(Operator):
         self.backend.context.address = NO_KEY
         self.guard(self.backend.end_batch)
 
-    def keyed_failure(self, error: Exception, record: Any = UNKNOWN, method: str = "") -> OperatorFailure:
-        """A failure of the user's function with the current key."""
-        address = self.backend.context.address
-        key = UNKNOWN if address is NO_KEY else self.backend.current_key()
-        return self.failure(explain(error, method) if method else error, record, key)
+    def current_key(self) -> Any:
+        return UNKNOWN if self.backend.context.address is NO_KEY else self.backend.current_key()
+
+    def receive_with(self, input: int, loop: Loop, method: str = "", stamped: Loop | None = None) -> Receiver:
+        """Call `loop(records, current, out)` for each batch, where a record comes as (row, address, key group).
+
+        The loop stores address and group in `current`, where state handles read them: one step for each, no call. For a
+        batch with timestamps `stamped` is called, if it is given: (row, timestamp, address, key group).
+        """
+        emit = self.emit_rows if stamped is None else self.emit_tagged
+
+        def receive(batch: Batch) -> None:
+            columns: tuple[list[Any], ...] = self.keys_of(batch, input)
+            chosen, current = loop, self.backend.context
+            out: list[Any] = []
+            if stamped is not None and batch.timestamps is not None:
+                chosen, columns = stamped, (batch.timestamps.tolist(), *columns)
+            self.each(batch.rows(), lambda rows: chosen(zip(rows, *columns, strict=True), current, out), method)
+            self.end_batch()
+            emit(out)
+
+        return receive
 
 
 class KeyedMapOperator(KeyedOperator):
     """A map that may use state."""
 
     def receiver(self, input: int) -> Receiver:
-        return self._map_with(callable_of(self.function, "map", "map()"), input)
+        function = self.method("map", input)
 
-    def _map_with(self, function: Callable[[Any], Any], input: int) -> Receiver:
-        def receive(batch: Batch) -> None:
-            rows = batch.rows()
-            addresses, groups = self.keys_of(batch, input)
-            current = self.backend.context
-            row: Any = UNKNOWN
-            out: list[Any] = []
+        def loop(records: Iterable[Any], current: Any, out: list[Any]) -> None:
             append = out.append
-            try:
-                # The loop stores key and group where state handles read them: one step for each, no call.
-                for row, current.address, current.group in zip(rows, addresses, groups, strict=True):
-                    append(function(row))
-            except Exception as error:
-                raise self.keyed_failure(error, row) from error
-            self.end_batch()
-            self.emit_rows(out)
+            for row, current.address, current.group in records:
+                append(function(row))
 
-        return receive
+        return self.receive_with(input, loop)
 
 
 class KeyedFlatMapOperator(KeyedOperator):
     """A flat map that may use state."""
 
     def receiver(self, input: int) -> Receiver:
-        return self._flat_map_with(callable_of(self.function, "flat_map", "flat_map()"), input)
+        function = self.method("flat_map", input)
 
-    def _flat_map_with(self, function: Callable[[Any], Iterable[Any] | None], input: int) -> Receiver:
-        def receive(batch: Batch) -> None:
-            rows = batch.rows()
-            addresses, groups = self.keys_of(batch, input)
-            current = self.backend.context
-            row: Any = UNKNOWN
-            out: list[Any] = []
+        def loop(records: Iterable[Any], current: Any, out: list[Any]) -> None:
             extend = out.extend
-            try:
-                for row, current.address, current.group in zip(rows, addresses, groups, strict=True):
-                    result = function(row)
-                    if result is not None:
-                        extend(result)
-            except Exception as error:
-                raise self.keyed_failure(error, row, "flat_map") from error
-            self.end_batch()
-            self.emit_rows(out)
+            for row, current.address, current.group in records:
+                result = function(row)
+                if result is not None:
+                    extend(result)
 
-        return receive
+        return self.receive_with(input, loop, "flat_map")
 
 
 class KeyedFilterOperator(KeyedOperator):
     """A filter that may use state."""
 
     def receiver(self, input: int) -> Receiver:
-        function = callable_of(self.function, "filter", "filter()")
+        function = self.method("filter", input)
 
-        def receive(batch: Batch) -> None:
-            rows = batch.rows()
-            addresses, groups = self.keys_of(batch, input)
-            current = self.backend.context
-            row: Any = UNKNOWN
-            kept: list[Any] = []
-            try:
-                for row, current.address, current.group in zip(rows, addresses, groups, strict=True):
-                    if function(row):
-                        kept.append(row)
-            except Exception as error:
-                raise self.keyed_failure(error, row) from error
-            self.end_batch()
-            self.emit_rows(kept)
+        def loop(records: Iterable[Any], current: Any, out: list[Any]) -> None:
+            for row, current.address, current.group in records:
+                if function(row):
+                    out.append(row)
 
-        return receive
+        return self.receive_with(input, loop)
 
 
-class KeyedElementContext:
+class KeyedElementContext(ElementContext):
     """The context of a keyed process function: key, timestamp, time and timers."""
 
-    def __init__(self, operator: KeyedProcessOperator) -> None:
-        self._operator = operator
-        self.stamp: int | None = None
-        self.domain: TimeDomain | None = None
-
-    def timestamp(self) -> int | None:
-        """The record's event timestamp, or the time of the timer that fires."""
-        return self.stamp
-
-    def timer_service(self) -> KeyedElementContext:
-        """Time and timers."""
-        return self
+    _operator: KeyedProcessOperator
+    domain: TimeDomain | None = None
 
     def get_current_key(self) -> Any:
         """The key of the record or timer."""
@@ -221,94 +180,53 @@ class KeyedElementContext:
         """Which clock fired the timer."""
         return self.domain
 
-    def current_processing_time(self) -> int:
-        """Milliseconds since the epoch."""
-        return self._operator.context.clock()
-
-    def current_watermark(self) -> int:
-        """The event-time clock of this operator."""
-        return self._operator.watermark
-
     def register_processing_time_timer(self, timestamp: int) -> None:
         """Call `on_timer` when the clock reaches the time."""
-        self._timers(True, TimeDomain.PROCESSING, timestamp)
+        self._change(self._operator.backend.timers.register, TimeDomain.PROCESSING, timestamp)
 
     def register_event_time_timer(self, timestamp: int) -> None:
         """Call `on_timer` when the watermark reaches the time."""
-        self._timers(True, TimeDomain.EVENT, timestamp)
+        self._change(self._operator.backend.timers.register, TimeDomain.EVENT, timestamp)
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        self._timers(False, TimeDomain.PROCESSING, timestamp)
+        self._change(self._operator.backend.timers.delete, TimeDomain.PROCESSING, timestamp)
 
     def delete_event_time_timer(self, timestamp: int) -> None:
-        self._timers(False, TimeDomain.EVENT, timestamp)
+        self._change(self._operator.backend.timers.delete, TimeDomain.EVENT, timestamp)
 
-    def _timers(self, register: bool, domain: TimeDomain, timestamp: int) -> None:
-        backend = self._operator.backend
-        current = backend.context
-        call = backend.timers.register if register else backend.timers.delete
+    def _change(self, call: Callable[..., object], domain: TimeDomain, timestamp: int) -> None:
+        current = self._operator.backend.context
         call(domain, timestamp, current.address, current.group)
-
-
-MIN_WATERMARK = -(1 << 63)
-MAX_WATERMARK = (1 << 63) - 1
 
 
 class KeyedProcessOperator(KeyedOperator):
     """The general keyed function, with timers."""
 
+    context_type: type[KeyedElementContext] = KeyedElementContext
+
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
-        self.element = KeyedElementContext(self)
-        self.watermark = MIN_WATERMARK
+        self.element = self.context_type(self)
 
     def receiver(self, input: int) -> Receiver:
-        return self._process_with(callable_of(self.function, "process_element", "process()"), input, "process_element")
+        function, element = self.method("process_element", input), self.element
 
-    def _process_with(self, function: Callable[[Any, Any], Iterable[Any] | None], input: int, method: str) -> Receiver:
-        element = self.element
-
-        def receive(batch: Batch) -> None:
-            if batch.timestamps is not None:
-                receive_stamped(batch)
-                return
-            rows = batch.rows()
-            addresses, groups = self.keys_of(batch, input)
-            current = self.backend.context
-            row: Any = UNKNOWN
-            out: list[Any] = []
+        def loop(records: Iterable[Any], current: Any, out: list[Any]) -> None:
             extend = out.extend
-            try:
-                for row, current.address, current.group in zip(rows, addresses, groups, strict=True):
-                    result = function(row, element)
-                    if result is not None:
-                        extend(result)
-            except Exception as error:
-                raise self.keyed_failure(error, row, method) from error
-            self.end_batch()
-            self.emit_tagged(out)
+            for row, current.address, current.group in records:
+                result = function(row, element)
+                if result is not None:
+                    extend(result)
 
-        def receive_stamped(batch: Batch) -> None:
-            rows = batch.rows()
-            stamps = batch.timestamps.tolist()  # type: ignore[union-attr]
-            addresses, groups = self.keys_of(batch, input)
-            current = self.backend.context
-            row: Any = UNKNOWN
-            out: list[Any] = []
-            try:
-                for row, element.stamp, current.address, current.group in zip(
-                    rows, stamps, addresses, groups, strict=True
-                ):
-                    result = function(row, element)
-                    if result is not None:
-                        out.extend(result)
-            except Exception as error:
-                raise self.keyed_failure(error, row, method) from error
+        def stamped(records: Iterable[Any], current: Any, out: list[Any]) -> None:
+            for row, element.stamp, current.address, current.group in records:
+                result = function(row, element)
+                if result is not None:
+                    out.extend(result)
             element.stamp = None
-            self.end_batch()
-            self.emit_tagged(out)
 
-        return receive
+        method = "process_element" if len(self._readers) == 1 else f"process_element{input + 1}"
+        return self.receive_with(input, loop, method, stamped)
 
     # --- timers -----------------------------------------------------------------------------------------------------
 
@@ -320,8 +238,8 @@ class KeyedProcessOperator(KeyedOperator):
 
     def finish(self) -> None:
         """The input has ended: every event-time timer fires, processing-time timers do not."""
-        self.watermark = MAX_WATERMARK
-        self._fire(TimeDomain.EVENT, MAX_WATERMARK)
+        self.watermark = _MAX_WATERMARK
+        self._fire(TimeDomain.EVENT, _MAX_WATERMARK)
 
     def _fire(self, domain: TimeDomain, until: int) -> None:
         on_timer = getattr(self.function, "on_timer", None)
@@ -335,29 +253,7 @@ class KeyedProcessOperator(KeyedOperator):
                 if result is not None:
                     out.extend(result)
         except Exception as error:
-            raise self.keyed_failure(error, method="on_timer") from error
+            raise self.failure(explain(error, "on_timer"), key=self.current_key()) from error
         element.stamp = element.domain = None
         self.end_batch()
         self.emit_tagged(out)
-
-
-class KeyedCoMapOperator(KeyedMapOperator):
-    """A map of two keyed inputs that share state."""
-
-    def receiver(self, input: int) -> Receiver:
-        return self._map_with(self.function.map1 if input == 0 else self.function.map2, input)
-
-
-class KeyedCoFlatMapOperator(KeyedFlatMapOperator):
-    """A flat map of two keyed inputs that share state."""
-
-    def receiver(self, input: int) -> Receiver:
-        return self._flat_map_with(self.function.flat_map1 if input == 0 else self.function.flat_map2, input)
-
-
-class KeyedCoProcessOperator(KeyedProcessOperator):
-    """The general function of two keyed inputs that share state and timers."""
-
-    def receiver(self, input: int) -> Receiver:
-        method = f"process_element{input + 1}"
-        return self._process_with(getattr(self.function, method), input, method)

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from headgate.graph.job_graph import ChainedOperator, OperatorKind
+from headgate.worker.operators import keyed
 from headgate.worker.operators.aggregate import Aggregate, Reduce
 from headgate.worker.operators.base import Operator, OperatorContext
 from headgate.worker.operators.broadcast import BroadcastProcess, KeyedBroadcastProcess
-from headgate.worker.operators.keyed import (
-    KeyedCoFlatMapOperator,
-    KeyedCoMapOperator,
-    KeyedCoProcessOperator,
-    KeyedFilterOperator,
-    KeyedFlatMapOperator,
-    KeyedMapOperator,
-    KeyedProcessOperator,
-)
 from headgate.worker.operators.sinks import CollectSink, FunctionSink, PrintSink, SinkOperator
 from headgate.worker.operators.sources import SourceOperator
-from headgate.worker.operators.stateless import CoFlatMap, CoMap, CoProcess, Filter, FlatMap, Map, MapBatches, Process
+from headgate.worker.operators.stateless import Filter, FlatMap, Map, MapBatches, Process
 
 _KINDS: dict[OperatorKind, type[Operator]] = {
     "source": SourceOperator,
@@ -26,25 +18,25 @@ _KINDS: dict[OperatorKind, type[Operator]] = {
     "filter": Filter,
     "map_batches": MapBatches,
     "process": Process,
-    "co_map": CoMap,
-    "co_flat_map": CoFlatMap,
-    "co_process": CoProcess,
+    "co_map": Map,
+    "co_flat_map": FlatMap,
+    "co_process": Process,
     "sink": FunctionSink,
     "sink_to": SinkOperator,
     "print": PrintSink,
     "collect": CollectSink,
     "reduce": Reduce,
     "aggregate": Aggregate,
-    "keyed_process": KeyedProcessOperator,
-    "keyed_co_process": KeyedCoProcessOperator,
+    "keyed_process": keyed.KeyedProcessOperator,
+    "keyed_co_process": keyed.KeyedProcessOperator,
     "broadcast_process": BroadcastProcess,
 }
 _KEYED: dict[OperatorKind, type[Operator]] = {
-    "map": KeyedMapOperator,
-    "flat_map": KeyedFlatMapOperator,
-    "filter": KeyedFilterOperator,
-    "co_map": KeyedCoMapOperator,
-    "co_flat_map": KeyedCoFlatMapOperator,
+    "map": keyed.KeyedMapOperator,
+    "flat_map": keyed.KeyedFlatMapOperator,
+    "filter": keyed.KeyedFilterOperator,
+    "co_map": keyed.KeyedMapOperator,
+    "co_flat_map": keyed.KeyedFlatMapOperator,
     "broadcast_process": KeyedBroadcastProcess,
 }
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -42,22 +42,16 @@ def prepared_in(state: OperatorStateBackend) -> list[Prepared]:
 class SinkOperator(Operator):
     """Runs the writer and the committer of a `Sink`: committables never travel between subtasks, so none can be missing."""
 
+    writer: SinkWriter[Any]  # when it is open
+
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
-        info = {field.name: getattr(context.info, field.name) for field in fields(context.info)}
-        self._where = WriterContext(
-            **info, staging=context.staging, type=operator.spec.options["type"], epoch=context.epoch
-        )
-        self._writer: SinkWriter[Any] | None = None
+        settings, type = context.settings, operator.spec.options["type"]
+        self._where = WriterContext(**asdict(context.info), staging=settings.staging, type=type, epoch=settings.epoch)
         self._committer: Committer[Any] | None = None
         self._prepared: list[Prepared] = []
         self._fresh: tuple[Any, ...] = ()  # prepared for the checkpoint whose barrier is about to leave
         self._ended = False
-
-    @property
-    def writer(self) -> SinkWriter[Any]:
-        assert self._writer is not None, "the sink was not opened"
-        return self._writer
 
     def open(self) -> None:
         """Commit again what the restored checkpoint holds, then start to write."""
@@ -69,20 +63,20 @@ class SinkOperator(Operator):
         else:
             self._commit(_requests(prepared_in(state), self.context.restored_commits, recovered=True))
         restored = list(map(unpack, state.get_list_state(_WRITER).get()))
-        self._writer = self.guard(sink.writer, self._where, restored)
+        self.writer = self.guard(sink.writer, self._where, restored)
 
     def receiver(self, input: int) -> Receiver:
         def receive(batch: Batch) -> None:
             if self.writer.batches:
                 self.guard(self.writer.write_batch, batch.arrow())
                 return
-            write, rows = self.writer.write, batch.rows()
-            iterator = iter(rows)
-            try:
-                for row in iterator:
+            write = self.writer.write
+
+            def loop(rows: Iterator[Any]) -> None:
+                for row in rows:
                     write(row)
-            except Exception as error:
-                raise self.failed_at(error, rows, iterator) from error
+
+            self.each(batch.rows(), loop)
 
         return receive
 
@@ -99,7 +93,7 @@ class SinkOperator(Operator):
         """
         self._fresh = self._prepare(end_of_input=True)
         self._ended = True
-        if not self.context.final_checkpoint and not self.function.commits_on_driver:
+        if not self.context.settings.final_checkpoint and not self.function.commits_on_driver:
             earlier = [committable for one in self._prepared for committable in one.committables]
             self._commit([CommitRequest(committable, None) for committable in (*earlier, *self._fresh)])
             self._prepared, self._fresh = [], ()
@@ -142,11 +136,12 @@ class SinkOperator(Operator):
             self.guard(self._committer.commit, requests)
             for request in requests:
                 if request.dropped is not None:
-                    self._report(request)
+                    name, what, why = self.operator.name, request.committable, request.dropped
+                    _LOG.error("sink '%s': %r was DROPPED: %s", name, what, why)
             requests = [self._again(request) for request in requests if request.retry and request.dropped is None]
 
     def _again(self, request: CommitRequest[Any]) -> CommitRequest[Any]:
-        if request.tries >= self.context.committer_retries:
+        if request.tries >= self.context.settings.committer_retries:
             raise self.failure(
                 StorageError(
                     f"{request.committable!r} could not be committed in {request.tries + 1} tries; check the system that the sink "
@@ -156,11 +151,8 @@ class SinkOperator(Operator):
             )
         return CommitRequest(request.committable, request.commit_number, request.tries + 1, request.recovered)
 
-    def _report(self, request: CommitRequest[Any]) -> None:
-        _LOG.error("sink '%s': %r was DROPPED: %s", self.operator.name, request.committable, request.dropped)
-
     def close(self) -> None:
-        for part in (self._writer, self._committer):
+        for part in (getattr(self, "writer", None), self._committer):
             if part is not None:
                 self.guard(part.close)
 
@@ -177,23 +169,18 @@ class FunctionSink(Operator):
     """Hands every record to a SinkFunction."""
 
     def receiver(self, input: int) -> Receiver:
-        invoke = self.function.invoke if hasattr(self.function, "invoke") else None
+        invoke = getattr(self.function, "invoke", None)
         plain = callable_of(self.function, "invoke", "add_sink()")
 
-        def receive(batch: Batch) -> None:
-            rows = batch.rows()
-            iterator = iter(rows)
-            try:
-                if invoke is not None:
-                    for row in iterator:
-                        invoke(row, None)
-                else:
-                    for row in iterator:
-                        plain(row)
-            except Exception as error:
-                raise self.failed_at(error, rows, iterator) from error
+        def loop(rows: Iterator[Any]) -> None:
+            if invoke is not None:
+                for row in rows:
+                    invoke(row, None)
+            else:
+                for row in rows:
+                    plain(row)
 
-        return receive
+        return lambda batch: self.each(batch.rows(), loop)
 
     def finish(self) -> None:
         finish = getattr(self.function, "finish", None)
@@ -211,13 +198,8 @@ class PrintSink(Operator):
         prefix = f"{prefix}> " if prefix else ""
 
         def receive(batch: Batch) -> None:
-            rows = batch.rows()
-            iterator = iter(rows)
-            try:
-                text = "\n".join([f"{prefix}{row}" for row in iterator])
-            except Exception as error:
-                raise self.failed_at(error, rows, iterator) from error
-            self.context.to_driver("", text.encode("utf-8", "replace"), len(rows))
+            text = self.each(batch.rows(), lambda rows: "\n".join([f"{prefix}{row}" for row in rows]))
+            self.context.services.to_driver("", text.encode("utf-8", "replace"), len(batch))
 
         return receive
 
@@ -233,7 +215,7 @@ class CollectSink(Operator):
                 payload = b"A" + memoryview(batch.arrow().serialize())
             else:
                 payload = b"P" + self.guard(pickle.dumps, batch.rows(), 5)
-            self.context.to_driver(channel, payload, len(batch))
+            self.context.services.to_driver(channel, payload, len(batch))
 
         return receive
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headgate.api.durable import to_text, unpack
-from headgate.api.sources import UNCUT, ReaderContext, Source, SourceReader
+from headgate.api.sources import EMPTY_READER, UNCUT, ReaderContext, Source, SourceReader
 from headgate.checkpoint.commits import Commits
 from headgate.errors import UserCodeError
 from headgate.graph.job_graph import ChainedOperator
@@ -19,7 +19,7 @@ from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation
 from headgate.state.api import ListStateDescriptor
 from headgate.state.backend import SnapshotKind
-from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot
+from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, SubtaskServices
 
 _SPLITS = ListStateDescriptor("splits", "string")
 _BURST_MS = 100
@@ -30,43 +30,28 @@ class SourceOperator(Operator):
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
-        self._reader: SourceReader[Any] | None = None
+        self.reader: SourceReader[Any] = EMPTY_READER  # until it is open
         self._given: dict[int, list[Any]] = {}  # the splits in checkpoints that may become complete
         rate = operator.spec.options.get("rate")
-        self._limit = None if rate is None else RateLimit(rate / context.info.parallelism, context.clock)
+        self._limit = None if rate is None else RateLimit(rate / context.info.parallelism, context.services.now)
 
     def open(self) -> None:
         info = self.context.info
         if isinstance(self.function, Source):
-            where = ReaderContext(info.subtask, info.parallelism, self.context.clock)
+            where = ReaderContext(info.subtask, info.parallelism, self.context.services.now)
             if self.context.restored_id is None:
                 splits = self.guard(self.function.first_splits, where)
             else:
                 splits = list(map(unpack, self.context.operator_state.get_list_state(_SPLITS).get()))
-            self._reader = self.guard(self.function.reader, where, splits)
+            self.reader = self.guard(self.function.reader, where, splits)
         else:
             super().open()
-            self._reader = FunctionReader(self.function, self.type, self.context.wake, self.context.lockstep)
-
-    @property
-    def reader(self) -> SourceReader[Any]:
-        assert self._reader is not None, "the source was not opened"
-        return self._reader
-
-    @property
-    def finished(self) -> bool:
-        """Whether the last record is through."""
-        return self.reader.finished
-
-    @property
-    def backlog(self) -> bool:
-        """Whether records have waited that are worked off now (SPEC R9.4)."""
-        return self._reader is not None and self._reader.backlog
+            self.reader = FunctionReader(self.function, self.type, self.context.services)
 
     @property
     def wants_split(self) -> bool:
         """Whether the reader of a dynamic source has too little to read."""
-        return self._reader is not None and not self._reader.finished and self._reader.wants_split
+        return not self.reader.finished and self.reader.wants_split
 
     def add_splits(self, splits: list[Any], no_more: bool) -> None:
         """Something to read, found by the enumerator."""
@@ -94,11 +79,6 @@ class SourceOperator(Operator):
         self.emit(batch)
         return len(batch) + len(aside)
 
-    @property
-    def corrupt(self) -> int:
-        """How many records could not be read."""
-        return 0 if self._reader is None else self._reader.corrupt
-
     def ready_at(self) -> int | None:
         """The time at which the next poll makes sense, if it is known."""
         limited = None if self._limit is None else self._limit.ready_at()
@@ -123,12 +103,11 @@ class SourceOperator(Operator):
         super().notify_complete(checkpoint_id, commits)
         splits = self._given.pop(checkpoint_id, None)
         self._given = {one: given for one, given in self._given.items() if one > checkpoint_id}
-        if splits is not None and self._reader is not None:
-            self.guard(self._reader.notify_complete, splits)
+        if splits is not None:
+            self.guard(self.reader.notify_complete, splits)
 
     def close(self) -> None:
-        if self._reader is not None:
-            self.guard(self._reader.close)
+        self.guard(self.reader.close)
         if not isinstance(self.function, Source):
             super().close()
 
@@ -159,12 +138,10 @@ class RateLimit:
 class FunctionReader(SourceReader[Any]):
     """Runs a SourceFunction in its own thread and hands its records over."""
 
-    def __init__(self, function: Any, type: TypeInformation, wake: Callable[[], None], lockstep: bool) -> None:
-        self._function = function
-        self._type = type
-        self._wake = wake
-        self._lockstep = lockstep
-        self._capacity = 1 if lockstep else 10_000
+    def __init__(self, function: Any, type: TypeInformation, services: SubtaskServices) -> None:
+        self._function, self._type = function, type
+        self._wake, self._lockstep = services.wake, services.lockstep
+        self._capacity = 1 if self._lockstep else 10_000
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._rows: deque[Any] = deque()

@@ -1,34 +1,26 @@
-"""Operators without keys: map, flat map, filter, vectorised map, process, and their two-input forms."""
+"""Operators without keys: map, flat map, filter, vectorised map and process, of one input or of two."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
-from headgate.api.functions import callable_of
-from headgate.errors import InvalidArgument, UserCodeError
+from headgate.errors import UserCodeError
 from headgate.graph.job_graph import ChainedOperator
 from headgate.records.batch import Batch
-from headgate.worker.failures import NO_KEY
-from headgate.worker.operators.base import Operator, OperatorContext, Receiver, explain
+from headgate.worker.operators.base import ElementContext, Operator, OperatorContext, Receiver
 
 
 class Map(Operator):
     """One record in, one out."""
 
     def receiver(self, input: int) -> Receiver:
-        return self._map_with(callable_of(self.function, "map", "map()"))
+        function = self.method("map", input)
 
-    def _map_with(self, function: Callable[[Any], Any]) -> Receiver:
         def receive(batch: Batch) -> None:
-            rows = batch.rows()
-            iterator = iter(rows)
-            try:
-                mapped = [function(row) for row in iterator]
-            except Exception as error:
-                raise self.failed_at(error, rows, iterator) from error
+            mapped = self.each(batch.rows(), lambda rows: [function(row) for row in rows])
             output = Batch.of_output(mapped, self.type, self.origin)
             output.timestamps = batch.timestamps
             self.emit(output)
@@ -40,49 +32,38 @@ class FlatMap(Operator):
     """One record in, any number out."""
 
     def receiver(self, input: int) -> Receiver:
-        return self._flat_map_with(callable_of(self.function, "flat_map", "flat_map()"))
+        function = self.method("flat_map", input)
 
-    def _flat_map_with(self, function: Callable[[Any], Iterable[Any] | None]) -> Receiver:
-        def receive(batch: Batch) -> None:
-            rows = batch.rows()
-            iterator = iter(rows)
+        def loop(rows: Iterator[Any]) -> list[Any]:
             out: list[Any] = []
             extend = out.extend
-            try:
-                for row in iterator:
-                    result = function(row)
-                    if result is not None:
-                        extend(result)
-            except Exception as error:
-                raise self.failed_at(explain(error, "flat_map"), rows, iterator) from error
-            self.emit_rows(out)
+            for row in rows:
+                result = function(row)
+                if result is not None:
+                    extend(result)
+            return out
 
-        return receive
+        return lambda batch: self.emit_rows(self.each(batch.rows(), loop, "flat_map"))
 
 
 class Filter(Operator):
     """Keeps some records."""
 
     def receiver(self, input: int) -> Receiver:
-        function = callable_of(self.function, "filter", "filter()")
+        function = self.method("filter", input)
 
         def receive(batch: Batch) -> None:
-            rows = batch.rows()
-            iterator = iter(rows)
-            try:
-                if batch.timestamps is None:
-                    kept = [row for row in iterator if function(row)]
-                    places = None
-                else:
-                    places = [index for index, row in enumerate(iterator) if function(row)]
-                    kept = [rows[index] for index in places]
-            except Exception as error:
-                raise self.failed_at(error, rows, iterator) from error
+            rows, stamps = batch.rows(), batch.timestamps
+            if stamps is None:
+                kept = self.each(rows, lambda rows: [row for row in rows if function(row)])
+            else:
+                places = self.each(rows, lambda rows: [index for index, row in enumerate(rows) if function(row)])
+                kept, stamps = [rows[index] for index in places], stamps[places]
             if len(kept) == len(rows):
                 self.emit(batch)
             elif kept:
                 output = Batch.of_output(kept, self.type, self.origin)
-                output.timestamps = None if batch.timestamps is None else batch.timestamps[places]
+                output.timestamps = stamps
                 self.emit(output)
 
         return receive
@@ -95,7 +76,7 @@ class MapBatches(Operator):
     """Whole Arrow batches in and out."""
 
     def receiver(self, input: int) -> Receiver:
-        function = callable_of(self.function, "map_batches", "map_batches()")
+        function = self.method("map_batches", input)
 
         def receive(batch: Batch) -> None:
             for arrow in self._batches(self.guard(function, batch.arrow())):
@@ -121,82 +102,14 @@ class MapBatches(Operator):
             yield from self._batches(item)
 
 
-class ElementContext:
-    """The context of a process function: timestamp and time, no key."""
-
-    def __init__(self, operator: Operator) -> None:
-        self._operator = operator
-        self.stamp: int | None = None
-
-    def timestamp(self) -> int | None:
-        return self.stamp
-
-    def timer_service(self) -> ElementContext:
-        return self
-
-    def current_processing_time(self) -> int:
-        return self._operator.context.clock()
-
-    def current_watermark(self) -> int:
-        return -(1 << 63)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith(("register_", "delete_", "get_current_key")):
-            raise InvalidArgument(
-                f"{name}: timers and keys need a keyed stream: call key_by(...) before '{self._operator.operator.name}'"
-            )
-        raise AttributeError(name)
-
-
 class Process(Operator):
     """The general function without key."""
 
+    context_type: type[ElementContext] = ElementContext
+
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
-        self.element: Any = ElementContext(self)
+        self.element = self.context_type(self)
 
     def receiver(self, input: int) -> Receiver:
-        return self._process_with(callable_of(self.function, "process_element", "process()"))
-
-    def _process_with(self, function: Callable[[Any, Any], Iterable[Any] | None]) -> Receiver:
-        context = self.element
-
-        def receive(batch: Batch) -> None:
-            rows = batch.rows()
-            stamps = batch.timestamps.tolist() if batch.timestamps is not None else None
-            out: list[Any] = []
-            row: Any = NO_KEY
-            try:
-                context.stamp = None
-                for index, row in enumerate(rows):
-                    if stamps is not None:
-                        context.stamp = stamps[index]
-                    result = function(row, context)
-                    if result is not None:
-                        out.extend(result)
-            except Exception as error:
-                raise self.failure(explain(error, "process_element"), row) from error
-            self.emit_tagged(out)
-
-        return receive
-
-
-class CoMap(Map):
-    """A map of two inputs."""
-
-    def receiver(self, input: int) -> Receiver:
-        return self._map_with(self.function.map1 if input == 0 else self.function.map2)
-
-
-class CoFlatMap(FlatMap):
-    """A flat map of two inputs."""
-
-    def receiver(self, input: int) -> Receiver:
-        return self._flat_map_with(self.function.flat_map1 if input == 0 else self.function.flat_map2)
-
-
-class CoProcess(Process):
-    """The general function of two inputs."""
-
-    def receiver(self, input: int) -> Receiver:
-        return self._process_with(self.function.process_element1 if input == 0 else self.function.process_element2)
+        return self.process_with(self.method("process_element", input), self.element, "process_element")
