@@ -332,7 +332,7 @@ class MapState(_TableState, Generic[K, V]):
     __iter__ = keys
 
 
-class _FoldingState(_TableState, Generic[T]):
+class FoldingState(_TableState, Generic[T]):
     """All values added for a key, folded into one stored value by a function of the user."""
 
     _table: ValueTable
@@ -349,8 +349,12 @@ class _FoldingState(_TableState, Generic[T]):
     def _fold(self, stored: Any, value: Any) -> Any:
         """The new stored value; the function may change the old one, or None, in place."""
 
+    @abstractmethod
+    def combine(self, one: Any, other: Any) -> Any:
+        """The stored value of two windows that are merged."""
 
-class ReducingState(_FoldingState[T]):
+
+class ReducingState(FoldingState[T]):
     """All values added for a key, combined into one by the descriptor's function."""
 
     def __init__(self, descriptor: ReducingStateDescriptor, *args: Any) -> None:
@@ -364,10 +368,13 @@ class ReducingState(_FoldingState[T]):
         return stored if self._copy is None else self._copy(stored)
 
     def _fold(self, stored: Any, value: Any) -> Any:
-        return copied(value) if stored is None else checked_result(self.name, "reduce", self._reduce(stored, value))
+        return copied(value) if stored is None else self.combine(stored, value)
+
+    def combine(self, one: Any, other: Any) -> Any:
+        return _checked_result(self.name, "reduce", self._reduce(one, other))
 
 
-class AggregatingState(_FoldingState[IN], Generic[IN, OUT]):
+class AggregatingState(FoldingState[IN], Generic[IN, OUT]):
     """All values added for a key, folded into an accumulator by the descriptor's function."""
 
     def __init__(self, descriptor: AggregatingStateDescriptor, *args: Any) -> None:
@@ -386,10 +393,13 @@ class AggregatingState(_FoldingState[IN], Generic[IN, OUT]):
 
     def _fold(self, stored: Any, value: Any) -> Any:
         accumulator = self._function.create_accumulator() if stored is None else stored
-        return checked_result(self.name, "add", self._function.add(value, accumulator))
+        return _checked_result(self.name, "add", self._function.add(value, accumulator))
+
+    def combine(self, one: Any, other: Any) -> Any:
+        return _checked_result(self.name, "merge", self._function.merge(one, other))
 
 
-def checked_result(name: str, method: str, value: Any) -> Any:
+def _checked_result(name: str, method: str, value: Any) -> Any:
     """The result of a user's function; None would silently clear the state."""
     if value is None:
         raise InvalidArgument(f"state '{name}': {method}() of its function returned None; it must return the new value")

@@ -48,14 +48,7 @@ from headgate.state.addresses import (
     prepare_keys,
     split_address,
 )
-from headgate.state.api import (
-    AggregatingStateDescriptor,
-    ReducingStateDescriptor,
-    State,
-    StateDescriptor,
-    ValueStateDescriptor,
-    checked_result,
-)
+from headgate.state.api import FoldingState, ListState, State, StateDescriptor, ValueStateDescriptor
 from headgate.state.copying import copier
 from headgate.state.schema import check_key_type
 from headgate.state.tables import AddressedTable, BatchTable, DictTable, ListTable, ValueTable
@@ -187,9 +180,7 @@ class KeyedStateBackend(ABC):
 
     # --- the current key ---
 
-    def prepare_keys(self, keys: list[Any]) -> list[Any]:
-        """The addresses of a batch of keys; the same list if they are all str, int or bytes."""
-        return prepare_keys(keys)
+    prepare_keys = staticmethod(prepare_keys)
 
     def set_current_key(self, key: Any, group: int | None = None) -> None:
         """Select one key outside of a batch: for timers, tests and one-off work."""
@@ -269,19 +260,14 @@ class KeyedStateBackend(ABC):
     def keys(self, name: str, namespace: Any = VOID) -> list[Any]:
         """The keys that have an entry in a state, in a namespace; a copy, so state may change meanwhile."""
         check_namespace(namespace)
-        return [self.key_at(address) for _, address in self._addresses_in(name, namespace)]
+        return [self.key_at(split_address(address)[0]) for _, address in self._addresses_in(name, namespace)]
 
     def entry_count(self, name: str) -> int:
         """The number of (key, namespace) entries of a state; all addresses are read."""
         return sum(1 for _ in self.addresses(name))
 
     def _addresses_in(self, name: str, namespace: Any) -> list[tuple[int, Any]]:
-        found = []
-        for group, address in self.addresses(name):
-            key_address, own = split_address(address)
-            if own is namespace or own == namespace:
-                found.append((group, key_address))
-        return found
+        return [found for found in self.addresses(name) if split_address(found[1])[1] == namespace]
 
     def apply_to_all_keys(
         self, descriptor: StateDescriptor, namespace: Any, function: Callable[[Any, Any], None]
@@ -293,21 +279,16 @@ class KeyedStateBackend(ABC):
         before = context.address, context.group
         try:
             for group, address in self._addresses_in(descriptor.name, namespace):
-                full = in_namespace(address, namespace)
-                if self.has_entry(descriptor.name, group, full):
-                    context.address, context.group = full, group
-                    function(self.key_at(address), handle)
+                if self.has_entry(descriptor.name, group, address):
+                    context.address, context.group = address, group
+                    function(self.key_at(split_address(address)[0]), handle)
         finally:
             context.address, context.group = before
 
     def merge_namespaces(self, descriptor: StateDescriptor, target: Any, sources: Iterable[Any]) -> None:
         """Merge the current key's state of the sources into the target and drop the sources (SPEC R1.9)."""
-        table = self._open(descriptor)[2]
-        if isinstance(descriptor, ReducingStateDescriptor):
-            method, merge = "reduce", descriptor.reduce
-        elif isinstance(descriptor, AggregatingStateDescriptor):
-            method, merge = "merge", descriptor.function.merge
-        elif not isinstance(table, ListTable):
+        _, handle, table = self._open(descriptor)
+        if not isinstance(handle, ListState | FoldingState):
             raise InvalidArgument(
                 f"state '{descriptor.name}' is {descriptor.kind} state and cannot be merged; "
                 "merging windows need list, reducing or aggregating state"
@@ -322,10 +303,10 @@ class KeyedStateBackend(ABC):
         address = in_namespace(address, target)
         if isinstance(table, ListTable):
             table.absorb(group, address, [element for part in parts for element in part])
-        elif parts:
+        elif parts and isinstance(handle, FoldingState):
             merged = table.get_owned(group, address)
             for part in parts:
-                merged = part if merged is None else checked_result(descriptor.name, method, merge(merged, part))
+                merged = part if merged is None else handle.combine(merged, part)
             table.put(group, address, merged)
 
     # --- raw keyed state ---

@@ -234,7 +234,7 @@ class HashMapBackend(KeyedStateBackend):
         shared = self.setup.incremental and kind is not SnapshotKind.SAVEPOINT
         base = history.base_for(live_entries) if shared and kind is SnapshotKind.CHECKPOINT else None
         if base is not None:
-            changes = history.changes_since(base)
+            changes = [one for one in reversed(history.generations) if one.sequence > base.sequence]
             for store, state in zip(stores, states, strict=True):
                 state.changes = [one.layers[id(store)] for one in changes if id(store) in one.layers]
         payload = self._payload_name(checkpoint_id)
