@@ -12,6 +12,7 @@ cleanup.py                   expired entries are dropped
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -255,8 +256,7 @@ class HashMapBackend(KeyedStateBackend):
         state = FrozenState(store.meta, store.codec, store.table, cursor, self.setup.key_groups, frozen)
         cleaner = store.cleaner
         if cleaner is not None and cleaner.expiry.config.cleanup.full_snapshot:
-            pruning, now = cleaner.pruning, self.setup.clock()
-            state.left = lambda stored: pruning.in_snapshot(stored, now)
+            state.left = partial(cleaner.in_snapshot, now=self.setup.clock())
         return state
 
     def _track(self) -> None:

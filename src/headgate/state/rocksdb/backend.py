@@ -17,7 +17,7 @@ from typing import Any
 
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta
 from headgate.errors import IllegalState
-from headgate.state.api import DirectValueState, State, ValueStateDescriptor
+from headgate.state.api import DirectValueState, ImmutableValueState, State, ValueStateDescriptor
 from headgate.state.backend import (
     INTERNAL_KINDS,
     TIMER_TABLE,
@@ -148,7 +148,9 @@ class RocksDBBackend(KeyedStateBackend):
     def value_handle(self, descriptor: ValueStateDescriptor, table: AddressedTable) -> State:
         assert isinstance(table, ValueRows)
         reuse = self.setup.object_reuse and copier(descriptor.type) is not None
-        return DirectValueState(descriptor, self.context, table, reuse=reuse)
+        # Typed values of plain types are cached as they are, any other as bytes.
+        kind = ImmutableValueState if descriptor.type.is_typed and table.plain else DirectValueState
+        return kind(descriptor, self.context, table, reuse=reuse)
 
     def addresses(self, name: str) -> Iterator[tuple[int, Any]]:
         rows = self._states.get(f"s:{name}")
