@@ -3,12 +3,8 @@
 VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
-ALL_CORES := -n logical --dist worksteal
-# Tests with a JVM mostly wait, and each process has a Spark application of its own. Tests that share something expensive
-# are in one xdist_group.
-TWO_SPARKS := -n 2 --dist loadgroup
 
-.PHONY: help setup demo test test-fast test-long sim check bench bench-quick clean
+.PHONY: help setup demo test test-fast test-spark test-long sim check bench bench-quick clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -24,11 +20,14 @@ demo: $(READY) ## Run the word count on local Spark
 	$(VENV)/bin/headgate run examples/word_count.py
 
 test: $(READY) ## All tests but the long ones; under 20 minutes on 2 cores
-	$(PYTHON) -m pytest --ignore=tests/spark -m "not long" $(ALL_CORES)
-	$(PYTHON) -m pytest tests/spark -m "not long" $(TWO_SPARKS)
+	@scripts/test.sh
 
 test-fast: $(READY) ## Tests that need no JVM
-	$(PYTHON) -m pytest --ignore=tests/spark -m "not long" $(ALL_CORES)
+	$(PYTHON) -m pytest --ignore=tests/spark -m "not long" -n logical --dist worksteal
+
+# Each process has a Spark application of its own. Tests that share something expensive are in one xdist_group.
+test-spark: $(READY) ## Tests on Spark
+	$(PYTHON) -m pytest tests/spark -m "not long" -n 2 --dist loadgroup
 
 SEEDS ?= 200
 sim: $(READY) ## Seeded simulation of checkpoints under faults: make sim SEEDS=2000

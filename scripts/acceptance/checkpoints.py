@@ -268,7 +268,7 @@ def duration_under_pressure(options: dict[str, str]) -> tuple[float, bool]:
         seconds = time.monotonic() - started
         newest = client.job.stats.snapshot().history[0]
         client.cancel()
-        return seconds, newest.unaligned
+        return seconds, newest.totals.unaligned
 
 
 @line("back-pressure", 900)

@@ -188,7 +188,7 @@ def problem_of(directory: str, ended: float) -> str:
 def stop(client: JobClient, how: str, directory: str) -> str:
     """End a run half-way: where the next one starts from."""
     job = client.job
-    done = lambda: job.stats.snapshot().latest_completed  # noqa: E731
+    done = lambda: job.stats.snapshot().latest.get("completed")  # noqa: E731
     before = done()
     wait_until(lambda: done() is not None and (before is None or done().id > before.id + 1), 60, "checkpoints")
     if how in ("canonical", "native"):

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, overload
 
@@ -85,20 +86,17 @@ def _flag(key: str, doc: str, *older_keys: str, default: bool = False) -> Option
     return _add(Option(key, OptionKind.BOOL, default, doc, older_keys))
 
 
-def _count(key: str, default: int, doc: str, *older_keys: str, minimum: int = 0) -> Option[int]:
-    return _add(Option(key, OptionKind.INT, default, doc, older_keys, minimum=minimum))
+def _number(kind: OptionKind, key: str, default: int, doc: str, *older_keys: str, minimum: int = 0) -> Option[int]:
+    return _add(Option(key, kind, default, doc, older_keys, minimum=minimum))
 
 
-def _duration(key: str, default: int, doc: str, *older_keys: str, minimum: int = 0) -> Option[int]:
-    return _add(Option(key, OptionKind.DURATION, default, doc, older_keys, minimum=minimum))
+_count = partial(_number, OptionKind.INT)
+_duration = partial(_number, OptionKind.DURATION)
+_memory = partial(_number, OptionKind.MEMORY)
 
 
 def _interval(key: str, doc: str, minimum: int = 1) -> Option[int | None]:
     return _add(Option[int | None](key, OptionKind.DURATION, None, doc, minimum=minimum))
-
-
-def _memory(key: str, default: int, doc: str, *older_keys: str, minimum: int = 0) -> Option[int]:
-    return _add(Option(key, OptionKind.MEMORY, default, doc, older_keys, minimum=minimum))
 
 
 def _text(key: str, doc: str, *older_keys: str) -> Option[str | None]:
@@ -155,17 +153,17 @@ FAILURE_RATE_INTERVAL = _duration("restart-strategy.failure-rate.failure-rate-in
 FAILURE_RATE_DELAY = _duration("restart-strategy.failure-rate.delay", 1 * SECOND, "Pause before each restart.")
 
 # --- Checkpoints ------------------------------------------------------------------------------------------------------
-CHECKPOINT_INTERVAL = _interval("execution.checkpointing.interval", "Time between two checkpoints; unset: no periodic checkpoints.")
+CHECKPOINT_INTERVAL = _interval("execution.checkpointing.interval", "Time between two checkpoints; unset: no periodic checkpoints.", minimum=10)
 CHECKPOINT_INTERVAL_BACKLOG = _interval("execution.checkpointing.interval-during-backlog", "Interval while a source reads records from before it started; unset: the interval above, 0: no checkpoints meanwhile.", minimum=0)
 CHECKPOINT_MODE = _choice("execution.checkpointing.mode", "EXACTLY_ONCE", "EXACTLY_ONCE|AT_LEAST_ONCE", "Whether barriers are aligned (exactly once) or only counted.")
-CHECKPOINT_TIMEOUT = _duration("execution.checkpointing.timeout", 10 * MINUTE, "A checkpoint that takes longer is aborted.", minimum=1)
+CHECKPOINT_TIMEOUT = _duration("execution.checkpointing.timeout", 10 * MINUTE, "A checkpoint that takes longer is aborted.", minimum=10)
 CHECKPOINT_MIN_PAUSE = _duration("execution.checkpointing.min-pause", 0, "Time between the end of one checkpoint and the start of the next.")
 CHECKPOINT_MAX_CONCURRENT = _count("execution.checkpointing.max-concurrent-checkpoints", 1, "Checkpoints under way at the same time.", minimum=1)
 CHECKPOINT_TOLERABLE_FAILURES = _count("execution.checkpointing.tolerable-failed-checkpoints", 0, "Checkpoints that may fail in a row before the job does.")
 CHECKPOINT_RETENTION = _choice("execution.checkpointing.externalized-checkpoint-retention", "NO_EXTERNALIZED_CHECKPOINTS", "NO_EXTERNALIZED_CHECKPOINTS|RETAIN_ON_CANCELLATION|DELETE_ON_CANCELLATION", "Whether checkpoints outlive the job.")
 CHECKPOINT_NUM_RETAINED = _count("execution.checkpointing.num-retained", 1, "Completed checkpoints to keep; below 1 counts as 1.", "state.checkpoints.num-retained", minimum=-1)
 CHECKPOINT_STORAGE = _choice_or_none("execution.checkpointing.storage", "jobmanager|filesystem", "Where checkpoints live: in the driver or in files; unset: files if a directory is set.", "state.checkpoint-storage")
-CHECKPOINT_DIR = _text("execution.checkpointing.dir", "Directory (any fsspec URL) for checkpoints.", "state.checkpoints.dir")
+CHECKPOINT_DIR = _text("execution.checkpointing.dir", "Directory (a path, or a URL: s3, gs, az, abfs, abfss, webhdfs, swebhdfs) for checkpoints.", "state.checkpoints.dir")
 SAVEPOINT_DIR = _text("execution.checkpointing.savepoint-dir", "Default directory for savepoints.", "state.savepoints.dir")
 CHECKPOINT_CREATE_SUBDIR = _flag("execution.checkpointing.create-subdir", "Give each job its own directory below the checkpoint directory.", "state.checkpoints.create-subdir", default=True)
 CHECKPOINT_INLINE_THRESHOLD = _memory("execution.checkpointing.data-inline-threshold", 20 * KB, "State smaller than this is stored inside the metadata.", "state.storage.fs.memory-threshold")
@@ -257,7 +255,7 @@ _FOREIGN: Final[tuple[tuple[str, tuple[str, ...] | None, str], ...]] = (
     ("python.client.executable", (), "use spark.pyspark.driver.python"),
     ("table.", (), "there is no Table API; use Spark's DataFrames"),
     ("security.", (), "headgate.rest.token protects REST; the control service is secured by itself"),
-    ("s3.", (), "s3fs reads credentials and endpoints from AWS's environment variables and files"),
+    ("s3.", (), "credentials and endpoints come from AWS's environment variables and files; see docs/storage.md"),
 )  # fmt: skip
 
 
@@ -491,21 +489,7 @@ class Configuration:
 
     # PyFlink's spelling. A getter returns `default_value` when the key is not set, whatever the option's own default is.
 
-    def set_string(self, key: str, value: str) -> Configuration:
-        """Set an option from text, as `set` does."""
-        return self.set(key, value)
-
-    def set_integer(self, key: str, value: int) -> Configuration:
-        """Set an option from an int, as `set` does."""
-        return self.set(key, value)
-
-    def set_boolean(self, key: str, value: bool) -> Configuration:
-        """Set an option from a bool, as `set` does."""
-        return self.set(key, value)
-
-    def set_float(self, key: str, value: float) -> Configuration:
-        """Set an option from a float, as `set` does."""
-        return self.set(key, value)
+    set_string = set_integer = set_boolean = set_float = set  # noqa: A003 - the method above
 
     def get_string(self, key: str, default_value: str) -> str:
         """The value as text, with a unit where the option has one."""

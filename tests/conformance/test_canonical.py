@@ -21,7 +21,7 @@ from headgate.errors import IllegalState, StateMigrationError
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.backend import BackendSetup
 from headgate.state.hashmap.backend import HashMapBackend
-from headgate.state.parquet.keyed import CANONICAL, CanonicalRun, as_native
+from headgate.state.parquet.keyed import CANONICAL, CanonicalRun, restore
 from headgate.state.rocksdb import RocksDBBackend
 from headgate.state.timers import TimeDomain
 
@@ -118,9 +118,7 @@ def reader(files):
 
 def restored(make, setup, handles, files):
     backend = make(setup)
-    native, read, done = as_native(make, setup, handles, reader(files))
-    backend.restore(native, read)
-    done()
+    restore(backend, handles, reader(files))
     return backend
 
 

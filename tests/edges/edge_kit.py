@@ -25,7 +25,7 @@ from headgate import KeyedProcessFunction, StreamExecutionEnvironment, ValueStat
 from headgate import environment as environment_module
 from headgate.api.sources import Source, SourceReader
 from headgate.checkpoint import coordinator as coordinator_module
-from headgate.checkpoint.plan import UnionStateRefused
+from headgate.checkpoint.plan import Refusal
 from headgate.checkpoint.types import SavepointFormat
 from headgate.config import Configuration
 from headgate.connectors.files import FileSink
@@ -60,7 +60,7 @@ def eventually(condition: Callable[[], Any], seconds: float = WAIT) -> bool:
 
 def refuse_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next checkpoint that all tasks acknowledge is aborted, as if one of them had finished just then."""
-    settle, refusals = coordinator_module.settle_finished, [UnionStateRefused("a task has finished just now")]
+    settle, refusals = coordinator_module.settle_finished, [Refusal("a task has finished just now")]
     monkeypatch.setattr(
         coordinator_module, "settle_finished", lambda *args: refusals.pop() if refusals else settle(*args)
     )
@@ -317,13 +317,13 @@ class _JobHere(job_module.SparkJob):
         return self.cluster
 
     def _run(self) -> None:
-        while not self._master.ended and not self.cluster.driver_is_dead.is_set():
+        while not self.ended and not self.cluster.driver_is_dead.is_set():
             try:
                 event = self._events.get(timeout=0.02)
             except queue.Empty:
-                self._master.on_idle()
+                self.on_idle()
             else:
-                self._master.handle(event)
+                self.handle(event)
 
 
 def _one_round(tasks: simulated.Attempt, tell: Callable[[simulated.Worker, Any], None], now: int) -> bool:
@@ -393,7 +393,7 @@ class Job:
         return eventually(lambda: self.ended or self._all_run()) and not self.ended
 
     def _all_run(self) -> bool:
-        return self._job._master.machine.all_running
+        return self._job.machine.all_running
 
     def feed(self, count: int) -> None:
         """Let it read so many more numbers, and wait until it has."""
@@ -449,12 +449,12 @@ class Job:
 
     def tasks_are_finished(self) -> bool:
         """Whether all subtasks have said that they have finished."""
-        attempt = self._job._master.machine._attempt
+        attempt = self._job.machine._attempt
         return len(attempt.finished) == attempt.tasks
 
     def kill_worker(self) -> None:
         """Kill a worker process, and wait until the job has noticed."""
-        machine = self._job._master.machine
+        machine = self._job.machine
         before = machine.attempt
         self._job.cluster.kill_worker_now.set()
         assert eventually(lambda: self.ended or machine.attempt > before or machine.phase is Phase.LEAVING)

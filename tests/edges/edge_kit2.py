@@ -272,7 +272,7 @@ def wait_ended(client, seconds=SECONDS):
 
 def finished_subtasks(client):
     """How many subtasks of the job have finished."""
-    return len(client.job._master.machine._attempt.finished)
+    return len(client.job.machine._attempt.finished)
 
 
 # --- storage ------------------------------------------------------------------------------------------------------------
@@ -442,7 +442,7 @@ def set_worker_clock_ahead(monkeypatch, milliseconds):
 
 def was_unaligned(client, checkpoint_id):
     """Whether any subtask took a checkpoint unaligned, as REST shows it."""
-    return client.job.stats.snapshot().find(checkpoint_id).unaligned
+    return client.job.stats.snapshot().find(checkpoint_id).totals.unaligned
 
 
 def use_local_state(job_id):

@@ -266,11 +266,6 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def decline(self, pick, task, reason):
         self.send(ev.Declined(self.attempt, task, self.some_id(pick), reason))
 
-    @rule(pick=PICK)
-    @precondition(lambda self: self.trouble)
-    def trigger_failed(self, pick):
-        self.send(ev.TriggerFailed(self.some_id(pick), "gone"))
-
     @rule(pick=PICK, luck=st.integers(0, 9))
     @precondition(lambda self: self.open)
     def storage_answers(self, pick, luck):
@@ -286,12 +281,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def nonsense(self, pick):
         checkpoint_id = self.some_id(pick)
         if not any(getattr(i, "checkpoint_id", None) == checkpoint_id for i in self.open):
-            for event in (
-                ev.LocationFailed(checkpoint_id, ""),
-                ev.DriverStateFailed(checkpoint_id, ""),
-                ev.MetadataFailed(checkpoint_id, ""),
-            ):
-                self.send(event)
+            self.send(ev.StepFailed(checkpoint_id, ""))
 
     @rule()
     @precondition(lambda self: any(isinstance(i, ev.ClaimLogEntry) for i in self.open) and len(self.ids) > 9)
@@ -309,20 +299,20 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.send(
                 ev.LocationReady(instruction.checkpoint_id, location)
                 if well
-                else ev.LocationFailed(instruction.checkpoint_id, "io")
+                else ev.StepFailed(instruction.checkpoint_id, "io")
             )
         elif isinstance(instruction, ev.SnapshotDriverState):
             self.send(
                 ev.DriverStateReady(instruction.checkpoint_id)
                 if well
-                else ev.DriverStateFailed(instruction.checkpoint_id, "x")
+                else ev.StepFailed(instruction.checkpoint_id, "x")
             )
         elif isinstance(instruction, ev.WriteMetadata):
             pointer = f"{instruction.content.location}/_metadata"
             self.send(
                 ev.MetadataWritten(instruction.checkpoint_id, pointer)
                 if well
-                else ev.MetadataFailed(instruction.checkpoint_id, "full")
+                else ev.StepFailed(instruction.checkpoint_id, "full")
             )
         elif isinstance(instruction, ev.ClaimLogEntry):
             self.ended_claims.add(instruction.checkpoint_id)
@@ -332,7 +322,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             else:
                 if luck:
                     self.not_ours.add(instruction.checkpoint_id)
-                self.send(ev.LogEntryFailed(instruction.checkpoint_id, "lost", outcome_unknown=bool(luck)))
+                self.send(ev.StepFailed(instruction.checkpoint_id, "lost", outcome_unknown=bool(luck)))
         elif isinstance(instruction, ev.ReleaseShared):
             self.send(ev.SharedReleased(frozenset({5}) if luck % 2 else frozenset()))
         else:
@@ -448,7 +438,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         going = {TaskStatus.RUNNING, TaskStatus.FINISHED}.issuperset(self.statuses.values())
         if self.over or not (self.job_running and going):
             assert self.coordinator.pending == ()
-            assert self.coordinator.queued == 0
+            assert len(self.coordinator._decider) == 0
 
     @invariant()
     def kept_checkpoints_are_complete(self):
@@ -539,7 +529,6 @@ def walk(seed, steps=150):
         lambda: machine.coordinator.settled and not machine.over and machine.new_attempt(pick()),
         lambda: machine.pressure(rng.random() < 0.5, rng.random() < 0.2),
         lambda: machine.end_of_data(rng.choice(TASKS)),
-        lambda: machine.trigger_failed(pick()),
         lambda: machine.nonsense(pick()),
         lambda: machine.time_passes(rng.choice([120, 1000])),
         machine.finish_all,

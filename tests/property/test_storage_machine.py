@@ -95,11 +95,9 @@ class Driver:
 
 
 class StorageMachine(RuleBasedStateMachine):
-    atomic = True
-
     def __init__(self):
         super().__init__()
-        self.store = FaultyStore(atomic_create=self.atomic)
+        self.store = FaultyStore()
         self.retained = 1
         self.driver = None
         self.zombies = []
@@ -349,7 +347,7 @@ class StorageMachine(RuleBasedStateMachine):
     )
     def something_will_fail(self, kind, operation, nth, within):
         if kind is FaultKind.TORN and within == "/log/":
-            return  # only a store without atomic create could tear an entry, and there nothing is promised
+            return  # create-if-absent never tears an entry
         amount = errno.ENOSPC if kind is FaultKind.FAIL else 7
         self.store.inject(Fault(kind, nth, operation, within, amount))
 
@@ -451,20 +449,12 @@ class StorageMachine(RuleBasedStateMachine):
         assert plan_gc(self.store, LAYOUT, live=None).orphans == []
 
 
-class UnfencedStorageMachine(StorageMachine):
-    """The same on a scheme without create-if-absent, as long as drivers do not write at the same instant."""
-
-    atomic = False
-
-
 def quick(number):
     return settings(max_examples=number, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 TestStorage = StorageMachine.TestCase
-TestStorage.settings = quick(examples(50))
-TestUnfencedStorage = UnfencedStorageMachine.TestCase
-TestUnfencedStorage.settings = quick(examples(25))
+TestStorage.settings = quick(examples(75))
 
 
 # ---- the machine has teeth: each of these mistakes is found --------------------------------------------------------

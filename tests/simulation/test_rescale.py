@@ -28,7 +28,7 @@ def until_completed(run, more):
 
 def persisted(run):
     """Bytes of in-flight data in the checkpoints so far."""
-    return sum(one.persisted_data for one in run.driver.service.coordinator.stats.snapshot().history)
+    return sum(one.totals.persisted_data for one in run.driver.service.coordinator.stats.snapshot().history)
 
 
 @pytest.mark.parametrize(("program", "old", "new"), CASES, ids=lambda one: getattr(one, "__name__", None))

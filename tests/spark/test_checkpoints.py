@@ -11,11 +11,14 @@ import pytest
 from spark_kit import Paced, release, wait_until
 
 from headgate import (
+    CheckpointedFunction,
     CheckpointingMode,
     KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
+    ListStateDescriptor,
     MapStateDescriptor,
     RestartStrategies,
+    SourceFunction,
     ValueStateDescriptor,
 )
 from headgate.connectors.files import FileSink
@@ -141,6 +144,47 @@ class Rules(Numbering, KeyedBroadcastProcessFunction):
 
     def process_broadcast_element(self, value, ctx):
         return []
+
+
+class CounterSource(SourceFunction, CheckpointedFunction):
+    """The seeds' source, which counts up; slowly until the test releases it."""
+
+    def __init__(self, limit, directory):
+        self.limit, self.mark = limit, Path(directory, "released")
+        self.offset, self.running = 0, True
+
+    def initialize_state(self, context):
+        self.state = context.get_operator_state_store().get_list_state(ListStateDescriptor("state", "bigint"))
+        for offset in self.state.get():
+            self.offset = offset
+
+    def snapshot_state(self, context):
+        self.state.clear()
+        self.state.add(self.offset)
+
+    def cancel(self):
+        self.running = False
+
+    def run(self, ctx):
+        lock = ctx.get_checkpoint_lock()
+        while self.running and self.offset < self.limit:
+            with lock:
+                ctx.collect(self.offset)
+                self.offset += 1
+            if not self.mark.exists():
+                time.sleep(0.002)
+
+
+def test_parallel_source_functions_continue_after_a_kill(make_env, workers, tmp_path):  # SPEC R4.1
+    env = checkpointed(make_env(2), tmp_path)
+    numbers = env.add_source(CounterSource(4000, tmp_path), type_info="bigint").set_parallelism(2)
+    numbers.map(lambda n: (n,), output_type="v bigint").sink_to(FileSink(f"{tmp_path}/out", "json"))
+    client = env.execute_async("counters")
+    kill_after_checkpoints(client.job, [(0, 1), (0, 0)])
+    release(tmp_path)
+    client.wait(120)
+    assert client.job.restarts == 2
+    assert Counter(row["v"] for row in written(tmp_path)) == Counter(list(range(4000)) * 2)
 
 
 def test_a_short_source_behind_the_first_level_does_not_hold_checkpoints(make_env, workers, tmp_path):  # SPEC R4.5

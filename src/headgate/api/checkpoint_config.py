@@ -125,7 +125,7 @@ class CheckpointConfig:
         return self._set(config.ALIGNED_TIMEOUT, timeout_ms)
 
     def set_checkpoint_storage_dir(self, checkpoint_path: str) -> Self:
-        """The directory, or any fsspec URL, for checkpoints."""
+        """The directory for checkpoints: a path, or a URL (s3, gs, az, abfs, abfss, webhdfs, swebhdfs)."""
         return self._set(config.CHECKPOINT_DIR, checkpoint_path)
 
     def get_checkpoint_storage_dir(self) -> str | None:

@@ -37,11 +37,10 @@ from headgate.checkpoint.full_policy import AutomaticFull, CompletedSize
 from headgate.checkpoint.pending import AckResult, PendingCheckpoint, Stage
 from headgate.checkpoint.plan import (
     CheckpointPlan,
-    NotAllRunning,
+    Refusal,
     TaskId,
     TaskStatus,
     Topology,
-    UnionStateRefused,
     plan_checkpoint,
     settle_finished,
 )
@@ -57,20 +56,26 @@ from headgate.checkpoint.stats import (
     VertexStats,
 )
 from headgate.checkpoint.store import CheckpointStore, CompletedCheckpoint
-from headgate.checkpoint.types import Barrier, SnapshotType, options_for
+from headgate.checkpoint.types import Barrier, SnapshotType
 from headgate.errors import IllegalState, InvalidArgument
 
 _FINAL_RETRY_MS = 1000
 _EXPIRED_REMEMBERED = 16
 _NAMED_TASKS = 5  # in a message
-
-_Handler = Callable[[Any], None]
+_STEP_FAILURES = {
+    Stage.PREPARING: FailureReason.IO_EXCEPTION,
+    Stage.DRIVER_STATE: FailureReason.TRIGGER_CHECKPOINT_FAILURE,
+    Stage.WRITING: FailureReason.FINALIZE_CHECKPOINT_FAILURE,
+    Stage.CLAIMING: FailureReason.FINALIZE_CHECKPOINT_FAILURE,
+}
 
 
 class _Phase(Enum):
-    OPEN = "open"
-    ENDED = "ended"
-    SUPERSEDED = "superseded"
+    """The value: which events are handled; others come too late."""
+
+    OPEN = (ev.Event,)
+    ENDED = (ev.Answer, ev.UserRequest)
+    SUPERSEDED = (ev.UserRequest,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +162,6 @@ class Coordinator:
         return tuple(self._pending)
 
     @property
-    def queued(self) -> int:
-        """The number of requests that wait."""
-        return len(self._decider)
-
-    @property
     def active(self) -> bool:
         """Whether the job runs, and so does every task that has not finished."""
         return self._active
@@ -178,7 +178,7 @@ class Coordinator:
         self._now, self._cause = max(self._now, now), _cause_of(event)
         if isinstance(event, ev.TimePassed):
             self._armed = None  # the alarm is spent
-        else:
+        elif isinstance(event, self._phase.value):
             self._handlers[type(event)](event)
         self._fire_due()
         if self._slot_freed:
@@ -191,9 +191,8 @@ class Coordinator:
     def _emit(self, instruction: ev.Instruction) -> None:
         self._instructions.append(msgspec.structs.replace(instruction, cause=self._cause))
 
-    def _make_handlers(self) -> dict[type[Any], _Handler]:
-        """Which method handles which event; what comes too late for its phase is ignored."""
-        while_open: dict[type[Any], _Handler] = {
+    def _make_handlers(self) -> dict[type[Any], Callable[[Any], None]]:
+        return {
             ev.SnapshotImported: self._on_imported,
             ev.AttemptStarted: self._on_attempt,
             ev.JobStatusChanged: self._on_job_status,
@@ -202,36 +201,20 @@ class Coordinator:
             ev.EndOfData: self._on_end_of_data,
             ev.BacklogChanged: self._on_backlog,
             ev.HoldChanged: self._on_hold,
-            ev.Declined: self._on_declined,
-            ev.TriggerFailed: self._on_trigger_failed,
-            ev.DriverStateReady: self._on_driver_state,
-            ev.DriverStateFailed: self._on_driver_state_failed,
-        }
-        until_superseded: dict[type[Any], _Handler] = {
+            ev.CheckpointRequested: self._on_checkpoint_requested,
+            ev.SavepointRequested: self._on_savepoint_requested,
+            ev.StopRequested: self._on_stop_requested,
             ev.Acknowledged: self._on_acknowledged,
+            ev.Declined: self._on_declined,
             ev.LocationReady: self._on_location,
-            ev.LocationFailed: self._on_location_failed,
+            ev.DriverStateReady: self._on_driver_state,
             ev.MetadataWritten: self._on_metadata,
-            ev.MetadataFailed: self._on_metadata_failed,
             ev.LogEntryClaimed: self._on_claimed,
-            ev.LogEntryFailed: self._on_claim_failed,
+            ev.StepFailed: self._on_step_failed,
             ev.Superseded: self._on_superseded,
             ev.Discarded: self._on_discarded,
             ev.SharedReleased: self._on_shared_released,
         }
-        always: dict[type[Any], _Handler] = {
-            ev.CheckpointRequested: self._on_checkpoint_requested,
-            ev.SavepointRequested: self._on_savepoint_requested,
-            ev.StopRequested: self._on_stop_requested,
-        }
-        early, late = {_Phase.OPEN}, {_Phase.OPEN, _Phase.ENDED}
-        guarded = {kind: partial(self._guarded, early, handler) for kind, handler in while_open.items()}
-        guarded |= {kind: partial(self._guarded, late, handler) for kind, handler in until_superseded.items()}
-        return {**guarded, **always}
-
-    def _guarded(self, phases: set[_Phase], handler: _Handler, event: ev.Event) -> None:
-        if self._phase in phases:
-            handler(event)
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
@@ -392,12 +375,12 @@ class Coordinator:
             self._close_store(event.status)
 
     def _close_store(self, status: EndStatus) -> None:
-        decision = self.store.end(status)
-        self._kept |= {checkpoint.id for checkpoint in decision.retained}
-        for checkpoint in decision.discard:
+        discard, retained = self.store.end(status)
+        self._kept |= {checkpoint.id for checkpoint in retained}
+        for checkpoint in discard:
             self._discard_completed(checkpoint)
-        if decision.release_shared:
-            self._release_at_end = ev.ReleaseShared(decision.lowest_retained)
+        if status.is_terminal:  # otherwise another driver may resume the job
+            self._release_at_end = ev.ReleaseShared(min((checkpoint.id for checkpoint in retained), default=None))
             self._emit(self._release_at_end)
 
     def _on_superseded(self, event: ev.Superseded) -> None:
@@ -504,9 +487,9 @@ class Coordinator:
     def _begin(self, request: TriggerRequest) -> None:
         """Steps 2 and 3."""
         plan = plan_checkpoint(self._topology, self._tasks, after_finish=self.settings.after_tasks_finish)
-        if not isinstance(plan, NotAllRunning) and not self._active:
-            plan = NotAllRunning("the job is not running")
-        if isinstance(plan, NotAllRunning):
+        if not isinstance(plan, Refusal) and not self._active:
+            plan = Refusal("the job is not running")
+        if isinstance(plan, Refusal):
             self.stats.failed_before_start()
             self._request_failed(request, FailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING, plan.message)
             return
@@ -566,34 +549,14 @@ class Coordinator:
         else:
             self._trigger(pending)
 
-    def _on_location_failed(self, event: ev.LocationFailed) -> None:
-        pending = self._in_stage(event.checkpoint_id, Stage.PREPARING)
-        if pending is not None:
-            self._abort(pending, FailureReason.IO_EXCEPTION, event.message)
-        self._late_locations.pop(event.checkpoint_id, None)
-
     def _on_driver_state(self, event: ev.DriverStateReady) -> None:
         pending = self._in_stage(event.checkpoint_id, Stage.DRIVER_STATE)
         if pending is not None:
             pending.driver_states.update(event.states)
             self._trigger(pending)
 
-    def _on_driver_state_failed(self, event: ev.DriverStateFailed) -> None:
-        pending = self._in_stage(event.checkpoint_id, Stage.DRIVER_STATE)
-        if pending is not None:
-            self._abort(pending, FailureReason.TRIGGER_CHECKPOINT_FAILURE, event.message)
-
     def _trigger(self, pending: PendingCheckpoint) -> None:
-        settings, properties = self.settings, pending.properties
-        options = options_for(
-            properties.type,
-            exactly_once=settings.exactly_once,
-            unaligned=settings.unaligned,
-            aligned_timeout_ms=settings.aligned_timeout_ms,
-            location=pending.location or "",
-            format=properties.format,
-            drain=properties.drain,
-        )
+        options = self.settings.options_for(pending.properties, pending.location or "")
         pending.barrier = Barrier(pending.id, pending.timestamp, options)
         pending.stage = Stage.RUNNING
         self._triggering = None
@@ -603,11 +566,6 @@ class Coordinator:
         if options.unaligned:
             self._announce(pending)
         self._finalize_if_acknowledged(pending)
-
-    def _on_trigger_failed(self, event: ev.TriggerFailed) -> None:
-        pending = self._in_stage(event.checkpoint_id, Stage.RUNNING)
-        if pending is not None:
-            self._abort(pending, FailureReason.TRIGGER_CHECKPOINT_FAILURE, event.message)
 
     def _announce(self, pending: PendingCheckpoint) -> None:
         """Announce an unaligned barrier on the control plane: it cannot overtake rows inside Spark."""
@@ -668,7 +626,7 @@ class Coordinator:
         if pending.stage is not Stage.RUNNING or pending.not_acknowledged:
             return
         vertices = settle_finished(self._topology, pending.plan, pending.reports)
-        if isinstance(vertices, UnionStateRefused):
+        if isinstance(vertices, Refusal):
             self._abort(pending, FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING, vertices.message)
             return
         pending.stage, pending.announce_at = Stage.WRITING, None  # 7
@@ -700,18 +658,23 @@ class Coordinator:
         else:
             self._claim_next()
 
-    def _on_metadata_failed(self, event: ev.MetadataFailed) -> None:
-        """Abort the checkpoint; files that the metadata may name are kept."""
+    def _on_step_failed(self, event: ev.StepFailed) -> None:
+        """Abort the checkpoint; files that its metadata or the log may name are kept."""
+        self._late_locations.pop(event.checkpoint_id, None)
         late = self._late_writes.pop(event.checkpoint_id, None)
         if late is not None and event.outcome_unknown:
             self._kept.add(late.id)
         elif late is not None:
             self._discard_aborted(late)
-        pending = self._in_stage(event.checkpoint_id, Stage.WRITING)
-        if pending is not None:
-            pending.stage = Stage.WRITTEN  # the write is over: nothing to wait for before the files are deleted
-            reason = FailureReason.FINALIZE_CHECKPOINT_FAILURE
+        claimed = self._end_claim(event.checkpoint_id)
+        pending = claimed or self._pending.get(event.checkpoint_id)
+        if pending is not None and pending.stage in _STEP_FAILURES:
+            reason = _STEP_FAILURES[pending.stage]
+            if pending.stage is Stage.WRITING:
+                pending.stage = Stage.WRITTEN  # the write is over: nothing to wait for before the files are deleted
             self._abort(pending, reason, event.message, keep_files=event.outcome_unknown)
+        if claimed is not None:
+            self._after_claim()
 
     def _claim_next(self) -> None:
         """Claim one entry at a time, oldest checkpoint first, so that commit numbers grow with the ids."""
@@ -731,14 +694,6 @@ class Coordinator:
         pending = self._end_claim(event.checkpoint_id)
         if pending is not None:
             self._complete(pending, event.commit_number)
-            self._after_claim()
-
-    def _on_claim_failed(self, event: ev.LogEntryFailed) -> None:
-        """Abort the checkpoint; files that the log may name are kept."""
-        pending = self._end_claim(event.checkpoint_id)
-        if pending is not None:
-            reason = FailureReason.FINALIZE_CHECKPOINT_FAILURE
-            self._abort(pending, reason, event.message, keep_files=event.outcome_unknown)
             self._after_claim()
 
     def _end_claim(self, checkpoint_id: int) -> PendingCheckpoint | None:
@@ -790,7 +745,7 @@ class Coordinator:
             pending.location or "",
             metadata.pointer,
             commit_number,
-            pending.stats.state_size,
+            pending.stats.totals.state_size,
             pending.chain_length,
         )
         subsumed = self.store.add(completed)
@@ -818,7 +773,7 @@ class Coordinator:
         if pending.properties.type is SnapshotType.FULL_CHECKPOINT:
             self._full.completed_full(self._now, requested_here=request.trigger is Trigger.AUTOMATIC)
         else:
-            size = CompletedSize(pending.stats.state_size, pending.chain_length, pending.shared_files)
+            size = CompletedSize(pending.stats.totals.state_size, pending.chain_length, pending.shared_files)
             self._full.completed(self._now, size, earliest=self._now + self.settings.min_pause_ms)
 
     def _answer_stop(self) -> None:

@@ -12,7 +12,6 @@ from typing import NewType
 
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.settings import CheckpointProperties
-from headgate.errors import InvalidArgument
 
 MAX_QUEUED = 1000
 
@@ -76,8 +75,6 @@ class RequestDecider:
     """
 
     def __init__(self, max_concurrent: int, min_pause_ms: int, max_queued: int = MAX_QUEUED) -> None:
-        if max_concurrent < 1 or max_queued < 1:
-            raise InvalidArgument(f"limits must be at least 1, got {max_concurrent} concurrent, {max_queued} queued")
         self._max_concurrent = max_concurrent
         self._min_pause_ms = min_pause_ms
         self._max_queued = max_queued

@@ -3,13 +3,13 @@
 Every instruction is carried out in the order given and names its cause, the event that led to it. An instruction with
 an outcome is answered by exactly one event:
 
-    PrepareLocation      LocationReady | LocationFailed
-    SnapshotDriverState  DriverStateReady | DriverStateFailed
-    WriteMetadata        MetadataWritten | MetadataFailed
-    ClaimLogEntry        LogEntryClaimed | LogEntryFailed | Superseded
+    PrepareLocation      LocationReady | StepFailed
+    SnapshotDriverState  DriverStateReady | StepFailed
+    WriteMetadata        MetadataWritten | StepFailed
+    ClaimLogEntry        LogEntryClaimed | StepFailed | Superseded
     DiscardCheckpoint    Discarded, whether or not the deletion succeeded
     ReleaseShared        SharedReleased
-    TriggerTasks         TriggerFailed, only if a task could not be reached; tasks answer by Acknowledged or Declined
+    TriggerTasks         Acknowledged | Declined, by each task that must acknowledge
     ScheduleAt           TimePassed
 """
 
@@ -32,6 +32,16 @@ from headgate.ids import OperatorId, VertexId
 
 class Event(msgspec.Struct, frozen=True):
     """Something that happened."""
+
+
+class Answer(Event, frozen=True):
+    """An event that still counts when the job has ended: files may depend on it."""
+
+
+class UserRequest(Event, frozen=True):
+    """A request of a user: it is answered whenever it comes."""
+
+    request_id: RequestId
 
 
 class Instruction(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,23 +129,20 @@ class CheckpointKind(Enum):
     INCREMENTAL = "INCREMENTAL"
 
 
-class CheckpointRequested(Event, frozen=True):
-    request_id: RequestId
+class CheckpointRequested(UserRequest, frozen=True):
     kind: CheckpointKind = CheckpointKind.CONFIGURED
 
 
-class SavepointRequested(Event, frozen=True):
+class SavepointRequested(UserRequest, frozen=True):
     """A user requests a savepoint; without a target it goes to the default directory."""
 
-    request_id: RequestId
     target: str | None = None
     format: SavepointFormat = SavepointFormat.CANONICAL
 
 
-class StopRequested(Event, frozen=True):
+class StopRequested(UserRequest, frozen=True):
     """A user requests a stop with a savepoint (SPEC R8.3); answered when all tasks have finished."""
 
-    request_id: RequestId
     target: str | None = None
     drain: bool = False
     format: SavepointFormat = SavepointFormat.CANONICAL
@@ -144,7 +151,7 @@ class StopRequested(Event, frozen=True):
 # ---- events: tasks -------------------------------------------------------------------------------------------------
 
 
-class Acknowledged(Event, frozen=True):
+class Acknowledged(Answer, frozen=True):
     """A task has written its part. `state` goes into the metadata, the coordinator does not look into it.
 
     `shared_files` is the number of shared files that the part uses, new or old, for each operator.
@@ -169,24 +176,12 @@ class Declined(Event, frozen=True):
     message: str = ""
 
 
-class TriggerFailed(Event, frozen=True):
-    """A task could not be reached to start its part."""
-
-    checkpoint_id: int
-    message: str
-
-
 # ---- events: results -----------------------------------------------------------------------------------------------
 
 
-class LocationReady(Event, frozen=True):
+class LocationReady(Answer, frozen=True):
     checkpoint_id: int
     location: str
-
-
-class LocationFailed(Event, frozen=True):
-    checkpoint_id: int
-    message: str
 
 
 class DriverStateReady(Event, frozen=True):
@@ -196,12 +191,7 @@ class DriverStateReady(Event, frozen=True):
     states: Mapping[OperatorId, Any] = {}
 
 
-class DriverStateFailed(Event, frozen=True):
-    checkpoint_id: int
-    message: str
-
-
-class MetadataWritten(Event, frozen=True):
+class MetadataWritten(Answer, frozen=True):
     """The metadata is on storage; `pointer` is the path to restore from.
 
     `snapshot` is handed back to the storage with the claim, or when the metadata must be deleted again.
@@ -214,43 +204,38 @@ class MetadataWritten(Event, frozen=True):
     snapshot: Any = None
 
 
-class MetadataFailed(Event, frozen=True):
-    """The metadata could not be written; if `outcome_unknown`, it may exist all the same."""
-
-    checkpoint_id: int
-    message: str
-    outcome_unknown: bool = False
-
-
-class LogEntryClaimed(Event, frozen=True):
+class LogEntryClaimed(Answer, frozen=True):
     """The completion is in the job log, under this number, which is never used again."""
 
     checkpoint_id: int
     commit_number: int
 
 
-class LogEntryFailed(Event, frozen=True):
-    """The entry could not be claimed; if `outcome_unknown`, it may exist all the same."""
+class StepFailed(Answer, frozen=True):
+    """What the last instruction asked for failed: the directory, the state on the driver, the metadata or the log entry.
+
+    If `outcome_unknown`, the metadata or the entry may exist all the same.
+    """
 
     checkpoint_id: int
     message: str
     outcome_unknown: bool = False
 
 
-class Superseded(Event, frozen=True):
+class Superseded(Answer, frozen=True):
     """Another driver has claimed the entry: it runs the job now, and this one must stop."""
 
     checkpoint_id: int
     message: str
 
 
-class Discarded(Event, frozen=True):
+class Discarded(Answer, frozen=True):
     """The files of a checkpoint are deleted, or left for `headgate gc`."""
 
     checkpoint_id: int
 
 
-class SharedReleased(Event, frozen=True):
+class SharedReleased(Answer, frozen=True):
     """Unused shared files are deleted; these imported snapshots still have files in use, so their folders must stay."""
 
     still_in_use: frozenset[int] = frozenset()

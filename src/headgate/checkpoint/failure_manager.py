@@ -15,7 +15,6 @@ from __future__ import annotations
 from headgate import config
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.settings import CheckpointProperties
-from headgate.errors import InvalidArgument
 
 
 class FailureManager:
@@ -31,8 +30,6 @@ class FailureManager:
     """
 
     def __init__(self, tolerable: int) -> None:
-        if tolerable < 0:
-            raise InvalidArgument(f"{config.CHECKPOINT_TOLERABLE_FAILURES.key} must be at least 0, got {tolerable}")
         self._tolerable = tolerable
         self._failures = 0
         self._counted: set[int] = set()
@@ -42,13 +39,13 @@ class FailureManager:
         self,
         reason: FailureReason,
         properties: CheckpointProperties,
-        checkpoint_id: int | None,
+        checkpoint_id: int,
         *,
         by_task: bool = False,
         drained: bool = False,
         detail: str = "",
     ) -> str | None:
-        """Count a failure; returns the message to fail the job with, or None. A preflight failure has no id.
+        """Count a failure; returns the message to fail the job with, or None.
 
         `drained`: sources may have ended because of this savepoint.
         """
@@ -66,25 +63,19 @@ class FailureManager:
             self._last_success = checkpoint_id
             self._reset()
 
-    def _count(self, reason: FailureReason, checkpoint_id: int | None, why: str) -> str | None:
-        if checkpoint_id is not None:
-            if self._last_success is not None and checkpoint_id <= self._last_success:
-                return None
-            if checkpoint_id in self._counted:
-                return None
-        if not reason.counted:
+    def _count(self, reason: FailureReason, checkpoint_id: int, why: str) -> str | None:
+        past = self._last_success is not None and checkpoint_id <= self._last_success
+        if past or checkpoint_id in self._counted or not reason.counted:
             return None
-        if checkpoint_id is not None:
-            self._counted.add(checkpoint_id)
+        self._counted.add(checkpoint_id)
         self._failures += 1
         if self._failures <= self._tolerable:
             return None
         failures = self._failures
         self._reset()
-        which = "a checkpoint" if checkpoint_id is None else f"checkpoint {checkpoint_id}"
         return (
             f"{failures} checkpoint{'s' * (failures > 1)} failed in a row, {self._tolerable} are tolerated "
-            f"({config.CHECKPOINT_TOLERABLE_FAILURES.key}); the last one, {which}: {why}"
+            f"({config.CHECKPOINT_TOLERABLE_FAILURES.key}); the last one, checkpoint {checkpoint_id}: {why}"
         )
 
     def _reset(self) -> None:

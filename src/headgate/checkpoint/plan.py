@@ -90,19 +90,18 @@ class CheckpointPlan:
     wait: tuple[TaskId, ...]
     commit: tuple[TaskId, ...]
     finished: tuple[TaskId, ...] = ()
-    fully_finished: frozenset[VertexId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class NotAllRunning:
-    """Why there can be no checkpoint now."""
+class Refusal:
+    """Why there can be no checkpoint, or why one cannot be completed."""
 
     message: str
 
 
 def plan_checkpoint(
     topology: Topology, statuses: Mapping[TaskId, TaskStatus], *, after_finish: bool = True
-) -> CheckpointPlan | NotAllRunning:
+) -> CheckpointPlan | Refusal:
     """The plan of a checkpoint that starts now; `after_finish` allows it when some tasks have finished.
 
     >>> source, sink = PlanVertex(VertexId(0), 1), PlanVertex(VertexId(1), 1, (PlanInput(VertexId(0)),))
@@ -135,24 +134,23 @@ def plan_checkpoint(
         wait=tuple(running),
         commit=tuple(running),
         finished=tuple(task for task in topology.tasks() if task in finished),
-        fully_finished=frozenset(v.id for v in topology.vertices if all(task in finished for task in v.tasks())),
     )
 
 
 def _not_all_running(
     topology: Topology, statuses: Mapping[TaskId, TaskStatus], finished: set[TaskId], *, after_finish: bool
-) -> NotAllRunning | None:
+) -> Refusal | None:
     if finished and not after_finish:
-        return NotAllRunning(
+        return Refusal(
             f"task {min(finished)} has finished, and execution.checkpointing.checkpoints-after-tasks-finish is off"
         )
     others = [task for task in topology.tasks() if task not in finished]
     if not others:
-        return NotAllRunning("all tasks have finished: nothing is left to take a checkpoint of")
+        return Refusal("all tasks have finished: nothing is left to take a checkpoint of")
     for task in others:
         status = statuses.get(task, TaskStatus.STARTING)
         if status is not TaskStatus.RUNNING:
-            return NotAllRunning(f"task {task} is {status.value}")
+            return Refusal(f"task {task} is {status.value}")
     return None
 
 
@@ -175,17 +173,12 @@ class VertexOutcome:
     finished: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class UnionStateRefused:
-    """A partly finished vertex has union state, which would be incomplete: the checkpoint cannot be completed."""
-
-    message: str
-
-
 def settle_finished(
     topology: Topology, plan: CheckpointPlan, reports: Mapping[TaskId, TaskReport]
-) -> dict[VertexId, VertexOutcome] | UnionStateRefused:
+) -> dict[VertexId, VertexOutcome] | Refusal:
     """The outcome of every vertex, from the plan and from what the tasks acknowledged.
+
+    Refused if a partly finished vertex has union state, which would be incomplete.
 
     >>> job = Topology((PlanVertex(VertexId(0), 2),))
     >>> first, second = job.tasks()
@@ -198,17 +191,17 @@ def settle_finished(
     for vertex in topology.vertices:
         tasks = list(vertex.tasks())
         of_vertex = [reports.get(task) for task in tasks]
-        if vertex.id in plan.fully_finished or any(report and report.finished_on_restore for report in of_vertex):
+        finished = [task in gone for task in tasks]
+        if all(finished) or any(report and report.finished_on_restore for report in of_vertex):
             outcomes[vertex.id] = VertexOutcome(FinishedState.FULLY, tuple(range(vertex.parallelism)))
             continue
-        finished = [task in gone for task in tasks]
         # A fast task that has called finish() must wait for the slow ones when they share union state: if it
         # ended, every later checkpoint would be refused because of its finished subtasks.
         closing = [bool(report and report.finished_operators) for report in of_vertex]
         for flags, what in ((finished, "have finished"), (closing, "have called finish()")):
             names = _union_states(of_vertex, flags)
             if names:
-                return UnionStateRefused(
+                return Refusal(
                     f"some subtasks of vertex {vertex.id} {what}, others still run, and its union list state "
                     f"{', '.join(map(repr, names))} would be incomplete"
                 )

@@ -18,7 +18,8 @@ class PeriodicSchedule:
     def __init__(self, settings: CheckpointSettings, rng: Random) -> None:
         self._settings = settings
         self._backlog: set[OperatorId] = set()
-        self._delay = rng.randint(*settings.first_delay_bounds()) if settings.interval_ms is not None else None
+        interval, pause = settings.interval_ms, settings.min_pause_ms
+        self._delay = None if interval is None else rng.randint(pause, interval)
         self._running = False
         self.next_at: int | None = None
 

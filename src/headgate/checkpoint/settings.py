@@ -1,6 +1,6 @@
 """How checkpoints are made and how long they live: properties, retention, settings of a job (SPEC R5.2, R5.4, 11).
 
-`CheckpointProperties` belong to one checkpoint, `CheckpointSettings` to a job. Both are checked when they are made.
+`CheckpointProperties` belong to one checkpoint, `CheckpointSettings` to a job.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from enum import Enum
 from typing import Any
 
 from headgate import config
-from headgate.checkpoint.types import SavepointFormat, SnapshotType, unaligned_enabled
-from headgate.config import Configuration, Option, format_value
+from headgate.checkpoint.types import AlignmentKind, CheckpointOptions, SavepointFormat, SnapshotType
+from headgate.config import Configuration
 from headgate.errors import InvalidArgument
 
-_SHORTEST_MS = 10  # shorter intervals and timeouts are typing errors
 _YEAR_MS = 365 * 24 * 60 * 60 * 1000
+_LONG_MAX = 2**63 - 1
+"""Flink's 'no timeout', still found in configuration files."""
 
 
 # ---- one checkpoint ------------------------------------------------------------------------------------------------
@@ -36,24 +37,21 @@ class EndStatus(Enum):
 
 
 class RetentionPolicy(Enum):
-    """Which completed checkpoints outlive their job; no policy keeps them when the job finished."""
+    """Which completed checkpoints outlive their job; the values are those of externalized-checkpoint-retention."""
 
-    NEVER_RETAIN_AFTER_TERMINATION = "NEVER_RETAIN_AFTER_TERMINATION"
-    RETAIN_ON_FAILURE = "RETAIN_ON_FAILURE"
+    NEVER_RETAIN_AFTER_TERMINATION = "NO_EXTERNALIZED_CHECKPOINTS"
+    RETAIN_ON_FAILURE = "DELETE_ON_CANCELLATION"
     RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
 
-    @classmethod
-    def from_option(cls, value: str) -> RetentionPolicy:
-        """The policy behind a value of execution.checkpointing.externalized-checkpoint-retention.
-
-        >>> RetentionPolicy.from_option("DELETE_ON_CANCELLATION").value
-        'RETAIN_ON_FAILURE'
-        """
-        return {
-            "NO_EXTERNALIZED_CHECKPOINTS": cls.NEVER_RETAIN_AFTER_TERMINATION,
-            "DELETE_ON_CANCELLATION": cls.RETAIN_ON_FAILURE,
-            "RETAIN_ON_CANCELLATION": cls.RETAIN_ON_CANCELLATION,
-        }[value]
+    @property
+    def discard_at(self) -> frozenset[EndStatus]:
+        """The ends of a job that delete its checkpoints (SPEC R5.2); SUSPENDED is no end and deletes nothing."""
+        kept = {
+            RetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION: frozenset[EndStatus](),
+            RetentionPolicy.RETAIN_ON_FAILURE: {EndStatus.FAILED},
+            RetentionPolicy.RETAIN_ON_CANCELLATION: {EndStatus.FAILED, EndStatus.CANCELED},
+        }[self]
+        return frozenset({EndStatus.FINISHED, EndStatus.CANCELED, EndStatus.FAILED} - kept)
 
 
 class ClaimMode(Enum):
@@ -68,21 +66,15 @@ class ClaimMode(Enum):
 class CheckpointProperties:
     """How a checkpoint is treated, fixed when it is requested.
 
-    `force`: may exceed the number of concurrent checkpoints and skips the pause. `discard_...`: whether its files are
-    deleted when it is subsumed, or when the job ends that way. `unclaimed`: a snapshot of the user that the job was
+    `force`: may exceed the number of concurrent checkpoints and skips the pause. `discard_subsumed`, `discard_at`: its
+    files are deleted when it is subsumed, or when the job ends so. `unclaimed`: a snapshot of the user that the job was
     restored from.
-
-    >>> CheckpointProperties.for_checkpoint(RetentionPolicy.RETAIN_ON_FAILURE).discard_on_end(EndStatus.FAILED)
-    False
     """
 
     type: SnapshotType
     force: bool = False
     discard_subsumed: bool = False
-    discard_finished: bool = False
-    discard_cancelled: bool = False
-    discard_failed: bool = False
-    discard_suspended: bool = False
+    discard_at: frozenset[EndStatus] = frozenset()
     unclaimed: bool = False
     format: SavepointFormat | None = None
     drain: bool = False
@@ -92,16 +84,7 @@ class CheckpointProperties:
         cls, policy: RetentionPolicy, type: SnapshotType = SnapshotType.CHECKPOINT
     ) -> CheckpointProperties:
         """A checkpoint of the job."""
-        never = policy is RetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION
-        on_cancel = policy is not RetentionPolicy.RETAIN_ON_CANCELLATION
-        return cls(
-            type,
-            discard_subsumed=True,
-            discard_finished=True,
-            discard_cancelled=on_cancel,
-            discard_failed=never,
-            discard_suspended=on_cancel,
-        )
+        return cls(type, discard_subsumed=True, discard_at=policy.discard_at)
 
     @classmethod
     def for_savepoint(cls, force: bool, format: SavepointFormat = SavepointFormat.CANONICAL) -> CheckpointProperties:
@@ -143,15 +126,6 @@ class CheckpointProperties:
         """Whether it has no effect on the job: not kept for recovery, not notified, no output committed (R8.1)."""
         return self.type is SnapshotType.SAVEPOINT
 
-    def discard_on_end(self, status: EndStatus) -> bool:
-        """Whether its files are deleted when the job ends so."""
-        return {
-            EndStatus.FINISHED: self.discard_finished,
-            EndStatus.CANCELED: self.discard_cancelled,
-            EndStatus.FAILED: self.discard_failed,
-            EndStatus.SUSPENDED: self.discard_suspended,
-        }[status]
-
     def as_full(self) -> CheckpointProperties:
         """The same checkpoint, written from scratch; a savepoint always is."""
         return self if self.is_savepoint else replace(self, type=SnapshotType.FULL_CHECKPOINT)
@@ -173,10 +147,6 @@ class FullCheckpointPolicy:
     Checked after each completed checkpoint: its full size in bytes, its shared files in total or of one operator, and
     the number of checkpoints it builds on. `cooldown_ms` passes between a full checkpoint and the next one for such a
     reason; a full one that failed is tried again after `retry_ms`, then twice as long, and so on up to the cooldown.
-
-    >>> FullCheckpointPolicy(max_chain_length=0)
-    Traceback (most recent call last):
-    headgate.errors.InvalidArgument: max_chain_length of the full checkpoint policy must be at least 1, got 0
     """
 
     max_size: int | None = None
@@ -195,22 +165,9 @@ class FullCheckpointPolicy:
         20
         """
         get = configuration.get
-        return cls(
-            get(config.FULL_MAX_SIZE),
-            get(config.FULL_MAX_FILES),
-            get(config.FULL_MAX_FILES_PER_OPERATOR),
-            get(config.FULL_MAX_CHAIN),
-            get(config.FULL_COOLDOWN),
-            get(config.FULL_RETRY),
-        )
-
-    def __post_init__(self) -> None:
-        """Refuse limits that every checkpoint exceeds."""
-        for name in self.__slots__:
-            value = getattr(self, name)
-            least = 0 if name == "cooldown_ms" else 1
-            if value is not None and value < least:
-                raise InvalidArgument(f"{name} of the full checkpoint policy must be at least {least}, got {value}")
+        size, files = get(config.FULL_MAX_SIZE), get(config.FULL_MAX_FILES)
+        of_operator, chain = get(config.FULL_MAX_FILES_PER_OPERATOR), get(config.FULL_MAX_CHAIN)
+        return cls(size, files, of_operator, chain, get(config.FULL_COOLDOWN), get(config.FULL_RETRY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,24 +199,13 @@ class CheckpointSettings:
     warnings: tuple[str, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
-        """Check the bounds of R5.4 and correct what Flink corrects."""
-        _at_least(config.CHECKPOINT_INTERVAL, self.interval_ms, _SHORTEST_MS)
-        _at_least(config.CHECKPOINT_TIMEOUT, self.timeout_ms, _SHORTEST_MS)
-        _at_least(config.CHECKPOINT_MIN_PAUSE, self.min_pause_ms, 0)
-        _at_least(config.CHECKPOINT_MAX_CONCURRENT, self.max_concurrent, 1)
-        _at_least(config.CHECKPOINT_TOLERABLE_FAILURES, self.tolerable_failures, 0)
-        _at_least(config.ALIGNED_TIMEOUT, self.aligned_timeout_ms, 0)
-        _at_least(config.CHECKPOINT_HISTORY, self.history_size, 0)
+        """Correct what Flink corrects (SPEC R5.4, R6.4); the bounds of single values are those of their options."""
         self._check_backlog_interval()
         warnings: list[str] = []
-        corrected: dict[str, Any] = {
-            "unaligned": unaligned_enabled(
-                exactly_once=self.exactly_once, unaligned=self.unaligned, max_concurrent=self.max_concurrent
-            ),
-            "min_pause_ms": min(self.min_pause_ms, _YEAR_MS),
-        }
+        pause = min(self.min_pause_ms, _YEAR_MS)
+        corrected: dict[str, Any] = {"unaligned": self.unaligned and self.exactly_once, "min_pause_ms": pause}
         if self.interval_ms is not None:
-            corrected["interval_ms"] = max(self.interval_ms, corrected["min_pause_ms"])
+            corrected["interval_ms"] = max(self.interval_ms, pause)
         if self.num_retained < 1:
             corrected["num_retained"] = 1
             warnings.append(
@@ -272,10 +218,15 @@ class CheckpointSettings:
                 f"{config.CHECKPOINT_MAX_CONCURRENT.key} = {self.max_concurrent} checkpoints may still overlap; set it "
                 "to 1 to have a pause after each"
             )
-        if self.unaligned and not corrected["unaligned"]:
+        if self.unaligned and not self.exactly_once:
             warnings.append(
                 f"{config.UNALIGNED.key} needs {config.CHECKPOINT_MODE.key} = EXACTLY_ONCE and is ignored: in "
                 "AT_LEAST_ONCE mode barriers never wait for data anyway"
+            )
+        elif self.unaligned and self.max_concurrent != 1:
+            raise InvalidArgument(
+                f"unaligned checkpoints run one at a time, but {config.CHECKPOINT_MAX_CONCURRENT.key} is "
+                f"{self.max_concurrent}: set it to 1, or {config.UNALIGNED.key} to false"
             )
         for name, value in (corrected | {"warnings": tuple(warnings)}).items():
             object.__setattr__(self, name, value)
@@ -294,9 +245,7 @@ class CheckpointSettings:
             )
 
     @classmethod
-    def from_configuration(
-        cls, configuration: Configuration, full: FullCheckpointPolicy | None = None
-    ) -> CheckpointSettings:
+    def from_configuration(cls, configuration: Configuration) -> CheckpointSettings:
         """The settings that the options set.
 
         >>> options = Configuration({"execution.checkpointing.interval": "10 s"})
@@ -312,7 +261,7 @@ class CheckpointSettings:
             min_pause_ms=get(config.CHECKPOINT_MIN_PAUSE),
             max_concurrent=get(config.CHECKPOINT_MAX_CONCURRENT),
             tolerable_failures=get(config.CHECKPOINT_TOLERABLE_FAILURES),
-            retention=RetentionPolicy.from_option(get(config.CHECKPOINT_RETENTION)),
+            retention=RetentionPolicy(get(config.CHECKPOINT_RETENTION)),
             num_retained=get(config.CHECKPOINT_NUM_RETAINED),
             unaligned=get(config.UNALIGNED),
             aligned_timeout_ms=get(config.ALIGNED_TIMEOUT),
@@ -320,7 +269,7 @@ class CheckpointSettings:
             incremental=get(config.CHECKPOINT_INCREMENTAL) and stored_in_files(configuration),
             savepoint_dir=get(config.SAVEPOINT_DIR),
             history_size=get(config.CHECKPOINT_HISTORY),
-            full=full or FullCheckpointPolicy.from_configuration(configuration),
+            full=FullCheckpointPolicy.from_configuration(configuration),
         )
 
     def interval(self, *, backlog: bool) -> int | None:
@@ -332,17 +281,15 @@ class CheckpointSettings:
             return self.interval_during_backlog_ms or None
         return self.interval_ms
 
-    def first_delay_bounds(self) -> tuple[int, int]:
-        """The bounds of the delay before the first checkpoint, which is random so that jobs do not checkpoint in step.
-
-        >>> CheckpointSettings(interval_ms=10_000, min_pause_ms=100).first_delay_bounds()
-        (100, 10000)
-        """
-        assert self.interval_ms is not None
-        return self.min_pause_ms, self.interval_ms
-
-
-def _at_least(option: Option[Any], value: int | None, least: int) -> None:
-    if value is not None and value < least:
-        bound = format_value(option, least)
-        raise InvalidArgument(f"{option.key} must be at least {bound}, got {format_value(option, value)}")
+    def options_for(self, properties: CheckpointProperties, location: str) -> CheckpointOptions:
+        """How the subtasks take a checkpoint with these properties (SPEC R6.4)."""
+        timeout = None
+        if not self.exactly_once:
+            kind = AlignmentKind.AT_LEAST_ONCE
+        elif properties.is_savepoint or not self.unaligned:
+            kind = AlignmentKind.ALIGNED
+        elif self.aligned_timeout_ms in {0, _LONG_MAX}:
+            kind = AlignmentKind.UNALIGNED
+        else:
+            kind, timeout = AlignmentKind.ALIGNED_WITH_TIMEOUT, self.aligned_timeout_ms
+        return CheckpointOptions(properties.type, kind, timeout, location, properties.format, properties.drain)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -17,7 +17,7 @@ import msgspec
 from headgate.checkpoint.plan import TaskId
 from headgate.ids import VertexId
 
-PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
+_PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 _WINDOW = 10_000  # values that percentiles are taken of
 
 
@@ -32,15 +32,13 @@ class CheckpointStatus(Enum):
 # ---- summaries -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryStatistics:
+class SummaryStatistics(msgspec.Struct, frozen=True):
     """Smallest, largest, mean and percentiles of one measurement; all 0 while there is none.
 
     >>> SummaryStatistics.of([1, 2, 3]).avg
     2
     """
 
-    count: int = 0
     min: int = 0
     max: int = 0
     avg: int = 0
@@ -88,8 +86,8 @@ class Summary:
         if not self._count:
             return SummaryStatistics()
         ordered = sorted(self._recent)
-        percentiles = {name: _percentile(ordered, percent) for name, percent in PERCENTILES.items()}
-        return SummaryStatistics(self._count, self._min, self._max, self._sum // self._count, **percentiles)
+        percentiles = (_percentile(ordered, percent) for percent in _PERCENTILES)
+        return SummaryStatistics(self._min, self._max, self._sum // self._count, *percentiles)
 
 
 def _percentile(ordered: list[int], percent: float) -> float:
@@ -143,19 +141,6 @@ class VertexStats:
     parallelism: int
     subtasks: dict[int, SubtaskStats] = field(default_factory=dict)
 
-    @property
-    def acknowledged(self) -> int:
-        return sum(1 for subtask in self.subtasks.values() if subtask.completed)
-
-    @property
-    def latest_ack_timestamp(self) -> int:
-        """When the last one did; -1 if none has."""
-        return max((s.ack_timestamp for s in self.subtasks.values() if s.completed), default=-1)
-
-    def total(self, measure: str) -> int:
-        """The sum of one measurement over the subtasks."""
-        return sum(max(0, getattr(subtask.metrics, measure)) for subtask in self.subtasks.values())
-
     def summary(self, trigger_timestamp: int) -> dict[str, SummaryStatistics]:
         """Every measurement over the subtasks, and `end_to_end_duration`."""
         done = [subtask for subtask in self.subtasks.values() if subtask.completed]
@@ -165,13 +150,54 @@ class VertexStats:
         return statistics | {"end_to_end_duration": SummaryStatistics.of(durations)}
 
 
+class Totals(msgspec.Struct, frozen=True):
+    """The measurements of a checkpoint over all its subtasks, or over those of one vertex; the names are REST's.
+
+    `checkpointed_size` is what was written, `state_size` includes the files of older checkpoints that are used.
+    """
+
+    num_subtasks: int  # finished ones included
+    num_acknowledged_subtasks: int
+    latest_ack_timestamp: int  # -1: none has acknowledged
+    end_to_end_duration: int  # latest acknowledgement minus trigger, never negative; -1: none has acknowledged
+    checkpointed_size: int
+    state_size: int
+    processed_data: int
+    persisted_data: int
+    objects_written: int
+    unaligned: bool  # the barrier overtook data in one of the subtasks
+
+    @classmethod
+    def of(cls, vertices: Collection[VertexStats], trigger_timestamp: int, objects: int = 0) -> Totals:
+        """The totals of some vertices; `objects` are files that no subtask wrote."""
+        reported = [subtask for vertex in vertices for subtask in vertex.subtasks.values()]
+        acknowledged = [subtask.ack_timestamp for subtask in reported if subtask.completed]
+        latest = max(acknowledged, default=-1)
+
+        def total(measure: str) -> int:
+            return sum(max(0, getattr(subtask.metrics, measure)) for subtask in reported)
+
+        return cls(
+            sum(vertex.parallelism for vertex in vertices),
+            len(acknowledged),
+            latest,
+            -1 if latest < 0 else max(0, latest - trigger_timestamp),
+            total("checkpointed_size"),
+            total("state_size"),
+            total("processed_bytes"),
+            total("persisted_bytes"),
+            total("objects_written") + objects,
+            any(subtask.metrics.unaligned for subtask in reported),
+        )
+
+
 @dataclass(slots=True)
 class CheckpointStats:
     """The statistics of one checkpoint or savepoint."""
 
     id: int
     trigger_timestamp: int
-    checkpoint_type: str  # CHECKPOINT, SAVEPOINT, SYNC_SAVEPOINT; `unaligned` marks an unaligned one
+    checkpoint_type: str  # CHECKPOINT, SAVEPOINT, SYNC_SAVEPOINT
     is_savepoint: bool
     savepoint_format: str | None
     trigger: str  # what made it: periodic, user, automatic, end of data
@@ -190,54 +216,8 @@ class CheckpointStats:
     failure_message: str | None = None
 
     @property
-    def num_subtasks(self) -> int:
-        """Subtasks that take part, finished ones included."""
-        return sum(vertex.parallelism for vertex in self.vertices.values())
-
-    @property
-    def num_acknowledged_subtasks(self) -> int:
-        return sum(vertex.acknowledged for vertex in self.vertices.values())
-
-    @property
-    def latest_ack_timestamp(self) -> int:
-        """When the last subtask acknowledged; -1 if none has."""
-        return max((vertex.latest_ack_timestamp for vertex in self.vertices.values()), default=-1)
-
-    @property
-    def end_to_end_duration(self) -> int:
-        """Latest acknowledgement minus trigger, never negative; -1 if none has acknowledged."""
-        latest = self.latest_ack_timestamp
-        return -1 if latest < 0 else max(0, latest - self.trigger_timestamp)
-
-    @property
-    def checkpointed_size(self) -> int:
-        """Bytes that this checkpoint wrote."""
-        return self._total("checkpointed_size")
-
-    @property
-    def state_size(self) -> int:
-        """Bytes including those of older files that it uses."""
-        return self._total("state_size")
-
-    @property
-    def processed_data(self) -> int:
-        """Bytes processed during alignment."""
-        return self._total("processed_bytes")
-
-    @property
-    def persisted_data(self) -> int:
-        """Bytes of in-flight data stored."""
-        return self._total("persisted_bytes")
-
-    @property
-    def objects_written(self) -> int:
-        """Files written, the metadata included."""
-        return self._total("objects_written") + self.metadata_objects
-
-    @property
-    def unaligned(self) -> bool:
-        """Whether the barrier overtook data in any subtask."""
-        return any(s.metrics.unaligned for vertex in self.vertices.values() for s in vertex.subtasks.values())
+    def totals(self) -> Totals:
+        return Totals.of(self.vertices.values(), self.trigger_timestamp, self.metadata_objects)
 
     def report(self, task: TaskId, stats: SubtaskStats) -> bool:
         """Add a subtask's metrics; False if the subtask is not known or has reported before."""
@@ -247,16 +227,12 @@ class CheckpointStats:
         vertex.subtasks[task.subtask] = stats
         return True
 
-    def _total(self, measure: str) -> int:
-        return sum(vertex.total(measure) for vertex in self.vertices.values())
 
-
-@dataclass(frozen=True, slots=True)
-class RestoredStats:
+class RestoredStats(msgspec.Struct, frozen=True):
     """The checkpoint that the running attempt started from."""
 
-    checkpoint_id: int
-    timestamp: int
+    id: int
+    restore_timestamp: int
     is_savepoint: bool
     external_path: str
     state_size: int
@@ -278,20 +254,17 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class StatsSnapshot:
-    """The statistics at one moment; `history` has the newest first."""
+    """The statistics at one moment; `history` has the newest first, `latest` the newest completed, savepoint, failed."""
 
     counts: Counts
     summary: Mapping[str, SummaryStatistics]
     history: tuple[CheckpointStats, ...]
-    latest_completed: CheckpointStats | None
-    latest_savepoint: CheckpointStats | None
-    latest_failed: CheckpointStats | None
+    latest: Mapping[str, CheckpointStats]
     restored: RestoredStats | None
 
     def find(self, checkpoint_id: int) -> CheckpointStats | None:
         """The checkpoint of this id, if it is still remembered."""
-        latest = (self.latest_completed, self.latest_savepoint, self.latest_failed)
-        return next((s for s in (*self.history, *latest) if s is not None and s.id == checkpoint_id), None)
+        return next((s for s in (*self.history, *self.latest.values()) if s.id == checkpoint_id), None)
 
 
 class StatsTracker:
@@ -310,9 +283,7 @@ class StatsTracker:
         self._counts = Counts()
         self._summary = {measure: Summary() for measure in self._MEASURES}
         self._history: deque[CheckpointStats] = deque(maxlen=history_size)
-        self._latest_completed: CheckpointStats | None = None
-        self._latest_savepoint: CheckpointStats | None = None
-        self._latest_failed: CheckpointStats | None = None
+        self._latest: dict[str, CheckpointStats] = {}
         self._newest_completed: CheckpointStats | None = None  # of either kind: the gauges of R10.3 speak of it
         self._restored: RestoredStats | None = None
 
@@ -328,12 +299,10 @@ class StatsTracker:
         self._counts.in_progress -= 1
         self._counts.completed += 1
         self._newest_completed = stats
+        totals = stats.totals
         for measure, summary in self._summary.items():
-            summary.add(getattr(stats, measure))
-        if stats.is_savepoint:
-            self._latest_savepoint = _newer(self._latest_savepoint, stats)
-        else:
-            self._latest_completed = _newer(self._latest_completed, stats)
+            summary.add(getattr(totals, measure))
+        self._remember("savepoint" if stats.is_savepoint else "completed", stats)
 
     def failed(self, stats: CheckpointStats, now: int, reason: str, message: str) -> None:
         """A checkpoint has failed."""
@@ -341,7 +310,10 @@ class StatsTracker:
         stats.failure_timestamp, stats.failure_reason, stats.failure_message = now, reason, message
         self._counts.in_progress -= 1
         self._counts.failed += 1
-        self._latest_failed = _newer(self._latest_failed, stats)
+        self._remember("failed", stats)
+
+    def _remember(self, kind: str, stats: CheckpointStats) -> None:
+        self._latest[kind] = max(self._latest.get(kind, stats), stats, key=lambda s: s.id)
 
     def failed_before_start(self) -> None:
         """Count a checkpoint that failed before it had an id."""
@@ -361,8 +333,8 @@ class StatsTracker:
 
     def discarded(self, checkpoint_id: int) -> None:
         """The files of a completed checkpoint are being deleted."""
-        for stats in (*self._history, self._latest_completed):
-            if stats is not None and stats.id == checkpoint_id:
+        for stats in (*self._history, *self._latest.values()):
+            if stats.id == checkpoint_id:
                 stats.discarded = True
 
     def snapshot(self) -> StatsSnapshot:
@@ -371,40 +343,31 @@ class StatsTracker:
         May be called by any thread: if something changes meanwhile, it is copied again.
         """
         while True:
-            try:
-                history, completed, savepoint, failed = self._copy()
+            try:  # in one go: equal parts stay one object
+                history, latest = copy.deepcopy((tuple(reversed(self._history)), self._latest))
                 break
             except RuntimeError:  # a dict or deque changed its size under the copy
                 continue
         statistics = {measure: summary.statistics() for measure, summary in self._summary.items()}
-        return StatsSnapshot(copy.copy(self._counts), statistics, history, completed, savepoint, failed, self._restored)
-
-    def _copy(
-        self,
-    ) -> tuple[tuple[CheckpointStats, ...], CheckpointStats | None, CheckpointStats | None, CheckpointStats | None]:
-        parts = (tuple(reversed(self._history)), self._latest_completed, self._latest_savepoint, self._latest_failed)
-        return copy.deepcopy(parts)  # in one go: equal parts stay one object
+        return StatsSnapshot(copy.copy(self._counts), statistics, history, latest, self._restored)
 
     def gauges(self) -> dict[str, int | str]:
         """The metrics of the job (SPEC R10.3); -1 and "n/a" before the first completed checkpoint."""
         counts, last = self._counts, self._newest_completed
+        totals = None if last is None else last.totals
         return {
             "totalNumberOfCheckpoints": counts.total,
             "numberOfInProgressCheckpoints": counts.in_progress,
             "numberOfCompletedCheckpoints": counts.completed,
             "numberOfFailedCheckpoints": counts.failed,
-            "lastCheckpointDuration": last.end_to_end_duration if last else -1,
-            "lastCheckpointSize": last.checkpointed_size if last else -1,
-            "lastCheckpointFullSize": last.state_size if last else -1,
+            "lastCheckpointDuration": totals.end_to_end_duration if totals else -1,
+            "lastCheckpointSize": totals.checkpointed_size if totals else -1,
+            "lastCheckpointFullSize": totals.state_size if totals else -1,
             "lastCheckpointMetadataSize": last.metadata_size if last else -1,
-            "lastCheckpointProcessedData": last.processed_data if last else -1,
-            "lastCheckpointPersistedData": last.persisted_data if last else -1,
+            "lastCheckpointProcessedData": totals.processed_data if totals else -1,
+            "lastCheckpointPersistedData": totals.persisted_data if totals else -1,
             "lastCheckpointExternalPath": (last.external_path if last else None) or "n/a",
             "lastCompletedCheckpointId": last.id if last else -1,
             "lastCheckpointCompletedTimestamp": (last.completed_timestamp if last else None) or -1,
-            "lastCheckpointRestoreTimestamp": self._restored.timestamp if self._restored else -1,
+            "lastCheckpointRestoreTimestamp": self._restored.restore_timestamp if self._restored else -1,
         }
-
-
-def _newer(known: CheckpointStats | None, new: CheckpointStats) -> CheckpointStats:
-    return new if known is None or new.id > known.id else known

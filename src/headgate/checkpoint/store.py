@@ -32,20 +32,6 @@ class CompletedCheckpoint:
     imported: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class EndDecision:
-    """What happens to the checkpoints when the job ends.
-
-    Shared files that no checkpoint from `lowest_retained` on uses may be deleted; None: none is retained, all may be.
-    `release_shared` is False when another driver may still resume the job.
-    """
-
-    discard: tuple[CompletedCheckpoint, ...]
-    retained: tuple[CompletedCheckpoint, ...]
-    lowest_retained: int | None
-    release_shared: bool
-
-
 class CheckpointStore:
     """The newest completed checkpoints, oldest first.
 
@@ -73,11 +59,6 @@ class CheckpointStore:
     def latest(self) -> CompletedCheckpoint | None:
         """The one to restore from."""
         return self._checkpoints[-1] if self._checkpoints else None
-
-    @property
-    def lowest(self) -> int | None:
-        """The smallest id that is kept."""
-        return min((checkpoint.id for checkpoint in self._checkpoints), default=None)
 
     def find(self, checkpoint_id: int) -> CompletedCheckpoint | None:
         """The checkpoint of this id, if it is kept."""
@@ -114,11 +95,10 @@ class CheckpointStore:
         del self._checkpoints[place + 1 :]
         return newer
 
-    def end(self, status: EndStatus) -> EndDecision:
-        """Close the store; returns what is deleted and what outlives the job."""
+    def end(self, status: EndStatus) -> tuple[list[CompletedCheckpoint], list[CompletedCheckpoint]]:
+        """Close the store; returns the checkpoints that are deleted, and those that outlive the job."""
         self._ended = True
-        # A suspended job has not ended: the driver that resumes it needs everything, whatever the retention is.
-        discard = tuple(c for c in self._checkpoints if status.is_terminal and c.properties.discard_on_end(status))
-        retained = tuple(c for c in self._checkpoints if c not in discard)
+        discard = [c for c in self._checkpoints if status in c.properties.discard_at]
+        retained = [c for c in self._checkpoints if c not in discard]
         self._checkpoints = []
-        return EndDecision(discard, retained, min((c.id for c in retained), default=None), status.is_terminal)
+        return discard, retained

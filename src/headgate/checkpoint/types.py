@@ -12,9 +12,6 @@ import msgspec
 
 from headgate.errors import InvalidArgument
 
-_LONG_MAX = 2**63 - 1
-"""Flink's 'no timeout', still found in configuration files."""
-
 
 class SnapshotType(Enum):
     """The kind of a snapshot; the values are stored in `_metadata`, the names are Flink's and appear in REST."""
@@ -131,53 +128,6 @@ class Barrier(msgspec.Struct, frozen=True, array_like=True):
             return self
         options = msgspec.structs.replace(self.options, alignment=AlignmentKind.UNALIGNED, timeout_ms=None)
         return Barrier(self.id, self.timestamp, options)
-
-
-def options_for(
-    type: SnapshotType,
-    *,
-    exactly_once: bool = True,
-    unaligned: bool = False,
-    aligned_timeout_ms: int | None = 0,
-    location: str = "",
-    format: SavepointFormat | None = None,
-    drain: bool = False,
-) -> CheckpointOptions:
-    """The options of a snapshot under a job's configuration (SPEC R6.4).
-
-    >>> options_for(SnapshotType.CHECKPOINT, unaligned=True, aligned_timeout_ms=500).alignment
-    <AlignmentKind.ALIGNED_WITH_TIMEOUT: 'ALIGNED_WITH_TIMEOUT'>
-    >>> options_for(SnapshotType.SAVEPOINT, unaligned=True).alignment
-    <AlignmentKind.ALIGNED: 'ALIGNED'>
-    """
-    if type.is_savepoint and format is None:
-        format = SavepointFormat.CANONICAL
-    timeout = None
-    if not exactly_once:
-        kind = AlignmentKind.AT_LEAST_ONCE
-    elif type.is_savepoint or not unaligned:
-        kind = AlignmentKind.ALIGNED
-    elif aligned_timeout_ms in {0, None, _LONG_MAX}:
-        kind = AlignmentKind.UNALIGNED
-    else:
-        kind, timeout = AlignmentKind.ALIGNED_WITH_TIMEOUT, aligned_timeout_ms
-    return CheckpointOptions(type, kind, timeout, location, format, drain)
-
-
-def unaligned_enabled(*, exactly_once: bool, unaligned: bool, max_concurrent: int) -> bool:
-    """Whether checkpoints really may be unaligned: never in at-least-once mode, and only one at a time (SPEC R6.4).
-
-    >>> unaligned_enabled(exactly_once=False, unaligned=True, max_concurrent=1)
-    False
-    """
-    if not (exactly_once and unaligned):
-        return False
-    if max_concurrent != 1:
-        raise InvalidArgument(
-            f"unaligned checkpoints run one at a time, but execution.checkpointing.max-concurrent-checkpoints is "
-            f"{max_concurrent}: set it to 1, or execution.checkpointing.unaligned.enabled to false"
-        )
-    return True
 
 
 _encoder = msgspec.msgpack.Encoder()

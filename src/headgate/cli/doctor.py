@@ -18,6 +18,8 @@ from pathlib import Path
 
 from headgate import config
 from headgate.config import Configuration
+from headgate.storage.objects import check_create_if_absent, normalise
+from headgate.storage.remote import open_store
 
 _EXECUTORS_SECONDS = 20.0
 
@@ -129,7 +131,7 @@ def check_checkpoint_dir(directory: str | None) -> Check:
     found = f"checkpoint directory {directory}"
     try:
         if "://" in directory and not directory.startswith("file://"):
-            _probe_remote(directory)
+            check_create_if_absent(open_store(), normalise(directory))
         else:
             _probe_local(Path(directory.removeprefix("file://")))
     except Exception as error:
@@ -150,15 +152,6 @@ def _probe_local(directory: Path) -> None:
     finally:
         for parent in made:  # a check leaves nothing behind
             parent.rmdir()
-
-
-def _probe_remote(directory: str) -> None:
-    import fsspec
-
-    filesystem, path = fsspec.core.url_to_fs(directory)
-    probe = f"{path.rstrip('/')}/.headgate-doctor-{uuid.uuid4().hex}"
-    filesystem.pipe_file(probe, b"probe")
-    filesystem.rm_file(probe)
 
 
 def check_slots(master: str, count_slots: Callable[[str], int]) -> Check:

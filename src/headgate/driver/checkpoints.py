@@ -7,7 +7,7 @@ as calls in the job's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +44,7 @@ from headgate.control.messages import (
 from headgate.driver.epochs import Epochs
 from headgate.driver.replan import with_key_groups
 from headgate.driver.schedule import cron
-from headgate.driver.services import DriverIo
+from headgate.driver.services import DriverIo, JobPort
 from headgate.driver.snapshots import JobSnapshots, restore_plan, saved_operators
 from headgate.driver.splits import Splits
 from headgate.driver.step_back import StepBack
@@ -56,14 +56,12 @@ from headgate.storage.objects import MissingObject, OutcomeUnknown
 from headgate.worker.checkpoints import WorkerStorage
 from headgate.worker.restore import VertexRestore
 
-Send = Callable[[TaskId, FromDriver], None]
-
 
 @dataclass(slots=True)
 class _Request:
     """What a user requested; `tries` are left for when a task finishes in the middle of it."""
 
-    event: Any
+    event: ev.UserRequest
     answer: Future[ev.RequestDone]
     tries: int = 5
 
@@ -78,51 +76,32 @@ class Choice:
 
 
 class CheckpointService:
-    """The checkpoints of one job.
-
-    `send` reaches a subtask, `call` runs a function in the job's thread, `fail` fails the attempt, `stand_down` ends this
-    driver because another one has taken over the job.
-    """
+    """The checkpoints of one job; `spark` is the user's session, for sinks that commit on the driver."""
 
     def __init__(
-        self,
-        plan: JobPlan,
-        job_id: JobId,
-        configuration: Configuration,
-        *,
-        send: Send,
-        call: Callable[[Callable[[], None]], None],
-        fail: Callable[[str], None],
-        stand_down: Callable[[str], None],
-        io: DriverIo,
-        spark: Any = None,
+        self, plan: JobPlan, job_id: JobId, configuration: Configuration, job: JobPort, io: DriverIo, spark: Any = None
     ) -> None:
-        """`spark` is the user's session, for sinks that commit on the driver."""
-        self._io = io
         self.settings = CheckpointSettings.from_configuration(configuration)
-        self.plan, self._send, self._call, self._fail, self._stand_down = plan, send, call, fail, stand_down
-        self._configuration = configuration
+        self.plan, self._configuration, self._job, self._io = plan, configuration, job, io
         self._step_back = StepBack(plan, configuration)
         self._snapshots = JobSnapshots(plan, job_id, configuration, self._io)
         self.job_id = self._snapshots.job_id
         if self._snapshots.resumed is not None:
             plan = self.plan = with_key_groups(plan, saved_operators(self._snapshots.resumed.operators))
             self._snapshots.replan(plan)
-        self._splits = Splits(plan.graph, self._io, send, call, fail)
+        self._splits = Splits(plan.graph, io, job)
         self._epochs = Epochs(
             plan.graph,
-            self._io.epochs,
+            io.epochs,
+            job,
             self._snapshots.prepared,
-            send,
-            call,
-            fail,
             lambda held: self._tell(ev.HoldChanged(held)),
             lambda op: EpochContext(
                 op.name, op.id, self.job_id, spark, self._snapshots.staging, op.spec.options["type"]
             ),
         )
         recovered, next_id = self._snapshots.recovered()
-        self._coordinator = Coordinator(
+        self.coordinator = Coordinator(
             self.settings,
             self._io.random,
             next_full=cron(configuration.get(config.FULL_CRON)),
@@ -136,10 +115,10 @@ class CheckpointService:
         self._retries: list[ev.Event] = []  # requests that are submitted again while the job runs
         self._io_under_way = 0
         self._end_status: EndStatus | None = None
-        self._end_claimed = self._ended = False
+        self._end_claimed = False
+        self.end_recorded = False  # the end is in the job log, or need not be
         self._damaged: set[int] = set()
         self._backlogs: set[TaskId] = set()
-        self._actions = self._make_actions()
         for warning in self.settings.warnings:
             self._warn(warning)
         if configuration.get(config.CHECKPOINT_INCREMENTAL) and not self.settings.incremental:
@@ -151,33 +130,6 @@ class CheckpointService:
         if imported is not None:
             self._tell(imported)
 
-    def _make_actions(self) -> dict[type[ev.Instruction], Callable[[Any], None]]:
-        """Which method carries out which instruction."""
-        return {
-            ev.PrepareLocation: self._prepare_location,
-            ev.SnapshotDriverState: self._snapshot_driver_state,
-            ev.TriggerTasks: self._trigger_tasks,
-            ev.Announce: self._announce,
-            ev.RegisterShared: self._register_shared,
-            ev.ReleaseShared: self._release_shared,
-            ev.WriteMetadata: self._write_metadata,
-            ev.ClaimLogEntry: self._claim_log_entry,
-            ev.NotifyComplete: self._notify_complete,
-            ev.NotifyAborted: self._notify_aborted,
-            ev.DiscardFiles: self._discard_files,
-            ev.DiscardCheckpoint: self._discard_checkpoint,
-            ev.CompleteRequest: self._complete_request,
-            ev.FailJob: self._fail_job,
-            ev.ScheduleAt: self._schedule_at,
-            ev.Warn: self._pass_warning,
-            ev.StandDown: self._superseded,
-        }
-
-    @property
-    def coordinator(self) -> Coordinator:
-        """Completed checkpoints, pending ones, statistics."""
-        return self._coordinator
-
     # --- called by the job ------------------------------------------------------------------------------------------
 
     @property
@@ -186,7 +138,7 @@ class CheckpointService:
 
         A claim may succeed: then that checkpoint is the one to restore. And no two epochs are committed at once.
         """
-        return self._coordinator.settled and self._epochs.idle
+        return self.coordinator.settled and self._epochs.idle
 
     def start_attempt(self, number: int, choice: Choice) -> dict[VertexId, VertexRestore]:
         """A new attempt begins: what its subtasks restore."""
@@ -229,7 +181,7 @@ class CheckpointService:
 
         It reads storage: called in a thread that may wait, when all is settled.
         """
-        kept = [c for c in reversed(self._coordinator.store.checkpoints) if c.id not in self._damaged]
+        kept = [c for c in reversed(self.coordinator.store.checkpoints) if c.id not in self._damaged]
         for checkpoint in kept:
             try:
                 snapshot = self._snapshots.intact(checkpoint)
@@ -248,10 +200,11 @@ class CheckpointService:
     def on_message(self, task: TaskId, message: FromWorker) -> None:
         """A message of a subtask; messages that do not concern checkpoints are ignored."""
         match message:
-            case AcknowledgeCheckpoint():
-                self._acknowledged(task, message)
-            case DeclineCheckpoint():
-                self._declined(task, message)
+            case AcknowledgeCheckpoint(id, state, report, metrics):
+                shared = {op: sum(part.shared for one in pieces for part in one.parts) for op, pieces in state.items()}
+                self._tell(ev.Acknowledged(self._attempt, task, id, state, metrics, report, shared))
+            case DeclineCheckpoint(id, reason, text):
+                self._tell(ev.Declined(self._attempt, task, id, FailureReason[reason], text))
             case Running():
                 self._tell(ev.TaskStatusChanged(self._attempt, task, TaskStatus.RUNNING))
             case Finished():
@@ -263,7 +216,7 @@ class CheckpointService:
             case SourceBacklog(backlog):
                 self._backlog(task, backlog)
             case HoldWriter(edge, writer, hold):
-                self._send(TaskId(self.plan.graph.edges[edge].source, writer), Hold(f"{task}/{edge}", hold))
+                self._job.send(TaskId(self.plan.graph.edges[edge].source, writer), Hold(f"{task}/{edge}", hold))
 
     def _backlog(self, task: TaskId, backlog: bool) -> None:
         """A subtask of a source works off a backlog or not; the source does while any of its subtasks does."""
@@ -292,38 +245,33 @@ class CheckpointService:
 
     def _claim_end(self) -> None:
         status = self._end_status
-        if status is None or self._end_claimed or not self._coordinator.settled:
+        if status is None or self._end_claimed or not self.coordinator.settled:
             return
         self._end_claimed = True
         if status is EndStatus.SUSPENDED:
             self._on_end_claimed(ev.JobEnded(status))
             return
-        store = self._coordinator.store
+        store = self.coordinator.store
         discarded = [
             checkpoint.commit_number
             for checkpoint in store.checkpoints
-            if checkpoint.properties.discard_on_end(status) and checkpoint.commit_number is not None
+            if status in checkpoint.properties.discard_at and checkpoint.commit_number is not None
         ]
 
         def claim() -> None:
             event = self._snapshots.claim_end(status, discarded)  # 2
-            self._call(lambda: self._on_end_claimed(event))
+            self._job.call(lambda: self._on_end_claimed(event))
 
         self._io.log.submit(claim)
 
     def _on_end_claimed(self, event: ev.JobEnded | ev.Superseded) -> None:
         self._tell(event)  # 3
-        self._ended = True
-
-    @property
-    def end_recorded(self) -> bool:
-        """Whether the end is in the job log, or need not be."""
-        return self._ended
+        self.end_recorded = True
 
     @property
     def ended(self) -> bool:
         """Whether nothing is left to be done after `end`: a claim that is answered late decides what is deleted."""
-        return self._ended and self._coordinator.settled and self._io_under_way == 0
+        return self.end_recorded and self.coordinator.settled and self._io_under_way == 0
 
     def close(self) -> None:
         """Release what enumerators and committers hold; a commit that hangs is not waited for."""
@@ -332,22 +280,6 @@ class CheckpointService:
         for request in self._requests.values():
             if not request.answer.done():
                 request.answer.set_exception(IllegalState("the job has ended"))
-
-    def _acknowledged(self, task: TaskId, message: AcknowledgeCheckpoint) -> None:
-        """A subtask has written its part."""
-        shared = {
-            op: sum(part.shared for piece in pieces for part in piece.parts) for op, pieces in message.state.items()
-        }
-        self._tell(
-            ev.Acknowledged(
-                self._attempt, task, message.checkpoint_id, message.state, message.metrics, message.report, shared
-            )
-        )
-
-    def _declined(self, task: TaskId, message: DeclineCheckpoint) -> None:
-        """A subtask has no part in a checkpoint."""
-        reason = FailureReason[message.reason]
-        self._tell(ev.Declined(self._attempt, task, message.checkpoint_id, reason, message.message))
 
     def tick(self) -> None:
         """Called after every event, and when `next_alarm` is due."""
@@ -363,9 +295,7 @@ class CheckpointService:
 
     # --- requests, in the job's thread ------------------------------------------------------------------------------
 
-    def request(
-        self, event: ev.CheckpointRequested | ev.SavepointRequested | ev.StopRequested, answer: Future[ev.RequestDone]
-    ) -> None:
+    def request(self, event: ev.UserRequest, answer: Future[ev.RequestDone]) -> None:
         """A user requests a checkpoint, a savepoint, or a savepoint and then the end of the job (SPEC R8.3)."""
         self._requests[event.request_id] = _Request(event, answer)
         self._tell(event)
@@ -373,26 +303,80 @@ class CheckpointService:
     # --- instructions -----------------------------------------------------------------------------------------------
 
     def _tell(self, event: ev.Event) -> None:
-        for instruction in self._coordinator.handle(event, self._io.now()):
+        for instruction in self.coordinator.handle(event, self._io.now()):
             self._carry_out(instruction)
 
-    def _carry_out(self, instruction: ev.Instruction) -> None:
-        self._actions[type(instruction)](instruction)
+    def _carry_out(self, do: ev.Instruction) -> None:
+        match do:
+            case ev.PrepareLocation(id, type, target):
+                self._step(id, lambda: ev.LocationReady(id, self._snapshots.prepare(id, type, target)))
+            case ev.SnapshotDriverState(id):
+                # One step: a split that is assigned between the enumerators' part and the trigger would be in both parts.
+                self._job.call(lambda: self._tell(self._driver_state(id)))
+            case ev.TriggerTasks(barrier, tasks):
+                self._send_all(tasks, TriggerCheckpoint(barrier.encode()))
+            case ev.Announce(barrier, tasks):
+                self._send_all(tasks, AnnounceCheckpoint(barrier.encode()))
+            case ev.RegisterShared():
+                self._register_shared(do)
+            case ev.ReleaseShared(lowest):
+                paths, in_use = self._snapshots.release(lowest)
+                released = ev.SharedReleased(in_use)
+                self._later(lambda: ev.SharedReleased(self._snapshots.delete(paths, in_use)), released)
+            case ev.WriteMetadata(content):
+                # The metadata of a savepoint that the job stops with has its commit number: no claim may come between.
+                pool = self._io.log if content.properties.is_synchronous else None
+                self._step(content.checkpoint_id, lambda: self._snapshots.publish(content), pool)
+            case ev.ClaimLogEntry(id):
+                self._step(id, lambda: self._snapshots.claim(id, do.subsumed), self._io.log)
+            case ev.NotifyComplete(id):
+                self._send_all(do.tasks, CheckpointComplete(id, self._snapshots.commits))
+                if self._epochs.any:
+                    self._epochs.completed(self._snapshots.published(id), id, self._snapshots.commits)
+                self._splits.notify_complete(id)
+            case ev.NotifyAborted(id):
+                self._send_all(do.tasks, CheckpointAborted(id, do.latest_completed, self._snapshots.commits))
+            case ev.DiscardFiles():
+                self._later(lambda: self._snapshots.discard_part(do.state))
+            case ev.DiscardCheckpoint(id):
+                self._later(lambda: self._snapshots.discard(do), ev.Discarded(id))
+            case ev.CompleteRequest():
+                self._complete_request(do)
+            case ev.FailJob(message):
+                self._job.fail(message)
+            case ev.ScheduleAt(time):
+                self._alarm = time
+            case ev.Warn(message):
+                self._warn(message)
+            case ev.StandDown(message):
+                self._job.stand_down(message)
+
+    def _send_all(self, tasks: Iterable[TaskId], message: FromDriver) -> None:
+        for task in tasks:
+            self._job.send(task, message)
+
+    def _step(self, checkpoint_id: int, work: Callable[[], ev.Event], pool: Executor | None = None) -> None:
+        """Take a step of a checkpoint in a thread that may wait."""
+
+        def run() -> ev.Event:
+            try:
+                return work()
+            except Exception as error:
+                return ev.StepFailed(checkpoint_id, str(error), isinstance(error, OutcomeUnknown))
+
+        self._later(run, pool=pool)
 
     def _later(
-        self,
-        work: Callable[[], ev.Event | None],
-        failed: Callable[[Exception], ev.Event | None],
-        pool: Executor | None = None,
+        self, work: Callable[[], ev.Event | None], failed: ev.Event | None = None, pool: Executor | None = None
     ) -> None:
-        """Do I/O in the pool; its result is an event in the job's thread."""
+        """Work in a thread that may wait; its result, or `failed`, is an event in the job's thread."""
 
         def run() -> None:
             try:
                 event = work()
-            except Exception as error:
-                event = failed(error)
-            self._call(lambda: self._done(event))
+            except Exception:
+                event = failed
+            self._job.call(lambda: self._done(event))
 
         self._io_under_way += 1
         (pool or self._io.pool).submit(run)
@@ -402,29 +386,11 @@ class CheckpointService:
         if event is not None:
             self._tell(event)
 
-    def _prepare_location(self, do: ev.PrepareLocation) -> None:
-        self._later(
-            lambda: ev.LocationReady(do.checkpoint_id, self._snapshots.prepare(do.checkpoint_id, do.type, do.target)),
-            lambda error: ev.LocationFailed(do.checkpoint_id, str(error)),
-        )
-
-    def _snapshot_driver_state(self, do: ev.SnapshotDriverState) -> None:
-        # One step: a split that is assigned between the enumerators' part and the trigger would be in both parts.
-        self._call(lambda: self._tell(self._driver_state(do.checkpoint_id)))
-
-    def _driver_state(self, checkpoint_id: int) -> ev.DriverStateReady | ev.DriverStateFailed:
+    def _driver_state(self, checkpoint_id: int) -> ev.DriverStateReady | ev.StepFailed:
         try:
             return ev.DriverStateReady(checkpoint_id, self._splits.snapshot(checkpoint_id))
         except Exception as error:
-            return ev.DriverStateFailed(checkpoint_id, str(error))
-
-    def _trigger_tasks(self, do: ev.TriggerTasks) -> None:
-        for task in do.tasks:
-            self._send(task, TriggerCheckpoint(do.barrier.encode()))
-
-    def _announce(self, do: ev.Announce) -> None:
-        for task in do.tasks:
-            self._send(task, AnnounceCheckpoint(do.barrier.encode()))
+            return ev.StepFailed(checkpoint_id, str(error))
 
     def _register_shared(self, do: ev.RegisterShared) -> None:
         try:
@@ -434,89 +400,32 @@ class CheckpointService:
             declined = ev.Declined(
                 self._attempt, do.task, do.checkpoint_id, FailureReason.CHECKPOINT_DECLINED, str(error)
             )
-            self._call(lambda: self._tell(declined))
-
-    def _release_shared(self, do: ev.ReleaseShared) -> None:
-        paths, in_use = self._snapshots.release(do.lowest)
-        self._later(
-            lambda: ev.SharedReleased(self._snapshots.delete(paths, in_use)), lambda _: ev.SharedReleased(in_use)
-        )
-
-    def _write_metadata(self, do: ev.WriteMetadata) -> None:
-        # The metadata of a savepoint that the job stops with has its commit number: no claim may come between.
-        pool = self._io.log if do.content.properties.is_synchronous else None
-        self._later(
-            lambda: self._snapshots.publish(do.content),
-            lambda error: ev.MetadataFailed(do.checkpoint_id, str(error), isinstance(error, OutcomeUnknown)),
-            pool,
-        )
-
-    def _claim_log_entry(self, do: ev.ClaimLogEntry) -> None:
-        self._later(
-            lambda: self._snapshots.claim(do.checkpoint_id, do.subsumed),
-            lambda error: ev.LogEntryFailed(do.checkpoint_id, str(error)),
-            self._io.log,
-        )
-
-    def _notify_complete(self, do: ev.NotifyComplete) -> None:
-        for task in do.tasks:
-            self._send(task, CheckpointComplete(do.checkpoint_id, self._snapshots.commits))
-        if self._epochs.any:
-            manifest = self._snapshots.published(do.checkpoint_id)
-            self._epochs.completed(manifest, do.checkpoint_id, self._snapshots.commits)
-        self._splits.notify_complete(do.checkpoint_id)
-
-    def _notify_aborted(self, do: ev.NotifyAborted) -> None:
-        for task in do.tasks:
-            self._send(task, CheckpointAborted(do.checkpoint_id, do.latest_completed, self._snapshots.commits))
-
-    def _discard_files(self, do: ev.DiscardFiles) -> None:
-        self._later(lambda: self._snapshots.discard_part(do.state), _nothing)
-
-    def _discard_checkpoint(self, do: ev.DiscardCheckpoint) -> None:
-        self._later(lambda: self._snapshots.discard(do), lambda _: ev.Discarded(do.checkpoint_id))
+            self._job.call(lambda: self._tell(declined))
 
     def _complete_request(self, do: ev.CompleteRequest) -> None:
         request = self._requests.get(do.request_id)
         if request is None:
             return
-        failed = None if isinstance(do.result, ev.RequestDone) else do.result
-        if failed is not None and failed.reason is FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING and request.tries:
-            request.tries -= 1  # a task finished just then: that says nothing against the next try
-            self._retries.append(request.event)
-            self._call(self._retry)
-            return
-        del self._requests[do.request_id]
         if isinstance(do.result, ev.RequestDone):
             request.answer.set_result(do.result)
+        elif do.result.reason is FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING and request.tries:
+            request.tries -= 1  # a task finished just then: that says nothing against the next try
+            self._retries.append(request.event)
+            self._job.call(self._retry)
+            return
         else:
             request.answer.set_exception(IllegalState(do.result.message))
+        del self._requests[do.request_id]
 
     def _retry(self) -> None:
         """Submit requests again; a drain that was aborted has failed the attempt, so they wait for the next one."""
-        if self._coordinator.active:
+        if self.coordinator.active:
             retries, self._retries = self._retries, []
             for event in retries:
                 self._tell(event)
 
-    def _fail_job(self, do: ev.FailJob) -> None:
-        self._fail(do.message)
-
-    def _schedule_at(self, do: ev.ScheduleAt) -> None:
-        self._alarm = do.time
-
-    def _pass_warning(self, do: ev.Warn) -> None:
-        self._warn(do.message)
-
-    def _superseded(self, do: ev.StandDown) -> None:
-        self._stand_down(do.message)
-
     def _warn(self, text: str) -> None:
         self._io.warn(f"job '{self.plan.name}': {text}")
-
-
-def _nothing(_: Exception) -> None:
-    return None
 
 
 def _topology(plan: JobPlan) -> Topology:

@@ -22,6 +22,7 @@ from headgate.checkpoint.commits import Commits
 from headgate.checkpoint.handles import CorruptState
 from headgate.checkpoint.plan import TaskId
 from headgate.control.messages import EpochCommitted
+from headgate.driver.services import JobPort
 from headgate.graph.job_graph import ChainedOperator, JobGraph
 from headgate.storage.objects import MissingObject
 
@@ -62,16 +63,13 @@ class Epochs:
         self,
         graph: JobGraph,
         pool: Executor,
+        job: JobPort,
         read: Callable[[Any, str], Iterable[Prepared]],
-        send: Callable[[TaskId, EpochCommitted], None],
-        call: Callable[[Callable[[], None]], None],
-        fail: Callable[[str], None],
         hold: Callable[[bool], None],
         context: Callable[[ChainedOperator], EpochContext],
     ) -> None:
-        self._graph, self._read, self._send, self._call = graph, read, send, call
-        self._fail, self._hold, self._context = fail, hold, context
-        self._pool = pool
+        self._graph, self._pool, self._job = graph, pool, job
+        self._read, self._hold, self._context = read, hold, context
         self._queues = {
             operator.id: _SinkQueue(operator, vertex)
             for vertex, some in epoch_sinks(graph).items()
@@ -146,7 +144,7 @@ class Epochs:
     def _notify(self, queue: _SinkQueue) -> None:
         if self._running and queue.committed:
             for task in range(self._graph.vertices[queue.vertex].parallelism):
-                self._send(
+                self._job.send(
                     TaskId(self._graph.vertices[queue.vertex].id, task),
                     EpochCommitted(queue.operator.id, queue.committed),
                 )
@@ -179,12 +177,14 @@ class Epochs:
         if generation == self._generation:
             self._generation += 1
             operator = queue.operator
-            self._fail(f"sink '{operator.name}' ({operator.call_site}) cannot commit: {type(error).__name__}: {error}")
+            self._job.fail(
+                f"sink '{operator.name}' ({operator.call_site}) cannot commit: {type(error).__name__}: {error}"
+            )
 
     # --- the committing thread --------------------------------------------------------------------------------------
 
     def _work(self, queue: _SinkQueue, generation: int, manifest: Any, checkpoint_id: int, commits: Commits) -> None:
-        self._call(self._try(queue, generation, manifest, checkpoint_id, commits))
+        self._job.call(self._try(queue, generation, manifest, checkpoint_id, commits))
 
     def _try(
         self, queue: _SinkQueue, generation: int, manifest: Any, checkpoint_id: int, commits: Commits

@@ -6,26 +6,24 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 
 from pyspark.sql import SparkSession
 
 from headgate import config
 from headgate.checkpoint import events as ev
 from headgate.checkpoint.assignment import SavedOperator
-from headgate.checkpoint.decider import RequestId
 from headgate.checkpoint.stats import StatsTracker
 from headgate.checkpoint.types import SavepointFormat
 from headgate.config import Configuration
 from headgate.control.messages import Metrics, Register
 from headgate.driver.cluster import Cluster
-from headgate.driver.job_master import JobMaster, MasterEvent, OnOutput, UserRequest
+from headgate.driver.job_master import JobMaster, MasterEvent, OnOutput
 from headgate.driver.replan import with_key_groups
 from headgate.driver.services import DriverIo
 from headgate.driver.spark_cluster import SparkCluster
 from headgate.errors import HeadgateError, IllegalState, JobCancelled
 from headgate.graph.plan import JobPlan
-from headgate.ids import JobId
+from headgate.ids import JobId, VertexId
 from headgate.job.events import CancelRequested, StartRequested
 from headgate.job.machine import Timing
 from headgate.job.restart import RestartStrategy
@@ -34,7 +32,7 @@ from headgate.job.status import JobStatus
 _LONGEST_WAIT = 3600.0  # seconds; a queue refuses to wait for centuries
 
 
-class SparkJob:
+class SparkJob(JobMaster):
     """One job, from `execute` to its end, over any number of attempts."""
 
     def __init__(
@@ -47,32 +45,25 @@ class SparkJob:
         on_output: OnOutput,
         replan: Callable[[int], JobPlan] | None = None,
     ) -> None:
-        """`on_output(channel, payload, confirm)` gets printed lines and records; it calls confirm when it took them.
-
-        `replan` gives the plan for another parallelism.
-        """
+        """`replan` gives the plan for another parallelism."""
         self.begun_ms = time.time_ns() // 1_000_000
         self.ended_ms: int | None = None
+        self.status = JobStatus.CREATED
         self._replan = replan
         self._events: queue.SimpleQueue[MasterEvent] = queue.SimpleQueue()
         self._changed = threading.Condition()
-        self._status = JobStatus.CREATED
-        self._io = self._make_io()
-        self._cluster = self._make_cluster(spark, configuration)
-        self._master = JobMaster(
+        super().__init__(
             plan,
             job_id,
             configuration,
             restart,
-            self._cluster,
+            self._make_cluster(spark, configuration),
             self._events.put,
-            io=self._io,
+            io=self._make_io(),
             timing=Timing(silence=configuration.get(config.CONTROL_TIMEOUT)),
             on_output=on_output,
-            on_change=self._on_change,
             spark=spark,
         )
-        self.when_finished = self._master.when_finished
         self._thread = threading.Thread(target=self._run, name=f"headgate-job-{job_id[:8]}", daemon=True)
 
     def _make_io(self) -> DriverIo:
@@ -89,68 +80,56 @@ class SparkJob:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._master.ended:
-            alarm = self._master.next_alarm()
+        while not self.ended:
+            alarm = self.next_alarm()
             wait = None if alarm is None else min(max(0, alarm - self._io.now()) / 1000, _LONGEST_WAIT)
             try:
                 event = self._events.get(timeout=wait)
             except queue.Empty:
-                self._master.on_idle()
+                self.on_idle()
             else:
-                self._master.handle(event)
+                self.handle(event)
 
     def _on_change(self) -> None:
         """A terminal status is shown when nothing of the job is left in this process."""
         with self._changed:
-            status = self._master.machine.status
-            if not status.is_terminal or self._master.closed:
-                self._status = status
+            status = self.machine.status
+            if not status.is_terminal or self.closed:
+                self.status = status
                 self.ended_ms = time.time_ns() // 1_000_000 if status.is_terminal else None
             self._changed.notify_all()
 
     # --- what others see --------------------------------------------------------------------------------------------
 
     @property
-    def plan(self) -> JobPlan:
-        return self._master.plan
-
-    @property
-    def job_id(self) -> JobId:
-        return self._master.job_id
-
-    @property
-    def status(self) -> JobStatus:
-        return self._status
-
-    @property
     def error(self) -> HeadgateError | None:
-        return self._master.machine.error if self.status.is_terminal else None
+        return self.machine.error if self.status.is_terminal else None
 
     @property
     def restarts(self) -> int:
-        return self._master.machine.restarts
-
-    @property
-    def failure_log(self) -> list[str]:
-        return self._master.failure_log
-
-    @property
-    def configuration(self) -> Configuration:
-        return self._master.configuration
+        return self.machine.restarts
 
     @property
     def stats(self) -> StatsTracker | None:
         """What is remembered of the job's checkpoints; None before the job has started."""
-        service = self._master.service
-        return None if service is None else service.coordinator.stats
+        return None if self.service is None else self.service.coordinator.stats
 
     def workers(self) -> dict[tuple[int, int], Register]:
         """The workers of the attempt that runs, by level and number."""
-        return dict(self._master.workers)
+        return dict(self._workers)
 
     def metrics(self) -> dict[tuple[int, int], Metrics]:
         """The newest counters of every subtask."""
-        return dict(self._master.metrics)
+        return dict(self._metrics)
+
+    def metrics_by_vertex(self) -> dict[VertexId, list[Metrics]]:
+        """The newest counters of the subtasks of each vertex; relays belong to none."""
+        found: dict[VertexId, list[Metrics]] = {}
+        for (level, index), metrics in self.metrics().items():
+            slot = self.plan.layout.levels[level][index]
+            if not slot.relay:
+                found.setdefault(slot.vertex, []).append(metrics)
+        return found
 
     def wait(self, timeout: float | None = None) -> JobStatus:
         """Until the job has ended, or the time is over."""
@@ -161,8 +140,8 @@ class SparkJob:
     def wait_running(self, timeout: float | None = None) -> bool:
         """Until all subtasks run (or the job has ended); whether they do."""
         with self._changed:
-            self._changed.wait_for(lambda: self._master.machine.all_running or self.status.is_terminal, timeout)
-            return self._master.machine.all_running
+            self._changed.wait_for(lambda: self.machine.all_running or self.status.is_terminal, timeout)
+            return self.machine.all_running
 
     def raise_if_failed(self) -> None:
         """Raise the job's error, or JobCancelled, if it has not finished."""
@@ -180,13 +159,13 @@ class SparkJob:
     def trigger_checkpoint(self, full: bool = False, timeout: float = 600.0) -> ev.RequestDone:
         """Take a checkpoint now and wait for it; its error if it failed."""
         kind = ev.CheckpointKind.FULL if full else ev.CheckpointKind.CONFIGURED
-        return self._ask(lambda request: ev.CheckpointRequested(RequestId(request), kind), timeout)
+        return self.request(lambda request: ev.CheckpointRequested(request, kind)).result(timeout)
 
     def trigger_savepoint(
         self, target: str | None = None, format: SavepointFormat = SavepointFormat.CANONICAL, timeout: float = 600.0
     ) -> ev.RequestDone:
         """Take a savepoint now and wait for it; its error if it failed."""
-        return self._ask(lambda request: ev.SavepointRequested(RequestId(request), target, format), timeout)
+        return self.request(lambda request: ev.SavepointRequested(request, target, format)).result(timeout)
 
     def stop_with_savepoint(
         self,
@@ -196,17 +175,14 @@ class SparkJob:
         timeout: float = 600.0,
     ) -> ev.RequestDone:
         """Take a savepoint and stop; answered when all tasks have finished. Its error if the job continues."""
-        return self._ask(lambda request: ev.StopRequested(RequestId(request), target, drain, format), timeout)
-
-    def _ask(self, make: Callable[[str], UserRequest], timeout: float) -> ev.RequestDone:
-        return self._master.request(make).result(timeout)
+        return self.request(lambda request: ev.StopRequested(request, target, drain, format)).result(timeout)
 
     def rescale(self, parallelism: int, timeout: float = 600.0) -> None:
         """Continue with another parallelism, from a checkpoint that is taken now.
 
         (1) Everything that can be refused is refused while the job runs, (2) a checkpoint, (3) a new attempt.
         """
-        if self._replan is None or self._master.service is None or not isinstance(self._cluster, SparkCluster):
+        if self._replan is None or self.service is None or not isinstance(self._cluster, SparkCluster):
             raise IllegalState(f"job '{self.plan.name}' cannot be rescaled: it has not started yet")
         groups = {
             op.id: SavedOperator(op.name, v.max_parallelism, keyed=True)
@@ -217,5 +193,4 @@ class SparkJob:
         self._cluster.check_slots(plan, 0)
         deadline = time.monotonic() + timeout
         self.trigger_checkpoint(timeout=timeout)  # (2)
-        answer: Future[None] = self._master.rescale(plan)  # (3)
-        answer.result(max(0.0, deadline - time.monotonic()))
+        self.change_plan(plan).result(max(0.0, deadline - time.monotonic()))  # (3)

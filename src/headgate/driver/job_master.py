@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headgate.checkpoint import events as checkpoint_events
+from headgate.checkpoint.decider import RequestId
 from headgate.checkpoint.handles import CorruptState
 from headgate.checkpoint.plan import TaskId
 from headgate.checkpoint.settings import EndStatus
@@ -24,7 +25,7 @@ from headgate.config import Configuration
 from headgate.control.messages import Confirm, Failed, Finished, FromDriver, Metrics, Output, Register, Running
 from headgate.driver.checkpoints import CheckpointService, Choice
 from headgate.driver.cluster import AttemptOver, Cluster, Submission, WorkerMessage
-from headgate.driver.services import DriverIo
+from headgate.driver.services import DriverIo, JobPort
 from headgate.errors import HeadgateError, IllegalState, JobFailed, NotEnoughSlots, StorageError, UserCodeError
 from headgate.graph.plan import JobPlan
 from headgate.ids import JobId
@@ -38,9 +39,7 @@ _LOG = logging.getLogger(__name__)
 
 OnOutput = Callable[[str, bytes, Callable[[], None]], None]
 RequestDone = checkpoint_events.RequestDone
-UserRequest = (
-    checkpoint_events.CheckpointRequested | checkpoint_events.SavepointRequested | checkpoint_events.StopRequested
-)
+UserRequest = checkpoint_events.UserRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class JobMaster:
     """Runs one job on a cluster, from its start to its end, over any number of attempts.
 
     `post` hands an event to the job's thread, from any thread. `on_output(channel, payload, confirm)` gets printed lines
-    and collected records. `on_change` is called when the status or the set of running subtasks has changed.
+    and collected records; it calls confirm when it took them.
     """
 
     def __init__(
@@ -72,22 +71,20 @@ class JobMaster:
         io: DriverIo,
         timing: Timing | None = None,
         on_output: OnOutput | None = None,
-        on_change: Callable[[], None] = lambda: None,
         spark: Any = None,
     ) -> None:
         self.plan, self.job_id, self.configuration = plan, job_id, configuration
         self.machine = JobMachine(plan.name, plan.layout.slots, restart, timing)
         self.service: CheckpointService | None = None
-        self.workers: dict[ev.Worker, Register] = {}
-        self.metrics: dict[ev.Worker, Metrics] = {}
+        self._workers: dict[ev.Worker, Register] = {}
+        self._metrics: dict[ev.Worker, Metrics] = {}
         self.failure_log: list[str] = []
-        self.when_finished: list[
-            Callable[[], None]
-        ] = []  # called when all data is processed: nothing continues the job
+        # Called when all data is processed: nothing continues the job.
+        self.when_finished: list[Callable[[], None]] = []
         self.closed = False
         self.stopped = False  # with a savepoint, from which the job may be continued
         self._cluster, self._post, self._io, self._spark = cluster, post, io, spark
-        self._on_output, self._on_change = on_output, on_change
+        self._on_output = on_output
         self._failures: list[Failed] = []
         self._cluster_error: BaseException | None = None
         self._pending: deque[ev.JobEvent] = deque()
@@ -158,6 +155,9 @@ class JobMaster:
     def ended(self) -> bool:
         return self.machine.phase is Phase.ENDED
 
+    def _on_change(self) -> None:
+        """The status or the set of running subtasks has changed."""
+
     def _dispatch(self, event: MasterEvent) -> None:
         if isinstance(event, Call):
             event.function()
@@ -199,7 +199,7 @@ class JobMaster:
         worker, message, attempt = event.worker, event.message, event.attempt
         slot = self.plan.layout.levels[worker[0]][worker[1]]
         if isinstance(message, Register):
-            self.workers[worker] = message
+            self._workers[worker] = message
         if self.service is not None and not slot.relay:
             self.service.on_message(TaskId(slot.vertex, slot.subtask), message)
         match message:
@@ -209,7 +209,7 @@ class JobMaster:
                 if self._on_output is not None:
                     self._on_output(message.channel, message.payload, confirm)
             case Metrics():
-                self.metrics[worker] = message
+                self._metrics[worker] = message
                 self._tell(ev.WorkerHeard(attempt, worker))
             case Register():
                 self._tell(ev.WorkerRegistered(attempt, worker))
@@ -238,7 +238,7 @@ class JobMaster:
 
     def _start_attempt(self, do: ev.StartAttempt) -> None:
         self._failures, self._cluster_error = [], None
-        self.workers, self.metrics = {}, {}
+        self._workers, self._metrics = {}, {}
         self._io.starts.submit(self._prepare_attempt, do.attempt)
 
     def _prepare_attempt(self, number: int) -> None:
@@ -264,17 +264,13 @@ class JobMaster:
             self._post(ev.DriverFailed(self._as_driver_error(error)))
 
     def _make_service(self) -> CheckpointService:
-        return CheckpointService(
-            self.plan,
-            self.job_id,
-            self.configuration,
-            send=self._send,
-            call=lambda function: self._post(Call(function)),
-            fail=self._fail_attempt,
-            stand_down=lambda message: self._tell(ev.DriverSuperseded(message)),
-            io=self._io,
-            spark=self._spark,
+        port = JobPort(
+            self._send,
+            lambda function: self._post(Call(function)),
+            self._fail_attempt,
+            lambda message: self._tell(ev.DriverSuperseded(message)),
         )
+        return CheckpointService(self.plan, self.job_id, self.configuration, port, self._io, self._spark)
 
     def _adopt(self, service: CheckpointService) -> None:
         """A resumed job has the id, and the number of key groups, of the job that it continues."""
@@ -297,7 +293,7 @@ class JobMaster:
         if self.machine.phase not in (Phase.RUNNING, Phase.STOPPING):
             return
         worker = self.plan.worker_of(task.vertex, task.subtask)
-        if worker not in self.workers:
+        if worker not in self._workers:
             self._fail_attempt(
                 f"{type(message).__name__} was sent to {self.plan.task_name(*worker)}, which has not connected yet; "
                 "report this as a bug"
@@ -314,12 +310,12 @@ class JobMaster:
             self.service.job_running(do.running)
 
     def _kill(self, do: ev.KillWorker) -> None:
-        register = self.workers.get(do.worker)
+        register = self._workers.get(do.worker)
         if register is not None:
             self._cluster.kill(do.attempt, register)
 
     def _record_lost_worker(self, do: ev.RecordLostWorker) -> None:
-        register, name = self.workers[do.worker], self.plan.task_name(*do.worker)
+        register, name = self._workers[do.worker], self.plan.task_name(*do.worker)
         process = f"(process {register.pid} on {register.host})"
         seconds = f"{self.machine.timing.silence / 1000:.0f} s"
         what = f"was not heard for {seconds} {process}" if do.silent else f"died {process}"
@@ -331,7 +327,7 @@ class JobMaster:
 
     # --- requests, from any thread ----------------------------------------------------------------------------------
 
-    def request(self, make: Callable[[str], UserRequest]) -> Future[RequestDone]:
+    def request(self, make: Callable[[RequestId], UserRequest]) -> Future[RequestDone]:
         """Ask for a checkpoint, a savepoint or a stop: `make` gets the id of the request and gives the event."""
         answer: Future[RequestDone] = Future()
         with self._lock:  # either the request is among those that are answered when the job ends, or it is refused
@@ -339,7 +335,7 @@ class JobMaster:
                 raise self._over()
             self._requests.add(answer)
         answer.add_done_callback(self._requests.discard)
-        self._post(Call(lambda: self._forward(make(secrets.token_hex(8)), answer)))
+        self._post(Call(lambda: self._forward(make(RequestId(secrets.token_hex(8))), answer)))
         return answer
 
     def _forward(self, event: UserRequest, answer: Future[RequestDone]) -> None:
@@ -353,7 +349,7 @@ class JobMaster:
     def _on_stop_answered(self, answer: Future[RequestDone]) -> None:
         self.stopped = self.stopped or answer.exception() is None
 
-    def rescale(self, plan: JobPlan) -> Future[None]:
+    def change_plan(self, plan: JobPlan) -> Future[None]:
         """Continue with another plan, from the newest checkpoint; answered when all its subtasks run."""
         answer: Future[None] = Future()
 

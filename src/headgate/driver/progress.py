@@ -19,6 +19,8 @@ from headgate.job.status import JobStatus
 
 _REFRESH_PER_SECOND = 2
 _CHECKPOINTS = 6
+_LONGEST = {"alignment": "alignment_ms", "sync": "sync_ms", "async": "async_ms", "start delay": "start_delay_ms"}
+_MEASUREMENTS = ("size", "full size", "end to end", *_LONGEST, "in flight", "objects")
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ class JobTable:
         table.add_column("vertex")
         for column in ("subtasks", "in", "records/s", "out", "busy", "back-pressured", "queued"):
             table.add_column(column, justify="right")
-        by_vertex = self._by_vertex()
+        by_vertex = job.metrics_by_vertex()
         now = _Sample(time.monotonic(), {v: sum(m.records_in for m in ms) for v, ms in by_vertex.items()})
         seconds = max(now.at - self._before.at, 1e-3)
         for vertex in plan.graph.vertices:
@@ -73,14 +75,6 @@ class JobTable:
             self._before = now
         return table
 
-    def _by_vertex(self) -> dict[int, list[Metrics]]:
-        found: dict[int, list[Metrics]] = {}
-        for (level, index), metrics in self._job.metrics().items():
-            slot = self._job.plan.layout.levels[level][index]
-            if not slot.relay:
-                found.setdefault(slot.vertex, []).append(metrics)
-        return found
-
 
 def restore_bar(metrics: Collection[Metrics]) -> Table | None:
     """How much of the state is back, over all subtasks; None if nothing is being restored."""
@@ -96,21 +90,11 @@ def checkpoint_table(stats: StatsSnapshot) -> Table:
     """The newest checkpoints, one a line; of times the longest of any subtask is shown."""
     counts = stats.counts
     title = f"checkpoints: {counts.completed} completed, {counts.failed} failed, {counts.in_progress} in progress"
-    restored = f", restored from {stats.restored.checkpoint_id}" if stats.restored is not None else ""
+    restored = f", restored from {stats.restored.id}" if stats.restored is not None else ""
     table = Table(title=title + restored, title_justify="left")
     for column in ("id", "type", "trigger", "status"):
         table.add_column(column)
-    for column in (
-        "size",
-        "full size",
-        "end to end",
-        "alignment",
-        "sync",
-        "async",
-        "start delay",
-        "in flight",
-        "objects",
-    ):
+    for column in _MEASUREMENTS:
         table.add_column(column, justify="right")
     for one in stats.history[:_CHECKPOINTS]:
         table.add_row(*_checkpoint_row(one))
@@ -118,23 +102,20 @@ def checkpoint_table(stats: StatsSnapshot) -> Table:
 
 
 def _checkpoint_row(stats: CheckpointStats) -> list[str]:
-    kind = stats.checkpoint_type.lower() + (", full" if stats.full else "") + (", unaligned" if stats.unaligned else "")
+    totals = stats.totals
+    kind = stats.checkpoint_type.lower() + ", full" * stats.full + ", unaligned" * totals.unaligned
     subtasks = [subtask.metrics for vertex in stats.vertices.values() for subtask in vertex.subtasks.values()]
-    longest = [
-        max((getattr(metrics, name) for metrics in subtasks), default=0)
-        for name in ("alignment_ms", "sync_ms", "async_ms", "start_delay_ms")
-    ]
+    longest = [max((getattr(one, name) for one in subtasks), default=0) for name in _LONGEST.values()]
     return [
         str(stats.id),
         kind,
         stats.trigger,
-        stats.failure_reason or f"{stats.status.value} {stats.num_acknowledged_subtasks}/{stats.num_subtasks}",
-        _size(stats.checkpointed_size),
-        _size(stats.state_size),
-        f"{max(0, stats.end_to_end_duration)} ms",
-        *(f"{value} ms" for value in longest),
-        _size(stats.persisted_data),
-        str(stats.objects_written),
+        stats.failure_reason or f"{stats.status.value} {totals.num_acknowledged_subtasks}/{totals.num_subtasks}",
+        _size(totals.checkpointed_size),
+        _size(totals.state_size),
+        *(f"{value} ms" for value in (max(0, totals.end_to_end_duration), *longest)),
+        _size(totals.persisted_data),
+        str(totals.objects_written),
     ]
 
 

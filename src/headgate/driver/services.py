@@ -1,4 +1,4 @@
-"""What the driver's checkpoints use of the outside world: clock, randomness, threads, storage. The simulator has its own."""
+"""What the driver's checkpoints use of the outside world: the job, clock, randomness, threads, storage."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from headgate.checkpoint.plan import TaskId
+from headgate.control.messages import FromDriver
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 
@@ -67,6 +70,16 @@ class DaemonPool(Executor):
             self._work.put(None)
         for thread in threads if wait else ():
             thread.join()
+
+
+@dataclass(frozen=True, slots=True)
+class JobPort:
+    """What the parts of a driver ask of their job."""
+
+    send: Callable[[TaskId, FromDriver], None]  # to a subtask
+    call: Callable[[Callable[[], None]], None]  # run a function in the job's thread; may be used in any thread
+    fail: Callable[[str], None]  # fail the attempt
+    stand_down: Callable[[str], None]  # end this driver, because another one has taken over the job
 
 
 class DriverIo:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from headgate import config
-from headgate.api.sink import Prepared, Sink
+from headgate.api.sink import Prepared
 from headgate.checkpoint import events as ev
 from headgate.checkpoint.assignment import (
     FinishedState,
@@ -65,7 +65,7 @@ from headgate.storage.log import (
     newest_job,
     numbers_of,
 )
-from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown, require_create_if_absent
+from headgate.storage.objects import MissingObject, ObjectStore, OutcomeUnknown
 from headgate.storage.reader import SnapshotReader
 from headgate.storage.remote import open_store
 from headgate.storage.settings import StorageKind, StorageSettings
@@ -211,10 +211,6 @@ class JobSnapshots:
     def _start_log(self) -> JobLog | None:
         if self._layout is None:
             return None
-        for operator in (operator for vertex in self._plan.graph.vertices for operator in vertex.operators):
-            sink = operator.spec.function
-            if isinstance(sink, Sink) and sink.commits:
-                require_create_if_absent(self._store, self._layout.log, f"the exactly-once sink '{operator.name}'")
         restored = self._recovery.restored
         return JobLog.start(
             self._store,
@@ -363,9 +359,7 @@ class JobSnapshots:
     def _next_number(self) -> int:
         return self._numbered + 1 if self._log is None else self._log.next_number
 
-    def claim(
-        self, checkpoint_id: int, subsumed: Sequence[int]
-    ) -> ev.LogEntryClaimed | ev.LogEntryFailed | ev.Superseded:
+    def claim(self, checkpoint_id: int, subsumed: Sequence[int]) -> ev.LogEntryClaimed | ev.StepFailed | ev.Superseded:
         """Make a checkpoint complete: its entry in the job log, whose number is the commit number."""
         if self._log is None:
             self._numbered = self._next_number  # as in a log: never again, whatever is stepped back over
@@ -405,9 +399,7 @@ class JobSnapshots:
                 return ev.JobEnded(EndStatus.SUSPENDED)
         return ev.JobEnded(status)
 
-    def _settle(
-        self, checkpoint_id: int, error: OutcomeUnknown
-    ) -> ev.LogEntryClaimed | ev.LogEntryFailed | ev.Superseded:
+    def _settle(self, checkpoint_id: int, error: OutcomeUnknown) -> ev.LogEntryClaimed | ev.StepFailed | ev.Superseded:
         """Whether a claim counts is not known: ask until it is, since nothing can continue before."""
         assert self._log is not None
         damaged = 0
@@ -423,7 +415,7 @@ class JobSnapshots:
                 self._io.pause(_SETTLE_SECONDS)
                 continue
             if ref is None:
-                return ev.LogEntryFailed(checkpoint_id, str(error))
+                return ev.StepFailed(checkpoint_id, str(error))
             return ev.LogEntryClaimed(checkpoint_id, ref.commit)
 
     @property

@@ -13,7 +13,7 @@ from headgate.api.sources import DynamicSource
 from headgate.checkpoint.plan import TaskId
 from headgate.checkpoint.splits import Assignment, SplitAssigner
 from headgate.control.messages import AssignSplits
-from headgate.driver.services import DriverIo
+from headgate.driver.services import DriverIo, JobPort
 from headgate.errors import HeadgateError, UserCodeError
 from headgate.graph.job_graph import ChainedOperator, JobGraph
 from headgate.ids import OperatorId
@@ -98,15 +98,8 @@ class SourceSplits:
 class Splits:
     """The enumerators of a job. Called in the job's thread; only a discovery runs in the pool."""
 
-    def __init__(
-        self,
-        graph: JobGraph,
-        io: DriverIo,
-        send: Callable[[TaskId, AssignSplits], None],
-        call: Callable[[Callable[[], None]], None],
-        fail: Callable[[str], None],
-    ) -> None:
-        self._graph, self._io, self._send, self._call, self._fail = graph, io, send, call, fail
+    def __init__(self, graph: JobGraph, io: DriverIo, job: JobPort) -> None:
+        self._graph, self._io, self._job = graph, io, job
         self._operators = dynamic_sources(graph)
         self._sources: dict[int, SourceSplits] = {}
         self._due: dict[int, int] = {}  # when to look for splits again
@@ -176,7 +169,7 @@ class Splits:
             try:
                 source.notify_complete(checkpoint_id)
             except Exception as error:
-                self._fail(_blame(source.operator, "cannot confirm a checkpoint", error))
+                self._job.fail(_blame(source.operator, "cannot confirm a checkpoint", error))
 
     def tick(self) -> None:
         """Look for splits where it is time."""
@@ -194,7 +187,7 @@ class Splits:
 
     def _assign(self, vertex: int, assignments: list[Assignment[Any]]) -> None:
         for one in assignments:
-            self._send(
+            self._job.send(
                 TaskId(self._graph.vertices[vertex].id, one.subtask),
                 AssignSplits(list(map(to_text, one.splits)), one.no_more),
             )
@@ -208,7 +201,7 @@ class Splits:
                 done: Callable[[], None] = partial(self._found, attempt, vertex, list(source.enumerator.discover()))
             except Exception as error:
                 done = partial(self._failed, attempt, source.operator, error)
-            self._call(done)
+            self._job.call(done)
 
         self._io.discoveries.submit(work)
 
@@ -222,7 +215,7 @@ class Splits:
 
     def _failed(self, attempt: int, operator: ChainedOperator, error: Exception) -> None:
         if attempt == self._attempt:
-            self._fail(_blame(operator, "cannot find its splits", error))
+            self._job.fail(_blame(operator, "cannot find its splits", error))
 
 
 def _blame(operator: ChainedOperator, what: str, error: Exception) -> str:

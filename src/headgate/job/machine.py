@@ -27,7 +27,7 @@ from enum import Enum, auto
 
 from headgate.errors import HeadgateError, IllegalState, JobCancelled, JobFailed
 from headgate.job import events as ev
-from headgate.job.restart import NoRestart, RestartStrategy
+from headgate.job.restart import RestartStrategy
 from headgate.job.status import LEGAL_MOVES, JobStatus
 
 
@@ -73,7 +73,6 @@ class Timing:
 class _Attempt:
     number: int
     tasks: int
-    registered: set[ev.Worker] = field(default_factory=set)
     running: set[ev.Worker] = field(default_factory=set)
     finished: set[ev.Worker] = field(default_factory=set)
     heard: dict[ev.Worker, int] = field(default_factory=dict)
@@ -114,11 +113,6 @@ class JobMachine:
     def all_running(self) -> bool:
         return self.phase is Phase.RUNNING and self._attempt.all_ran and self._attempt.failing_since is None
 
-    @property
-    def registered(self) -> frozenset[ev.Worker]:
-        """The workers of the attempt that have connected."""
-        return frozenset(self._attempt.registered)
-
     def is_starting(self, attempt: int) -> bool:
         return self.phase is Phase.STARTING and self._attempt.number == attempt
 
@@ -128,10 +122,6 @@ class JobMachine:
         if self.phase is Phase.RUNNING and self._attempt.heard:
             alarms.append(min(self._attempt.heard.values()) + self.timing.silence + 1)
         return min(alarms, default=None)
-
-    def give_up(self) -> None:
-        """Restart no more: the next failure ends the job."""
-        self._restart = NoRestart()
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -158,7 +148,6 @@ class JobMachine:
             case ev.AttemptRefused(_, error, retry):
                 self._on_refused(error, retry)
             case ev.WorkerRegistered(_, worker):
-                self._attempt.registered.add(worker)
                 self._attempt.heard[worker] = self._now
             case ev.WorkerRunning(_, worker):
                 self._on_running(worker)

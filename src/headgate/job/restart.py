@@ -8,11 +8,10 @@ test can let an hour pass in a line. A strategy counts failures and belongs to o
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from headgate import config
 from headgate.config import Configuration, format_value
@@ -32,20 +31,16 @@ class RestartStrategy(Protocol):
 
 
 class NoRestart:
-    """The first failure ends the job.
-
-    >>> print(NoRestart().on_failure(now_ms=0))
-    None
-    """
+    """The first failure ends the job."""
 
     def on_failure(self, now_ms: int) -> None:
         """Give up."""
 
     def describe(self) -> str:
-        """Say what this strategy does."""
         return "no restart"
 
 
+@dataclass
 class FixedDelay:
     """Restarts a number of times with the same pause before each.
 
@@ -54,23 +49,19 @@ class FixedDelay:
     (0.5, None)
     """
 
-    def __init__(self, attempts: int, delay_ms: int) -> None:
-        _require(attempts >= 0, f"fixed-delay: attempts must be at least 0, got {attempts}")
-        _require(delay_ms >= 0, f"fixed-delay: delay must be at least 0 ms, got {delay_ms}")
-        self._attempts = attempts
-        self._delay_ms = delay_ms
-        self._failures = 0
+    attempts: int
+    delay_ms: int
+    _failures: int = field(default=0, init=False)
 
     def on_failure(self, now_ms: int) -> float | None:
-        """Count a failure; None after `attempts` restarts."""
         self._failures += 1
-        return self._delay_ms / 1000 if self._failures <= self._attempts else None
+        return self.delay_ms / 1000 if self._failures <= self.attempts else None
 
     def describe(self) -> str:
-        """Say what this strategy does."""
-        return f"fixed delay: up to {self._attempts} restarts, {_duration(self._delay_ms)} apart"
+        return f"fixed delay: up to {self.attempts} restarts, {_duration(self.delay_ms)} apart"
 
 
+@dataclass
 class ExponentialDelay:
     """Restarts with growing pauses; a long quiet run resets pause and count.
 
@@ -82,77 +73,59 @@ class ExponentialDelay:
     (1.0, 0.6, 2.0, 4.0)
     """
 
-    def __init__(
-        self,
-        initial_backoff_ms: int = config.EXPONENTIAL_INITIAL_BACKOFF.default,
-        max_backoff_ms: int = config.EXPONENTIAL_MAX_BACKOFF.default,
-        backoff_multiplier: float = config.EXPONENTIAL_MULTIPLIER.default,
-        reset_backoff_threshold_ms: int = config.EXPONENTIAL_RESET_THRESHOLD.default,
-        jitter_factor: float = config.EXPONENTIAL_JITTER.default,
-        attempts_before_reset_backoff: int | None = None,
-        rng: random.Random | None = None,
-    ) -> None:
-        _require(
-            1 <= initial_backoff_ms <= max_backoff_ms,
-            f"exponential-delay: initial-backoff ({_duration(initial_backoff_ms)}) must be at least 1 ms and at most "
-            f"max-backoff ({_duration(max_backoff_ms)})",
-        )
-        _require(
-            backoff_multiplier > 1,
-            f"exponential-delay: backoff-multiplier must be greater than 1, got {backoff_multiplier}",
-        )
-        _require(
-            reset_backoff_threshold_ms >= 1,
-            f"exponential-delay: reset-backoff-threshold must be at least 1 ms, got {reset_backoff_threshold_ms}",
-        )
-        _require(
-            0 <= jitter_factor <= 1,
-            f"exponential-delay: jitter-factor must be between 0 and 1, got {jitter_factor}",
-        )
-        _require(
-            attempts_before_reset_backoff is None or attempts_before_reset_backoff >= 1,
-            "exponential-delay: attempts-before-reset-backoff must be at least 1, or None for no limit, "
-            f"got {attempts_before_reset_backoff}",
-        )
-        self._initial_ms = initial_backoff_ms
-        self._max_ms = max_backoff_ms
-        self._multiplier = backoff_multiplier
-        self._reset_threshold_ms = reset_backoff_threshold_ms
-        self._jitter_factor = jitter_factor
-        self._attempts = attempts_before_reset_backoff
-        self._rng = rng or random.Random()
-        self._restarts = 0
-        self._next_restart_ms: int | None = None  # None until the first failure
+    initial_backoff_ms: int = config.EXPONENTIAL_INITIAL_BACKOFF.default
+    max_backoff_ms: int = config.EXPONENTIAL_MAX_BACKOFF.default
+    backoff_multiplier: float = config.EXPONENTIAL_MULTIPLIER.default
+    reset_backoff_threshold_ms: int = config.EXPONENTIAL_RESET_THRESHOLD.default
+    jitter_factor: float = config.EXPONENTIAL_JITTER.default
+    attempts_before_reset_backoff: int | None = None
+    rng: random.Random = field(default_factory=random.Random)
+    _restarts: int = field(default=0, init=False)
+    _next_restart_ms: int | None = field(default=None, init=False)  # None until the first failure
+
+    def __post_init__(self) -> None:
+        """Refuse what the options do not refuse one by one."""
+        shortest, longest = _duration(self.initial_backoff_ms), _duration(self.max_backoff_ms)
+        if self.initial_backoff_ms > self.max_backoff_ms:
+            problem = f"initial-backoff ({shortest}) must be at most max-backoff ({longest})"
+        elif self.backoff_multiplier <= 1:
+            problem = f"backoff-multiplier must be greater than 1, got {self.backoff_multiplier}"
+        elif not 0 <= self.jitter_factor <= 1:
+            problem = f"jitter-factor must be between 0 and 1, got {self.jitter_factor}"
+        else:
+            return
+        raise InvalidArgument(f"restart strategy exponential-delay: {problem}")
 
     def on_failure(self, now_ms: int) -> float | None:
-        """Count a failure unless a restart is pending; None once the attempts are used up."""
         pending = self._next_restart_ms
         if pending is None or now_ms > pending:
-            if pending is not None and now_ms - pending >= self._reset_threshold_ms:
+            if pending is not None and now_ms - pending >= self.reset_backoff_threshold_ms:
                 self._restarts = 0
             pending = self._next_restart_ms = now_ms + self._backoff_ms()
             self._restarts += 1
-        if self._attempts is not None and self._restarts > self._attempts:
+        if self.attempts_before_reset_backoff is not None and self._restarts > self.attempts_before_reset_backoff:
             return None
         return (pending - now_ms) / 1000
 
     def describe(self) -> str:
-        """Say what this strategy does."""
-        limit = "" if self._attempts is None else f", up to {self._attempts} restarts before a reset"
+        attempts = self.attempts_before_reset_backoff
+        limit = "" if attempts is None else f", up to {attempts} restarts before a reset"
         return (
-            f"exponential delay: {_duration(self._initial_ms)} growing by {self._multiplier} to "
-            f"{_duration(self._max_ms)}, reset after {_duration(self._reset_threshold_ms)} without failure{limit}"
+            f"exponential delay: {_duration(self.initial_backoff_ms)} growing by {self.backoff_multiplier} to "
+            f"{_duration(self.max_backoff_ms)}, reset after {_duration(self.reset_backoff_threshold_ms)} without "
+            f"failure{limit}"
         )
 
     def _backoff_ms(self) -> int:
         try:
-            backoff = int(self._initial_ms * self._multiplier**self._restarts)
+            backoff = int(self.initial_backoff_ms * self.backoff_multiplier**self._restarts)
         except OverflowError:  # hundreds of failures in a row
-            return self._max_ms
-        jitter = int(backoff * self._jitter_factor)
-        return max(self._initial_ms, min(backoff + self._rng.randint(-jitter, jitter), self._max_ms))
+            return self.max_backoff_ms
+        jitter = int(backoff * self.jitter_factor)
+        return max(self.initial_backoff_ms, min(backoff + self.rng.randint(-jitter, jitter), self.max_backoff_ms))
 
 
+@dataclass
 class FailureRate:
     """Restarts as long as no more than `max_failures` failures fall into any interval.
 
@@ -161,34 +134,48 @@ class FailureRate:
     (1.0, 1.0, None)
     """
 
-    def __init__(self, max_failures: int, interval_ms: int, delay_ms: int) -> None:
-        _require(max_failures >= 1, f"failure-rate: max-failures-per-interval must be at least 1, got {max_failures}")
-        _require(interval_ms >= 1, f"failure-rate: failure-rate-interval must be at least 1 ms, got {interval_ms}")
-        _require(delay_ms >= 0, f"failure-rate: delay must be at least 0 ms, got {delay_ms}")
-        self._max_failures = max_failures
-        self._interval_ms = interval_ms
-        self._delay_ms = delay_ms
-        # One more than is allowed: the job is given up when all of them lie within the interval.
-        self._failures: deque[int] = deque(maxlen=max_failures + 1)
+    max_failures: int
+    interval_ms: int
+    delay_ms: int
+    _failures: list[int] = field(default_factory=list, init=False)
 
     def on_failure(self, now_ms: int) -> float | None:
-        """Count a failure; None if there were too many within the interval."""
-        self._failures.append(now_ms)
-        if len(self._failures) > self._max_failures and now_ms - self._failures[0] <= self._interval_ms:
+        # One more than is allowed: the job is given up when all of them lie within the interval.
+        self._failures = [*self._failures, now_ms][-self.max_failures - 1 :]
+        if len(self._failures) > self.max_failures and now_ms - self._failures[0] <= self.interval_ms:
             return None
-        return self._delay_ms / 1000
+        return self.delay_ms / 1000
 
     def describe(self) -> str:
-        """Say what this strategy does."""
         return (
-            f"failure rate: up to {self._max_failures} failures in {_duration(self._interval_ms)}, "
-            f"restarts {_duration(self._delay_ms)} later"
+            f"failure rate: up to {self.max_failures} failures in {_duration(self.interval_ms)}, "
+            f"restarts {_duration(self.delay_ms)} later"
         )
 
 
-def from_configuration(
-    configuration: Configuration, checkpointing: bool, rng: random.Random | None = None
-) -> RestartStrategy:
+_STRATEGIES: Mapping[str, tuple[Callable[..., RestartStrategy], tuple[config.Option[Any], ...]]] = {
+    "fixed-delay": (FixedDelay, (config.FIXED_DELAY_ATTEMPTS, config.FIXED_DELAY_DELAY)),
+    "exponential-delay": (
+        ExponentialDelay,
+        (
+            config.EXPONENTIAL_INITIAL_BACKOFF,
+            config.EXPONENTIAL_MAX_BACKOFF,
+            config.EXPONENTIAL_MULTIPLIER,
+            config.EXPONENTIAL_RESET_THRESHOLD,
+            config.EXPONENTIAL_JITTER,
+            config.EXPONENTIAL_ATTEMPTS,
+        ),
+    ),
+    "failure-rate": (
+        FailureRate,
+        (config.FAILURE_RATE_MAX_FAILURES, config.FAILURE_RATE_INTERVAL, config.FAILURE_RATE_DELAY),
+    ),
+    "none": (NoRestart, ()),
+}
+"""The strategy of each `restart-strategy.type`, and the options that its arguments come from."""
+
+
+def from_configuration(configuration: Configuration, checkpointing: bool) -> RestartStrategy:
     """Make the strategy that the options ask for.
 
     Without `restart-strategy.type` a job with checkpoints restarts by exponential delay, one without does not restart:
@@ -197,29 +184,9 @@ def from_configuration(
     >>> from_configuration(Configuration(), checkpointing=False).describe()
     'no restart'
     """
-    get = configuration.get
-    kind = get(config.RESTART_TYPE) or ("exponential-delay" if checkpointing else "none")
-    match kind:
-        case "fixed-delay":
-            return FixedDelay(get(config.FIXED_DELAY_ATTEMPTS), get(config.FIXED_DELAY_DELAY))
-        case "exponential-delay":
-            return ExponentialDelay(
-                get(config.EXPONENTIAL_INITIAL_BACKOFF),
-                get(config.EXPONENTIAL_MAX_BACKOFF),
-                get(config.EXPONENTIAL_MULTIPLIER),
-                get(config.EXPONENTIAL_RESET_THRESHOLD),
-                get(config.EXPONENTIAL_JITTER),
-                get(config.EXPONENTIAL_ATTEMPTS),
-                rng,
-            )
-        case "failure-rate":
-            return FailureRate(
-                get(config.FAILURE_RATE_MAX_FAILURES),
-                get(config.FAILURE_RATE_INTERVAL),
-                get(config.FAILURE_RATE_DELAY),
-            )
-        case _:
-            return NoRestart()
+    kind = configuration.get(config.RESTART_TYPE) or ("exponential-delay" if checkpointing else "none")
+    strategy, options = _STRATEGIES.get(kind, _STRATEGIES["none"])  # "off" and "disable" are "none" too
+    return strategy(*map(configuration.get, options))
 
 
 @dataclass(frozen=True)
@@ -263,7 +230,7 @@ class RestartStrategies:
     @staticmethod
     def no_restart() -> RestartStrategyConfiguration:
         """The first failure ends the job."""
-        return _checked({config.RESTART_TYPE.key: "none"})
+        return _chosen("none")
 
     @staticmethod
     def fall_back_restart() -> RestartStrategyConfiguration:
@@ -275,13 +242,7 @@ class RestartStrategies:
         restart_attempts: int, delay_between_attempts: int | timedelta
     ) -> RestartStrategyConfiguration:
         """Restart a number of times with the same pause before each."""
-        return _checked(
-            {
-                config.RESTART_TYPE.key: "fixed-delay",
-                config.FIXED_DELAY_ATTEMPTS.key: restart_attempts,
-                config.FIXED_DELAY_DELAY.key: delay_between_attempts,
-            }
-        )
+        return _chosen("fixed-delay", restart_attempts, delay_between_attempts)
 
     @staticmethod
     def exponential_delay_restart(
@@ -293,42 +254,23 @@ class RestartStrategies:
         attempts_before_reset_backoff: int | None = None,
     ) -> RestartStrategyConfiguration:
         """Restart with growing pauses; by default without end."""
-        options: dict[str, object] = {
-            config.RESTART_TYPE.key: "exponential-delay",
-            config.EXPONENTIAL_INITIAL_BACKOFF.key: initial_backoff,
-            config.EXPONENTIAL_MAX_BACKOFF.key: max_backoff,
-            config.EXPONENTIAL_MULTIPLIER.key: backoff_multiplier,
-            config.EXPONENTIAL_RESET_THRESHOLD.key: reset_backoff_threshold,
-            config.EXPONENTIAL_JITTER.key: jitter_factor,
-        }
-        if attempts_before_reset_backoff is not None:
-            options[config.EXPONENTIAL_ATTEMPTS.key] = attempts_before_reset_backoff
-        return _checked(options)
+        pauses = initial_backoff, max_backoff, backoff_multiplier, reset_backoff_threshold, jitter_factor
+        return _chosen("exponential-delay", *pauses, attempts_before_reset_backoff)
 
     @staticmethod
     def failure_rate_restart(
         failure_rate: int, failure_interval: int | timedelta, delay_interval: int | timedelta
     ) -> RestartStrategyConfiguration:
         """Restart as long as no more than `failure_rate` failures fall into the interval."""
-        return _checked(
-            {
-                config.RESTART_TYPE.key: "failure-rate",
-                config.FAILURE_RATE_MAX_FAILURES.key: failure_rate,
-                config.FAILURE_RATE_INTERVAL.key: failure_interval,
-                config.FAILURE_RATE_DELAY.key: delay_interval,
-            }
-        )
+        return _chosen("failure-rate", failure_rate, failure_interval, delay_interval)
 
 
-def _checked(options: Mapping[str, object]) -> RestartStrategyConfiguration:
+def _chosen(kind: str, *values: object) -> RestartStrategyConfiguration:
+    given = zip(_STRATEGIES[kind][1], values, strict=True)
+    options = {config.RESTART_TYPE.key: kind} | {option.key: value for option, value in given if value is not None}
     # A wrong argument is reported at the user's call, not when the job is about to start.
     from_configuration(Configuration(options), checkpointing=False)
     return RestartStrategyConfiguration(options)
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise InvalidArgument(f"restart strategy {message}")
 
 
 def _duration(ms: int) -> str:

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
+from dataclasses import asdict
 from typing import Any
+
+from msgspec.structs import asdict as to_document
 
 from headgate import config
 from headgate.checkpoint.settings import stored_in_files
-from headgate.checkpoint.stats import CheckpointStats, StatsSnapshot, SubtaskStats, SummaryStatistics, VertexStats
+from headgate.checkpoint.stats import (
+    CheckpointStats,
+    StatsSnapshot,
+    SubtaskStats,
+    SummaryStatistics,
+    Totals,
+    VertexStats,
+)
 from headgate.config import Configuration
 from headgate.driver.job import SparkJob
 from headgate.graph.job_graph import Vertex
 
 Document = dict[str, Any]
+_LATEST = ("completed", "savepoint", "failed")
+_NONE = to_document(SummaryStatistics())
 
 
 def vertex_id(vertex: Vertex) -> str:
@@ -43,8 +55,8 @@ def job_overview(job: SparkJob) -> Document:
 
 def _task_counts(job: SparkJob) -> Document:
     total = sum(vertex.parallelism for vertex in job.plan.graph.vertices)
-    seen = len(job.metrics())
-    return {"total": total, "running": min(total, seen) if not job.status.is_terminal else 0}
+    seen = sum(map(len, job.metrics_by_vertex().values()))
+    return {"total": total, "running": 0 if job.status.is_terminal else min(total, seen)}
 
 
 _METRICS = {
@@ -61,25 +73,20 @@ _METRICS = {
 
 def job_details(job: SparkJob) -> Document:
     """A job with its vertices."""
-    metrics = job.metrics()
-    vertices = []
-    for vertex in job.plan.graph.vertices:
-        mine = [
-            metrics[level, index]
-            for level, slots in enumerate(job.plan.layout.levels)
-            for index, slot in enumerate(slots)
-            if slot.vertex == vertex.id and not slot.relay and (level, index) in metrics
-        ]
-        vertices.append(
-            {
-                "id": vertex_id(vertex),
-                "name": vertex.name,
-                "parallelism": vertex.parallelism,
-                "maxParallelism": vertex.max_parallelism,
-                "status": job.status.value,
-                "metrics": {name: sum(getattr(one, field) for one in mine) for name, field in _METRICS.items()},
-            }
-        )
+    metrics = job.metrics_by_vertex()
+    vertices = [
+        {
+            "id": vertex_id(vertex),
+            "name": vertex.name,
+            "parallelism": vertex.parallelism,
+            "maxParallelism": vertex.max_parallelism,
+            "status": job.status.value,
+            "metrics": {
+                name: sum(getattr(one, field) for one in metrics.get(vertex.id, ())) for name, field in _METRICS.items()
+            },
+        }
+        for vertex in job.plan.graph.vertices
+    ]
     return {
         **job_overview(job),
         "isStoppable": True,
@@ -92,67 +99,29 @@ def job_details(job: SparkJob) -> Document:
 # ---- checkpoints ---------------------------------------------------------------------------------------------------
 
 
-_SUMMARY = (
-    "checkpointed_size",
-    "state_size",
-    "end_to_end_duration",
-    "alignment_buffered",
-    "processed_data",
-    "persisted_data",
-    "objects_written",
-)
-
-
-def _fields(source: object, names: str) -> Document:
-    """Fields whose names are the same here and in REST."""
-    return {name: getattr(source, name) for name in names.split()}
-
-
 def checkpoints(stats: StatsSnapshot) -> Document:
     """All that is remembered of a job's checkpoints."""
-    restored = stats.restored
+    latest = {kind: _one(stats.latest[kind]) if kind in stats.latest else None for kind in _LATEST}
     return {
-        "counts": _fields(stats.counts, "restored total in_progress completed failed"),
-        "summary": {name: _figures(stats.summary.get(name)) for name in _SUMMARY},
-        "latest": {
-            "completed": _one(stats.latest_completed),
-            "savepoint": _one(stats.latest_savepoint),
-            "failed": _one(stats.latest_failed),
-            "restored": None
-            if restored is None
-            else {
-                "id": restored.checkpoint_id,
-                "restore_timestamp": restored.timestamp,
-                **_fields(restored, "is_savepoint external_path state_size"),
-            },
-        },
+        "counts": asdict(stats.counts),
+        "summary": {"alignment_buffered": _NONE, **{name: to_document(one) for name, one in stats.summary.items()}},
+        "latest": {**latest, "restored": stats.restored and to_document(stats.restored)},
         "history": [_one(one) for one in stats.history],
     }
 
 
-def _figures(figures: SummaryStatistics | None) -> Document:
-    names = "min max avg p50 p90 p95 p99 p999"
-    return dict.fromkeys(names.split(), 0) if figures is None else _fields(figures, names)
-
-
-def _type(stats: CheckpointStats) -> str:
-    plain = not stats.is_savepoint
-    return "UNALIGNED_CHECKPOINT" if plain and stats.unaligned else "CHECKPOINT" if plain else stats.checkpoint_type
-
-
-def _one(stats: CheckpointStats | None) -> Document | None:
-    if stats is None:
-        return None
+def _one(stats: CheckpointStats) -> Document:
+    totals = stats.totals
+    unaligned = totals.unaligned and not stats.is_savepoint
     document: Document = {
         "className": stats.status.value.lower(),
         "status": stats.status.value,
         "savepointFormat": stats.savepoint_format,
         "alignment_buffered": 0,
-        "checkpoint_type": _type(stats),
+        "checkpoint_type": "UNALIGNED_CHECKPOINT" if unaligned else stats.checkpoint_type,
         "tasks": {},
-        **_fields(stats, "id is_savepoint trigger_timestamp latest_ack_timestamp checkpointed_size state_size"),
-        **_fields(stats, "end_to_end_duration processed_data persisted_data num_subtasks num_acknowledged_subtasks"),
-        **_fields(stats, "trigger full full_reason objects_written"),
+        **_fields(stats, "id is_savepoint trigger_timestamp trigger full full_reason"),
+        **to_document(totals),
     }
     if stats.failure_timestamp is not None:
         document |= _fields(stats, "failure_timestamp failure_message failure_reason")
@@ -161,48 +130,28 @@ def _one(stats: CheckpointStats | None) -> Document | None:
     return document
 
 
+def _fields(source: object, names: str) -> Document:
+    """Fields whose names are the same here and in REST."""
+    return {name: getattr(source, name) for name in names.split()}
+
+
 def checkpoint_details(stats: CheckpointStats, names: dict[Any, str]) -> Document:
     """One checkpoint with its vertices; `names` are their ids here."""
-    document = _one(stats)
-    assert document is not None
-    document["tasks"] = {names[id]: _task(stats, vertex, names[id]) for id, vertex in stats.vertices.items()}
-    return document
+    tasks = {names[id]: _task(stats, vertex, names[id]) for id, vertex in stats.vertices.items()}
+    return {**_one(stats), "tasks": tasks}
 
 
 def _task(stats: CheckpointStats, vertex: VertexStats, name: str) -> Document:
-    latest = vertex.latest_ack_timestamp
-    return {
-        "id": name,
-        "status": stats.status.value,
-        "latest_ack_timestamp": latest,
-        "checkpointed_size": vertex.total("checkpointed_size"),
-        "state_size": vertex.total("state_size"),
-        "end_to_end_duration": -1 if latest < 0 else max(0, latest - stats.trigger_timestamp),
-        "alignment_buffered": 0,
-        "processed_data": vertex.total("processed_bytes"),
-        "persisted_data": vertex.total("persisted_bytes"),
-        "num_subtasks": vertex.parallelism,
-        "num_acknowledged_subtasks": vertex.acknowledged,
-    }
+    totals = Totals.of([vertex], stats.trigger_timestamp)
+    return {"id": name, "status": stats.status.value, "alignment_buffered": 0, **to_document(totals)}
 
 
 def subtask_details(stats: CheckpointStats, vertex: VertexStats, name: str) -> Document:
     """One checkpoint at one vertex, subtask by subtask."""
-    found = {name: _figures(figures) for name, figures in vertex.summary(stats.trigger_timestamp).items()}
-    alignment = {
-        "buffered": _figures(None),
-        "processed": found["processed_bytes"],
-        "persisted": found["persisted_bytes"],
-        "duration": found["alignment_ms"],
-    }
+    summary = {name: to_document(one) for name, one in vertex.summary(stats.trigger_timestamp).items()}
     return {
         **_task(stats, vertex, name),
-        "summary": {
-            **{one: found[one] for one in ("checkpointed_size", "state_size", "end_to_end_duration")},
-            "checkpoint_duration": {"sync": found["sync_ms"], "async": found["async_ms"]},
-            "alignment": alignment,
-            "start_delay": found["start_delay_ms"],
-        },
+        "summary": _measurements(summary, "checkpoint_duration", buffered=_NONE),
         "subtasks": [_subtask(stats, vertex.subtasks.get(i), i) for i in range(vertex.parallelism)],
     }
 
@@ -210,24 +159,29 @@ def subtask_details(stats: CheckpointStats, vertex: VertexStats, name: str) -> D
 def _subtask(stats: CheckpointStats, subtask: SubtaskStats | None, index: int) -> Document:
     if subtask is None:
         return {"index": index, "status": "pending_or_failed"}
-    metrics = subtask.metrics
+    duration = max(0, subtask.ack_timestamp - stats.trigger_timestamp)
     return {
         "index": index,
         "status": "completed" if subtask.completed else "pending_or_failed",
         "ack_timestamp": subtask.ack_timestamp,
-        "end_to_end_duration": max(0, subtask.ack_timestamp - stats.trigger_timestamp),
-        "checkpointed_size": metrics.checkpointed_size,
-        "state_size": metrics.state_size,
-        "checkpoint": {"sync": metrics.sync_ms, "async": metrics.async_ms},
-        "alignment": {
-            "buffered": 0,
-            "processed": metrics.processed_bytes,
-            "persisted": metrics.persisted_bytes,
-            "duration": metrics.alignment_ms,
-        },
-        "start_delay": metrics.start_delay_ms,
-        "unaligned_checkpoint": metrics.unaligned,
+        **_measurements({**to_document(subtask.metrics), "end_to_end_duration": duration}, "checkpoint", buffered=0),
+        "unaligned_checkpoint": subtask.metrics.unaligned,
         "aborted": not subtask.completed,
+    }
+
+
+def _measurements(of: Document, durations: str, buffered: object) -> Document:
+    """The measurements of a subtask, or their summaries, as Flink groups them."""
+    return {
+        **{name: of[name] for name in ("checkpointed_size", "state_size", "end_to_end_duration")},
+        durations: {"sync": of["sync_ms"], "async": of["async_ms"]},
+        "alignment": {
+            "buffered": buffered,
+            "processed": of["processed_bytes"],
+            "persisted": of["persisted_bytes"],
+            "duration": of["alignment_ms"],
+        },
+        "start_delay": of["start_delay_ms"],
     }
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -39,7 +39,6 @@ from headgate.records.key_groups import (
 )
 from headgate.records.types import TypeInformation, as_type
 from headgate.state.api import StateDescriptor
-from headgate.state.backend import StateSpec
 from headgate.state.parquet.keyed import (
     CANONICAL,
     StoredTable,
@@ -75,18 +74,16 @@ class _StateColumns:
     position: str | None
 
 
+_Table = tuple[StoredTable, FileRef, mf.SnapshotPart]
+
+
 @dataclass(slots=True)
-class _SubtaskTables:
-    """The tables of one operator in one part of the savepoint, which is a subtask for the restore."""
+class _OperatorTables:
+    """The tables of one operator: a list for each part of the savepoint, which is a subtask for the restore."""
 
-    files: list[FileRef] = field(default_factory=list)
-    tables: list[StoredTable] = field(default_factory=list)
-    parts: list[mf.SnapshotPart] = field(default_factory=list)
-
-    def add(self, table: StoredTable, file: FileRef, part: mf.SnapshotPart) -> None:
-        self.tables.append(table)
-        self.files.append(file)
-        self.parts.append(part)
+    uid: str
+    key_type: TypeInformation
+    parts: list[list[_Table]]
 
 
 class SavepointWriter:
@@ -142,8 +139,7 @@ class SavepointWriter:
             raise InvalidArgument(
                 f"state '{state.name}' has a time to live: write it without, and read it with headgate.state.ttl-migration.enabled"
             )
-        spec = StateSpec.of(state)
-        if not spec.value_type.is_typed:
+        if not state.type.is_typed:
             raise InvalidArgument(
                 f"state '{state.name}' has no type; give one, for example ValueStateDescriptor('n', 'bigint')"
             )
@@ -155,7 +151,7 @@ class SavepointWriter:
         keys = (key,) if isinstance(key, str) else tuple(key)
         values = (value,) if isinstance(value, str) else tuple(value)
         found = as_type(key_type) if key_type is not None else _key_type(frame, keys)
-        self._states[uid, state.name] = _StateColumns(spec.meta(), found, keys, values, map_key, position), frame
+        self._states[uid, state.name] = _StateColumns(state.meta(), found, keys, values, map_key, position), frame
         return self
 
     def write(self, target: str) -> str:
@@ -163,22 +159,19 @@ class SavepointWriter:
         store = open_store()
         job_id = new_job_id()
         directory = make_savepoint_directory(store, savepoint_target(target, None), job_id)
-        operators: dict[str, dict[int, _SubtaskTables]] = {}
-        names: dict[str, str] = {}
-        key_types: dict[str, TypeInformation] = {}
+        operators: dict[str, _OperatorTables] = {}
         for (uid, _), (state, frame) in self._states.items():
             operator_id = str(operator_id_of(uid))
-            parts = operators.setdefault(operator_id, {i: _SubtaskTables() for i in range(self._parts)})
-            names[operator_id] = uid
-            known = key_types.setdefault(operator_id, state.key_type)
-            if known != state.key_type:
+            new = _OperatorTables(uid, state.key_type, [[] for _ in range(self._parts)])
+            operator = operators.setdefault(operator_id, new)
+            if operator.key_type != state.key_type:
                 raise InvalidArgument(
-                    f"the states of operator '{uid}' have keys of different types: {known}, {state.key_type}"
+                    f"the states of operator '{uid}' have keys of different types: {operator.key_type}, {state.key_type}"
                 )
             folder = f"{table_directory(uid, operator_id)}/{state.meta.name}"
-            self._write_state(state, frame, directory, folder, parts)
-        kept = self._existing_operators(store, directory, operators, key_types)
-        made = [self._operator(id, names[id], key_types[id], parts) for id, parts in operators.items()]
+            self._write_state(state, frame, directory, folder, operator.parts)
+        kept = list(self._existing_operators(_FileCopier(store, self._existing, directory), operators))
+        made = [self._operator(id, operator) for id, operator in operators.items()]
         manifest = mf.Manifest(
             1 if self._existing is None else self._existing.manifest.checkpoint_id,
             SnapshotType.SAVEPOINT,
@@ -193,7 +186,7 @@ class SavepointWriter:
         return directory
 
     def _write_state(
-        self, state: _StateColumns, frame: DataFrame, directory: str, folder: str, parts: dict[int, _SubtaskTables]
+        self, state: _StateColumns, frame: DataFrame, directory: str, folder: str, parts: list[list[_Table]]
     ) -> None:
         """Write one file for each part with Spark."""
         open_store().make_directory(f"{directory}/{folder}")
@@ -202,64 +195,53 @@ class SavepointWriter:
         rows = grouped.applyInArrow(lambda table: job.write(table), from_arrow_schema(_RESULT)).collect()  # noqa: PLW0108 - Spark counts arguments
         for row in rows:
             name = f"{folder}/{row['file']}"
-            parts[row["part"]].add(
-                StoredTable(state.meta, name, list(row["groups"]), row["rows"]),
-                FileRef(name, Payload(name, row["size"], row["crc"]), shared=False, created_by=1),
-                mf.SnapshotPart(name, FileSegment(f"{directory}/{name}", 0, row["size"], row["crc"])),
-            )
+            table = StoredTable(state.meta, name, list(row["groups"]), row["rows"])
+            file = FileRef(name, Payload(name, row["size"], row["crc"]), shared=False, created_by=1)
+            part = mf.SnapshotPart(name, FileSegment(f"{directory}/{name}", 0, row["size"], row["crc"]))
+            parts[row["part"]].append((table, file, part))
 
-    def _operator(
-        self, operator_id: str, uid: str, key_type: TypeInformation, parts: dict[int, _SubtaskTables]
-    ) -> mf.OperatorManifest:
+    def _operator(self, operator_id: str, operator: _OperatorTables) -> mf.OperatorManifest:
         subtasks = []
-        for index, part in sorted(parts.items()):
+        for index, tables in enumerate(operator.parts):
             groups = key_group_range(index, self._max, self._parts)
-            handle = describe_tables(1, self._max, groups, key_type, part.files, part.tables)
-            piece = mf.StatePiece(mf.PieceKind.KEYED, tuple(part.parts), encode_handle(handle), groups)
-            subtasks.append(mf.SubtaskManifest(index, (piece,) if part.files else ()))
+            stored, files = [table for table, _, _ in tables], [file for _, file, _ in tables]
+            handle = describe_tables(1, self._max, groups, operator.key_type, files, stored)
+            parts = tuple(part for _, _, part in tables)
+            piece = mf.StatePiece(mf.PieceKind.KEYED, parts, encode_handle(handle), groups)
+            subtasks.append(mf.SubtaskManifest(index, (piece,) if tables else ()))
+        uid = operator.uid
         return mf.OperatorManifest(OperatorId(operator_id), uid, self._parts, self._max, tuple(subtasks), uid)
 
     def _existing_operators(
-        self,
-        store: ObjectStore,
-        directory: str,
-        changed: dict[str, dict[int, _SubtaskTables]],
-        key_types: dict[str, TypeInformation],
-    ) -> list[mf.OperatorManifest]:
+        self, copier: _FileCopier, changed: dict[str, _OperatorTables]
+    ) -> Iterator[mf.OperatorManifest]:
         """The other operators of the existing savepoint; states of changed operators that were not given are copied too."""
-        if self._existing is None:
-            return []
-        kept = []
-        copier = _FileCopier(store, self._existing.directory, directory)
-        for operator in self._existing.manifest.operators:
-            if operator.id in self._dropped:
+        for operator in () if self._existing is None else self._existing.manifest.operators:
+            tables = changed.get(operator.id)
+            if tables is None and operator.id not in self._dropped:
+                yield copier.operator(operator)
+            if tables is None or operator.id in self._dropped:
                 continue
-            if operator.id not in changed:
-                kept.append(copier.operator(operator))
-                continue
-            given = {name for uid, name in self._states if str(operator_id_of(uid)) == operator.id}
+            given = {name for uid, name in self._states if uid == tables.uid}
             for subtask in operator.subtasks:
                 for piece in subtask.pieces:
                     if piece.kind is mf.PieceKind.KEYED:
-                        key_types[operator.id] = decode_handle(piece.description).key_type.type_info()
-                        _copy_tables(piece, given, changed[operator.id][subtask.index], copier)
-        return kept
-
-
-def _copy_tables(piece: mf.StatePiece, given: set[str], part: _SubtaskTables, copier: _FileCopier) -> None:
-    handle = decode_handle(piece.description)
-    files = {file.name: file for file in handle.files}
-    stored = {one.id: one for one in piece.parts}
-    for table in stored_tables(handle):
-        if table.meta.name not in given:
-            part.add(table, files[table.file], copier.part(stored[table.file]))
+                        handle = decode_handle(piece.description)
+                        tables.key_type = handle.key_type.type_info()
+                        files = {file.name: file for file in handle.files}
+                        parts = {part.id: part for part in piece.parts}
+                        tables.parts[subtask.index] += [
+                            (table, files[table.file], copier.part(parts[table.file]))
+                            for table in stored_tables(handle)
+                            if table.meta.name not in given
+                        ]
 
 
 class _FileCopier:
     """Copies files of one savepoint into another."""
 
-    def __init__(self, store: ObjectStore, source: str, target: str) -> None:
-        self._store, self._source, self._target = store, source, target
+    def __init__(self, store: ObjectStore, source: Snapshot | None, target: str) -> None:
+        self._store, self._source, self._target = store, "" if source is None else source.directory, target
 
     def part(self, part: mf.SnapshotPart) -> mf.SnapshotPart:
         handle = part.handle

@@ -1,7 +1,7 @@
 """Keyed state for users: descriptors and the handles of the five kinds, with PyFlink's names (SPEC R1.2 - R1.7).
 
 A descriptor names a state and its type; the runtime context gives a handle for it. A handle is one object for the life of
-the operator; it reads and writes the state of the current key through a cell of the backend, in the subtask's thread:
+the operator; it reads and writes the state of the current key through a table of the backend, in the subtask's thread:
 
     class Count(KeyedProcessFunction):
         def open(self, ctx):
@@ -16,13 +16,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
+from headgate.checkpoint.handles import StateMeta, TypeMeta
 from headgate.errors import IllegalState, InvalidArgument
 from headgate.records.types import TypeInformation, as_type
-from headgate.state.addresses import address_of, key_of
-from headgate.state.cells import MISSING, ListCell, MapCell, ValueCell
+from headgate.state.addresses import NO_KEY, KeyContext, NoKeySet, address_of, key_of
 from headgate.state.copying import copied
+from headgate.state.tables import MISSING, DictTable, ListTable, MapTable, ValueTable
 from headgate.state.ttl_config import StateTtlConfig, Time
 
 T = TypeVar("T")
@@ -55,58 +57,138 @@ class ValueState(State, Generic[T]):
         """Store a value; None clears."""
 
 
-class _CellState(State):
-    """A handle on one cell; `copy` makes the result of a read independent of the state, None: no copy is needed."""
+class DirectValueState(ValueState[Any]):
+    """A value state without a time to live: in the common case there is no call between the user and the dict.
 
-    def __init__(self, name: str, cell: Any, copy: Callable[[Any], Any] | None) -> None:
-        self.name = name
-        self._cell = cell
+    `copy` makes an object for the user from a stored one that is not of a plain type. With `reuse` the user may change a
+    value that was read in place, and so the state.
+    """
+
+    def __init__(
+        self,
+        descriptor: ValueStateDescriptor,
+        context: KeyContext,
+        table: DictTable,
+        copy: Callable[[Any], Any],
+        *,
+        reuse: bool,
+    ) -> None:
+        self.name = descriptor.name
+        self._default = descriptor.default
+        self._context = context
+        self._table = table
+        self._tables = table.tables
+        self._plain = table.plain
+        self._copy = self._reused if reuse else copy
+        self._keep = None if reuse else table.keep
+
+    def value(self) -> Any:
+        context = self._context
+        try:
+            stored = self._tables[context.group][context.address]
+        except KeyError:
+            stored = self._table.get(context.group, context.address)
+        except NoKeySet:
+            NO_KEY.refuse(f"value state '{self.name}'")
+        if type(stored) in self._plain:
+            return stored
+        return copied(self._default) if stored is None else self._copy(stored)
+
+    def _reused(self, stored: Any) -> Any:
+        """The object itself, in the dict that takes writes: there it counts as changed, and no snapshot reads it."""
+        context = self._context
+        table, found = self._tables[context.group], self._table.unpack(stored)
+        if found is not stored or context.address not in table:
+            found = table[context.address] = copied(found)
+        return found
+
+    def update(self, value: Any) -> None:
+        if value is None:
+            self.clear()
+            return
+        if self._keep is not None and type(value) not in self._plain:
+            value = self._keep(value)
+        context = self._context
+        try:
+            self._tables[context.group][context.address] = value
+        except NoKeySet:
+            NO_KEY.refuse(f"value state '{self.name}'")
+
+    def clear(self) -> None:
+        context = self._context
+        if context.address is NO_KEY:
+            NO_KEY.refuse(f"value state '{self.name}'")
+        self._table.remove(context.group, context.address)
+
+
+class ImmutableValueState(DirectValueState):
+    """A value state of a type whose values are all immutable: a stored value is returned without a check."""
+
+    def value(self) -> Any:
+        context = self._context
+        try:
+            stored = self._tables[context.group][context.address]
+        except KeyError:
+            stored = self._table.get(context.group, context.address)
+        except NoKeySet:
+            NO_KEY.refuse(f"value state '{self.name}'")
+        return copied(self._default) if stored is None else stored
+
+
+class _TableState(State):
+    """A handle on a table; `copy` makes the result of a read independent of the state, None: no copy is needed."""
+
+    def __init__(
+        self, descriptor: Any, context: KeyContext, table: Any, copy: Callable[[Any], Any] | None = None
+    ) -> None:
+        self.name: str = descriptor.name
+        self._context = context
+        self._table = table
         self._copy = copy
+
+    def _place(self) -> tuple[int, Any]:
+        """Key group and address of the current key."""
+        context = self._context
+        if context.address is NO_KEY:
+            NO_KEY.refuse(f"state '{self.name}'")
+        return context.group, context.address
 
     def clear(self) -> None:
         """Remove what is stored for the current key; other keys keep theirs."""
-        self._cell.remove()
+        self._table.remove(*self._place())
 
 
-class CellValueState(_CellState, ValueState[Any]):
-    """A value state on a cell; backends have faster ones for state without a time to live."""
+class TableValueState(_TableState, ValueState[Any]):
+    """A value state with a time to live; it has no default (SPEC R2.2)."""
 
-    _cell: ValueCell
-
-    def __init__(self, name: str, cell: ValueCell, copy: Callable[[Any], Any] | None, default: Any) -> None:
-        super().__init__(name, cell, copy)
-        self._default = default
+    _table: ValueTable
 
     def value(self) -> Any:
-        """The value of the current key, else the default."""
-        stored = self._cell.get()
-        if stored is None:
-            return copied(self._default)
+        stored = self._table.get(*self._place())
         return stored if self._copy is None else self._copy(stored)
 
     def update(self, value: Any) -> None:
-        """Store a value; None clears."""
         if value is None:
-            self._cell.remove()
+            self.clear()
         else:
-            self._cell.put(value)
+            self._table.put(*self._place(), value)
 
 
-class ListState(_CellState, Generic[T]):
+class ListState(_TableState, Generic[T]):
     """A list per key, in order of insertion; elements are never None.
 
     Iterating a handle iterates the elements of the current key.
     """
 
-    _cell: ListCell
+    _table: ListTable
 
-    @property
-    def _where(self) -> str:
-        return f"list state '{self.name}'"
+    def __init__(self, descriptor: StateDescriptor, *args: Any) -> None:
+        super().__init__(descriptor, *args)
+        self._where = f"list state '{self.name}'"
 
     def get(self) -> list[T]:
         """The elements; an empty list if there are none. Changing the list does not change the state."""
-        stored = self._cell.get()
+        stored = self._table.get(*self._place())
         if stored is None:
             return []
         return list(stored) if self._copy is None else list(map(self._copy, stored))
@@ -115,21 +197,21 @@ class ListState(_CellState, Generic[T]):
         """Append one element."""
         if value is None:
             raise InvalidArgument(f"{self._where}: an element is None, which list state cannot hold")
-        self._cell.extend((value,))
+        self._table.extend(*self._place(), (value,))
 
     def add_all(self, values: Iterable[T]) -> None:
         """Append elements; without any, nothing happens."""
         elements = self._checked(values)
         if elements:
-            self._cell.extend(elements)
+            self._table.extend(*self._place(), elements)
 
     def update(self, values: Iterable[T]) -> None:
         """Replace all elements; without any, this is the same as clear()."""
         elements = self._checked(values)
         if elements:
-            self._cell.replace(elements)
+            self._table.replace(*self._place(), elements)
         else:
-            self._cell.remove()
+            self.clear()
 
     def _checked(self, values: Any) -> list[Any]:
         """The elements as a list; list state holds no None (SPEC R1.4)."""
@@ -184,10 +266,10 @@ class MapEntries(Iterator[T]):
         self._last = MISSING
 
 
-class MapState(_CellState, Generic[K, V]):
+class MapState(_TableState, Generic[K, V]):
     """A map per key, stored entry by entry. Iterating a handle iterates the keys of the map."""
 
-    _cell: MapCell
+    _table: MapTable
 
     def _map_key(self, key: Any) -> Any:
         try:
@@ -197,7 +279,7 @@ class MapState(_CellState, Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """The value of an entry, or None."""
-        stored = self._cell.get(self._map_key(key))
+        stored = self._table.get(*self._place(), self._map_key(key))
         if stored is MISSING:
             return None
         value: V = stored if self._copy is None else self._copy(stored)
@@ -205,20 +287,20 @@ class MapState(_CellState, Generic[K, V]):
 
     def put(self, key: K, value: V) -> None:
         """Add or replace one entry; the value may be None if its type allows that."""
-        self._cell.put(self._map_key(key), value)
+        self._table.put(*self._place(), self._map_key(key), value)
 
     def put_all(self, dict_value: dict[K, V]) -> None:
         """Add or replace several entries."""
         if dict_value:
-            self._cell.put_all({self._map_key(key): value for key, value in dict_value.items()})
+            self._table.put_all(*self._place(), {self._map_key(key): value for key, value in dict_value.items()})
 
     def remove(self, key: K) -> None:
         """Remove one entry, if it exists."""
-        self._cell.delete(self._map_key(key))
+        self._table.delete(*self._place(), self._map_key(key))
 
     def contains(self, key: K) -> bool:
         """Whether there is such an entry."""
-        return self._cell.get(self._map_key(key)) is not MISSING
+        return self._table.get(*self._place(), self._map_key(key)) is not MISSING
 
     def items(self) -> MapEntries[tuple[K, V]]:
         """All entries."""
@@ -233,15 +315,16 @@ class MapState(_CellState, Generic[K, V]):
         return self._iterate(lambda _, value: value)
 
     def _iterate(self, pick: Callable[[Any, Any], Any]) -> MapEntries[Any]:
-        entries = self._cell.entries()
+        place = self._place()
+        entries = self._table.entries(*place)
         if self._copy is not None:
             copy = self._copy
             entries = ((key, copy(value)) for key, value in entries)
-        return MapEntries(entries, pick, self._cell.delete)
+        return MapEntries(entries, pick, partial(self._table.delete, *place))
 
     def is_empty(self) -> bool:
         """Whether there are no entries."""
-        return self._cell.is_empty()
+        return self._table.is_empty(*self._place())
 
     __getitem__ = get
     __setitem__ = put
@@ -250,58 +333,59 @@ class MapState(_CellState, Generic[K, V]):
     __iter__ = keys
 
 
-class ReducingState(_CellState, Generic[T]):
+class _FoldingState(_TableState, Generic[T]):
+    """All values added for a key, folded into one stored value by a function of the user."""
+
+    _table: ValueTable
+
+    def add(self, value: T | None) -> None:
+        """Fold one more value in; None clears."""
+        place = self._place()
+        if value is None:
+            self._table.remove(*place)
+        else:
+            self._table.put(*place, self._fold(self._table.get_owned(*place), value))
+
+    @abstractmethod
+    def _fold(self, stored: Any, value: Any) -> Any:
+        """The new stored value; the function may change the old one, or None, in place."""
+
+
+class ReducingState(_FoldingState[T]):
     """All values added for a key, combined into one by the descriptor's function."""
 
-    _cell: ValueCell
-
-    def __init__(self, descriptor: ReducingStateDescriptor, cell: ValueCell, copy: Callable[[Any], Any] | None) -> None:
-        super().__init__(descriptor.name, cell, copy)
+    def __init__(self, descriptor: ReducingStateDescriptor, *args: Any) -> None:
+        super().__init__(descriptor, *args)
         self._reduce = descriptor.reduce
 
     def get(self) -> T | None:
         """The combined value, or None."""
-        stored: T | None = self._cell.get()
+        stored: T | None = self._table.get(*self._place())
         return stored if self._copy is None else self._copy(stored)
 
-    def add(self, value: T | None) -> None:
-        """Combine one more value; None clears."""
-        if value is None:
-            self._cell.remove()
-            return
-        old = self._cell.get_owned()  # the function may change it in place
-        self._cell.put(copied(value) if old is None else checked_result(self.name, "reduce", self._reduce(old, value)))
+    def _fold(self, stored: Any, value: Any) -> Any:
+        return copied(value) if stored is None else checked_result(self.name, "reduce", self._reduce(stored, value))
 
 
-class AggregatingState(_CellState, Generic[IN, OUT]):
+class AggregatingState(_FoldingState[IN], Generic[IN, OUT]):
     """All values added for a key, folded into an accumulator by the descriptor's function."""
 
-    _cell: ValueCell
-
-    def __init__(
-        self, descriptor: AggregatingStateDescriptor, cell: ValueCell, copy: Callable[[Any], Any] | None
-    ) -> None:
-        super().__init__(descriptor.name, cell, copy)
+    def __init__(self, descriptor: AggregatingStateDescriptor, *args: Any) -> None:
+        super().__init__(descriptor, *args)
         self._function = descriptor.function
 
     def get(self) -> OUT | None:
         """The result of the accumulator, or None if nothing was added."""
-        stored = self._cell.get()
+        stored = self._table.get(*self._place())
         if stored is None:
             return None
         # get_result may return the accumulator itself.
         result: OUT = self._function.get_result(stored if self._copy is None else self._copy(stored))
         return result
 
-    def add(self, value: IN | None) -> None:
-        """Fold one more value in; None clears."""
-        if value is None:
-            self._cell.remove()
-            return
-        accumulator = self._cell.get_owned()
-        if accumulator is None:
-            accumulator = self._function.create_accumulator()
-        self._cell.put(checked_result(self.name, "add", self._function.add(value, accumulator)))
+    def _fold(self, stored: Any, value: Any) -> Any:
+        accumulator = self._function.create_accumulator() if stored is None else stored
+        return checked_result(self.name, "add", self._function.add(value, accumulator))
 
 
 def checked_result(name: str, method: str, value: Any) -> Any:
@@ -318,22 +402,24 @@ class StateDescriptor:
     """The name and the type of a state of an operator; two are equal if kind and name are."""
 
     kind: ClassVar[str]
+    handle: ClassVar[type[_TableState]]
 
     def __init__(self, name: str, type_info: object = None) -> None:
         if not isinstance(name, str) or not name:
             raise InvalidArgument(f"{type(self).__name__} needs a name: a str that is not empty, got {name!r}")
         self.name = name
         self.type: TypeInformation = as_type(type_info)
+        self.map_key_type: TypeInformation | None = None
         self.ttl: StateTtlConfig | None = None
 
     def get_name(self) -> str:
         """The name of the state, unique in its operator."""
         return self.name
 
-    @property
-    def map_key_type(self) -> TypeInformation | None:
-        """The type of a map's keys; None for the other kinds."""
-        return None
+    def meta(self) -> StateMeta:
+        """The part of the description that a snapshot stores."""
+        map_key = None if self.map_key_type is None else TypeMeta.of(self.map_key_type)
+        return StateMeta(self.name, self.kind, TypeMeta.of(self.type), map_key, self.ttl is not None)
 
     def enable_time_to_live(self, ttl_config: StateTtlConfig | Time | timedelta | int) -> None:
         """Let entries expire; a plain duration means the default settings.
@@ -363,6 +449,7 @@ class ValueStateDescriptor(StateDescriptor):
     """
 
     kind = "value"
+    handle = TableValueState
 
     def __init__(self, name: str, type_info: object = None, default: Any = None) -> None:
         super().__init__(name, type_info)
@@ -377,6 +464,7 @@ class ListStateDescriptor(StateDescriptor):
     """
 
     kind = "list"
+    handle = ListState
 
     def __init__(self, name: str, elem_type_info: object = None) -> None:
         super().__init__(name, elem_type_info)
@@ -390,18 +478,14 @@ class MapStateDescriptor(StateDescriptor):
     """
 
     kind = "map"
+    handle = MapState
 
     def __init__(self, name: str, key_type_info: object = None, value_type_info: object = None) -> None:
         super().__init__(name, value_type_info)
-        self._map_key_type = as_type(key_type_info)
-
-    @property
-    def map_key_type(self) -> TypeInformation:
-        """The type of the map's keys."""
-        return self._map_key_type
+        self.map_key_type: TypeInformation = as_type(key_type_info)
 
     def __repr__(self) -> str:
-        return f"MapStateDescriptor({self.name!r}, {self._map_key_type}, {self.type})"
+        return f"MapStateDescriptor({self.name!r}, {self.map_key_type}, {self.type})"
 
 
 class ReducingStateDescriptor(StateDescriptor):
@@ -412,6 +496,7 @@ class ReducingStateDescriptor(StateDescriptor):
     """
 
     kind = "reducing"
+    handle = ReducingState
 
     def __init__(self, name: str, reduce_function: Any, type_info: object = None) -> None:
         super().__init__(name, type_info)
@@ -432,6 +517,7 @@ class AggregatingStateDescriptor(StateDescriptor):
     """
 
     kind = "aggregating"
+    handle = AggregatingState
 
     def __init__(self, name: str, agg_function: Any, state_type_info: object = None) -> None:
         super().__init__(name, state_type_info)

@@ -49,24 +49,18 @@ from headgate.state.addresses import (
     split_address,
 )
 from headgate.state.api import (
-    AggregatingState,
     AggregatingStateDescriptor,
-    CellValueState,
-    ListState,
-    MapState,
-    ReducingState,
     ReducingStateDescriptor,
     State,
     StateDescriptor,
     ValueStateDescriptor,
     checked_result,
 )
-from headgate.state.cells import Cell, InternalTable, ListCell, MapCell, ValueCell, ValueTable
 from headgate.state.copying import copier
 from headgate.state.schema import check_key_type
+from headgate.state.tables import AddressedTable, BatchTable, DictTable, ListTable, ValueTable
 from headgate.state.timers import TIMERS, Timers
-from headgate.state.ttl import Expiry, TtlValueTable, expiring
-from headgate.state.ttl_config import StateTtlConfig
+from headgate.state.ttl import Expiry, expiring
 
 
 class SnapshotKind(enum.Enum):
@@ -101,28 +95,8 @@ class BackendSetup:
     ttl_compaction_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StateSpec:
-    """A registered state: the properties of its descriptor, in the form that backends and snapshots use."""
-
-    name: str
-    kind: str
-    value_type: TypeInformation
-    map_key_type: TypeInformation | None = None
-    ttl: StateTtlConfig | None = None
-
-    @classmethod
-    def of(cls, descriptor: StateDescriptor) -> StateSpec:
-        return cls(descriptor.name, descriptor.kind, descriptor.type, descriptor.map_key_type, descriptor.ttl)
-
-    def meta(self) -> StateMeta:
-        """The part that a snapshot stores."""
-        map_key = None if self.map_key_type is None else TypeMeta.of(self.map_key_type)
-        return StateMeta(self.name, self.kind, TypeMeta.of(self.value_type), map_key, self.ttl is not None)
-
-
-TIMER_TABLE: Final = StateSpec(TIMERS, "timers", as_type("bigint"))
-RAW_STREAMS: Final = StateSpec("_raw", "raw", as_type("binary"))
+TIMER_TABLE: Final = StateMeta(TIMERS, "timers", TypeMeta.of(as_type("bigint")))
+RAW_STREAMS: Final = StateMeta("_raw", "raw", TypeMeta.of(as_type("binary")))
 INTERNAL_KINDS: Final = frozenset([TIMER_TABLE.kind, RAW_STREAMS.kind])
 """Kinds of state that no descriptor can name."""
 
@@ -131,7 +105,7 @@ class SnapshotRun(Iterator[tuple[str, bytes]]):
     """A snapshot whose synchronous part is done; each `next()` does a few milliseconds of the rest.
 
     It yields (payload id, bytes) to be appended to that payload, in order; the bytes may be empty. After the last
-    one `handle` describes the snapshot: None if there is no state at all.
+    one `handle` describes the snapshot: None if there is no state at all, as in a run of this class itself.
 
         run = backend.snapshot(7)
         for payload, data in run:
@@ -143,6 +117,15 @@ class SnapshotRun(Iterator[tuple[str, bytes]]):
         self.checkpoint_id = checkpoint_id
         self.status = "running"  # then "done" or "cancelled"
         self._handle: KeyedStateHandle | None = None
+        self._steps: Iterator[tuple[str, bytes]] = iter(())
+
+    def __next__(self) -> tuple[str, bytes]:
+        try:
+            return next(self._steps)
+        except StopIteration:
+            if self.status == "running":
+                self.status = "done"
+            raise
 
     @property
     def handle(self) -> KeyedStateHandle | None:
@@ -150,9 +133,10 @@ class SnapshotRun(Iterator[tuple[str, bytes]]):
             raise IllegalState(f"snapshot {self.checkpoint_id} is {self.status}: iterate it to its end first")
         return self._handle
 
-    @abstractmethod
     def cancel(self) -> None:
         """Stop and release the state that the snapshot holds; no effect when it is done."""
+        if self.status == "running":
+            self.status = "cancelled"
 
     def finish(self) -> KeyedStateHandle | None:
         """Run to the end and keep the bytes inside the handle: for tests and small state."""
@@ -182,13 +166,15 @@ class KeyedStateBackend(ABC):
     """Keyed state of one operator in one subtask."""
 
     name: ClassVar[str]
+    returns_stored_objects: ClassVar[bool]
+    """Whether tables return objects that belong to the state, so that handles must copy mutable ones."""
 
     def __init__(self, setup: BackendSetup) -> None:
         self.setup = setup
         self.context = KeyContext()
         self.timers = Timers(partial(self.internal_table, TIMER_TABLE))
         self.key_group_of = setup.group_of or KeyHasher(setup.max_parallelism).group
-        self._handles: dict[str, tuple[StateSpec, State, Cell]] = {}
+        self._handles: dict[str, tuple[str, State, AddressedTable]] = {}  # kind, handle and table by name
         self._expiries: dict[str, Expiry] = {}
         self._runs: list[SnapshotRun] = []
         self._has_raw_streams = False
@@ -244,51 +230,32 @@ class KeyedStateBackend(ABC):
         """The handle of a state: one object per name, whatever the current key (SPEC R1.2)."""
         return self._open(descriptor)[1]
 
-    def _open(self, descriptor: StateDescriptor) -> tuple[StateSpec, State, Cell]:
-        found = self._handles.get(descriptor.name)
+    def _open(self, descriptor: StateDescriptor) -> tuple[str, State, AddressedTable]:
+        name = descriptor.name
+        found = self._handles.get(name)
         if found is None:
-            spec = StateSpec.of(descriptor)
-            cell = self.open_cell(spec)
-            if spec.ttl is not None:
-                cell = expiring(cell, self._expiries[spec.name])
-            found = self._handles[spec.name] = spec, self.make_handle(descriptor, spec, cell), cell
-        elif found[0].kind != descriptor.kind:
+            expiry = None if descriptor.ttl is None else Expiry(descriptor.ttl, self.setup.clock)
+            table = self.open_table(descriptor.meta(), expiry)
+            if expiry is None and isinstance(descriptor, ValueStateDescriptor):
+                handle = self.value_handle(descriptor, table)
+            else:
+                if expiry is not None:
+                    self._expiries[name], table = expiry, expiring(table, expiry)
+                copy = copier(descriptor.type) if self.returns_stored_objects else None
+                handle = descriptor.handle(descriptor, self.context, table, copy)
+            found = self._handles[name] = descriptor.kind, handle, table
+        elif found[0] != descriptor.kind:
             raise IllegalState(
-                f"Incompatible key/value state types: operator '{self.setup.operator}', state '{descriptor.name}' is "
-                f"{found[0].kind} state and is now requested as {descriptor.kind} state; use another name for the new state"
+                f"Incompatible key/value state types: operator '{self.setup.operator}', state '{name}' is "
+                f"{found[0]} state and is now requested as {descriptor.kind} state; use another name for the new state"
             )
         return found
 
-    def make_handle(self, descriptor: StateDescriptor, spec: StateSpec, cell: Cell) -> State:
-        """The handle for a cell; a backend may override it with a faster one for some kinds."""
-        # Elements, entries and accumulators always belong to the state: only a plain value may be returned for reuse.
-        reuse = self.setup.object_reuse and spec.kind == "value" and spec.ttl is None
-        copy = copier(spec.value_type, object_reuse=reuse)
-        if isinstance(cell, ListCell):
-            return ListState(spec.name, cell, copy)
-        if isinstance(cell, MapCell):
-            return MapState(spec.name, cell, copy)
-        assert isinstance(cell, ValueCell)
-        if isinstance(descriptor, ReducingStateDescriptor):
-            return ReducingState(descriptor, cell, copy)
-        if isinstance(descriptor, AggregatingStateDescriptor):
-            return AggregatingState(descriptor, cell, copy)
-        # SPEC R2.2: there is no default with a time to live.
-        default = descriptor.default if isinstance(descriptor, ValueStateDescriptor) and spec.ttl is None else None
-        return CellValueState(spec.name, cell, copy, default)
-
-    def expiry_of(self, spec: StateSpec) -> Expiry | None:
-        """The expiry of a state with a time to live, one per state."""
-        if spec.ttl is None:
-            return None
-        return self._expiries.setdefault(spec.name, Expiry(spec.ttl, self.setup.clock))
-
-    def value_table(self, descriptor: ValueStateDescriptor) -> ValueTable:
+    def value_table(self, descriptor: ValueStateDescriptor) -> BatchTable:
         """A value state for many keys at once; the same storage as `state(descriptor)`."""
-        self.state(descriptor)
-        table = self.stored_values(StateSpec.of(descriptor))
-        expiry = self._expiries.get(descriptor.name)
-        return table if expiry is None else TtlValueTable(table, expiry)
+        table = self._open(descriptor)[2]
+        assert isinstance(table, BatchTable)
+        return table
 
     def column_table(self, descriptor: ValueStateDescriptor) -> NumberColumns | None:
         """A value state as columns, for aggregations over whole batches; None if the backend or the type has none."""
@@ -330,39 +297,31 @@ class KeyedStateBackend(ABC):
 
     def merge_namespaces(self, descriptor: StateDescriptor, target: Any, sources: Iterable[Any]) -> None:
         """Merge the current key's state of the sources into the target and drop the sources (SPEC R1.9)."""
-        cell = self._open(descriptor)[2]
+        table = self._open(descriptor)[2]
         if isinstance(descriptor, ReducingStateDescriptor):
             method, merge = "reduce", descriptor.reduce
         elif isinstance(descriptor, AggregatingStateDescriptor):
             method, merge = "merge", descriptor.function.merge
-        elif not isinstance(cell, ListCell):
+        elif not isinstance(table, ListTable):
             raise InvalidArgument(
                 f"state '{descriptor.name}' is {descriptor.kind} state and cannot be merged; "
                 "merging windows need list, reducing or aggregating state"
             )
-        assert isinstance(cell, ListCell | ValueCell)
-        context = self.context
-        before = context.address
-        address = split_address(before)[0]
-        try:
-            parts: list[Any] = []
-            for source in sources:
-                check_namespace(source)
-                if source != target:
-                    context.address = in_namespace(address, source)
-                    parts.append(cell.take())
-            check_namespace(target)
-            context.address = in_namespace(address, target)
-            parts = [part for part in parts if part is not None]
-            if isinstance(cell, ListCell):
-                cell.absorb([element for part in parts for element in part])
-            elif parts:
-                merged = cell.get_owned()
-                for part in parts:
-                    merged = part if merged is None else checked_result(descriptor.name, method, merge(merged, part))
-                cell.put(merged)
-        finally:
-            context.address = before
+        assert isinstance(table, ListTable | ValueTable)
+        group, address = self.context.group, split_address(self.context.address)[0]
+        sources = [source for source in sources if source != target]
+        for namespace in (target, *sources):
+            check_namespace(namespace)
+        parts: list[Any] = [table.take(group, in_namespace(address, source)) for source in sources]
+        parts = [part for part in parts if part is not None]
+        address = in_namespace(address, target)
+        if isinstance(table, ListTable):
+            table.absorb(group, address, [element for part in parts for element in part])
+        elif parts:
+            merged = table.get_owned(group, address)
+            for part in parts:
+                merged = part if merged is None else checked_result(descriptor.name, method, merge(merged, part))
+            table.put(group, address, merged)
 
     # --- raw keyed state ---
 
@@ -396,8 +355,9 @@ class KeyedStateBackend(ABC):
         groups = self.setup.key_groups
         return f"{self.setup.instance}-{checkpoint_id}-{groups.start}-{groups.end}"
 
-    def _add_run(self, run: SnapshotRun) -> None:
+    def _add_run(self, run: SnapshotRun) -> SnapshotRun:
         self._runs = [one for one in self._runs if one.status == "running"] + [run]
+        return run
 
     def restore(
         self, handles: Iterable[KeyedStateHandle], read: ReadPayload = read_inline, *, claim: bool = False
@@ -442,15 +402,18 @@ class KeyedStateBackend(ABC):
     # --- implemented by each backend ---
 
     @abstractmethod
-    def open_cell(self, spec: StateSpec) -> Cell:
-        """Open the storage of a state; StateMigrationError if the restored state is incompatible."""
+    def open_table(self, meta: StateMeta, expiry: Expiry | None = None) -> AddressedTable:
+        """The storage of a state, with a time to live as (value, stamp) pairs, which `expiry` lets the backend remove.
+
+        StateMigrationError if the restored state is incompatible.
+        """
 
     @abstractmethod
-    def stored_values(self, spec: StateSpec) -> ValueTable:
-        """What an open value state stores, for many keys at once."""
+    def value_handle(self, descriptor: ValueStateDescriptor, table: AddressedTable) -> State:
+        """The handle of a value state without time to live."""
 
     @abstractmethod
-    def internal_table(self, spec: StateSpec) -> InternalTable:
+    def internal_table(self, meta: StateMeta) -> DictTable:
         """The table of timers or of raw streams."""
 
     @abstractmethod

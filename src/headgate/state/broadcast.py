@@ -65,11 +65,8 @@ class ReadOnlyBroadcastState(Generic[K, V]):
         """Whether there is no entry."""
         return not self._entries
 
-    def __getitem__(self, key: K) -> V | None:
-        return self.get(key)
-
-    def __contains__(self, key: K) -> bool:
-        return self.contains(key)
+    __getitem__ = get
+    __contains__ = contains
 
     def __iter__(self) -> Iterator[K]:
         return self.keys()
@@ -164,11 +161,8 @@ class BroadcastState(ReadOnlyBroadcastState[K, V]):
         """All values."""
         return iter(list(self._entries.values()))
 
-    def __setitem__(self, key: K, value: V) -> None:
-        self.put(key, value)
-
-    def __delitem__(self, key: K) -> None:
-        self.remove(key)
+    __setitem__ = put
+    __delitem__ = remove
 
     def _none_key(self) -> InvalidArgument:
         return InvalidArgument(

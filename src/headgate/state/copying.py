@@ -64,10 +64,8 @@ def copied(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def copier(type_info: TypeInformation, *, object_reuse: bool) -> Callable[[Any], Any] | None:
+def copier(type_info: TypeInformation) -> Callable[[Any], Any] | None:
     """The function that copies values of this type on read; None: no value needs a copy."""
-    if object_reuse:
-        return None
     if type_info.schema is not None and not any(pa.types.is_nested(field.type) for field in type_info.schema):
         return None
     return copied

@@ -25,10 +25,11 @@ from headgate.checkpoint.assignment import ElementRange, Mode, StateShape, redis
 from headgate.checkpoint.handles import TypeMeta
 from headgate.errors import IllegalState, InvalidArgument, StateMigrationError, StorageError
 from headgate.records.types import TypeInformation, TypeMismatch
+from headgate.state.addresses import KeyContext
 from headgate.state.api import ListState, ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from headgate.state.broadcast import BroadcastState
-from headgate.state.cells import ListCell
 from headgate.state.copying import ATOMS, is_immutable
+from headgate.state.tables import ListTable
 
 _RAW = "raw"
 _PICKLE_PROTOCOL = 5  # fixed: a snapshot may be read by another Python version
@@ -153,37 +154,36 @@ def rescale(old: Sequence[OperatorStateSnapshot | None], parallelism: int) -> li
 # ---- state handles -----------------------------------------------------------------------------------------
 
 
-class _ElementsCell(ListCell):
-    """The elements of a list of operator state."""
+class _Elements(ListTable):
+    """The elements of a list of operator state, which has no key."""
 
     def __init__(self, elements: list[Any]) -> None:
         self._elements = elements
 
-    def get(self) -> Sequence[Any]:
+    def get(self, group: int, address: Any) -> Sequence[Any]:
         return self._elements
 
-    def extend(self, stored: Sequence[Any]) -> None:
+    def extend(self, group: int, address: Any, stored: Sequence[Any]) -> None:
         self._elements.extend(stored)
 
-    def replace(self, stored: Sequence[Any]) -> None:
+    def replace(self, group: int, address: Any, stored: Sequence[Any]) -> None:
         self._elements = list(stored)
 
-    def remove(self) -> None:
+    def remove(self, group: int, address: Any) -> None:
         self._elements = []
 
 
 class OperatorListState(ListState[Any]):
     """A list of one subtask, split or united at restore; elements are stored and returned by reference."""
 
-    def __init__(self, where: str, elements: list[Any]) -> None:
-        super().__init__(where, _ElementsCell(elements), None)
+    def __init__(self, descriptor: StateDescriptor, where: str, elements: list[Any]) -> None:
+        super().__init__(descriptor, KeyContext(), _Elements(elements))
+        self._where = where
 
-    @property
-    def _where(self) -> str:
-        return self.name
+    def _place(self) -> tuple[int, Any]:
+        return 0, None
 
 
-_Handle: TypeAlias = OperatorListState | BroadcastState[Any, Any]
 _Kind: TypeAlias = tuple[Mode, tuple[TypeInformation, ...]]
 
 
@@ -191,7 +191,7 @@ _Kind: TypeAlias = tuple[Mode, tuple[TypeInformation, ...]]
 class _Registered:
     mode: Mode
     types: tuple[TypeInformation, ...]
-    handle: _Handle
+    handle: OperatorListState | BroadcastState[Any, Any]
 
     def contents(self) -> list[Any]:
         """The elements, of a broadcast map its entries, as a new list."""
@@ -234,24 +234,18 @@ class OperatorStateBackend:
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
         """A list whose elements are distributed evenly when the parallelism changes (SPEC R4.2)."""
-        return self._list_state(descriptor, Mode.SPLIT)
+        state: OperatorListState = self._open(descriptor, Mode.SPLIT)
+        return state
 
     def get_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
         """A list; at each restore every subtask gets all elements of all subtasks (SPEC R4.3)."""
-        return self._list_state(descriptor, Mode.UNION)
+        state: OperatorListState = self._open(descriptor, Mode.UNION)
+        return state
 
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState[Any, Any]:
         """A map that every subtask holds in full (SPEC R4.4)."""
-        self._check_descriptor(descriptor, MapStateDescriptor)
-        name, types = descriptor.name, (descriptor.map_key_type, descriptor.type)
-        state = self._state(name, Mode.BROADCAST, types, lambda entries: BroadcastState(name, dict(entries)))
-        return cast("BroadcastState[Any, Any]", state.handle)
-
-    def _list_state(self, descriptor: ListStateDescriptor, mode: Mode) -> OperatorListState:
-        self._check_descriptor(descriptor, ListStateDescriptor)
-        name, where = descriptor.name, self._where(descriptor.name, mode)
-        state = self._state(name, mode, (descriptor.type,), lambda elements: OperatorListState(where, elements))
-        return cast("OperatorListState", state.handle)
+        state: BroadcastState[Any, Any] = self._open(descriptor, Mode.BROADCAST)
+        return state
 
     def raw_streams(self) -> list[bytes]:
         """The raw streams that were restored (SPEC R1.11)."""
@@ -261,27 +255,25 @@ class OperatorStateBackend:
         """Add one stream to the next snapshot, and only to it; whole streams are redistributed like a split list's elements."""
         self._raw_output.append(bytes(stream))
 
-    def _state(
-        self, name: str, mode: Mode, types: tuple[TypeInformation, ...], make: Callable[[list[Any]], _Handle]
-    ) -> _Registered:
-        """The state of this name; when first opened, it is made of the elements that were restored."""
+    def _open(self, descriptor: StateDescriptor, mode: Mode) -> Any:
+        """The handle of a state; when first opened, it is made of the elements that were restored."""
+        self._check_descriptor(descriptor, MapStateDescriptor if mode is Mode.BROADCAST else ListStateDescriptor)
+        name, where = descriptor.name, self._where(descriptor.name, mode)
+        types = tuple(type for type in (descriptor.map_key_type, descriptor.type) if type is not None)
         state = self._states.get(name)
-        if state is None:
-            state = _Registered(mode, types, make(self._restore(name, mode, types)))
-            self._states[name] = state
-            self._untouched.pop(name, None)
-        else:
+        if state is not None:
             self._check(name, (state.mode, state.types), (mode, types))
-        return state
-
-    def _restore(self, name: str, mode: Mode, types: tuple[TypeInformation, ...]) -> list[Any]:
+            return state.handle
         values: list[Any] = []
         for part in self._untouched.get(name, ()):
-            snapshot = part.snapshot
-            stored = tuple(type.type_info() for type in snapshot.types)
-            self._check(name, (snapshot.mode, stored), (mode, types))
-            values += decode_elements(snapshot, types, self._where(name, mode))
-        return values
+            stored = tuple(type.type_info() for type in part.snapshot.types)
+            self._check(name, (part.snapshot.mode, stored), (mode, types))
+            values += decode_elements(part.snapshot, types, where)
+        self._untouched.pop(name, None)
+        broadcast = mode is Mode.BROADCAST
+        handle = BroadcastState(name, dict(values)) if broadcast else OperatorListState(descriptor, where, values)
+        self._states[name] = _Registered(mode, types, handle)
+        return handle
 
     def _check_descriptor(self, descriptor: StateDescriptor, expected: type[StateDescriptor]) -> None:
         if not isinstance(descriptor, expected):

@@ -44,9 +44,9 @@ _RECONFIGURED = Compatibility(TypeChange.WITH_RECONFIGURED_SERIALIZER)
 _MIGRATED = Compatibility(TypeChange.AFTER_MIGRATION)
 
 _INTS = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
-_FLOATS = [pa.float32(), pa.float64()]
-# The integer types whose values a float type holds exactly
-_EXACT_IN_FLOAT = {pa.float32(): _INTS[:2], pa.float64(): _INTS[:3]}
+# The types whose values a type holds exactly.
+_NARROWER = {type: _INTS[:at] for at, type in enumerate(_INTS)}
+_NARROWER |= {pa.float32(): _INTS[:2], pa.float64(): [*_INTS[:3], pa.float32()]}
 
 
 def compare_types(old: TypeInformation, new: TypeInformation) -> Compatibility:
@@ -100,22 +100,15 @@ def _compare_fields(old: pa.Field, new: pa.Field) -> Compatibility:
 
 def _widens(old: pa.DataType, new: pa.DataType) -> bool:
     """Whether every value of the old type is exactly one of the new."""
-    if old in _INTS and new in _INTS:
-        return _INTS.index(old) < _INTS.index(new)
-    if old in _FLOATS and new in _FLOATS:
-        return _FLOATS.index(old) < _FLOATS.index(new)
-    if new in _FLOATS:
-        return old in _EXACT_IN_FLOAT[new]
+    if new in _NARROWER:
+        return old in _NARROWER[new]
     if pa.types.is_decimal128(old) and pa.types.is_decimal128(new):
         return bool(old.scale <= new.scale and old.precision - old.scale <= new.precision - new.scale)
     return False
 
 
-_ORDER = list(TypeChange)
-
-
 def _worst(found: list[Compatibility]) -> Compatibility:
-    return max(found, key=lambda one: _ORDER.index(one.change), default=_AS_IS)
+    return max(found, key=lambda one: list(TypeChange).index(one.change), default=_AS_IS)
 
 
 def migrate_batch(batch: pa.RecordBatch, new: TypeInformation) -> pa.RecordBatch:

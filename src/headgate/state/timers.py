@@ -11,11 +11,12 @@ from __future__ import annotations
 import enum
 import heapq
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from headgate.errors import InvalidArgument
 from headgate.state.addresses import NO_KEY, VOID, check_namespace, in_namespace, split_address
-from headgate.state.cells import InternalTable
+from headgate.state.tables import DictTable
 
 TIMERS = "_timers"
 """The name of the internal table of timers."""
@@ -43,20 +44,24 @@ class Timer(NamedTuple):
 class Timers:
     """The timers of one operator in one subtask; `table` opens their table, which maps a place to a number."""
 
-    def __init__(self, table: Callable[[], InternalTable]) -> None:
-        self._table = table
+    def __init__(self, table: Callable[[], DictTable]) -> None:
+        self._open = table
         self._heaps: list[list[tuple[int, int, int, Any]]] = [[], []]  # by domain: (timestamp, number, group, place)
         self._live = [0, 0]
         self._next_number = 0
 
+    @cached_property
+    def _table(self) -> DictTable:
+        return self._open()
+
     def register(self, domain: TimeDomain, timestamp: int, address: Any, group: int, namespace: Any = VOID) -> bool:
         """Add a timer for a key; False if it was there already. The namespace may come with the address."""
         place = self._place(domain, timestamp, address, namespace)
-        if self._table().get(group, place) is not None:
+        if self._table.get(group, place) is not None:
             return False
         number = self._next_number
         self._next_number += 1
-        self._table().put(group, place, number)
+        self._table.put(group, place, number)
         heapq.heappush(self._heaps[domain], (timestamp, number, group, place))
         self._live[domain] += 1
         return True
@@ -64,9 +69,9 @@ class Timers:
     def delete(self, domain: TimeDomain, timestamp: int, address: Any, group: int, namespace: Any = VOID) -> bool:
         """Delete a timer; False if there was none."""
         place = self._place(domain, timestamp, address, namespace)
-        if self._table().get(group, place) is None:
+        if self._table.get(group, place) is None:
             return False
-        self._table().remove(group, place)
+        self._table.remove(group, place)
         self._live[domain] -= 1
         if len(self._heaps[domain]) > 2 * self._live[domain] + 1024:
             self._compact(domain)
@@ -88,7 +93,7 @@ class Timers:
         if not heap or heap[0][0] > until:
             return None
         timestamp, _, group, place = heapq.heappop(heap)
-        self._table().remove(group, place)
+        self._table.remove(group, place)
         self._live[domain] -= 1
         address, (_, _, namespace) = split_address(place)
         return Timer(domain, timestamp, address, group, namespace)
@@ -99,14 +104,14 @@ class Timers:
 
     def all(self) -> Iterator[Timer]:
         """Every timer, in no order."""
-        for group, place, _ in self._table().items():
+        for group, place, _ in self._table.items():
             address, (domain, timestamp, namespace) = split_address(place)
             yield Timer(TimeDomain(domain), timestamp, address, group, namespace)
 
     def reload(self) -> None:
         """Rebuild the heaps from the table, after a restore."""
         self._heaps = [[], []]
-        for group, place, number in self._table().items():
+        for group, place, number in self._table.items():
             domain, timestamp, _ = split_address(place)[1]
             self._heaps[domain].append((timestamp, number, group, place))
             self._next_number = max(self._next_number, number + 1)
@@ -128,10 +133,10 @@ class Timers:
 
     def _drop_stale(self, domain: TimeDomain) -> None:
         heap = self._heaps[domain]
-        while heap and self._table().get(heap[0][2], heap[0][3]) != heap[0][1]:
+        while heap and self._table.get(heap[0][2], heap[0][3]) != heap[0][1]:
             heapq.heappop(heap)
 
     def _compact(self, domain: TimeDomain) -> None:
-        live = [entry for entry in self._heaps[domain] if self._table().get(entry[2], entry[3]) == entry[1]]
+        live = [entry for entry in self._heaps[domain] if self._table.get(entry[2], entry[3]) == entry[1]]
         heapq.heapify(live)
         self._heaps[domain] = live

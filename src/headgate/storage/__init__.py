@@ -1,6 +1,6 @@
 """Durable files: where checkpoints are, how they become complete, and when their files are deleted.
 
-objects      the interface of a store; local.py and remote.py implement it
+objects      the interface of a store; local, cloud and webhdfs implement it, remote picks one by the scheme of a path
 layout       every path
 handles      where the bytes of a state are: inline, in a file, or in a file an earlier checkpoint wrote
 manifest     the content of `_metadata`

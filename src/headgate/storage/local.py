@@ -36,9 +36,6 @@ class LocalStore(ObjectStore):
     def __init__(self, write_buffer: int = _DEFAULT_BUFFER) -> None:
         self._write_buffer = write_buffer
 
-    def supports_create_if_absent(self, path: str) -> bool:
-        return True
-
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         with reported("read", path), _local(path).open("rb") as file:
             file.seek(offset)

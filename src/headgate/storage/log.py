@@ -330,8 +330,7 @@ class JobLog:
         `origin` is a snapshot from elsewhere, with the `commits` of its job. Commit numbers are above `numbers_after`.
         `clock` gives milliseconds since 1970.
         """
-        if store.supports_create_if_absent(layout.log):
-            check_create_if_absent(store, layout.log)
+        check_create_if_absent(store, layout.log)
         newest = _newest(store, layout)
         log = cls(store, layout, newest, clock)
         before = None if newest is None else newest.entry

@@ -4,8 +4,7 @@ A path is an absolute local path or a URL (`/data/chk`, `s3://bucket/chk`, `memo
 beginning of paths: stores that have real directories make them when something is written below.
 
 The one hard requirement is `create_if_absent`: of many writers, on many machines, exactly one succeeds, and no reader
-ever sees less than its whole object. fsspec has no such call, so each scheme has its own implementation; on a scheme
-without one, exactly-once sinks are refused.
+ever sees less than its whole object. Job logs and exactly-once sinks stand on it, so a scheme without it is refused.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ import enum
 import errno
 import re
 import secrets
+import tempfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
@@ -26,8 +26,14 @@ import msgspec
 from headgate.errors import HeadgateError, IllegalState, InvalidArgument, StorageError
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
-_SAME_SCHEME: Final = {"s3a": "s3", "s3n": "s3"}  # as Hadoop and Spark users spell it
+_SAME_SCHEME: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}  # as Hadoop, Spark and fsspec users spell it
+_SUPPORTED: Final = ("file", "memory", "s3", "gs", "az", "abfs", "abfss", "webhdfs", "swebhdfs")
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+_DENIED: Final = {"PermissionDeniedError", "UnauthenticatedError"}  # obstore's, which are no PermissionError
+_SECRET: Final = re.compile(
+    r"\b(sig|delegation|token|[\w-]*signature|[\w-]*credential|[\w-]*security-token)=[^&\s\"']+", re.IGNORECASE
+)
+_SPOOL_BUFFER: Final = 8 << 20
 
 
 class MissingObject(StorageError, FileNotFoundError):
@@ -52,15 +58,27 @@ def storage_error(action: str, path: str, error: BaseException) -> StorageError:
     elif isinstance(error, FileNotFoundError):
         result = MissingObject
         reason = "FileNotFound: it does not exist; check the path, or use another checkpoint or savepoint"
-    elif isinstance(error, PermissionError):
+    elif isinstance(error, PermissionError) or type(error).__name__ in _DENIED:
         reason = (
-            f"permission denied ({error}); the user and the credentials of the job must be able to read and write there"
+            f"permission denied ({without_secrets(error)}); the user and the credentials of the job must be able to read and "
+            "write there"
         )
     else:
-        reason = f"{type(error).__name__}: {error}; check that the storage can be reached, then try again"
+        reason = (
+            f"{type(error).__name__}: {without_secrets(error)}; check that the storage can be reached, then try again"
+        )
     found = result(f"cannot {action} '{path}': {reason}")
     found.errno = code
     return found
+
+
+def without_secrets(error: BaseException) -> str:
+    """The text of an error without signatures and tokens in URLs, and without a library's debug output.
+
+    >>> without_secrets(OSError("GET http://host/x?sig=abc&se=1 failed"))
+    'GET http://host/x?sig=***&se=1 failed'
+    """
+    return _SECRET.sub(r"\1=***", str(error).partition("\n\nDebug source")[0])
 
 
 @contextmanager
@@ -91,6 +109,21 @@ def scheme_of(path: str) -> str:
     return _SAME_SCHEME.get(scheme, scheme)
 
 
+def unsupported(path: str) -> str | None:
+    """Why a path cannot hold checkpoints, job logs and savepoints; None if it can.
+
+    >>> unsupported("/data/x"), unsupported("abfss://container@account.dfs.core.windows.net/x")
+    (None, None)
+    """
+    scheme = scheme_of(path)
+    if scheme in _SUPPORTED:
+        return None
+    return (
+        f"Headgate has no atomic create-if-absent on '{scheme}://', which job logs and exactly-once sinks need; use a local or "
+        "mounted directory, s3://, gs://, az://, abfs://, abfss://, or webhdfs:// or swebhdfs:// for HDFS"
+    )
+
+
 def normalise(path: str) -> str:
     """The canonical spelling of a path: local paths are absolute and have no scheme, no path ends with a slash.
 
@@ -106,7 +139,7 @@ def normalise(path: str) -> str:
     if scheme == "file":
         # Not resolve(): a link that is moved later must not leave its old target in the metadata.
         return str(Path(rest).absolute())
-    rest = rest.lstrip("/") if scheme == "memory" else rest  # the one scheme where fsspec takes both for the same
+    rest = rest.lstrip("/") if scheme == "memory" else rest
     return f"{scheme}://{rest.rstrip('/')}"
 
 
@@ -196,12 +229,29 @@ class ObjectWriter(ABC):
         self.abort()
 
 
+class SpoolingWriter(ObjectWriter):
+    """Writes an object to a local file first: an upload needs the name, and the name of a shared file is known last."""
+
+    def __init__(self, directory: str, upload: Callable[[Path, str], None]) -> None:
+        super().__init__(directory)
+        self._upload = upload
+        self._file = tempfile.NamedTemporaryFile(prefix="headgate-upload-", buffering=_SPOOL_BUFFER)  # noqa: SIM115
+
+    def _append(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+
+    def _commit(self, path: str) -> None:
+        self._file.flush()
+        self._upload(Path(self._file.name), path)
+        self._file.close()
+
+    def _discard(self) -> None:
+        with suppress(OSError):
+            self._file.close()
+
+
 class ObjectStore(ABC):
     """Objects by path. Every failure is a StorageError that names the path; calls may come from any thread."""
-
-    @abstractmethod
-    def supports_create_if_absent(self, path: str) -> bool:
-        """Whether `create_if_absent` holds at this path."""
 
     @abstractmethod
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -255,17 +305,8 @@ class ObjectStore(ABC):
         return True
 
 
-def require_create_if_absent(store: ObjectStore, path: str, purpose: str) -> None:
-    """Raise StorageError where a scheme cannot do what `purpose` needs."""
-    if not store.supports_create_if_absent(path):
-        raise StorageError(
-            f"{purpose} needs an atomic create-if-absent, which Headgate has no tested way to do on '{scheme_of(path)}' "
-            f"('{path}'); use a local path or s3 for execution.checkpointing.dir, or sinks that are not exactly-once"
-        )
-
-
 def create(store: ObjectStore, path: str, data: bytes) -> bool:
-    """Create an object, with create-if-absent where the scheme has it: True if it was absent.
+    """Create an object unless there is one: True if it was absent.
 
     If the reply is lost, the object is read again. Pass different data with each call, so that the writer recognises
     its own object.
@@ -276,31 +317,12 @@ def create(store: ObjectStore, path: str, data: bytes) -> bool:
     (True, False)
     """
     try:
-        return (
-            store.create_if_absent(path, data) if store.supports_create_if_absent(path) else _put_new(store, path, data)
-        )
+        return store.create_if_absent(path, data)
     except OutcomeUnknown:
         with suppress(StorageError):
             if store.read(path) == data:
                 return True
         raise
-
-
-def _put_new(store: ObjectStore, path: str, data: bytes) -> bool:
-    if store.exists(path):
-        return False
-    try:
-        store.put(path, data)
-    except OutcomeUnknown:
-        raise
-    except StorageError as error:
-        # Such a store may leave half an object, which must not be mistaken for a whole one.
-        try:
-            store.delete(path)
-        except StorageError:
-            raise OutcomeUnknown(f"'{path}' may be incomplete, and cannot be deleted: {error}") from error
-        raise
-    return True
 
 
 def check_create_if_absent(store: ObjectStore, directory: str) -> None:

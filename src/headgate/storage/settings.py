@@ -13,7 +13,7 @@ from headgate.config import Configuration
 from headgate.errors import ConfigError
 from headgate.ids import JobId
 from headgate.storage.layout import JobLayout
-from headgate.storage.objects import normalise
+from headgate.storage.objects import normalise, unsupported
 
 MAX_INLINE_THRESHOLD: Final = 1 << 20
 MAX_JOBMANAGER_STATE: Final = 5 * 1024 * 1024
@@ -50,6 +50,9 @@ class StorageSettings(msgspec.Struct, frozen=True):
                 f"{config.CHECKPOINT_STORAGE.key} is filesystem, but {config.CHECKPOINT_DIR.key} is not set; set it, "
                 "for example to file:///data/checkpoints or s3://bucket/checkpoints"
             )
+        for option, path in ((config.CHECKPOINT_DIR, directory), (config.SAVEPOINT_DIR, savepoints)):
+            if path and (reason := unsupported(path)):
+                raise ConfigError(f"{option.key} is '{path}': {reason}")
         threshold = configuration.get(config.CHECKPOINT_INLINE_THRESHOLD)
         if threshold > MAX_INLINE_THRESHOLD:
             raise ConfigError(

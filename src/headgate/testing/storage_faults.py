@@ -31,9 +31,6 @@ class MemoryStore(ObjectStore):
         self.objects: dict[str, bytes] = {}
         self._lock = RLock()
 
-    def supports_create_if_absent(self, path: str) -> bool:
-        return True
-
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         data = self._get("read", path)
         return data[offset:] if length is None else data[offset : offset + length]
@@ -138,8 +135,6 @@ class Fault(msgspec.Struct, frozen=True):
 class FaultyStore(MemoryStore):
     """A store in memory with a plan of faults; `delay` is called with the milliseconds of a slow operation.
 
-    `atomic_create=False` makes it a scheme without create-if-absent.
-
     >>> store = FaultyStore([Fault(FaultKind.FAIL, 2, amount=errno.ENOSPC)])
     >>> store.put("a", b"1")
     >>> store.put("b", b"2")
@@ -147,13 +142,10 @@ class FaultyStore(MemoryStore):
     headgate.errors.StorageError: cannot write 'b': the disk is full (ENOSPC); free some space there, or use another execution.checkpointing.dir
     """
 
-    def __init__(
-        self, faults: Iterable[Fault] = (), delay: Callable[[int], None] | None = None, *, atomic_create: bool = True
-    ) -> None:
+    def __init__(self, faults: Iterable[Fault] = (), delay: Callable[[int], None] | None = None) -> None:
         super().__init__()
         self.history: list[tuple[Operation, str]] = []
         self._delay = delay
-        self._atomic_create = atomic_create
         self._plan: list[tuple[Fault, list[int]]] = []
         for fault in faults:
             self.inject(fault)
@@ -178,9 +170,6 @@ class FaultyStore(MemoryStore):
         with self._lock:
             self.objects[path] = self.objects[path][:length]
 
-    def supports_create_if_absent(self, path: str) -> bool:
-        return self._atomic_create
-
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         fault = self._next(Operation.READ, path)
         if fault is not None and fault.kind in {FaultKind.FAIL, FaultKind.TORN, FaultKind.LOST_REPLY}:
@@ -192,8 +181,6 @@ class FaultyStore(MemoryStore):
         self._write("write", path, data, super().put)
 
     def create_if_absent(self, path: str, data: bytes) -> bool:
-        if not self._atomic_create:
-            raise StorageError(f"cannot create '{path}': this store has no atomic create-if-absent")
         return bool(self._write("create", path, data, super().create_if_absent))
 
     def _write(self, action: str, path: str, data: bytes, write: Callable[[str, bytes], bool | None]) -> bool | None:

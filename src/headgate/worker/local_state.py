@@ -16,7 +16,7 @@ from headgate.records.types import TypeInformation
 from headgate.state.backend import BackendSetup, KeyedStateBackend
 from headgate.state.hashmap.backend import HashMapBackend
 from headgate.state.local_directory import lock_directory
-from headgate.state.parquet.keyed import CANONICAL, as_native
+from headgate.state.parquet.keyed import restore as restore_keyed
 from headgate.storage.layout import AttemptId
 from headgate.storage.local import private_directory
 from headgate.worker.restore import SubtaskRestore
@@ -51,10 +51,7 @@ def open_backend(
     backend = _make_backend(settings, setup)
     restored = None if restore is None else restore.operators.get(info.operator_id)
     if restore is not None and restored is not None and restored.keyed:
-        handles, read, done = as_native(type(backend), setup, restored.keyed, restore.read)
-        native = all(handle.backend != CANONICAL for handle in restored.keyed)
-        backend.restore(handles, read, claim=restore.claim and native)
-        done()
+        restore_keyed(backend, restored.keyed, restore.read, claim=restore.claim)
     return backend
 
 

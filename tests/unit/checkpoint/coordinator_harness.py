@@ -167,6 +167,10 @@ class Job:
         return list(self.coordinator.pending)
 
     @property
+    def queued(self):
+        return len(self.coordinator._decider)
+
+    @property
     def kept(self):
         return [checkpoint.id for checkpoint in self.coordinator.store.checkpoints]
 

@@ -4,20 +4,25 @@ import msgspec
 import pytest
 
 from headgate.checkpoint.reasons import FailureReason
+from headgate.checkpoint.settings import CheckpointProperties, CheckpointSettings
 from headgate.checkpoint.types import (
     AlignmentKind,
     Barrier,
     CheckpointOptions,
     SavepointFormat,
     SnapshotType,
-    options_for,
-    unaligned_enabled,
 )
 from headgate.errors import InvalidArgument
 
 SAVEPOINTS = [SnapshotType.SAVEPOINT, SnapshotType.SYNC_SAVEPOINT]
 CHECKPOINTS = [SnapshotType.CHECKPOINT, SnapshotType.FULL_CHECKPOINT]
 LONG_MAX = 2**63 - 1
+
+
+def options_for(type, *, location="", format=None, drain=False, **settings):
+    format = format or (SavepointFormat.CANONICAL if type.is_savepoint else None)
+    properties = CheckpointProperties(type, format=format, drain=drain)
+    return CheckpointSettings(**settings).options_for(properties, location)
 
 
 # --- kinds (SPEC R6.4) --------------------------------------------------------------------------------------------------
@@ -42,7 +47,6 @@ def test_savepoints_are_aligned(type):  # SPEC R6.4
         (False, 0, AlignmentKind.ALIGNED),
         (False, 50, AlignmentKind.ALIGNED),
         (True, 0, AlignmentKind.UNALIGNED),
-        (True, None, AlignmentKind.UNALIGNED),
         (True, LONG_MAX, AlignmentKind.UNALIGNED),
         (True, 50, AlignmentKind.ALIGNED_WITH_TIMEOUT),
     ],
@@ -79,14 +83,6 @@ def test_an_unaligned_savepoint_is_refused(
 def test_options_without_meaning_are_refused(options, text):
     with pytest.raises(InvalidArgument, match=text):
         CheckpointOptions(**options)
-
-
-def test_unaligned_needs_exactly_once_and_one_at_a_time():  # SPEC R6.4
-    assert unaligned_enabled(exactly_once=True, unaligned=True, max_concurrent=1)
-    assert not unaligned_enabled(exactly_once=True, unaligned=False, max_concurrent=5)
-    assert not unaligned_enabled(exactly_once=False, unaligned=True, max_concurrent=5)
-    with pytest.raises(InvalidArgument, match="one at a time"):
-        unaligned_enabled(exactly_once=True, unaligned=True, max_concurrent=2)
 
 
 # --- on the wire (SPEC R6.1) --------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ import pytest
 from headgate.checkpoint.decider import Activity, Decision, RequestDecider, Trigger, TriggerRequest
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.settings import CheckpointProperties, RetentionPolicy
-from headgate.errors import InvalidArgument
 
 NOW = 86_400_000
 IDLE = Activity(last_completion=123)
@@ -148,9 +147,3 @@ def test_clear_gives_back_what_waits():
         queue.submit(request, NOW, TRIGGERING)
     assert queue.clear() == [user, checkpoint]
     assert len(queue) == 0
-
-
-@pytest.mark.parametrize("limits", [(0, 0, 1), (1, 0, 0)])
-def test_limits_must_leave_room(limits):
-    with pytest.raises(InvalidArgument, match="at least 1"):
-        RequestDecider(*limits)

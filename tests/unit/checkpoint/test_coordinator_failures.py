@@ -1,11 +1,8 @@
 """SPEC R5.6; the cases of Flink's CheckpointFailureManagerTest."""
 
-import pytest
-
 from headgate.checkpoint.failure_manager import FailureManager
 from headgate.checkpoint.reasons import FailureReason as R
 from headgate.checkpoint.settings import CheckpointProperties, RetentionPolicy
-from headgate.errors import InvalidArgument
 
 CHECKPOINT = CheckpointProperties.for_checkpoint(RetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION)
 SAVEPOINT = CheckpointProperties.for_savepoint(force=True)
@@ -80,10 +77,6 @@ def test_one_checkpoint_counts_once():
     assert failures(FailureManager(2), *reports) == 0
 
 
-def test_failures_without_an_id_count_each_time():
-    assert failures(FailureManager(1), (R.IO_EXCEPTION, None), (R.IO_EXCEPTION, None)) == 1
-
-
 def test_the_count_starts_again_after_the_job_was_failed():
     assert failures(FailureManager(1), *[(R.CHECKPOINT_EXPIRED, i) for i in range(6)]) == 3
 
@@ -106,8 +99,3 @@ def test_the_message_names_the_option_and_the_last_failure():
         "2 checkpoints failed in a row, 1 are tolerated (execution.checkpointing.tolerable-failed-checkpoints); "
         "the last one, checkpoint 2: task v1/0: disk full"
     )
-
-
-def test_a_negative_number_is_rejected():
-    with pytest.raises(InvalidArgument, match="at least 0, got -1"):
-        FailureManager(-1)

@@ -188,14 +188,10 @@ def test_handle_messages_for_non_existing_checkpoints():
     job.decline(30965)
     for event in (
         ev.LocationReady(5, "x"),
-        ev.LocationFailed(5, "x"),
+        ev.StepFailed(5, "x"),
         ev.DriverStateReady(5),
-        ev.DriverStateFailed(5, "x"),
-        ev.TriggerFailed(5, "x"),
         ev.MetadataWritten(5, "x"),
-        ev.MetadataFailed(5, "x"),
         ev.LogEntryClaimed(5, 5),
-        ev.LogEntryFailed(5, "x"),
         ev.Discarded(5),
     ):
         assert kinds(job.send(event)) == []
@@ -296,7 +292,7 @@ def test_trigger_after_storage_io_exception():
     """R5.5, testTriggerCheckpointAfterCheckpointStorageIOException: counted, and a pending checkpoint in the statistics."""
     job = Job(hold={ev.PrepareLocation})
     request = job.trigger()
-    steps = job.send(ev.LocationFailed(1, "read-only file system"))
+    steps = job.send(ev.StepFailed(1, "read-only file system"))
     assert job.reason(request) == "IO_EXCEPTION"
     assert kinds(steps) == ["CompleteRequest", "FailJob"]  # no task heard of it, nothing to delete
     assert job.coordinator.stats.snapshot().find(1).failure_message == "read-only file system"
@@ -306,7 +302,7 @@ def test_driver_state_failure():
     """testTriggerCheckpointSnapshotMasterHookFailed: not counted; the driver is notified of the abort."""
     job = Job(hold={ev.SnapshotDriverState}, driver_state=True)
     request = job.trigger()
-    job.send(ev.DriverStateFailed(1, "broker away"))
+    job.send(ev.StepFailed(1, "broker away"))
     assert job.reason(request) == "TRIGGER_CHECKPOINT_FAILURE"
     assert [a.tasks for a in job.all(ev.NotifyAborted)] == [()]
     assert not job.all(ev.FailJob)
@@ -320,16 +316,6 @@ def test_abortion_is_told_to_the_parts_on_the_driver():
     assert job.ids(ev.NotifyAborted) == [1]
     assert kinds(job.send(ev.DriverStateReady(1))) == []  # too late
     assert job.triggered() == []
-
-
-def test_tasks_cannot_be_told():
-    """testTasksFinishDuringTriggering: the call to a source fails."""
-    job = Job()
-    request = job.trigger()
-    job.send(ev.TriggerFailed(1, "task v0/0 is gone"))
-    assert job.reason(request) == "TRIGGER_CHECKPOINT_FAILURE"
-    assert job.ids(ev.NotifyAborted) == [1]
-    assert not job.all(ev.FailJob)
 
 
 def test_a_task_that_ends_without_acknowledging():
@@ -363,7 +349,7 @@ def test_metadata_write_fails():
     job = Job(hold={ev.WriteMetadata})
     request = job.trigger()
     job.ack(1)
-    steps = job.send(ev.MetadataFailed(1, "disk full"))
+    steps = job.send(ev.StepFailed(1, "disk full"))
     assert kinds(steps) == ["DiscardCheckpoint", "CompleteRequest", "NotifyAborted", "FailJob"]
     assert job.reason(request) == "FINALIZE_CHECKPOINT_FAILURE"
     assert job.kept == []
@@ -375,7 +361,7 @@ def test_storing_fails(unknown, discarded):
     job = Job(hold={ev.ClaimLogEntry})
     request = job.trigger()
     job.ack(1)
-    job.send(ev.LogEntryFailed(1, "no answer", outcome_unknown=unknown))
+    job.send(ev.StepFailed(1, "no answer", outcome_unknown=unknown))
     assert job.reason(request) == "FINALIZE_CHECKPOINT_FAILURE"
     assert job.ids(ev.DiscardCheckpoint) == discarded
     assert job.ids(ev.NotifyAborted) == [1]
@@ -403,7 +389,7 @@ def test_what_is_deleted_says_whether_it_was_complete():
     job.decline(2)
     job.trigger()
     job.ack(3)
-    job.send(ev.LogEntryFailed(3, "no"))
+    job.send(ev.StepFailed(3, "no"))
     job.hold.clear()
     job.complete()
     job.complete()
@@ -435,14 +421,14 @@ def test_failed_storing_keeps_the_old_checkpoint():
     job.hold.add(ev.ClaimLogEntry)
     job.trigger()
     job.ack(2)
-    job.send(ev.LogEntryFailed(2, "no"))
+    job.send(ev.StepFailed(2, "no"))
     assert job.kept == [1]
     assert job.ids(ev.DiscardCheckpoint) == [2]
 
 
 def test_a_write_under_way_is_not_deleted_beneath():
     """Ours: an aborted checkpoint's directory is deleted when its metadata write has ended, well or not."""
-    for result in (ev.MetadataWritten(1, "p"), ev.MetadataFailed(1, "x")):
+    for result in (ev.MetadataWritten(1, "p"), ev.StepFailed(1, "x")):
         job = Job(hold={ev.WriteMetadata}, timeout_ms=100, tolerable_failures=9)
         request = job.trigger()
         job.ack(1)
@@ -559,7 +545,7 @@ def test_suspension_aborts_everything():
     job = Job(max_concurrent=1)
     requests = [job.trigger() for _ in range(3)]
     job.status(task(1), TaskStatus.FAILED)
-    assert (job.pending, job.coordinator.queued) == ([], 0)
+    assert (job.pending, job.queued) == ([], 0)
     assert {job.reason(r) for r in requests} == {"CHECKPOINT_COORDINATOR_SUSPEND"}
     assert job.ids(ev.DiscardCheckpoint) == [1]
     assert not job.all(ev.FailJob)
@@ -597,7 +583,7 @@ def test_a_claim_that_fails_after_the_suspension():
     request = job.trigger()
     job.ack(1)
     job.fail()
-    job.send(ev.LogEntryFailed(1, "no"))
+    job.send(ev.StepFailed(1, "no"))
     assert job.reason(request) == "FINALIZE_CHECKPOINT_FAILURE"
     assert job.ids(ev.DiscardCheckpoint) == [1]
     assert job.all(ev.NotifyAborted) + job.all(ev.FailJob) == []
@@ -614,12 +600,22 @@ def test_a_claim_that_fails_after_the_suspension():
 def test_externalized_checkpoints(policy, kept):
     """R5.2, testExternalizedCheckpoints: three policies by end status."""
     for status in (EndStatus.FINISHED, EndStatus.CANCELED, EndStatus.FAILED):
-        job = Job(retention=RetentionPolicy(policy), num_retained=2)
+        job = Job(retention=RetentionPolicy[policy], num_retained=2)
         job.complete()
         job.complete()
         job.end(status)
         assert job.ids(ev.DiscardCheckpoint) == ([] if status in kept else [1, 2])
         assert job.all(ev.ReleaseShared)[-1].lowest == (1 if status in kept else None)
+
+
+def test_shared_files_stay_while_another_driver_may_resume_the_job():
+    """R5.8, testShutdownShouldNotDiscardStateHandleWhenJobIsNotGloballyTerminalState."""
+    job = Job(num_retained=2)
+    job.complete()
+    released = len(job.all(ev.ReleaseShared))
+    job.end(EndStatus.SUSPENDED)
+    assert job.ids(ev.DiscardCheckpoint) == []
+    assert len(job.all(ev.ReleaseShared)) == released
 
 
 def test_after_the_end():
@@ -666,7 +662,7 @@ def test_a_superseded_driver_stops_silently():
     steps = job.send(ev.Superseded(1, "epoch 2 has taken over"))
     assert kinds(steps) == ["CompleteRequest"] * 3 + ["StandDown"]
     assert {job.reason(r) for r in requests} == {"CHECKPOINT_COORDINATOR_SHUTDOWN"}
-    assert (job.pending, job.coordinator.queued, job.coordinator.settled) == ([], 0, True)
+    assert (job.pending, job.queued, job.coordinator.settled) == ([], 0, True)
     assert kinds(job.ack(2)) == []
     assert kinds(job.end(EndStatus.FAILED)) == []
     assert job.advance(10 * LONG) == []

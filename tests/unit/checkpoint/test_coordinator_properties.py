@@ -18,7 +18,7 @@ NEVER, ON_FAILURE, ON_CANCEL = RetentionPolicy
 
 
 def flags(p):
-    return [p.discard_subsumed, p.discard_finished, p.discard_cancelled, p.discard_failed, p.discard_suspended]
+    return [p.discard_subsumed, *(status in p.discard_at for status in EndStatus)]
 
 
 # ---- properties ----------------------------------------------------------------------------------------------------
@@ -29,8 +29,8 @@ T, F = True, False
 @pytest.mark.parametrize(
     ("properties", "force", "discards"),
     [
-        (CheckpointProperties.for_checkpoint(NEVER), F, [T, T, T, T, T]),
-        (CheckpointProperties.for_checkpoint(ON_FAILURE), F, [T, T, T, F, T]),
+        (CheckpointProperties.for_checkpoint(NEVER), F, [T, T, T, T, F]),
+        (CheckpointProperties.for_checkpoint(ON_FAILURE), F, [T, T, T, F, F]),
         (CheckpointProperties.for_checkpoint(ON_CANCEL), F, [T, T, F, F, F]),
         (CheckpointProperties.for_savepoint(force=True), T, [F, F, F, F, F]),
         (CheckpointProperties.for_stop(force=True, drain=True), T, [F, F, F, F, F]),
@@ -57,21 +57,21 @@ def test_is_savepoint():
 def test_retention_by_end_status():
     """R5.2: FINISHED keeps none, CANCELED only under RETAIN_ON_CANCELLATION, FAILED under both policies that retain."""
     kept = {
-        status: [p for p in RetentionPolicy if not CheckpointProperties.for_checkpoint(p).discard_on_end(status)]
+        status: [p for p in RetentionPolicy if status not in CheckpointProperties.for_checkpoint(p).discard_at]
         for status in EndStatus
     }
     assert kept == {
         EndStatus.FINISHED: [],
         EndStatus.CANCELED: [ON_CANCEL],
         EndStatus.FAILED: [ON_FAILURE, ON_CANCEL],
-        EndStatus.SUSPENDED: [ON_CANCEL],
+        EndStatus.SUSPENDED: [NEVER, ON_FAILURE, ON_CANCEL],
     }
 
 
 @pytest.mark.parametrize("status", list(EndStatus))
 def test_savepoints_outlive_every_end(status):
-    assert not CheckpointProperties.for_savepoint(True).discard_on_end(status)
-    assert not CheckpointProperties.for_restored(ClaimMode.NO_CLAIM, NEVER).discard_on_end(status)
+    assert status not in CheckpointProperties.for_savepoint(True).discard_at
+    assert status not in CheckpointProperties.for_restored(ClaimMode.NO_CLAIM, NEVER).discard_at
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,9 @@ def test_every_option_arrives():
         "dir": "file:/checkpoints",
         "savepoint-dir": "file:/sp",
     }
-    others = {"web.checkpoints.history": 3}
+    others = {"web.checkpoints.history": 3, "headgate.full-checkpoint.max-files": 7}
     configuration = Configuration({prefix + key: value for key, value in options.items()} | others)
-    policy = FullCheckpointPolicy(max_files=7)
-    assert CheckpointSettings.from_configuration(configuration, policy) == CheckpointSettings(
+    assert CheckpointSettings.from_configuration(configuration) == CheckpointSettings(
         interval_ms=10_000,
         interval_during_backlog_ms=30_000,
         timeout_ms=60_000,
@@ -159,29 +158,45 @@ def test_every_option_arrives():
         incremental=True,
         savepoint_dir="file:/sp",
         history_size=3,
-        full=policy,
+        full=FullCheckpointPolicy(max_files=7),
     )
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"interval_ms": 9}, "execution.checkpointing.interval must be at least 10 ms, got 9 ms"),
-        ({"timeout_ms": 9}, "execution.checkpointing.timeout must be at least 10 ms, got 9 ms"),
-        ({"min_pause_ms": -1}, "execution.checkpointing.min-pause must be at least 0 ms, got -1 ms"),
-        ({"max_concurrent": 0}, "execution.checkpointing.max-concurrent-checkpoints must be at least 1, got 0"),
-        ({"tolerable_failures": -1}, "execution.checkpointing.tolerable-failed-checkpoints must be at least 0, got -1"),
-        ({"aligned_timeout_ms": -1}, "execution.checkpointing.aligned-checkpoint-timeout must be at least 0 ms"),
         ({"interval_ms": 100, "interval_during_backlog_ms": 99}, "must be at least execution.checkpointing.interval"),
         ({"interval_during_backlog_ms": 99}, "execution.checkpointing.interval is not: set it too"),
         ({"unaligned": True, "max_concurrent": 2}, "max-concurrent-checkpoints is 2"),
-        ({"history_size": -1}, "web.checkpoints.history must be at least 0, got -1"),
     ],
 )
 def test_bounds(wrong, message):
     """R5.4, R6.4."""
     with pytest.raises(InvalidArgument, match=message):
         CheckpointSettings(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("execution.checkpointing.interval", "9 ms", "at least 10 ms"),
+        ("execution.checkpointing.timeout", "9 ms", "at least 10 ms"),
+        ("execution.checkpointing.min-pause", -1, "at least 0 ms"),
+        ("execution.checkpointing.max-concurrent-checkpoints", 0, "at least 1;"),
+        ("execution.checkpointing.aligned-checkpoint-timeout", -1, "at least 0 ms"),
+        ("web.checkpoints.history", -1, "at least 0;"),
+        ("headgate.full-checkpoint.max-size", 0, "at least 1 bytes"),
+        ("headgate.full-checkpoint.max-files", 0, "at least 1;"),
+        ("headgate.full-checkpoint.max-files-per-operator", 0, "at least 1;"),
+        ("headgate.full-checkpoint.max-chain-length", 0, "at least 1;"),
+        ("headgate.full-checkpoint.retry", 0, "at least 1 ms"),
+        ("headgate.full-checkpoint.cooldown", -1, "at least 0 ms"),
+    ],
+)
+def test_bounds_of_options(option, value, message):
+    """R5.4, R7.6."""
+    with pytest.raises(ConfigError, match=message):
+        Configuration({option: value})
 
 
 @pytest.mark.parametrize("tolerable", [-1, "-1"])
@@ -227,11 +242,3 @@ def test_interval_during_backlog():
     assert CheckpointSettings(interval_ms=100, interval_during_backlog_ms=500).interval(backlog=True) == 500
     assert CheckpointSettings(interval_ms=100, interval_during_backlog_ms=500).interval(backlog=False) == 100
     assert CheckpointSettings(interval_ms=100, interval_during_backlog_ms=0).interval(backlog=True) is None
-
-
-@pytest.mark.parametrize("name", ["max_size", "max_files", "max_files_per_operator", "max_chain_length", "retry_ms"])
-def test_full_policy_bounds(name):
-    with pytest.raises(InvalidArgument, match=f"{name} .* at least 1, got 0"):
-        FullCheckpointPolicy(**{name: 0})
-    with pytest.raises(InvalidArgument, match="cooldown_ms"):
-        FullCheckpointPolicy(cooldown_ms=-1)

@@ -77,9 +77,9 @@ def test_savepoint_scheduled_in_unaligned_mode():
     for _ in range(10):
         job.trigger()
     request = job.savepoint()
-    assert (job.pending, job.coordinator.queued) == ([1], 10)
+    assert (job.pending, job.queued) == ([1], 10)
     job.send(ev.Declined(job.attempt, task(99), 1, R.CHECKPOINT_DECLINED))
-    assert (job.pending, job.coordinator.queued) == ([2], 9)
+    assert (job.pending, job.queued) == ([2], 9)
     assert job.barrier(2).options.type is SnapshotType.SAVEPOINT
     assert job.result(request) is None
 
@@ -188,7 +188,7 @@ def test_a_failed_stop_lets_the_job_go_on():
     job = Job(interval_ms=100, timeout_ms=50, hold={ev.WriteMetadata})
     request = job.stop()
     job.ack(1)
-    job.send(ev.MetadataFailed(1, "disk full"))
+    job.send(ev.StepFailed(1, "disk full"))
     assert job.reason(request) == "FINALIZE_CHECKPOINT_FAILURE"
     assert job.all(ev.FailJob) == []
     assert job.pending == [2]  # at once: the pause is 0
@@ -201,7 +201,7 @@ def test_a_failed_drain_fails_the_job_once_tasks_were_triggered():
     job = Job(tolerable_failures=99, hold={ev.WriteMetadata})
     request = job.stop(drain=True)
     job.ack(1)
-    job.send(ev.MetadataFailed(1, "disk full"))
+    job.send(ev.StepFailed(1, "disk full"))
     assert job.reason(request) == "FINALIZE_CHECKPOINT_FAILURE"
     (failed,) = job.all(ev.FailJob)
     assert failed.message == "stop-with-savepoint failed (checkpoint 1): disk full"
@@ -210,7 +210,7 @@ def test_a_failed_drain_fails_the_job_once_tasks_were_triggered():
 def test_a_drain_that_fails_before_any_task_is_triggered_lets_the_job_go_on():
     job = Job(hold={ev.PrepareLocation})
     request = job.stop(drain=True)
-    job.send(ev.LocationFailed(1, "disk full"))
+    job.send(ev.StepFailed(1, "disk full"))
     assert job.reason(request) == "IO_EXCEPTION"
     assert not job.all(ev.FailJob)
 
@@ -263,7 +263,7 @@ def test_stop_while_the_claim_is_under_way_when_the_job_fails(done):
     job.ack(1)
     job.fail()
     assert job.result(request) is None
-    job.send(ev.LogEntryClaimed(1, 1) if done else ev.LogEntryFailed(1, "no"))
+    job.send(ev.LogEntryClaimed(1, 1) if done else ev.StepFailed(1, "no"))
     result = job.result(request)
     assert result.pointer == ("sp/chk-1/_metadata" if done else None)
     assert result.reason is (None if done else R.FINALIZE_CHECKPOINT_FAILURE)
@@ -305,7 +305,7 @@ def test_next_id(mode):
     job = imported(mode)
     job.trigger()
     assert job.pending == [8]
-    assert job.coordinator.stats.snapshot().restored.checkpoint_id == 7
+    assert job.coordinator.stats.snapshot().restored.id == 7
     assert job.coordinator.stats.snapshot().counts.restored == 1
 
 

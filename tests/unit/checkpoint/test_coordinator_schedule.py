@@ -80,7 +80,7 @@ def test_time_never_goes_back():
     job.advance(100)
     job.now -= 50
     job.ack(1)
-    assert job.coordinator.stats.snapshot().history[0].end_to_end_duration == 0
+    assert job.coordinator.stats.snapshot().history[0].totals.end_to_end_duration == 0
 
 
 def test_not_before_all_tasks_run():
@@ -150,7 +150,7 @@ def test_min_checkpoint_pause():
     """R5.4, testMinCheckpointPause: a request that waited for its slot still honours the pause."""
     job = Job(interval_ms=1000, min_pause_ms=1000, rng=Earliest())
     job.advance(2000)  # 1 is under way, another waits
-    assert (job.pending, job.coordinator.queued) == ([1], 1)
+    assert (job.pending, job.queued) == ([1], 1)
     job.ack(1)
     assert job.pending == []
     job.advance(999)
@@ -196,7 +196,7 @@ def test_max_concurrent_attempts(limit):
     job = Job(interval_ms=10, max_concurrent=limit, rng=Latest())
     job.advance(10 * (limit + 3))
     assert job.pending == list(range(1, limit + 1))
-    assert job.coordinator.queued == 3
+    assert job.queued == 3
     job.ack(1)
     assert job.pending == list(range(2, limit + 2))
 
@@ -215,16 +215,16 @@ def test_one_at_a_time_is_prepared():
     job = Job(hold={ev.PrepareLocation}, max_concurrent=9)
     for _ in range(3):
         job.trigger()
-    assert (job.pending, job.coordinator.queued) == ([1], 2)
+    assert (job.pending, job.queued) == ([1], 2)
     job.send(ev.LocationReady(1, "x"))
-    assert (job.pending, job.coordinator.queued) == ([1, 2], 1)
+    assert (job.pending, job.queued) == ([1, 2], 1)
 
 
 def test_a_failed_trigger_lets_the_next_request_in():
     """testTriggerCheckpointRequestQueuedWithFailure, discardingTriggeringCheckpointWillExecuteNextCheckpointRequest."""
     job = Job(hold={ev.PrepareLocation}, max_concurrent=9, tolerable_failures=9)
     first, second, third = (job.trigger() for _ in range(3))
-    job.send(ev.LocationFailed(1, "x"))
+    job.send(ev.StepFailed(1, "x"))
     assert job.pending == [2]
     job.decline(2)
     assert job.pending == [3]
@@ -245,7 +245,7 @@ def test_too_many_requests_of_the_schedule():
     """R5.3: the queue holds a thousand, periodic ones fall out."""
     job = Job(interval_ms=10, rng=Latest())
     job.advance(10 * 1005)
-    assert job.coordinator.queued == 1000
+    assert job.queued == 1000
     request = job.savepoint()
     assert job.result(request) is None
 
@@ -270,9 +270,9 @@ def test_a_consumer_that_lags_behind_holds_new_checkpoints_back():
     job.send(ev.HoldChanged(held=True))
     job.trigger()
     job.savepoint()
-    assert (job.pending, job.coordinator.queued) == ([], 2)
+    assert (job.pending, job.queued) == ([], 2)
     job.send(ev.HoldChanged(held=False))
-    assert (job.pending, job.coordinator.queued) == ([1], 1)
+    assert (job.pending, job.queued) == ([1], 1)
 
 
 # ---- backlog -------------------------------------------------------------------------------------------------------

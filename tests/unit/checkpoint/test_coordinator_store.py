@@ -35,12 +35,11 @@ def test_at_least_one_is_retained():
 def test_add_and_get_latest():
     """R5.8, testAddAndGetLatestCheckpoint and testAcquireLatestCompletedCheckpointId."""
     store = CheckpointStore(4)
-    assert (store.latest, store.lowest, store.checkpoints) == (None, None, ())
+    assert (store.latest, store.checkpoints) == (None, ())
     for checkpoint in (first := cp(1), second := cp(2)):
         assert store.add(checkpoint) == []
         assert store.latest is checkpoint
     assert store.checkpoints == (first, second)
-    assert store.lowest == 1
     assert store.find(2) is second
     assert store.find(3) is None
 
@@ -75,7 +74,7 @@ def test_recovered_checkpoints_are_sorted_and_superfluous_ones_go_with_the_next(
     store = CheckpointStore(1, [cp(3), cp(1), cp(2)])
     assert [c.id for c in store.checkpoints] == [1, 2, 3]
     assert [c.id for c in store.add(cp(100))] == [1, 2, 3]
-    assert store.lowest == 100
+    assert [c.id for c in store.checkpoints] == [100]
 
 
 def test_step_back():
@@ -91,25 +90,16 @@ def test_step_back():
 def test_end_by_status(status):
     """R5.8, R5.2, testDiscardAllCheckpoints: every policy by every end; a savepoint in the store is never deleted. SUSPENDED is no end."""
     store = CheckpointStore(9, [*(cp(i, policy) for i, policy in enumerate(RetentionPolicy, 1)), sp(4)])
-    decision = store.end(status)
+    discarded, kept = store.end(status)
     retained = {
         EndStatus.FINISHED: [4],
         EndStatus.CANCELED: [3, 4],
         EndStatus.FAILED: [2, 3, 4],
         EndStatus.SUSPENDED: [1, 2, 3, 4],  # not an end: the driver that resumes the job needs everything
     }
-    assert [c.id for c in decision.retained] == retained[status]
-    assert [c.id for c in decision.discard] == [i for i in (1, 2, 3, 4) if i not in retained[status]]
-    assert decision.lowest_retained == retained[status][0]
+    assert [c.id for c in kept] == retained[status]
+    assert [c.id for c in discarded] == [i for i in (1, 2, 3, 4) if i not in retained[status]]
     assert store.checkpoints == ()
-
-
-def test_shared_files_go_only_when_nobody_goes_on():
-    """R5.8, testShutdownShouldDiscard... and testShutdownShouldNotDiscardStateHandleWhenJobIsNotGloballyTerminalState."""
-    ends = {status: CheckpointStore(1, [cp(5)]).end(status) for status in EndStatus}
-    assert {status for status, end in ends.items() if not end.release_shared} == {EndStatus.SUSPENDED}
-    assert ends[EndStatus.FINISHED].lowest_retained is None
-    assert ends[EndStatus.CANCELED].lowest_retained == 5
 
 
 @pytest.mark.parametrize("status", list(EndStatus))

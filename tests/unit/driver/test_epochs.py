@@ -9,6 +9,7 @@ from headgate import StreamExecutionEnvironment
 from headgate.api.sink import EpochCommitter, Prepared, Sink, SinkWriter
 from headgate.checkpoint.commits import Commits
 from headgate.driver.epochs import MAX_WAITING, Epochs, epoch_sinks
+from headgate.driver.services import JobPort
 from headgate.storage.objects import MissingObject
 
 
@@ -55,10 +56,13 @@ class Rig:
         self.epochs = Epochs(
             graph,
             pool,
+            JobPort(
+                lambda task, message: self.told.append((task.subtask, message.checkpoint_id)),
+                self.calls.append,
+                self.failures.append,
+                self.failures.append,
+            ),
             self.read,
-            lambda task, message: self.told.append((task.subtask, message.checkpoint_id)),
-            self.calls.append,
-            self.failures.append,
             self.holds.append,
             lambda operator: None,
         )

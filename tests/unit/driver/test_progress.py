@@ -29,7 +29,7 @@ def test_a_checkpoint_is_a_line():
     vertex = VertexStats(VertexId(0), 2, {0: SubtaskStats(0, 1100, metrics)})
     one = CheckpointStats(17, 1000, "CHECKPOINT", False, None, "periodic", {VertexId(0): vertex}, full=True)
     restored = RestoredStats(12, 0, False, "chk-12", 0)
-    text = shown(StatsSnapshot(Counts(1, 5, 1, 3, 1), {}, (one,), None, None, None, restored))
+    text = shown(StatsSnapshot(Counts(1, 5, 1, 3, 1), {}, (one,), {}, restored))
     assert "3 completed, 1 failed, 1 in progress, restored from 12" in text
     line = next(part for part in text.splitlines() if " 17 " in part)
     cells = [cell.strip() for cell in line.strip("│").split("│")]
@@ -41,4 +41,4 @@ def test_a_checkpoint_is_a_line():
 def test_one_that_failed_says_why():
     one = CheckpointStats(3, 0, "CHECKPOINT", False, None, "periodic", {}, status=CheckpointStatus.FAILED)
     one.failure_reason = "CHECKPOINT_EXPIRED"
-    assert "CHECKPOINT_EXPIRED" in shown(StatsSnapshot(Counts(), {}, (one,), None, None, None, None))
+    assert "CHECKPOINT_EXPIRED" in shown(StatsSnapshot(Counts(), {}, (one,), {}, None))

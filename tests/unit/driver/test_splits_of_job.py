@@ -17,7 +17,7 @@ from headgate.control.channel import ControlClient, ControlServer, WorkerKey
 from headgate.control.messages import AskForSplit, AssignSplits, Register, Running
 from headgate.driver.cluster import WorkerMessage
 from headgate.driver.job_master import JobMaster
-from headgate.driver.services import DriverIo
+from headgate.driver.services import DriverIo, JobPort
 from headgate.driver.splits import Splits, SplitsFound
 from headgate.ids import new_job_id
 from headgate.job.events import StartRequested
@@ -84,7 +84,9 @@ class Driver:
         self.heard = queue.Queue()
         self.server = ControlServer("127.0.0.1", "127.0.0.1", 0, lambda w, m: self.heard.put((w, m)), lambda w: None)
         self.server.begin_attempt(1)
-        self.splits = Splits(plan.graph, DriverIo(), self.send, lambda call: call(), lambda why: None)
+        self.splits = Splits(
+            plan.graph, DriverIo(), JobPort(self.send, lambda call: call(), lambda why: None, lambda why: None)
+        )
         self.splits.start_attempt(
             {vertex.head.id: to_text(SplitsFound(to_text(None), list(map(to_text, unassigned)), True)).encode()}
         )

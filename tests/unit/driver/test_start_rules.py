@@ -8,11 +8,10 @@ from msgspec.structs import replace
 from headgate import StreamExecutionEnvironment
 from headgate.checkpoint.types import SnapshotType
 from headgate.config import Configuration
-from headgate.connectors.files import FileSink
-from headgate.connectors.kafka.sink import KafkaSink
 from headgate.driver.checkpoints import CheckpointService
+from headgate.driver.services import JobPort
 from headgate.driver.snapshots import restore_plan
-from headgate.errors import IllegalState, StorageError
+from headgate.errors import IllegalState
 from headgate.ids import JobId
 from headgate.records.key_groups import key_group_range
 from headgate.storage.checkpoints import publish
@@ -22,7 +21,7 @@ from headgate.storage.local import LocalStore
 from headgate.storage.log import JobLog
 from headgate.storage.manifest import Manifest, OperatorManifest, PieceKind, SnapshotPart, StatePiece, SubtaskManifest
 from headgate.testing.simulation.cluster import SimulatedIo
-from headgate.testing.storage_faults import FaultyStore, MemoryStore
+from headgate.testing.storage_faults import MemoryStore
 
 JOB = JobId("a" * 32)
 LAYOUT = JobLayout.of("/data", JOB)
@@ -53,16 +52,8 @@ def service(env, store, **options):
     def unused(*_):
         raise AssertionError("nothing runs yet")
 
-    return CheckpointService(
-        env._job_plan("job"),
-        JOB,
-        settings,
-        send=unused,
-        call=unused,
-        fail=unused,
-        stand_down=unused,
-        io=io,
-    )
+    port = JobPort(unused, unused, unused, unused)
+    return CheckpointService(env._job_plan("job"), JOB, settings, port, io)
 
 
 def snapshot_of(env, store, directory=None, finished=(), keyed_state=True, type=SnapshotType.CHECKPOINT, number=1):
@@ -160,30 +151,6 @@ def test_a_finished_vertex_behind_a_new_source_is_refused():  # SPEC R4.5
         r"edge is running: .* give 'keyed' a new uid",
     ):
         started.start_attempt(0, started.choose())
-
-
-# --- storage that cannot keep an old driver out -----------------------------------------------------------------------
-
-
-def test_a_sink_that_commits_needs_storage_that_can_fence(tmp_path):
-    env = environment()
-    env.from_sequence(1, 9).sink_to(FileSink(f"{tmp_path}/out", "text")).name("files")
-    store = FaultyStore(atomic_create=False)
-    with pytest.raises(
-        StorageError, match=r"the exactly-once sink 'files' needs an atomic create-if-absent.*local path or s3"
-    ):
-        service(env, store)
-    assert not store.objects  # it is refused before the job is taken over
-    service(env, MemoryStore())
-
-
-def test_a_sink_that_does_not_commit_needs_none():
-    env = environment()
-    env.from_sequence(1, 9).map(str).sink_to(KafkaSink("here:1", "topic", delivery="at-least-once"))
-    service(env, FaultyStore(atomic_create=False))
-    env.from_sequence(1, 9).map(str).sink_to(KafkaSink("here:1", "topic", transactional_id_prefix="job")).name("kafka")
-    with pytest.raises(StorageError, match=r"the exactly-once sink 'kafka' needs"):
-        service(env, FaultyStore(atomic_create=False))
 
 
 # --- in-flight data ---------------------------------------------------------------------------------------------------

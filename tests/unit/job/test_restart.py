@@ -90,22 +90,9 @@ def test_the_same_seed_gives_the_same_jitter():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FixedDelay(-1, 0), "restart strategy fixed-delay: attempts must be at least 0, got -1"),
-        (lambda: FixedDelay(1, -5), "restart strategy fixed-delay: delay must be at least 0 ms, got -5"),
-        (
-            lambda: FailureRate(0, 1, 1),
-            "restart strategy failure-rate: max-failures-per-interval must be at least 1, got 0",
-        ),
-        (
-            lambda: FailureRate(1, 0, 1),
-            "restart strategy failure-rate: failure-rate-interval must be at least 1 ms, got 0",
-        ),
         (
             lambda: ExponentialDelay(120_000, 60_000),
-            (
-                "restart strategy exponential-delay: initial-backoff (2 min) must be at least 1 ms and at most "
-                "max-backoff (1 min)"
-            ),
+            ("restart strategy exponential-delay: initial-backoff (2 min) must be at most max-backoff (1 min)"),
         ),
         (
             lambda: ExponentialDelay(backoff_multiplier=1.0),
@@ -114,13 +101,6 @@ def test_the_same_seed_gives_the_same_jitter():
         (
             lambda: ExponentialDelay(jitter_factor=1.5),
             "restart strategy exponential-delay: jitter-factor must be between 0 and 1, got 1.5",
-        ),
-        (
-            lambda: ExponentialDelay(attempts_before_reset_backoff=0),
-            (
-                "restart strategy exponential-delay: attempts-before-reset-backoff must be at least 1, "
-                "or None for no limit, got 0"
-            ),
         ),
     ],
 )
@@ -222,14 +202,21 @@ def test_falling_back_uncovers_the_command_line():
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("call", "message"),
     [
-        lambda: RestartStrategies.fixed_delay_restart(-1, 0),
-        lambda: RestartStrategies.fixed_delay_restart(1, "soon"),
-        lambda: RestartStrategies.exponential_delay_restart(backoff_multiplier=1.0),
-        lambda: RestartStrategies.failure_rate_restart(0, 1, 1),
+        (lambda: RestartStrategies.fixed_delay_restart(-1, 0), "fixed-delay.attempts': -1"),
+        (lambda: RestartStrategies.fixed_delay_restart(1, -5), "fixed-delay.delay': -5"),
+        (lambda: RestartStrategies.fixed_delay_restart(1, "soon"), "fixed-delay.delay': 'soon'"),
+        (lambda: RestartStrategies.exponential_delay_restart(backoff_multiplier=1.0), "backoff-multiplier"),
+        (lambda: RestartStrategies.exponential_delay_restart(0), "exponential-delay.initial-backoff': 0"),
+        (
+            lambda: RestartStrategies.exponential_delay_restart(attempts_before_reset_backoff=0),
+            "exponential-delay.attempts-before-reset-backoff': 0",
+        ),
+        (lambda: RestartStrategies.failure_rate_restart(0, 1, 1), "failure-rate.max-failures-per-interval': 0"),
+        (lambda: RestartStrategies.failure_rate_restart(1, 0, 1), "failure-rate.failure-rate-interval': 0"),
     ],
 )
-def test_the_factory_refuses_at_the_call(call):
-    with pytest.raises(HeadgateError):
+def test_the_factory_refuses_at_the_call(call, message):
+    with pytest.raises(HeadgateError, match=message):
         call()

@@ -62,7 +62,7 @@ class FakeJob(FakeCheckpoints):
         self.configuration = Configuration({"execution.checkpointing.interval": "5 s"})
         self.rescaled, self.cancelled = [], False
 
-    def metrics(self):
+    def metrics_by_vertex(self):
         return {}
 
     def cancel(self):

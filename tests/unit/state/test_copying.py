@@ -65,9 +65,8 @@ def test_nothing_mutable_is_shared():
 
 
 def test_typed_values_need_no_look():
-    assert copier(as_type("bigint"), object_reuse=False) is None
-    assert copier(as_type("a string, b double"), object_reuse=False) is None
-    assert copier(as_type("a array<string>"), object_reuse=False) is copied
-    assert copier(as_type("map<string,int>"), object_reuse=False) is copied
-    assert copier(as_type(None), object_reuse=False) is copied
-    assert copier(as_type(None), object_reuse=True) is None
+    assert copier(as_type("bigint")) is None
+    assert copier(as_type("a string, b double")) is None
+    assert copier(as_type("a array<string>")) is copied
+    assert copier(as_type("map<string,int>")) is copied
+    assert copier(as_type(None)) is copied

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from headgate.checkpoint.handles import KeyedStateHandle, Payload, Segment, TypeMeta
 from headgate.records.key_groups import KeyGroupRange
-from headgate.state.hashmap.increments import Generation, History, changed_entries
-from headgate.state.hashmap.tables import LayerChanges
+from headgate.state.hashmap.increments import Generation, History
+from headgate.state.hashmap.tables import LayerChanges, newest_entries
 
 PICKLED = TypeMeta("pickled")
 
@@ -92,6 +92,6 @@ def test_an_adopted_chain_is_clipped_to_our_groups():
 
 def test_the_newest_change_of_an_address_counts():
     newest, older = {1: "new", 2: None}, {1: "old", 2: "old", 3: "old"}
-    assert dict(changed_entries([newest, older])) == {1: "new", 2: None, 3: "old"}
-    assert dict(changed_entries([older])) == older
-    assert dict(changed_entries([])) == {}
+    assert dict(newest_entries([newest, older])) == {1: "new", 2: None, 3: "old"}
+    assert dict(newest_entries([older])) == older
+    assert dict(newest_entries([])) == {}

@@ -1,36 +1,55 @@
-"""Stores of every scheme for the storage tests; S3 is moto's, and skipped where moto or s3fs is not installed."""
+"""Stores of every scheme for the storage tests; Azure's, Google's and HDFS's servers only in the long tests."""
 
 from __future__ import annotations
 
 import uuid
+from contextlib import ExitStack
 
 import pytest
 
+import object_servers
 import s3_server
 from headgate.storage.remote import open_store
 from headgate.testing.storage_faults import MemoryStore
 
-SCHEMES = ["file", "memory", "s3", "dict"]
+REMOTE = ["s3", *(pytest.param(name, marks=pytest.mark.long) for name in object_servers.SERVERS)]
 
 
 @pytest.fixture(scope="session")
-def s3_options():
-    server, options = s3_server.start()
-    yield {"s3": options}
-    server.shutdown()
+def servers(request):
+    """Starts the server of a scheme once: its options, and a directory there."""
+    running = {}
+    with ExitStack() as stack:
+
+        def start(scheme):
+            if scheme not in running:
+                if scheme == "s3":
+                    server, options = s3_server.start()
+                    stack.callback(server.shutdown)
+                    running[scheme] = {"s3": options}, s3_server.make_bucket(options, "race")
+                else:
+                    server = object_servers.SERVERS[scheme](request.config.cache.mkdir("servers"))
+                    running[scheme] = stack.enter_context(server)
+            return running[scheme]
+
+        yield start
 
 
-@pytest.fixture(scope="session")
-def s3_bucket(s3_options):
-    return s3_server.make_bucket(s3_options["s3"], "race")
+@pytest.fixture(params=REMOTE)
+def remote(request, servers):
+    """The options of a server, and an empty directory there."""
+    options, directory = servers(request.param)
+    return options, f"{directory}/{uuid.uuid4().hex}"
 
 
-@pytest.fixture(params=SCHEMES)
+@pytest.fixture(params=["file", "memory", "dict", *REMOTE])
 def place(request, tmp_path):
     """A store and an empty directory in it."""
-    if request.param == "s3":
-        options, bucket = request.getfixturevalue("s3_options"), request.getfixturevalue("s3_bucket")
-        return open_store(options), f"{bucket}/{uuid.uuid4().hex}"
+    if request.param == "file":
+        return open_store(), str(tmp_path)
+    if request.param == "memory":
+        return open_store(), f"memory://{uuid.uuid4().hex}"
     if request.param == "dict":
         return MemoryStore(), "/dict"
-    return open_store(), str(tmp_path) if request.param == "file" else f"memory://{uuid.uuid4().hex}"
+    options, directory = request.getfixturevalue("servers")(request.param)
+    return open_store(options), f"{directory}/{uuid.uuid4().hex}"

@@ -15,6 +15,9 @@ OPERATOR = OperatorId("1" * 32)
 LAYOUT = JobLayout.of("/data", JOB)
 FIRST = AttemptId(1)
 
+PRELOAD = ["headgate.storage.remote", "headgate.storage.log", "headgate.storage.writer", "pytest"]
+"""What processes of a test have in common: loaded once, before they are forked."""
+
 
 def content(size, salt):
     return bytes((i * 13 + salt) % 251 for i in range(size))

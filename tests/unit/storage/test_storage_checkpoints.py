@@ -79,14 +79,6 @@ def test_an_existing_checkpoint_is_never_written_over(place):
     assert load_snapshot(store, layout.checkpoint(7)) == first
 
 
-def test_also_not_where_there_is_no_create_if_absent():
-    store = FaultyStore(atomic_create=False)
-    first = take(store, 7)
-    with pytest.raises(StorageError, match="already exists"):
-        take(store, 7, AttemptId(2))
-    assert load_snapshot(store, LAYOUT.checkpoint(7)) == first
-
-
 def test_metadata_is_written_last():
     store = FaultyStore()
     take(store, 7)
@@ -95,21 +87,17 @@ def test_metadata_is_written_last():
     assert len(writes) == 5, "one private and one shared file per subtask, and the metadata"
 
 
-@pytest.mark.parametrize("atomic", [True, False])
 @pytest.mark.parametrize("kind", [FaultKind.FAIL, FaultKind.TORN])
-def test_a_failed_publication_leaves_no_checkpoint(kind, atomic):
-    store = FaultyStore(
-        [Fault(kind, within="_metadata", amount=30 if kind is FaultKind.TORN else errno.ENOSPC)], atomic_create=atomic
-    )
+def test_a_failed_publication_leaves_no_checkpoint(kind):
+    store = FaultyStore([Fault(kind, within="_metadata", amount=30 if kind is FaultKind.TORN else errno.ENOSPC)])
     with pytest.raises(StorageError):
         take(store, 7)
     with pytest.raises(MissingObject):
         load_snapshot(store, LAYOUT.checkpoint(7))
 
 
-@pytest.mark.parametrize("atomic", [True, False])
-def test_a_lost_reply_is_looked_up(atomic):
-    store = FaultyStore([Fault(FaultKind.LOST_REPLY, within="_metadata")], atomic_create=atomic)
+def test_a_lost_reply_is_looked_up():
+    store = FaultyStore([Fault(FaultKind.LOST_REPLY, within="_metadata")])
     published = take(store, 7)
     assert load_snapshot(store, LAYOUT.checkpoint(7)) == published
 

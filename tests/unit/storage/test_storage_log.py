@@ -393,15 +393,6 @@ def test_a_copied_entry_is_refused():
         read_log(store, LAYOUT)
 
 
-def test_without_create_if_absent():
-    store = FaultyStore(atomic_create=False)
-    log = start(store)
-    assert log.complete(take(store, 1)).commit == 2
-    resume(store)
-    with pytest.raises(SupersededError):
-        log.complete(take(store, 2))
-
-
 # ---- finding jobs --------------------------------------------------------------------------------------------------
 
 

@@ -597,6 +597,36 @@ def test_broadcast_state():
             assert harness.take() == [4]
 
 
+NAMES = MapStateDescriptor("names", "bigint", "string")
+
+
+class NamedThreshold(Threshold):
+    """Uses two broadcast states: the limits, and a name for each."""
+
+    def process_element(self, value, ctx):
+        for found in super().process_element(value, ctx):
+            yield ctx.get_broadcast_state(NAMES).get(ctx.get_broadcast_state(RULES).get("limit")), found
+
+    def process_broadcast_element(self, value, ctx):
+        super().process_broadcast_element(value, ctx)
+        ctx.get_broadcast_state(NAMES).put(value, f"above {value}")
+
+
+def test_several_broadcast_states_of_one_operator():  # SPEC R4.4
+    with TwoInputHarness(NamedThreshold(), broadcast=[RULES, NAMES]) as harness:
+        harness.process_broadcast_element(3)
+        harness.process_element1(5)
+        assert harness.take() == [("above 3", 5)]
+        state = harness.snapshot()
+    with TwoInputHarness(
+        NamedThreshold(), broadcast=[RULES, NAMES], parallelism=2, subtask=1, restore=state
+    ) as harness:
+        harness.process_element1(4)
+        harness.process_broadcast_element(7)
+        harness.process_element1(8)
+        assert harness.take() == [("above 3", 4), ("above 7", 8)]
+
+
 def test_keyed_broadcast_state():
     with TwoInputHarness(KeyedThreshold(), keys=(lambda p: p[0], None), broadcast=[RULES]) as harness:
         harness.process_element1(("a", 1))

@@ -2,7 +2,7 @@
 
 tables.py                    a state as dicts: reading and writing is a dict access, freezing copies nothing
 columns.py, column_values.py a state of numbers under integer keys as numpy columns
-cells.py                     handles and cells on dict tables
+lists_maps.py                lists and maps in dict tables
 codec.py, snapshots.py       entries as bytes; the asynchronous part of a snapshot
 increments.py                what changed since the last confirmed checkpoint
 restoring.py                 restored state stays bytes until a state of its name is opened
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta
 from headgate.records.types import PICKLED, TypeInformation
-from headgate.state.api import State, StateDescriptor, ValueStateDescriptor
+from headgate.state.api import DirectValueState, ImmutableValueState, State, ValueStateDescriptor
 from headgate.state.backend import (
     RAW_STREAMS,
     TIMER_TABLE,
@@ -27,27 +27,20 @@ from headgate.state.backend import (
     KeyedStateBackend,
     SnapshotKind,
     SnapshotRun,
-    StateSpec,
 )
-from headgate.state.cells import Cell, InternalTable, ValueTable
-from headgate.state.copying import copier
-from headgate.state.hashmap.cells import (
-    TableListCell,
-    TableMapCell,
-    TableValue,
-    TableValueCell,
-    TableValueTable,
-    TypedTableValue,
-)
+from headgate.state.copying import copied, copier
 from headgate.state.hashmap.cleanup import Cleaner
 from headgate.state.hashmap.codec import ChunkCodec, SectionReader
-from headgate.state.hashmap.column_values import ColumnValue, ColumnValueTable, Packer
-from headgate.state.hashmap.columns import ColumnTable
-from headgate.state.hashmap.increments import Generation, History, SegmentCheckpoint
+from headgate.state.hashmap.column_values import ColumnValue
+from headgate.state.hashmap.columns import ColumnTable, HashMapTable
+from headgate.state.hashmap.increments import Generation, History
+from headgate.state.hashmap.lists_maps import TableLists, TableMaps
 from headgate.state.hashmap.restoring import RestoredSlice, load_slice, read_slices
 from headgate.state.hashmap.snapshots import FrozenState, HashMapSnapshot
-from headgate.state.hashmap.tables import HashMapTable, StateTable
+from headgate.state.hashmap.tables import StateTable
 from headgate.state.schema import TypeChange, check_state
+from headgate.state.tables import AddressedTable
+from headgate.state.ttl import Expiry
 
 _MERGE_ENTRIES = 8_000  # folded after each batch, plus one per record, up to the limit
 _MERGE_LIMIT = 24_000  # with ten million keys about 25 ms, most of it cache misses
@@ -55,13 +48,14 @@ _IDLE_MERGE_ENTRIES = 2_000
 
 
 class _Store:
-    """One state of the backend: its table, and what snapshots and cleanup need."""
+    """One state of the backend: its table, the access to it, and what snapshots and cleanup need."""
 
-    def __init__(self, setup: BackendSetup, spec: StateSpec, key_type: TypeInformation, table: HashMapTable) -> None:
-        self.meta = spec.meta()
+    def __init__(self, setup: BackendSetup, meta: StateMeta, key_type: TypeInformation, table: HashMapTable) -> None:
+        self.meta = meta
         self.key_type = key_type
         self.table = table
-        self.codec = ChunkCodec(setup.operator, self.meta, key_type)
+        self.access: AddressedTable
+        self.codec = ChunkCodec(setup.operator, meta, key_type)
         self.cleaner: Cleaner | None = None
 
     @property
@@ -84,6 +78,7 @@ class HashMapBackend(KeyedStateBackend):
     """
 
     name = "hashmap"
+    returns_stored_objects = True
 
     def __init__(self, setup: BackendSetup) -> None:
         super().__init__(setup)
@@ -92,8 +87,8 @@ class HashMapBackend(KeyedStateBackend):
         self._batch = 0
         self._stores: dict[str, _Store] = {}
         self._internal = {
-            spec.kind: _Store(setup, spec, key_type, self._new_table())
-            for spec, key_type in ((TIMER_TABLE, setup.key_type), (RAW_STREAMS, PICKLED))
+            meta.kind: _Store(setup, meta, key_type, self._new_table())
+            for meta, key_type in ((TIMER_TABLE, setup.key_type), (RAW_STREAMS, PICKLED))
         }
         self._column_values: list[ColumnValue] = []
 
@@ -102,28 +97,22 @@ class HashMapBackend(KeyedStateBackend):
 
     # --- states ---
 
-    def internal_table(self, spec: StateSpec) -> InternalTable:
-        return self._internal[spec.kind].dicts
+    def internal_table(self, meta: StateMeta) -> StateTable:
+        return self._internal[meta.kind].dicts
 
-    def open_cell(self, spec: StateSpec) -> Cell:
+    def open_table(self, meta: StateMeta, expiry: Expiry | None = None) -> AddressedTable:
         self._started = True
-        store = self._stores.get(spec.name) or self._open_store(spec)
-        cell = {"list": TableListCell, "map": TableMapCell}.get(spec.kind, TableValueCell)
-        # The cell of a state in columns is never used: its handle is a ColumnValue.
-        return cell(spec.name, store.table, self.context)  # type: ignore[arg-type]
-
-    def _open_store(self, spec: StateSpec) -> _Store:
-        columns = self._columns_for(spec)
-        table = self._new_table() if columns is None else columns
-        store = _Store(self.setup, spec, self.setup.key_type, table)
-        self._load_restored(store)
-        expiry = self.expiry_of(spec)
-        if expiry is not None:
-            store.cleaner = Cleaner(self.setup.key_groups, store.dicts, spec.kind, expiry)
-        if self._history.tracking:
-            store.table.track()
-        self._stores[spec.name] = store
-        return store
+        store = self._stores.get(meta.name)
+        if store is None:
+            store = _Store(self.setup, meta, self.setup.key_type, self._columns_for(meta) or self._new_table())
+            self._load_restored(store)
+            store.access = self._access(store)
+            if expiry is not None:
+                store.cleaner = Cleaner(self.setup.key_groups, store.dicts, meta.kind, expiry)
+            if self._history.tracking:
+                store.table.track()
+            self._stores[meta.name] = store
+        return store.access
 
     def _load_restored(self, store: _Store) -> None:
         """Check and decode what was restored under a state's name."""
@@ -137,55 +126,52 @@ class HashMapBackend(KeyedStateBackend):
         if any(change is not TypeChange.AS_IS for change in changes):
             self._forget_bases()  # the old segments are in the old form; the new form is written in full (SPEC R7.3)
 
-    def _columns_for(self, spec: StateSpec) -> ColumnTable | None:
+    def _columns_for(self, meta: StateMeta) -> ColumnTable | None:
         """Columns for numbers under integer keys; None for any other state."""
-        if spec.ttl is not None or spec.kind != "value":
+        value_type, key_type = meta.value_type.type_info(), self.setup.key_type
+        if meta.ttl or meta.kind != "value" or value_type.kind != "scalar" or key_type.kind != "scalar":
             return None
-        if not (_is_number(spec.value_type) and _is_int(self.setup.key_type)):
+        number = value_type.arrow_type
+        is_number = pa.types.is_integer(number) or pa.types.is_float32(number) or pa.types.is_float64(number)
+        if not (is_number and pa.types.is_signed_integer(key_type.arrow_type)):
             return None
-        return ColumnTable(self.setup.key_groups, self.setup.max_parallelism, _dtype(spec))
+        dtype = np.dtype(number.to_pandas_dtype())
+        return ColumnTable(self.setup.key_groups, self.setup.max_parallelism, dtype)
 
-    def _column_value(self, spec: StateSpec, store: _Store, columns: ColumnTable, default: Any) -> ColumnValue:
-        def use_dicts() -> StateTable:
-            table = store.table = columns.as_dicts()
+    def _access(self, store: _Store) -> AddressedTable:
+        meta, table = store.meta, store.table
+        if isinstance(table, StateTable):
+            if meta.kind == "list":
+                return TableLists(table)
+            return TableMaps(table) if meta.kind == "map" else table
+
+        def use_dicts(handle: ColumnValue) -> StateTable:
+            dicts = store.table = table.as_dicts()
             self._column_values.remove(handle)
             self._forget_bases()  # changes are recorded for the columns only: the next checkpoint is full
-            return table
+            return dicts
 
-        handle = ColumnValue(
-            spec.name, columns, self.context, default, self._packer(spec), self.key_group_of, use_dicts
-        )
+        where, value_type = f"operator '{self.setup.operator}', state '{meta.name}'", meta.value_type.type_info()
+        handle = ColumnValue(meta.name, where, value_type, table, self.context, self.key_group_of, use_dicts)
         self._column_values.append(handle)
         return handle
-
-    def _packer(self, spec: StateSpec) -> Packer:
-        return Packer(f"operator '{self.setup.operator}', state '{spec.name}'", spec.value_type, _dtype(spec))
 
     def _flush_columns(self) -> None:
         """Write back what handles hold, before the tables are read."""
         for handle in list(self._column_values):
             handle.flush()
 
-    def make_handle(self, descriptor: StateDescriptor, spec: StateSpec, cell: Cell) -> State:
-        """The handle of a state; value state without time to live uses no cell."""
-        if spec.ttl is not None or not isinstance(descriptor, ValueStateDescriptor):
-            return super().make_handle(descriptor, spec, cell)
-        store = self._stores[spec.name]
-        if isinstance(store.table, ColumnTable):
-            return self._column_value(spec, store, store.table, descriptor.default)
-        immutable = copier(spec.value_type, object_reuse=False) is None
-        kind = TypedTableValue if immutable else TableValue
-        return kind(spec.name, store.dicts, self.context, descriptor.default, reuse=self.setup.object_reuse)
-
-    def stored_values(self, spec: StateSpec) -> ValueTable:
-        store = self._stores[spec.name]
-        if isinstance(store.table, ColumnTable):
-            return ColumnValueTable(store.table, self._packer(spec), self._flush_columns)
-        return TableValueTable(store.dicts)
+    def value_handle(self, descriptor: ValueStateDescriptor, table: AddressedTable) -> State:
+        if isinstance(table, ColumnValue):
+            table.default = descriptor.default
+            return table
+        assert isinstance(table, StateTable)
+        kind = ImmutableValueState if copier(descriptor.type) is None else DirectValueState
+        return kind(descriptor, self.context, table, copied, reuse=self.setup.object_reuse)
 
     def column_table(self, descriptor: ValueStateDescriptor) -> ColumnTable | None:
         self._flush_columns()
-        self.open_cell(StateSpec.of(descriptor))
+        self.open_table(descriptor.meta())
         table = self._stores[descriptor.name].table
         return table if isinstance(table, ColumnTable) else None
 
@@ -198,10 +184,10 @@ class HashMapBackend(KeyedStateBackend):
                     yield group, address
 
     def has_entry(self, name: str, group: int, address: Any) -> bool:
-        handle = self._handles.get(name)
-        if handle is not None and isinstance(handle[1], ColumnValue) and handle[1] in self._column_values:
-            return handle[1].has(group, address)
-        return self._stores[name].table.get(group, address) is not None
+        store = self._stores[name]
+        if isinstance(store.access, ColumnValue):
+            return store.access.has(group, address)
+        return store.dicts.get(group, address) is not None
 
     # --- batches and maintenance ---
 
@@ -262,7 +248,8 @@ class HashMapBackend(KeyedStateBackend):
         if history.tracking:
             layers = {id(store): state.frozen.changes() for store, state in zip(stores, states, strict=True)}
             history.generations.append(Generation(history.sequence, layers))
-        base = self._base_for(kind, live_entries)
+        shared = self.setup.incremental and kind is not SnapshotKind.SAVEPOINT
+        base = history.base_for(live_entries) if shared and kind is SnapshotKind.CHECKPOINT else None
         if base is not None:
             changes = history.changes_since(base)
             for store, state in zip(stores, states, strict=True):
@@ -270,39 +257,28 @@ class HashMapBackend(KeyedStateBackend):
         payload = self._payload_name(checkpoint_id)
         if kind is not SnapshotKind.SAVEPOINT and history.outgrown(live_entries):
             history.forget()  # else the changes of aborted checkpoints would pile up
-        checkpoint = self._record(checkpoint_id, kind, base, payload)
+        checkpoint = None
+        if shared:  # later ones may build on it
+            if not history.tracking:
+                self._track()
+            payloads = frozenset([payload]) | (frozenset() if base is None else base.payloads)
+            checkpoint = history.add(checkpoint_id, payloads)
         restored = [] if base is not None else [one for slices in self._restored.values() for one in slices]
         run = HashMapSnapshot(states, restored, self._describe(checkpoint_id), payload, base, checkpoint)
-        self._add_run(run)
-        return run
+        return self._add_run(run)
 
     def _freeze(self, store: _Store) -> FrozenState:
         frozen, cursor = store.table.freeze()
-        groups = self.setup.key_groups
-        state = FrozenState(store.meta, store.codec, store.table, cursor, range(groups.start, groups.end + 1), frozen)
+        state = FrozenState(store.meta, store.codec, store.table, cursor, self.setup.key_groups, frozen)
         cleaner = store.cleaner
         if cleaner is not None and cleaner.expiry.config.cleanup.full_snapshot:
             pruning, now = cleaner.pruning, self.setup.clock()
             state.left = lambda stored: pruning.in_snapshot(stored, now)
         return state
 
-    def _base_for(self, kind: SnapshotKind, live_entries: int) -> SegmentCheckpoint | None:
-        if not self.setup.incremental or kind is not SnapshotKind.CHECKPOINT:
-            return None
-        return self._history.base_for(live_entries)
-
-    def _record(
-        self, checkpoint_id: int, kind: SnapshotKind, base: SegmentCheckpoint | None, payload: str
-    ) -> SegmentCheckpoint | None:
-        """Record a checkpoint that later ones may build on, and track changes from now on."""
-        if not self.setup.incremental or kind is SnapshotKind.SAVEPOINT:
-            return None
-        history = self._history
-        if not history.tracking:
-            for store in self._all_stores():
-                store.table.track()
-        payloads = frozenset([payload]) | (frozenset() if base is None else base.payloads)
-        return history.add(checkpoint_id, payloads)
+    def _track(self) -> None:
+        for store in self._all_stores():
+            store.table.track()
 
     def notify_complete(self, checkpoint_id: int) -> None:
         self._history.confirm(checkpoint_id)
@@ -334,8 +310,7 @@ class HashMapBackend(KeyedStateBackend):
         self.timers.reload()
         if claim:
             self._history.adopt(handles, setup.key_groups)
-            for store in self._all_stores():
-                store.table.track()
+            self._track()
 
     def restored_metas(self) -> list[StateMeta]:
         return [slices[0].meta for slices in self._restored.values()]
@@ -346,19 +321,3 @@ class HashMapBackend(KeyedStateBackend):
         for store in self._all_stores():
             store.table.clear()
         self._restored.clear()
-
-
-def _dtype(spec: StateSpec) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = np.dtype(spec.value_type.arrow_type.to_pandas_dtype())
-    return dtype
-
-
-def _is_number(type_info: TypeInformation) -> bool:
-    if type_info.kind != "scalar":
-        return False
-    arrow = type_info.arrow_type
-    return bool(pa.types.is_integer(arrow) or pa.types.is_float32(arrow) or pa.types.is_float64(arrow))
-
-
-def _is_int(type_info: TypeInformation) -> bool:
-    return type_info.kind == "scalar" and bool(pa.types.is_signed_integer(type_info.arrow_type))

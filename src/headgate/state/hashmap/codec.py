@@ -81,23 +81,26 @@ def _split(addresses: Sequence[Any]) -> tuple[list[Any], list[Any] | None]:
     return keys, None if all(namespace is VOID for namespace in namespaces) else namespaces
 
 
-class ChunkCodec:
-    """Writes the entries of one state."""
+class _StoredForm:
+    """The form of the entries of one state."""
 
     def __init__(self, operator: str, meta: StateMeta, key_type: TypeInformation) -> None:
         self._where = f"operator '{operator}', state '{meta.name}'"
-        self._kind = meta.kind
-        self._ttl = meta.ttl
+        self._meta = meta
         self._key_type = key_type
         self._value_type = meta.value_type.type_info()
         self._map_key_type = PICKLED if meta.map_key_type is None else meta.map_key_type.type_info()
+
+
+class ChunkCodec(_StoredForm):
+    """Writes the entries of one state."""
 
     def encode(self, addresses: list[Any], stored: list[Any], removed: list[Any]) -> bytes:
         """One frame with entries and the addresses of removed ones."""
         keys, namespaces = _split(addresses)
         counts, map_keys, values = self._flatten(stored)
         stamps = None
-        if self._ttl:
+        if self._meta.ttl:
             stamps = np.fromiter((stamp for _, stamp in values), np.int64, len(values)).tobytes()
             values = [value for value, _ in values]
         return _frame(
@@ -127,9 +130,9 @@ class ChunkCodec:
         return _PLAIN + bytes(pa.RecordBatch.from_arrays([array], schema=type_info.schema).serialize())
 
     def _flatten(self, stored: list[Any]) -> tuple[list[int] | None, list[Any] | None, list[Any]]:
-        if self._kind == "list":
+        if self._meta.kind == "list":
             return list(map(len, stored)), None, list(chain.from_iterable(stored))
-        if self._kind == "map":
+        if self._meta.kind == "map":
             map_keys = list(chain.from_iterable(stored))
             values = list(chain.from_iterable(entries.values() for entries in stored))
             return list(map(len, stored)), keys_of(map_keys), values
@@ -165,15 +168,12 @@ def _frame(chunk: _Chunk) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-class SectionReader:
+class SectionReader(_StoredForm):
     """Reads the entries of a state that was stored as `meta` describes into the form that `now` describes."""
 
     def __init__(self, operator: str, meta: StateMeta, key_type: TypeInformation, now: StateMeta, stamp: int) -> None:
-        self._where = f"operator '{operator}', state '{meta.name}'"
-        self._meta = meta
-        self._key_type = key_type
-        self._types = meta.value_type.type_info(), now.value_type.type_info()
-        self._map_key_type = PICKLED if meta.map_key_type is None else meta.map_key_type.type_info()
+        super().__init__(operator, meta, key_type)
+        self._types = self._value_type, now.value_type.type_info()
         self._strip = meta.ttl and not now.ttl
         self._wrap = now.ttl and not meta.ttl
         self._stamp = stamp

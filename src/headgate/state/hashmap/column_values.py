@@ -22,49 +22,29 @@ from headgate.state.api import ValueState
 from headgate.state.copying import copied
 from headgate.state.hashmap.columns import ColumnTable, Ints
 from headgate.state.hashmap.tables import StateTable
+from headgate.state.tables import BatchTable
 
 _MANY = 10_000  # values outside of batches that wait to be written back
 
 
-class Packer:
-    """Turns Python numbers into a column; a value that does not fit the type is an error with its key."""
-
-    def __init__(self, where: str, type_info: TypeInformation, dtype: np.dtype[Any]) -> None:
-        self._where, self._type, self._dtype = where, type_info, dtype
-        self._format = dtype.char  # numpy and struct use the same codes for C types
-
-    def pack(self, values: Sequence[Any]) -> Any | None:
-        """The column; None if a value is None or of another type."""
-        try:
-            return np.frombuffer(struct.pack(f"{len(values)}{self._format}", *values), self._dtype)
-        except (struct.error, OverflowError):
-            return None
-
-    def pack_slowly(self, addresses: Sequence[Any], values: Sequence[Any]) -> Any:
-        """The column with conversions; TypeMismatch names the key of the first value that does not fit."""
-        try:
-            return self._type.to_batch(values).column(0).to_numpy(zero_copy_only=False).astype(self._dtype)
-        except TypeMismatch as error:
-            raise TypeMismatch(f"{self._where}, key {addresses[error.index]!r}: {error}") from None
-
-
-class ColumnValue(ValueState[Any]):
-    """The handle; its dict belongs to one batch."""
+class ColumnValue(ValueState[Any], BatchTable):
+    """The handle and the table of a state; its dict belongs to one batch."""
 
     def __init__(
         self,
         name: str,
+        where: str,
+        type_info: TypeInformation,
         columns: ColumnTable,
         context: KeyContext,
-        default: Any,
-        packer: Packer,
         group_of: Callable[[Any], int],
-        demote: Callable[[], StateTable],
+        demote: Callable[[ColumnValue], StateTable],
     ) -> None:
-        """`demote` moves the state to dict tables."""
+        """`where` names the operator and the state in errors; `demote` moves the state to dict tables."""
         self.name = name
-        self._columns, self._context, self._default = columns, context, default
-        self._packer, self._group_of, self._demote = packer, group_of, demote
+        self.default: Any = None
+        self._where, self._type, self._columns, self._context = where, type_info, columns, context
+        self._group_of, self._demote = group_of, demote
         self._cache: dict[Any, Any] = {}
         self._addresses: Sequence[Any] = ()
         self._groups: Any = ()
@@ -73,6 +53,7 @@ class ColumnValue(ValueState[Any]):
         self._before: Any | None = None  # the values of those slots
         self._loaded = 0
         self._stray_groups: dict[Any, int] = {}  # of keys that were read one by one
+        self._table: StateTable | None = None  # once the state is in dict tables
 
     # --- the user's side --------------------------------------------------------------------------------------------
 
@@ -85,7 +66,7 @@ class ColumnValue(ValueState[Any]):
             NO_KEY.refuse(f"value state '{self.name}'")
         if stored is not None:
             return stored
-        return copied(self._default)
+        return copied(self.default)
 
     def update(self, value: Any) -> None:
         try:
@@ -98,6 +79,34 @@ class ColumnValue(ValueState[Any]):
 
     # --- the backend's side -----------------------------------------------------------------------------------------
 
+    def get_many(self, addresses: Sequence[Any], groups: Sequence[int]) -> list[Any]:
+        self.flush()
+        if self._table is not None:
+            return self._table.get_many(addresses, groups)
+        return self._columns.read(np.array(addresses, np.int64), np.asarray(groups, np.int64))[2]
+
+    def put_many(self, addresses: Sequence[Any], groups: Sequence[int], values: Sequence[Any]) -> None:
+        self.flush()
+        if self._table is None and not _are_ints(addresses):
+            self._use_tables()
+        if self._table is not None:
+            self._table.put_many(addresses, groups, values)
+            return
+        pairs = dict(
+            zip(addresses, zip(np.asarray(groups).tolist(), values, strict=True), strict=True)
+        )  # the last counts
+        keys, spots = list(pairs), np.array([group for group, _ in pairs.values()], np.int64)
+        slots = self._columns.find(np.array(keys, np.int64), spots)
+        self._store_mixed(keys, spots, slots, [value for _, value in pairs.values()])
+
+    def has(self, group: int, address: Any) -> bool:
+        """Whether a key has a value; nothing is written back."""
+        if self._table is not None:
+            return self._table.get(group, address) is not None
+        if address in self._cache:
+            return self._cache[address] is not None
+        return type(address) is int and self._columns.find_one(address, group) >= 0
+
     def begin(self, addresses: Sequence[Any], groups: Sequence[int]) -> None:
         """Called before a batch with these keys."""
         self.flush()
@@ -105,25 +114,19 @@ class ColumnValue(ValueState[Any]):
 
     def flush(self) -> None:
         """Write back, and end the batch."""
-        cache = self._cache
-        if type(cache) is _TableCache:
+        if self._table is not None:
             return
-        if cache:
-            strays = cache
-            if self._slots is not None:
-                addresses = self._addresses
-                values = [cache[address] for address in addresses]
-                self._store(addresses, self._groups, self._slots, values, self._before)
-                if len(cache) == self._loaded:
-                    strays = {}
-                else:
-                    own = set(addresses)
-                    strays = {address: value for address, value in cache.items() if address not in own}
-            if strays:
-                self._store_strays(strays)
-        self._cache = {} if type(self._cache) is not _TableCache else self._cache
-        self._stray_groups = {}
-        self._addresses, self._groups, self._slots, self._keys, self._before = (), (), None, None, None
+        cache = strays = self._cache
+        if self._slots is not None:
+            addresses = self._addresses
+            self._store(addresses, self._groups, self._slots, [cache[address] for address in addresses], self._before)
+            own = set(addresses) if len(cache) > self._loaded else None
+            strays = {} if own is None else {address: cache[address] for address in cache if address not in own}
+        if strays:
+            self._store_strays(strays)
+        if self._table is None:
+            self._cache, self._stray_groups = {}, {}
+            self._addresses, self._groups, self._slots, self._keys, self._before = (), (), None, None, None
 
     def _fetch(self) -> Any:
         """The value of an address that is not in the cache."""
@@ -142,12 +145,6 @@ class ColumnValue(ValueState[Any]):
         stored = self._cache[address] = self._columns.get(context.group, address)
         return stored
 
-    def has(self, group: int, address: Any) -> bool:
-        """Whether a key has a value; nothing is written back."""
-        if address in self._cache:
-            return self._cache[address] is not None
-        return type(address) is int and self._columns.find_one(address, group) >= 0
-
     def _load(self) -> None:
         """Read the values of the whole batch; values that were written before stay."""
         keys = self._keys = np.array(self._addresses, np.int64)
@@ -161,39 +158,66 @@ class ColumnValue(ValueState[Any]):
     def _store(
         self, addresses: Sequence[Any], groups: Any, slots: Ints, values: list[Any], before: Any | None = None
     ) -> None:
-        columns, packed = self._columns, self._packer.pack(values)
+        columns, packed = self._columns, self._pack(values)
         if packed is None:
-            _store_mixed(columns, self._packer, addresses, groups, slots, values)
+            self._store_mixed(addresses, groups, slots, values)
             return
         if len(slots) and (slots.min() < 0 or not columns.live[slots].all()):
             assert self._keys is not None
             slots, before = columns.slots(self._keys, groups, 0), None
         columns.put(slots, packed, before)
 
+    def _store_mixed(self, addresses: Sequence[Any], groups: Any, slots: Ints, values: list[Any]) -> None:
+        """Store values of which some may be None, which removes, or numbers of another type."""
+        gone = np.array([value is None for value in values], np.bool_)
+        removed, there = slots[gone], np.flatnonzero(~gone)
+        kept = [addresses[i] for i in there.tolist()]
+        present = [values[i] for i in there.tolist()]
+        packed = self._pack(present)
+        if packed is None:
+            packed = self._converted(kept, present)
+        self._columns.remove(removed[removed >= 0])
+        if kept:
+            slots = self._columns.slots(np.array(kept, np.int64), np.asarray(groups)[there], 0)
+            self._columns.put(slots, packed)
+
+    def _pack(self, values: Sequence[Any]) -> Any | None:
+        """Python numbers as a column; None if a value is None or of another type."""
+        dtype = self._columns.values.dtype
+        try:  # numpy and struct use the same codes for C types
+            return np.frombuffer(struct.pack(f"{len(values)}{dtype.char}", *values), dtype)
+        except (struct.error, OverflowError):
+            return None
+
+    def _converted(self, addresses: Sequence[Any], values: Sequence[Any]) -> Any:
+        """The column with conversions; TypeMismatch names the key of the first value that does not fit."""
+        try:
+            column = self._type.to_batch(values).column(0).to_numpy(zero_copy_only=False)
+        except TypeMismatch as error:
+            raise TypeMismatch(f"{self._where}, key {addresses[error.index]!r}: {error}") from None
+        return column.astype(self._columns.values.dtype)
+
     def _store_strays(self, strays: dict[Any, Any]) -> None:
         """Store values of keys outside of the batch, or of a batch that was only written to."""
-        if not all(type(address) is int for address in strays):
+        addresses = list(strays)
+        if not _are_ints(addresses):
             self._use_tables()
             return
         known = dict(zip(self._addresses, np.asarray(self._groups).tolist(), strict=True)) | self._stray_groups
-        addresses = list(strays)
         groups = np.array([known[a] if a in known else self._group_of(a) for a in addresses], np.int64)
         self._keys = np.array(addresses, np.int64)
         self._store(addresses, groups, self._columns.find(self._keys, groups), list(strays.values()))
 
     def _use_tables(self) -> None:
         """Move the state from columns to dict tables."""
-        pending = self._cache
-        self._cache = {}
-        self._addresses, self._slots = (), None
-        table = self._demote()
-        cache = self._cache = _TableCache(table, self._context)
-        context = self._context
-        group = context.group
-        for address, value in pending.items():
-            context.group = self._group_of(key_of(split_address(address)[0]))
-            cache[address] = value
-        context.group = group
+        table = self._table = self._demote(self)
+        for address, value in self._cache.items():
+            table.put_many((address,), (self._group_of(key_of(split_address(address)[0])),), (value,))
+        self._cache = _TableCache(table, self._context)
+
+
+def _are_ints(addresses: Sequence[Any]) -> bool:
+    return all(type(address) is int for address in addresses)
 
 
 class _TableCache(dict[Any, Any]):
@@ -203,50 +227,8 @@ class _TableCache(dict[Any, Any]):
         self._table, self._context = table, context
 
     def __getitem__(self, address: Any) -> Any:
-        if address is NO_KEY:
-            raise NoKeySet
         return self._table.get(self._context.group, address)
 
     def __setitem__(self, address: Any, value: Any) -> None:
-        if address is NO_KEY:
-            raise NoKeySet
-        if value is None:
-            self._table.remove(self._context.group, address)
-        else:
-            self._table.put(self._context.group, address, value)
-
-
-class ColumnValueTable:
-    """A `ValueTable` in columns."""
-
-    def __init__(self, columns: ColumnTable, packer: Packer, flush: Callable[[], None]) -> None:
-        self._columns, self._packer, self._flush = columns, packer, flush
-
-    def get_many(self, addresses: Sequence[Any], groups: Sequence[int]) -> list[Any]:
-        self._flush()
-        return self._columns.read(np.array(addresses, np.int64), np.asarray(groups, np.int64))[2]
-
-    def put_many(self, addresses: Sequence[Any], groups: Sequence[int], values: Sequence[Any]) -> None:
-        self._flush()
-        pairs = dict(
-            zip(addresses, zip(np.asarray(groups).tolist(), values, strict=True), strict=True)
-        )  # the last counts
-        keys, spots = list(pairs), np.array([group for group, _ in pairs.values()], np.int64)
-        slots = self._columns.find(np.array(keys, np.int64), spots)
-        _store_mixed(self._columns, self._packer, keys, spots, slots, [value for _, value in pairs.values()])
-
-
-def _store_mixed(
-    columns: ColumnTable, packer: Packer, addresses: Sequence[Any], groups: Any, slots: Ints, values: list[Any]
-) -> None:
-    """Store values of which some may be None, which removes, or numbers of another type."""
-    gone = np.array([value is None for value in values], np.bool_)
-    removed, there = slots[gone], np.flatnonzero(~gone)
-    kept = [addresses[i] for i in there.tolist()]
-    present = [values[i] for i in there.tolist()]
-    packed = packer.pack(present)
-    if packed is None:
-        packed = packer.pack_slowly(kept, present)
-    columns.remove(removed[removed >= 0])
-    if kept:
-        columns.put(columns.slots(np.array(kept, np.int64), np.asarray(groups)[there], 0), packed)
+        hash(address)  # NoKeySet if there is no key
+        self._table.put_many((address,), (self._context.group,), (value,))

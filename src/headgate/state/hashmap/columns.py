@@ -28,7 +28,7 @@ import numpy.typing as npt
 from headgate.errors import IllegalState
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.addresses import FOREIGN_GROUP
-from headgate.state.hashmap.tables import Cursor, StateTable, Table
+from headgate.state.hashmap.tables import Cursor, FrozenLayers, LayerChanges, StateTable, Table
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[Any]
@@ -43,7 +43,7 @@ _64_BITS = (1 << 64) - 1
 
 
 class ColumnTable:
-    """Numbers by integer key: a `HashMapTable` and the `NumberColumns` of aggregations.
+    """Numbers by integer key: a table of the backend and the `NumberColumns` of aggregations.
 
     >>> table = ColumnTable(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
     >>> slots = table.slots(np.array([7, 9, 7]), np.array([0, 1, 0]), 0)
@@ -62,11 +62,11 @@ class ColumnTable:
         self._changed: npt.NDArray[np.bool_] | None = None  # by slot, while changes are tracked
         self._dead: Ints = np.zeros(max_parallelism, np.int64)  # removed entries by group that still hold a slot
         self._free: list[int] = []  # slots to use again
-        self._holders: set[object] = set()  # readers of the columns: snapshots, and changes that are not copied yet
+        # Readers of the columns: snapshots, and changes that are not copied yet.
+        self._holders: weakref.WeakSet[Any] = weakref.WeakSet()
         self._index: npt.NDArray[np.int32] = np.zeros(_FIRST_REGION * len(groups), np.int32)
-        self._region: Ints = np.full(
-            max_parallelism, -1, np.int64
-        )  # where a group's region starts; -1: of another subtask
+        # Where a group's region starts; -1: of another subtask.
+        self._region: Ints = np.full(max_parallelism, -1, np.int64)
         self._region[groups.start : groups.end + 1] = np.arange(len(groups)) * _FIRST_REGION
         self._mask: Ints = np.full(max_parallelism, _FIRST_REGION - 1, np.int64)
         self._filled: Ints = np.zeros(max_parallelism, np.int64)
@@ -321,6 +321,7 @@ class ColumnTable:
         self._free.clear()
 
 
+HashMapTable: TypeAlias = StateTable | ColumnTable
 Chunk: TypeAlias = tuple[Ints, Numbers, Ints]  # keys and values of entries, keys of removed ones
 
 
@@ -333,7 +334,7 @@ class FrozenColumns:
     values: Numbers
     live: npt.NDArray[np.bool_]
     changed: Ints | None
-    holders: set[object]
+    holders: weakref.WeakSet[Any]
     _order: Ints | None = None
     _starts: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
@@ -360,26 +361,19 @@ class FrozenColumns:
 
     def changes(self) -> ColumnChanges:
         changes = ColumnChanges(self, np.arange(len(self.keys)) if self.changed is None else self.changed)
-        token = object()
-        self.holders.add(token)
-        weakref.finalize(changes.hold, self.holders.discard, token)
+        self.holders.add(changes)  # until they are copied or dropped no slot is used again
         return changes
 
     def select(self, rows: Ints) -> FrozenColumns:
         """A copy of some of the rows."""
         columns = self.keys[rows], self.groups[rows], self.values[rows], self.live[rows]
-        return FrozenColumns(*columns, None, set())
-
-
-class _Hold:
-    """While it is referenced, no slot is used again."""
+        return FrozenColumns(*columns, None, self.holders)
 
 
 class ColumnChanges:
     """Entries that changed between two freezes; they are copied at the first use, outside the subtask's thread."""
 
     def __init__(self, frozen: FrozenColumns, rows: Ints) -> None:
-        self.hold: _Hold | None = _Hold()  # until the changes are copied or dropped
         self._frozen: FrozenColumns | None = frozen
         self._rows = rows
         self._copied: FrozenColumns | None = None
@@ -387,8 +381,9 @@ class ColumnChanges:
     def chunk(self, group: int) -> Chunk:
         if self._copied is None:
             assert self._frozen is not None
-            self._copied, self._frozen = self._frozen.select(self._rows), None
-            self.hold = None
+            self._copied = self._frozen.select(self._rows)
+            self._frozen.holders.discard(self)
+            self._frozen = None
         return self._copied.chunk(group, removals=True)
 
     def __getitem__(self, group: int) -> Table:
@@ -397,6 +392,10 @@ class ColumnChanges:
 
     def size(self) -> int:
         return len(self._rows)
+
+
+FrozenTable: TypeAlias = FrozenLayers | FrozenColumns
+TableChanges: TypeAlias = LayerChanges | ColumnChanges
 
 
 def _grown(column: npt.NDArray[Any], used: int, room: int) -> npt.NDArray[Any]:

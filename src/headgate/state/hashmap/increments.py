@@ -11,13 +11,12 @@ that a snapshot's thread sets `SegmentCheckpoint.segments`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.checkpoint.handles import KeyedStateHandle, Segment
 from headgate.records.key_groups import KeyGroupRange
-from headgate.state.hashmap.tables import Table, TableChanges
+from headgate.state.hashmap.columns import TableChanges
 
 
 @dataclass(slots=True)
@@ -107,18 +106,3 @@ class History:
         self.confirmed = None
         self.undecided.clear()
         self.generations.clear()
-
-
-def changed_entries(layers: list[Table]) -> Iterator[tuple[Any, Any]]:
-    """The newest entry of each address in a group's layers, which come newest first; None is a removal."""
-    if len(layers) == 1:
-        return iter(layers[0].items())
-    return _newest(layers)
-
-
-def _newest(layers: list[Table]) -> Iterator[tuple[Any, Any]]:
-    for depth, layer in enumerate(layers):
-        newer = layers[:depth]
-        for address, stored in layer.items():
-            if not any(address in other for other in newer):
-                yield address, stored

@@ -11,25 +11,15 @@ from dataclasses import dataclass, field
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta, checked_read
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.hashmap.codec import SectionReader
-from headgate.state.hashmap.columns import ColumnTable
-from headgate.state.hashmap.tables import HashMapTable
-
-
-@dataclass(frozen=True, slots=True)
-class RestoredSection:
-    """The bytes of one key group."""
-
-    group: int
-    data: bytes
-    crc32: int
+from headgate.state.hashmap.columns import ColumnTable, HashMapTable
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredSlice:
-    """The share of one state in one old segment."""
+    """The share of one state in one old segment; a section is a key group, its bytes and their checksum."""
 
     meta: StateMeta
-    sections: list[RestoredSection] = field(default_factory=list)
+    sections: list[tuple[int, bytes, int]] = field(default_factory=list)
 
 
 def read_slices(handle: KeyedStateHandle, groups: KeyGroupRange, read: ReadPayload) -> Iterator[RestoredSlice]:
@@ -43,23 +33,20 @@ def read_slices(handle: KeyedStateHandle, groups: KeyGroupRange, read: ReadPaylo
                 if group in common:
                     what = f"state '{part.meta.name}', key group {group} of checkpoint {segment.checkpoint_id}"
                     data = checked_read(read, segment.payload, offset, length, crc32, what)
-                    restored.sections.append(RestoredSection(group, data, crc32))
+                    restored.sections.append((group, data, crc32))
             yield restored
 
 
 def load_slice(table: HashMapTable, restored: RestoredSlice, reader: SectionReader) -> HashMapTable:
     """Add restored entries to a table; returns the table, or dicts in its place if columns cannot hold an entry."""
-    for section in restored.sections:
+    for group, data, _ in restored.sections:
         if isinstance(table, ColumnTable):
-            columns = reader.columns(section.data)
+            columns = reader.columns(data)
             if columns is not None:
                 for keys, values, removed in columns:
-                    table.load_columns(keys, values, removed, section.group)
+                    table.load_columns(keys, values, removed, group)
                 continue
-            entries = list(reader.read(section.data))
-            if not all(type(address) is int for address, _ in entries):  # columns cannot hold namespaces
+            if not all(type(address) is int for address, _ in reader.read(data)):  # columns cannot hold namespaces
                 table = table.as_dicts()
-            table.load(entries, section.group)
-        else:
-            table.load(reader.read(section.data), section.group)
+        table.load(reader.read(data), group)
     return table

@@ -18,12 +18,13 @@ from typing import Any, TypeAlias
 import msgspec
 
 from headgate.checkpoint.handles import GroupTable, KeyedStateHandle, Payload, Segment, StateMeta, StateSlice
+from headgate.records.key_groups import KeyGroupRange
 from headgate.state.backend import INTERNAL_KINDS, SnapshotRun
 from headgate.state.hashmap.codec import ChunkCodec
-from headgate.state.hashmap.columns import Chunk, ColumnChanges, FrozenColumns
-from headgate.state.hashmap.increments import SegmentCheckpoint, changed_entries
+from headgate.state.hashmap.columns import Chunk, ColumnChanges, FrozenColumns, FrozenTable, HashMapTable, TableChanges
+from headgate.state.hashmap.increments import SegmentCheckpoint
 from headgate.state.hashmap.restoring import RestoredSlice
-from headgate.state.hashmap.tables import Cursor, FrozenTable, HashMapTable, Table, TableChanges, view
+from headgate.state.hashmap.tables import Cursor, Table, newest_entries, view
 
 _Entries: TypeAlias = tuple[list[Any], list[Any], list[Any]]  # addresses, their stored values, removed addresses
 
@@ -42,7 +43,7 @@ class FrozenState:
     codec: ChunkCodec
     table: HashMapTable
     cursor: Cursor
-    groups: range
+    groups: KeyGroupRange
     frozen: FrozenTable
     changes: list[TableChanges] | None = None
     left: Callable[[Any], Any] | None = None  # gives the part of a stored value that is not expired, or None
@@ -50,7 +51,7 @@ class FrozenState:
     def chunks(self, group: int, rows: Callable[[], int]) -> Iterator[_Entries]:
         """The entries to write for a group, in chunks of about `rows()` rows."""
         if self.changes is not None:
-            return self._mixed_chunks(changed_entries([tables[group] for tables in self.changes]), rows)
+            return self._mixed_chunks(newest_entries([tables[group] for tables in self.changes]), rows)
         table = self.frozen[group]
         if self.left is None and isinstance(table, dict) and not self._is_nested:
             return _plain_chunks(table, rows)
@@ -106,23 +107,17 @@ class _PayloadWriter:
 
     payload: str
     offset: int = 0
-    yielded: int = 0
     crc32: int = 0
     slices: list[StateSlice] = field(default_factory=list)
-    pending: list[bytes] = field(default_factory=list)
+    pending: bytearray = field(default_factory=bytearray)
 
     def write(self, data: bytes) -> None:
-        self.pending.append(data)
+        self.pending += data
         self.offset += len(data)
         self.crc32 = zlib.crc32(data, self.crc32)
 
-    def is_large(self) -> bool:
-        return self.offset - self.yielded >= _LARGE_CHUNK
-
     def take(self) -> tuple[str, bytes]:
-        data = b"".join(self.pending)
-        self.pending.clear()
-        self.yielded = self.offset
+        data, self.pending = bytes(self.pending), bytearray()
         return self.payload, data
 
 
@@ -146,7 +141,7 @@ class HashMapSnapshot(SnapshotRun):
         self._checkpoint = checkpoint
         self._writer = _PayloadWriter(payload)
         self._rows = _MAX_ROWS // 4
-        self._steps = self._work()
+        self._steps: Generator[tuple[str, bytes], None, None] = self._work()
         self._stepping = threading.Lock()
 
     def __next__(self) -> tuple[str, bytes]:
@@ -198,7 +193,7 @@ class HashMapSnapshot(SnapshotRun):
                 crc32 = zlib.crc32(frame, crc32)
                 writer.write(frame)
                 work += rows
-                if work >= self._rows or writer.is_large():
+                if work >= self._rows or len(writer.pending) >= _LARGE_CHUNK:
                     work = 0
                     yield writer.take()
             if writer.offset > start:
@@ -236,10 +231,10 @@ class HashMapSnapshot(SnapshotRun):
         for restored in self._restored:
             table = GroupTable([], [], [], [])
             writer.slices.append(StateSlice(restored.meta, table))
-            for section in restored.sections:
-                _add_row(table, section.group, writer.offset, len(section.data), section.crc32)
-                writer.write(section.data)
-                if writer.is_large():
+            for group, data, crc32 in restored.sections:
+                _add_row(table, group, writer.offset, len(data), crc32)
+                writer.write(data)
+                if len(writer.pending) >= _LARGE_CHUNK:
                     yield writer.take()
 
     def _make_handle(self) -> KeyedStateHandle | None:

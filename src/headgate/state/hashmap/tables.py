@@ -17,12 +17,14 @@ traverse a dict of numbers and strings, but it would traverse every entry of a s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.addresses import FOREIGN_TABLE
+from headgate.state.copying import ATOMS, copied
+from headgate.state.tables import DictTable
 
 Table: TypeAlias = dict[Any, Any]
 
@@ -34,64 +36,6 @@ class Cursor:
         self.at = at
 
 
-class TableChanges(Protocol):
-    """The entries that changed between two freezes, by group; None marks a removed entry."""
-
-    def __getitem__(self, group: Any, /) -> Table: ...
-
-    def size(self) -> int: ...
-
-
-class FrozenTable(Protocol):
-    """The content of a table at one moment, by group."""
-
-    def __getitem__(self, group: Any, /) -> Table | Layer: ...
-
-    def changes(self) -> TableChanges:
-        """What changed between this freeze and the one before."""
-        ...
-
-
-class HashMapTable(Protocol):
-    """The entries of one state, as the backend and its snapshots use them: dicts (`StateTable`) or numpy columns."""
-
-    def get(self, group: int, address: Any) -> Any:
-        """The stored value, or None."""
-        ...
-
-    def load(self, entries: Iterable[tuple[Any, Any]], group: int) -> None:
-        """Add restored entries of one group; None removes."""
-        ...
-
-    def addresses(self, group: int) -> list[Any]:
-        """The addresses of all entries of a group, as a new list."""
-        ...
-
-    def base_size(self) -> int:
-        """The number of entries without counting exactly."""
-        ...
-
-    def track(self) -> None:
-        """Record from now on which entries change."""
-        ...
-
-    def stop_tracking(self) -> None: ...
-
-    def freeze(self) -> tuple[FrozenTable, Cursor]:
-        """The present content, which no later write changes until the cursor is released."""
-        ...
-
-    def release(self, cursor: Cursor) -> None:
-        """End of the snapshot that holds the cursor."""
-        ...
-
-    def merge(self, budget: int) -> int:
-        """Fold what freezing left behind, at most about `budget` entries; the rest of the budget (0: more to do)."""
-        ...
-
-    def clear(self) -> None: ...
-
-
 class Layer:
     """A frozen dict and the layers below it."""
 
@@ -100,6 +44,14 @@ class Layer:
     def __init__(self, table: Table, below: Layer | None) -> None:
         self.table = table
         self.below = below
+
+    def chain(self) -> list[Table]:
+        """The dicts of this layer and those below, newest first."""
+        found, below = [self.table], self.below
+        while below is not None:
+            found.append(below.table)
+            below = below.below
+        return found
 
     def get(self, address: Any) -> Any:
         """The entry at an address in this layer and those below; None if there is none."""
@@ -125,16 +77,18 @@ class FrozenLayers(list[Any]):
         return LayerChanges(one.table if type(one) is Layer else one for one in self)
 
 
-class StateTable:
+class StateTable(DictTable):
     """The entries of one state in this subtask's key groups.
 
     `tables` and `below` are indexed by key group. Handles hold on to `tables`, so it is only ever changed in place:
     they find most entries there, and call `get` for the rest.
     """
 
+    plain = ATOMS - {type(None)}
+
     def __init__(self, groups: KeyGroupRange, max_parallelism: int) -> None:
         self._groups = groups
-        self.tables: list[Table] = [{} if group in groups else FOREIGN_TABLE for group in range(max_parallelism)]
+        self.tables = [{} if group in groups else FOREIGN_TABLE for group in range(max_parallelism)]
         self.below: list[Layer | None] = [None] * max_parallelism
         self.tracking = False
         self.cursors: list[Cursor] = []
@@ -162,11 +116,20 @@ class StateTable:
         else:
             self.tables[group][address] = None
 
-    def is_own(self, group: int, address: Any) -> bool:
-        """Whether the stored object is in the top dict, so that no snapshot reads it and it may be changed in place."""
-        return self.below[group] is None or address in self.tables[group]
+    def get_owned(self, group: int, address: Any) -> Any:
+        """The stored object; a copy if it is in a layer below, which a snapshot may read."""
+        table = self.tables[group]
+        return table[address] if address in table else copied(self.get(group, address))
+
+    def get_many(self, addresses: Sequence[Any], groups: Sequence[int]) -> list[Any]:
+        pairs = zip(addresses, groups, strict=True)
+        if self.layered:
+            return [self.get(group, address) for address, group in pairs]
+        tables = self.tables
+        return [tables[group].get(address) for address, group in pairs]
 
     def load(self, entries: Iterable[tuple[Any, Any]], group: int) -> None:
+        """Add restored entries of one group; None removes."""
         table = self.tables[group]
         for address, stored in entries:
             if stored is None:
@@ -195,6 +158,7 @@ class StateTable:
         return frozen
 
     def freeze(self) -> tuple[FrozenLayers, Cursor]:
+        """The present content, which no later write changes until the cursor is released."""
         frozen = FrozenLayers(self.tables)
         for group in self._groups:
             layer = self._push(group)
@@ -217,6 +181,7 @@ class StateTable:
     # --- merging back ---
 
     def merge(self, budget: int) -> int:
+        """Fold what freezing left behind, at most about `budget` entries; the rest of the budget (0: more to do)."""
         if not self._merging:
             return budget
         # A round may take several calls; groups that a snapshot still reads are left for a later round.
@@ -288,13 +253,12 @@ class StateTable:
     # --- sizes ---
 
     def addresses(self, group: int) -> list[Any]:
+        """The addresses of all entries of a group, as a new list."""
         below = self.below[group]
-        return [
-            address for address, _ in view(self.tables[group] if below is None else Layer(self.tables[group], below))
-        ]
+        top = self.tables[group] if below is None else Layer(self.tables[group], below)
+        return [address for address, _ in view(top)]
 
     def items(self) -> Iterator[tuple[int, Any, Any]]:
-        """(group, address, stored) of every entry."""
         for group in self._groups:
             for address in self.addresses(group):
                 yield group, address, self.get(group, address)
@@ -305,28 +269,22 @@ class StateTable:
         return self._merging or self.tracking
 
     def base_size(self) -> int:
-        return sum(len(_base(self.tables[group], self.below[group])) for group in self._groups)
+        """The number of entries without counting exactly."""
+        pairs = ((self.tables[group], self.below[group]) for group in self._groups)
+        return sum(len(table if below is None else below.chain()[-1]) for table, below in pairs)
 
 
 def view(frozen: Table | Layer) -> Iterator[tuple[Any, Any]]:
     """The entries of a frozen dict, or of a layer and those below it."""
     if not isinstance(frozen, Layer):
         return iter(frozen.items())
-    return _layered(frozen)
+    return (entry for entry in newest_entries(frozen.chain()) if entry[1] is not None)
 
 
-def _layered(top: Layer) -> Iterator[tuple[Any, Any]]:
-    above: list[Table] = []
-    layer: Layer | None = top
-    while layer is not None:
-        for address, stored in layer.table.items():
-            if stored is not None and not any(address in other for other in above):
+def newest_entries(layers: list[Table]) -> Iterator[tuple[Any, Any]]:
+    """The newest entry of each address in layers, which come newest first; None is a removal."""
+    for depth, layer in enumerate(layers):
+        newer = layers[:depth]
+        for address, stored in layer.items():
+            if not newer or not any(address in other for other in newer):
                 yield address, stored
-        above.append(layer.table)
-        layer = layer.below
-
-
-def _base(table: Table, below: Layer | None) -> Table:
-    while below is not None:
-        table, below = below.table, below.below
-    return table

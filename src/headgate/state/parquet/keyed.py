@@ -18,7 +18,6 @@ restore works the other way round. The thread that writes a snapshot writes tabl
 from __future__ import annotations
 
 import io
-import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,7 +36,6 @@ from headgate.checkpoint.handles import FileRef, KeyedStateHandle, Payload, Read
 from headgate.records.key_groups import KeyGroupRange
 from headgate.records.types import PICKLED, TypeInformation
 from headgate.state.addresses import VOID, address_of, in_namespace, key_of, prepare_keys, split_address
-from headgate.state.api import ValueStateDescriptor
 from headgate.state.backend import (
     RAW_STREAMS,
     TIMER_TABLE,
@@ -45,21 +43,16 @@ from headgate.state.backend import (
     KeyedStateBackend,
     SnapshotKind,
     SnapshotRun,
-    StateSpec,
 )
-from headgate.state.cells import ListCell, MapCell, ValueCell
 from headgate.state.parquet.columns import column_fields, columns_of, values_of
 from headgate.state.pickling import dump_values, load_values
+from headgate.state.tables import ListTable, MapTable
 from headgate.state.timers import TimeDomain, Timer
-from headgate.state.ttl_config import StateTtlConfig, Time
 
 CANONICAL = "canonical"
 _CHUNK = 1 << 20
 _ROWS = 1 << 16  # in a row group at most
 _STAMPS = pa.int64()
-_TTL = StateTtlConfig.new_builder(Time.days(36500)).disable_cleanup_in_background().build()
-_TIMERS_META = TIMER_TABLE.meta()
-_RAW_META = RAW_STREAMS.meta()
 
 
 class StoredTable(msgspec.Struct, frozen=True):
@@ -100,16 +93,11 @@ def table_schema(meta: StateMeta, key_type: TypeInformation) -> pa.Schema:
     return pa.schema(fields)
 
 
-_RAW_SCHEMA = table_schema(_RAW_META, PICKLED)
+_RAW_SCHEMA = table_schema(RAW_STREAMS, PICKLED)
 
 
 def _map_key_type(meta: StateMeta) -> TypeInformation:
     return PICKLED if meta.map_key_type is None else meta.map_key_type.type_info()
-
-
-def _spec(meta: StateMeta) -> StateSpec:
-    map_key = None if meta.map_key_type is None else meta.map_key_type.type_info()
-    return StateSpec(meta.name, meta.kind, meta.value_type.type_info(), map_key, _TTL if meta.ttl else None)
 
 
 # ---- out of a backend ----------------------------------------------------------------------------------------------
@@ -125,26 +113,25 @@ def read_tables(backend: KeyedStateBackend) -> Iterator[tuple[StateMeta, Iterato
     timers = sorted(backend.timers.all(), key=lambda timer: timer.group)
     if timers:
         groups = groupby(timers, key=lambda timer: timer.group)
-        yield _TIMERS_META, ((group, _timer_rows(group, list(some), key_type)) for group, some in groups)
+        yield TIMER_TABLE, ((group, _timer_rows(group, list(some), key_type)) for group, some in groups)
     streams = backend.raw_streams()
     if streams:
-        yield _RAW_META, ((group, _raw_rows(group, stream)) for group, stream in streams.items())
+        yield RAW_STREAMS, ((group, _raw_rows(group, stream)) for group, stream in streams.items())
 
 
 def _entries(backend: KeyedStateBackend, meta: StateMeta) -> Iterator[tuple[int, list[_Entry]]]:
     """The entries of a state by key group, sorted by key."""
-    cell = backend.open_cell(_spec(meta))
-    table = None
-    if meta.kind == "value" and not meta.ttl:
-        table = backend.value_table(ValueStateDescriptor(meta.name, meta.value_type.type_info()))
+    table = backend.open_table(meta)
     for group, found in groupby(backend.addresses(meta.name), key=itemgetter(0)):
         addresses = [address for _, address in found]
         for at in range(0, len(addresses), _ROWS):
             some = addresses[at : at + _ROWS]
-            if table is not None:
-                stored: Sequence[Any] = table.get_many(some, [group] * len(some))
+            if isinstance(table, MapTable):
+                stored: Sequence[Any] = [dict(table.entries(group, address)) for address in some]
+            elif isinstance(table, ListTable):
+                stored = [table.get(group, address) for address in some]
             else:
-                stored = [_stored(backend, cell, group, address) for address in some]
+                stored = table.get_many(some, [group] * len(some))
             parts = map(split_address, some)
             entries = [
                 (key_of(address), None if namespace is VOID else namespace, one)
@@ -155,11 +142,6 @@ def _entries(backend: KeyedStateBackend, meta: StateMeta) -> Iterator[tuple[int,
             except TypeError:  # keys of several types cannot be compared
                 entries.sort(key=lambda entry: repr(entry[0]))
             yield group, entries
-
-
-def _stored(backend: KeyedStateBackend, cell: Any, group: int, address: Any) -> Any:
-    backend.context.address, backend.context.group = address, group
-    return dict(cell.entries()) if isinstance(cell, MapCell) else cell.get()
 
 
 def _rows(meta: StateMeta, key_type: TypeInformation, group: int, entries: list[_Entry]) -> pa.RecordBatch:
@@ -193,7 +175,7 @@ def _timer_rows(group: int, timers: list[Timer], key_type: TypeInformation) -> p
         pa.array([timer.domain.name.lower() for timer in timers]),
         pa.array([timer.timestamp for timer in timers], pa.int64()),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=table_schema(_TIMERS_META, key_type))
+    return pa.RecordBatch.from_arrays(columns, schema=table_schema(TIMER_TABLE, key_type))
 
 
 def _raw_rows(group: int, stream: bytes) -> pa.RecordBatch:
@@ -251,9 +233,6 @@ class CanonicalRun(SnapshotRun):
     def cancel(self) -> None:
         self._native.cancel()
 
-    def __next__(self) -> tuple[str, bytes]:
-        return next(self._steps)
-
     def _work(self) -> Iterator[tuple[str, bytes]]:
         with tempfile.TemporaryDirectory(prefix="headgate-savepoint-") as name:
             directory = Path(name)
@@ -261,7 +240,6 @@ class CanonicalRun(SnapshotRun):
             native = spool.write(self._native)
             if native is not None:
                 yield from self._tables(native, spool, directory)
-        self.status = "done"
 
     def _tables(self, native: KeyedStateHandle, spool: _Spool, directory: Path) -> Iterator[tuple[str, bytes]]:
         scratch = self._make(_scratch(self._setup, directory / "scratch", self._setup.key_type))
@@ -310,42 +288,28 @@ def write_table(
 # ---- into a backend ------------------------------------------------------------------------------------------------
 
 
-def as_native(
-    make: type[KeyedStateBackend], setup: BackendSetup, handles: Sequence[KeyedStateHandle], read: ReadPayload
-) -> tuple[list[KeyedStateHandle], ReadPayload, Callable[[], None]]:
-    """Handles that a backend can restore: canonical ones are read into a temporary backend and snapshotted there.
-
-    The caller calls the third result when the restore is done.
-    """
+def restore(
+    backend: KeyedStateBackend, handles: Sequence[KeyedStateHandle], read: ReadPayload, *, claim: bool = False
+) -> None:
+    """Restore a backend: canonical handles are read into a temporary backend, whose native snapshot is restored."""
+    setup = backend.setup
     tables = [handle for handle in handles if handle.backend == CANONICAL]
-    native = [handle for handle in handles if handle.backend != CANONICAL]
     if not tables:
-        return native, read, lambda: None
+        backend.restore(handles, read, claim=claim)
+        return
     for handle in tables:
         require_same_max_parallelism(f"operator '{setup.operator}'", handle.max_parallelism, setup.max_parallelism)
-    directory = Path(tempfile.mkdtemp(prefix="headgate-restore-"))
-
-    def remove() -> None:
-        shutil.rmtree(directory, ignore_errors=True)
-
-    spool = _Spool(directory / "native")
-    scratch = make(_scratch(setup, directory / "scratch", tables[0].key_type.type_info()))
-    try:
-        for handle in tables:
-            _load(scratch, handle, read)
-        made = spool.write(scratch.snapshot(tables[0].checkpoint_id, SnapshotKind.SAVEPOINT))
-    except BaseException:
-        remove()
-        raise
-    finally:
-        scratch.dispose()
-    if made is not None:
-        native.append(made)
-
-    def read_either(payload: Payload, offset: int, length: int) -> bytes:
-        return (spool.read if payload in spool else read)(payload, offset, length)
-
-    return native, read_either, remove
+    with tempfile.TemporaryDirectory(prefix="headgate-restore-", ignore_cleanup_errors=True) as name:
+        spool = _Spool(Path(name) / "native")
+        scratch = type(backend)(_scratch(setup, Path(name) / "scratch", tables[0].key_type.type_info()))
+        try:
+            for handle in tables:
+                _load(scratch, handle, read)
+            made = spool.write(scratch.snapshot(tables[0].checkpoint_id, SnapshotKind.SAVEPOINT))
+        finally:
+            scratch.dispose()
+        native = [handle for handle in (*handles, made) if handle is not None and handle.backend != CANONICAL]
+        backend.restore(native, lambda payload, *part: (spool.read if payload in spool else read)(payload, *part))
 
 
 def stored_tables(handle: KeyedStateHandle) -> list[StoredTable]:
@@ -397,44 +361,18 @@ def _load_rows(
     values = values_of(table, "value", meta.value_type.type_info())
     if meta.ttl:
         values = list(zip(values, table.column("ttl_ts").to_pylist(), strict=True))
-    extra = values_of(table, "map_key", _map_key_type(meta)) if meta.kind == "map" else None
     backend.begin_batch(addresses, [group] * len(addresses))
-    _store(backend, meta, group, addresses, values, extra)
-    backend.end_batch()
-    backend.clear_current_key()
-
-
-def _store(
-    backend: KeyedStateBackend,
-    meta: StateMeta,
-    group: int,
-    addresses: list[Any],
-    values: list[Any],
-    map_keys: list[Any] | None,
-) -> None:
-    if meta.kind == "value" and not meta.ttl and all(split_address(one)[1] is VOID for one in addresses):
-        table = backend.value_table(ValueStateDescriptor(meta.name, meta.value_type.type_info()))
-        table.put_many(addresses, [group] * len(addresses), values)
-        return
-    context = backend.context
-    context.group = group
-    if meta.kind == "value" and not meta.ttl:  # with namespaces
-        state = backend.state(ValueStateDescriptor(meta.name, meta.value_type.type_info()))
-        for context.address, value in zip(addresses, values, strict=True):
-            state.update(value)
-        return
-    cell = backend.open_cell(_spec(meta))
-    if isinstance(cell, ListCell):
-        for context.address, found in groupby(zip(addresses, values, strict=True), key=itemgetter(0)):
-            cell.extend([value for _, value in found])
-    elif isinstance(cell, MapCell):
-        assert map_keys is not None
-        for context.address, map_key, value in zip(addresses, map_keys, values, strict=True):
-            cell.put(address_of(map_key), value)
+    target = backend.open_table(meta)
+    if isinstance(target, ListTable):
+        for address, found in groupby(zip(addresses, values, strict=True), key=itemgetter(0)):
+            target.extend(group, address, [value for _, value in found])
+    elif isinstance(target, MapTable):
+        map_keys = values_of(table, "map_key", _map_key_type(meta))
+        for address, map_key, value in zip(addresses, map_keys, values, strict=True):
+            target.put(group, address, address_of(map_key), value)
     else:
-        assert isinstance(cell, ValueCell)
-        for context.address, value in zip(addresses, values, strict=True):
-            cell.put(value)
+        target.put_many(addresses, [group] * len(addresses), values)
+    backend.end_batch()
 
 
 def _read_namespaces(column: pa.ChunkedArray) -> list[Any]:

@@ -3,7 +3,6 @@
 keys.py, codec.py            bytes of row keys and values
 store.py                     the database; one memory budget for all backends of a process
 tables.py, lists_maps.py     a state: rows, and changes that are not written yet
-cells.py                     handles and cells on these
 writeback.py                 when and how changes become rows
 snapshots.py, increments.py  files of a snapshot, and those that need not be stored again
 restoring.py                 a database from files of snapshots
@@ -13,14 +12,12 @@ cleanup.py                   expired rows are deleted
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta
 from headgate.errors import IllegalState
-from headgate.records.types import as_type
-from headgate.state.api import State, StateDescriptor, ValueStateDescriptor
+from headgate.state.api import DirectValueState, State, ValueStateDescriptor
 from headgate.state.backend import (
     INTERNAL_KINDS,
     RAW_STREAMS,
@@ -29,30 +26,30 @@ from headgate.state.backend import (
     KeyedStateBackend,
     SnapshotKind,
     SnapshotRun,
-    StateSpec,
 )
-from headgate.state.cells import Cell, ValueTable
 from headgate.state.copying import copier
 from headgate.state.local_directory import LocalDirectory
-from headgate.state.rocksdb.cells import ReusedValue, RowListCell, RowMapCell, RowValue, RowValueCell, RowValueTable
 from headgate.state.rocksdb.cleanup import Sweeper
 from headgate.state.rocksdb.codec import StoredCodec, codec_for
 from headgate.state.rocksdb.increments import FIRST_STAMP, FileCheckpoint, Span, Uploads
 from headgate.state.rocksdb.keys import RowKeys
-from headgate.state.rocksdb.lists_maps import ListRows, MapRows, Sequencer
-from headgate.state.rocksdb.restoring import StoredColumn, column_name, pack_columns, restore_store, rewrite
+from headgate.state.rocksdb.lists_maps import ListRows, MapRows
+from headgate.state.rocksdb.restoring import RestoredStore, StoredColumn, column_name, pack_columns, rewrite
 from headgate.state.rocksdb.snapshots import RocksDBSnapshot
 from headgate.state.rocksdb.store import Column, MemoryBudget, Store
 from headgate.state.rocksdb.tables import RowSpace, StateRows, ValueRows
 from headgate.state.rocksdb.writeback import BATCH_ROWS, WriteBack
 from headgate.state.schema import TypeChange, check_state
+from headgate.state.tables import AddressedTable
 from headgate.state.timers import TimeDomain
+from headgate.state.ttl import Expiry
 from headgate.state.ttl_config import CompactFilter
 
 _UPKEEP_SELECTIONS = 1024  # keys selected one by one, as timers do, between checks of the memory
 _WIDE_RANGE = 1024  # with more key groups, counting changes takes too long for each batch
 _WIDE_BATCHES = 16
 _PROBED_ROWS = 100
+_ROWS: dict[str, type[ListRows | MapRows]] = {"list": ListRows, "map": MapRows}
 _SWEEP_CHANGES = 20_000  # changes that may be written before a sweep begins: about 30 ms
 
 
@@ -71,20 +68,20 @@ class RocksDBBackend(KeyedStateBackend):
     """
 
     name = "rocksdb"
+    returns_stored_objects = False
 
     def __init__(self, setup: BackendSetup) -> None:
         super().__init__(setup)
         self._directory = LocalDirectory(setup.directory)
         self._budget = MemoryBudget.shared()
-        self._budget.enter(self)
+        self._budget.users.add(self)
         self._opened: Store | None = None
         self._disposed = False
         self._space = RowSpace(RowKeys(setup.max_parallelism), setup.key_groups)
-        self._sequencer = Sequencer()
         self._writeback = WriteBack(self._budget)
         self._uploads = Uploads()
         self._snapshots = 0
-        self._states: dict[str, StateRows] = {}  # by name of the column
+        self._states: dict[str, ValueRows | ListRows | MapRows] = {}  # by name of the column
         self._sweepers: list[Sweeper] = []
         self._restored: list[StoredColumn] = []  # columns of states that are not opened yet
         self._batch = self._batches = self._selections = 0
@@ -100,43 +97,30 @@ class RocksDBBackend(KeyedStateBackend):
 
     # --- states ---
 
-    def internal_table(self, spec: StateSpec) -> ValueRows:
-        rows = self._states.get(f"i:{spec.name}") or self._open_rows(spec)
+    def internal_table(self, meta: StateMeta) -> ValueRows:
+        rows = self._open_rows(meta)
         assert isinstance(rows, ValueRows)
         return rows
 
-    def open_cell(self, spec: StateSpec) -> Cell:
-        rows = self._states.get(f"s:{spec.name}")
-        if rows is None:
-            rows = self._open_rows(spec)
-            expiry = self.expiry_of(spec)
-            if expiry is not None:
-                requested = expiry.config.cleanup.compact_filter or CompactFilter()
-                self._sweepers.append(Sweeper(rows, expiry, requested.query_entries or self.setup.ttl_query_entries))
-                period = self.setup.ttl_compaction_ms if requested.compaction_ms is None else requested.compaction_ms
-                if period:
-                    rows.column.compact_periodically(period)
-        if isinstance(rows, ListRows):
-            return RowListCell(spec.name, self.context, rows)
-        if isinstance(rows, MapRows):
-            return RowMapCell(spec.name, self.context, rows)
-        assert isinstance(rows, ValueRows)
-        return RowValueCell(spec.name, self.context, rows)
+    def open_table(self, meta: StateMeta, expiry: Expiry | None = None) -> AddressedTable:
+        return self._open_rows(meta, expiry)
 
-    def _open_rows(self, spec: StateSpec) -> StateRows:
+    def _open_rows(self, meta: StateMeta, expiry: Expiry | None = None) -> ValueRows | ListRows | MapRows:
+        rows = self._states.get(column_name(meta))
+        if rows is not None:
+            return rows
         self._started = True
-        meta = spec.meta()
         codec = self._codec(meta)
         self._load_restored(meta, codec)
         column = self._store.column(column_name(meta))
-        rows: StateRows
-        if spec.kind == "list":
-            rows = ListRows(meta, column, codec, self._space, self._sequencer)
-        elif spec.kind == "map":
-            rows = MapRows(meta, column, codec, self._space)
-        else:
-            rows = ValueRows(meta, column, codec, self._space)
+        rows = _ROWS.get(meta.kind, ValueRows)(meta, column, codec, self._space)
         self._states[column.name] = rows
+        if expiry is not None:
+            requested = expiry.config.cleanup.compact_filter or CompactFilter()
+            self._sweepers.append(Sweeper(rows, expiry, requested.query_entries or self.setup.ttl_query_entries))
+            period = self.setup.ttl_compaction_ms if requested.compaction_ms is None else requested.compaction_ms
+            if period:
+                column.compact_periodically(period)
         return rows
 
     def _codec(self, meta: StateMeta) -> StoredCodec:
@@ -155,7 +139,9 @@ class RocksDBBackend(KeyedStateBackend):
             if change is not TypeChange.AS_IS or one.column != main:
                 self._writeback.finish_all()  # a running snapshot holds the old form
                 source, target = self._store.column(one.column), self._store.column(main)
-                rewrite(self._store, source, target, self._codec(one.meta), codec, self._bounds(), self.setup.clock())
+                rewrite(
+                    self._store, source, target, self._codec(one.meta), codec, self._space.bounds(), self.setup.clock()
+                )
                 if source is not target:
                     self._store.drop_column(one.column)
             else:
@@ -164,28 +150,13 @@ class RocksDBBackend(KeyedStateBackend):
 
     def _probe(self, column: Column, codec: StoredCodec) -> None:
         """Read a few rows, so that a missing class is an error now and not in the middle of the stream."""
-        for _, data in islice(column.scan(*self._bounds(), keep=False), _PROBED_ROWS):
+        for _, data in islice(column.scan(*self._space.bounds(), keep=False), _PROBED_ROWS):
             codec.open(codec.load(data))
 
-    def _bounds(self) -> tuple[bytes, bytes]:
-        keys, groups = self._space.keys, self._space.groups
-        return keys.prefix(groups.start), keys.prefix(groups.end + 1)
-
-    def make_handle(self, descriptor: StateDescriptor, spec: StateSpec, cell: Cell) -> State:
-        """The handle of a state; value state without time to live uses no cell."""
-        if spec.ttl is None and isinstance(descriptor, ValueStateDescriptor):
-            rows = self._states[f"s:{spec.name}"]
-            assert isinstance(rows, ValueRows)
-            mutable = copier(spec.value_type, object_reuse=False) is not None
-            kind = ReusedValue if self.setup.object_reuse and mutable else RowValue
-            return kind(spec.name, rows, self.context, descriptor.default)
-        # Cells return new objects: with a type that needs no copies, the handle makes none.
-        return super().make_handle(descriptor, replace(spec, value_type=as_type("bigint")), cell)
-
-    def stored_values(self, spec: StateSpec) -> ValueTable:
-        rows = self._states[f"s:{spec.name}"]
-        assert isinstance(rows, ValueRows)
-        return RowValueTable(rows)
+    def value_handle(self, descriptor: ValueStateDescriptor, table: AddressedTable) -> State:
+        assert isinstance(table, ValueRows)
+        reuse = self.setup.object_reuse and copier(descriptor.type) is not None
+        return DirectValueState(descriptor, self.context, table, table.codec.open, reuse=reuse)
 
     def addresses(self, name: str) -> Iterator[tuple[int, Any]]:
         rows = self._states.get(f"s:{name}")
@@ -267,20 +238,21 @@ class RocksDBBackend(KeyedStateBackend):
         base = self._uploads.base() if shared and kind is SnapshotKind.CHECKPOINT else None
         time = setup.clock()
         columns = self._stored_columns(time, base)
+        if not columns:
+            return self._add_run(SnapshotRun(checkpoint_id))
         dead = {one.column: one.dead for one in columns if one.dead}
         run = RocksDBSnapshot(
             self._describe(checkpoint_id),
             self._payload_name(checkpoint_id),
             {} if base is None else base.files,
             (lambda files: self._uploads.add(checkpoint_id, FileCheckpoint(time, files, dead))) if shared else None,
+            lambda: pack_columns(columns, self._space.sequence, time),
+            self._directory.path / f"snapshot-{self._snapshots}",
+            self._store,
+            self._writeback,
+            list(self._states.values()),
         )
-        if columns:
-            cut = self._writeback.cut(self._store, list(self._states.values()), run.materialise)
-            directory = self._directory.path / f"snapshot-{self._snapshots}"
-            extra = lambda: pack_columns(columns, self._sequencer.next, time)  # noqa: E731
-            run.start(self._store, self._writeback, cut, directory, extra)
-        self._add_run(run)
-        return run
+        return self._add_run(run)
 
     def _stored_columns(self, time: int, base: FileCheckpoint | None) -> list[StoredColumn]:
         """The columns of a snapshot: open states, those that were only restored, and internal ones with entries."""
@@ -312,10 +284,10 @@ class RocksDBBackend(KeyedStateBackend):
     # --- restore ---
 
     def restore_handles(self, handles: list[KeyedStateHandle], read: ReadPayload, *, claim: bool) -> None:
-        restored = restore_store(self.setup, self._budget, self._directory.path, handles, read)
+        restored = RestoredStore(self.setup, self._budget, self._directory.path, handles, read)
         self._opened = restored.store
         self._restored = restored.columns
-        self._sequencer.next = restored.sequence
+        self._space.sequence = restored.sequence
         if claim:
             self._uploads.add(handles[0].checkpoint_id, FileCheckpoint(restored.time, restored.files))
             self._uploads.complete(handles[0].checkpoint_id)
@@ -337,5 +309,5 @@ class RocksDBBackend(KeyedStateBackend):
         if self._opened is not None:
             self._opened.close()
             self._opened = None
-        self._budget.leave(self)
+        self._budget.users.discard(self)
         self._directory.remove()

@@ -70,9 +70,9 @@ class Sweeper:
         if self._position is None:
             if not self.begins(now):
                 return 0, 0
-            self._position = self._rows.bounds()[0]
+            self._position = self._rows.space.bounds()[0]
             self._started, self._oldest, self._complete = now, _NEVER, written
-        rows = self._rows.column.scan(self._position, self._rows.bounds()[1], keep=False)
+        rows = self._rows.column.scan(self._position, self._rows.space.bounds()[1], keep=False)
         stamps = [(key, data[:STAMP_BYTES]) for key, data in islice(rows, budget)]
         changed = self._remove_dead(store, stamps, now)
         ended = len(stamps) < budget

@@ -293,7 +293,6 @@ class StoredCodec:
         self.stamped = stamped
         self._nullable = nullable
         bare = not stamped and not nullable  # the common case needs no second call
-        self.encode: Callable[[Any], bytes] = values.encode if bare else self._encode
         self.load: Callable[[bytes], Any] = values.load if bare else self._load
         self.open: Callable[[Any], Any] = values.open if bare else self._open
 
@@ -312,15 +311,8 @@ class StoredCodec:
         opened = self.values.decode(value.data)
         return (opened, kept[1]) if self.stamped else opened
 
-    def _encode(self, kept: Any) -> bytes:
-        value = kept[0] if self.stamped else kept
-        if value is None:
-            data = _NULL
-        else:
-            data = self.values.encode(value)
-            if self._nullable:
-                data = _PRESENT + data
-        return pack_stamp(kept[1]) + data if self.stamped else data
+    def encode(self, kept: Any) -> bytes:
+        return self.encode_many([kept])[0]
 
     def _load(self, data: bytes) -> Any:
         start = STAMP_BYTES if self.stamped else 0
@@ -332,11 +324,10 @@ class StoredCodec:
         return (value, unpack_stamp(data)) if self.stamped else value
 
     def encode_many(self, kept: Sequence[Any]) -> list[bytes]:
-        if self.stamped or self._nullable:
-            present = [one[0] if self.stamped else one for one in kept]
-            data = iter(self.values.encode_many([value for value in present if value is not None]))
-            rows = [_NULL if value is None else next(data) for value in present]
-            if self._nullable:
-                rows = [row if value is None else _PRESENT + row for row, value in zip(rows, present, strict=True)]
-            return [pack_stamp(one[1]) + row for one, row in zip(kept, rows, strict=True)] if self.stamped else rows
-        return self.values.encode_many(kept)
+        values = [one[0] for one in kept] if self.stamped else kept
+        if self._nullable:
+            present = iter(self.values.encode_many([value for value in values if value is not None]))
+            rows = [_NULL if value is None else _PRESENT + next(present) for value in values]
+        else:
+            rows = self.values.encode_many(values)
+        return [pack_stamp(one[1]) + row for one, row in zip(kept, rows, strict=True)] if self.stamped else rows

@@ -27,11 +27,11 @@ from headgate.state.addresses import VOID, address_of, in_namespace, split_addre
 _VOID, _INT, _BIG_INT, _STR, _LONG_STR, _BYTES, _LONG_BYTES, _FLOAT = range(8)
 _FALSE, _TRUE, _TUPLE, _LONG_TUPLE, _NONE, _DECIMAL, _SET, _OTHER = range(8, 16)
 
+_CONSTANTS: Final = {_VOID: VOID, _FALSE: False, _TRUE: True, _NONE: None}
+_LONG_FORMS: Final = {_BYTES: _LONG_BYTES, _TUPLE: _LONG_TUPLE}
 _NO_NAMESPACE: Final = bytes([_VOID])
 _SHORT: Final = 256
 _STR_HEADS: Final = [bytes([_STR, size]) for size in range(_SHORT)]
-_BYTES_HEADS: Final = [bytes([_BYTES, size]) for size in range(_SHORT)]
-_TUPLE_HEADS: Final = [bytes([_TUPLE, size]) for size in range(_SHORT)]
 _STRINGS: Final = {str}
 _INTS: Final = {int}
 _HALF: Final = 1 << 63  # added to a number, so that bytes sort as numbers do
@@ -89,15 +89,12 @@ def _int(value: int) -> bytes:
         return _pack_long(_BIG_INT, len(data)) + data
 
 
-def _binary(value: bytes) -> bytes:
-    size = len(value)
-    return (_BYTES_HEADS[size] if size < _SHORT else _pack_long(_LONG_BYTES, size)) + value
+def _head(tag: int, size: int) -> bytes:
+    return bytes([tag, size]) if size < _SHORT else _pack_long(_LONG_FORMS[tag], size)
 
 
 def _sequence(values: tuple[Any, ...], encode: Callable[[Any], bytes]) -> bytes:
-    size = len(values)
-    head = _TUPLE_HEADS[size] if size < _SHORT else _pack_long(_LONG_TUPLE, size)
-    return head + b"".join(map(encode, values))
+    return _head(_TUPLE, len(values)) + b"".join(map(encode, values))
 
 
 def _tuple(value: tuple[Any, ...]) -> bytes:
@@ -134,7 +131,7 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     str: _text,
     bool: lambda value: bytes([_TRUE if value else _FALSE]),
     int: lambda value: _int(int(value)),
-    bytes: _binary,
+    bytes: lambda value: _head(_BYTES, len(value)) + value,
     float: lambda value: _pack_float(_FLOAT, value + 0.0),  # -0.0 and 0.0 are one key
     tuple: _tuple,
     type(VOID): lambda _: _NO_NAMESPACE,
@@ -187,42 +184,33 @@ def decode_address(data: bytes, position: int = 0, *, tagged: bool = True) -> tu
         return str(data[position + 1 : end], "utf-8", "surrogatepass"), end
     if tag == _INT:
         return _unpack_int(data, position)[0] - _HALF, position + 8
-    if tag == _BYTES:
-        end = position + 1 + data[position]
-        return data[position + 1 : end], end
     if tag == _FLOAT:
         number = _unpack_float(data, position)[0]
         return (address_of(number) if tagged else number), position + 8  # there is one NaN only
-    if tag in (_FALSE, _TRUE):
-        return ((bool, tag == _TRUE) if tagged else tag == _TRUE), position
-    if tag == _TUPLE:
-        return _decode_fields(data, position + 1, data[position], tagged)
-    if tag == _VOID:
-        return VOID, position
-    if tag == _NONE:
-        return None, position
-    (size,) = _unpack_long(data, position)
-    position += 4
+    if tag in _CONSTANTS:
+        value = _CONSTANTS[tag]
+        return (_tagged(value, tagged) if type(value) is bool else value), position
+    if tag in _LONG_FORMS:
+        size, position, tag = data[position], position + 1, _LONG_FORMS[tag]
+    else:
+        size, position = _unpack_long(data, position)[0], position + 4
     if tag == _LONG_TUPLE:
         return _decode_fields(data, position, size, tagged)
     if tag == _SET:
         fields, end = _decode_fields(data, position, size, tagged=False)
         return _tagged(frozenset(fields), tagged), end
     end = position + size
-    return _decode_sized(tag, data[position:end], tagged), end
-
-
-def _decode_sized(tag: int, content: bytes, tagged: bool) -> Any:
+    content = data[position:end]
     if tag == _LONG_STR:
-        return content.decode("utf-8", "surrogatepass")
+        return content.decode("utf-8", "surrogatepass"), end
     if tag == _LONG_BYTES:
-        return content
+        return content, end
     if tag == _BIG_INT:
-        return int.from_bytes(content, "big", signed=True)
+        return int.from_bytes(content, "big", signed=True), end
     if tag == _DECIMAL:
-        return _tagged(Decimal(content.decode()), tagged)
+        return _tagged(Decimal(content.decode()), tagged), end
     assert tag == _OTHER, f"unknown tag {tag} in a row key"
-    return _tagged(_KeyUnpickler(io.BytesIO(content)).load(), tagged)
+    return _tagged(_KeyUnpickler(io.BytesIO(content)).load(), tagged), end
 
 
 def _tagged(value: Any, tagged: bool) -> Any:

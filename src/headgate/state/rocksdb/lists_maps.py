@@ -7,30 +7,24 @@ earlier ones. Replacing or clearing deletes the old rows one by one when the cha
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
 from headgate.checkpoint.handles import StateMeta
-from headgate.state.cells import MISSING
 from headgate.state.rocksdb.codec import StoredCodec
 from headgate.state.rocksdb.keys import decode_address, encode_address
 from headgate.state.rocksdb.store import Column
 from headgate.state.rocksdb.tables import UPPER, Change, Layer, RowSpace, StateRows, WritePortion
+from headgate.state.tables import MISSING, ListTable, MapTable
 
 _number: Final = struct.Struct(">Q").pack
 _NOTHING: Final = nullcontext()
 BULK_ROWS: Final = 10_000
 _CACHED_LIST: Final = 256  # longer lists are not cached
-
-
-class Sequencer:
-    """Numbers list elements."""
-
-    def __init__(self) -> None:
-        self.next = 0
 
 
 class _CollectionRows(StateRows):
@@ -39,6 +33,10 @@ class _CollectionRows(StateRows):
     def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace) -> None:
         super().__init__(meta, column, codec, space)
         self._weight = 0
+        self._clean: dict[Any, Any] = {}  # by address, what is in the database
+
+    def forget(self, address: Any) -> None:
+        self._clean.pop(address, None)
 
     def weight(self) -> int:
         return self._weight
@@ -73,50 +71,45 @@ class _CollectionRows(StateRows):
         return []
 
 
+@dataclass(slots=True, eq=False)
 class ListEdit:
     """A change to a list: elements that are appended, or with `whole` replace the old ones."""
 
-    __slots__ = ("elements", "whole")
-
-    def __init__(self, elements: list[Any], *, whole: bool) -> None:
-        self.elements = elements
-        self.whole = whole
+    elements: list[Any]
+    whole: bool = False
 
     def __len__(self) -> int:
         return len(self.elements)
 
     def split(self, rows: int) -> tuple[ListEdit, ListEdit]:
         """The change in two parts, the first with `rows` elements."""
-        return ListEdit(self.elements[:rows], whole=self.whole), ListEdit(self.elements[rows:], whole=False)
+        return ListEdit(self.elements[:rows], self.whole), ListEdit(self.elements[rows:])
 
 
-class ListRows(_CollectionRows):
-    def __init__(
-        self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace, sequencer: Sequencer
-    ) -> None:
-        super().__init__(meta, column, codec, space)
-        self._sequencer = sequencer
-        self._clean: dict[Any, list[Any]] = {}  # an empty list: there are no rows
+class ListRows(_CollectionRows, ListTable):
+    """Lists; short ones are cached, an empty one if there are no rows."""
 
     def _specimen(self, change: ListEdit) -> Any:
         return change.elements[0] if change.elements else None
 
-    def append(self, group: int, address: Any, elements: list[Any]) -> None:
+    def extend(self, group: int, address: Any, stored: Sequence[Any]) -> None:
+        elements = list(map(self.codec.keep, stored))
         table = self.tables[group]
         edit = table.get(address)
         if edit is None:
-            table[address] = ListEdit(elements, whole=False)
+            table[address] = ListEdit(elements)
         else:
             edit.elements.extend(elements)
         self._weight += len(elements)
 
-    def replace(self, group: int, address: Any, elements: list[Any]) -> None:
-        """Replace all elements; without any the list is removed."""
-        self.tables[group][address] = ListEdit(elements, whole=True)
-        self._weight += len(elements) + 1
+    def replace(self, group: int, address: Any, stored: Sequence[Any]) -> None:
+        self.tables[group][address] = ListEdit(list(map(self.codec.keep, stored)), whole=True)
+        self._weight += len(stored) + 1
 
-    def elements(self, group: int, address: Any) -> list[Any]:
-        """All elements in their cached form, as a new list."""
+    def remove(self, group: int, address: Any) -> None:
+        self.replace(group, address, ())
+
+    def get(self, group: int, address: Any) -> list[Any] | None:
         parts: list[list[Any]] = []
         with self._reading():
             for edit in self.edits(group, address):
@@ -125,10 +118,11 @@ class ListRows(_CollectionRows):
                     break
             else:
                 parts.append(self._stored(group, address))
-        return [element for part in reversed(parts) for element in part]
+        opened = self.codec.open
+        return [opened(element) for part in reversed(parts) for element in part] or None
 
     def _stored(self, group: int, address: Any) -> list[Any]:
-        found = self._clean.get(address)
+        found: list[Any] | None = self._clean.get(address)
         if found is None:
             base = self.keys.base(group, address)
             load = self.codec.load
@@ -139,7 +133,7 @@ class ListRows(_CollectionRows):
 
     def _keep(self, address: Any, elements: list[Any]) -> None:
         if len(elements) > _CACHED_LIST:
-            self._clean.pop(address, None)
+            self.forget(address)
             return
         if len(self._clean) >= max(1, self.limit // 8):
             self._clean.clear()
@@ -152,20 +146,15 @@ class ListRows(_CollectionRows):
                     return bool(edit.elements)
             return bool(self._stored(group, address))
 
-    def forget(self, address: Any) -> None:
-        self._clean.pop(address, None)
-
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
         found: list[Change] = []
-        sequencer = self._sequencer
         for address, edit in entries:
             base = self.keys.base(group, address)
             if edit.whole and self._clean.get(address) != []:
                 found.extend((key, None) for key in self._old_rows(base))
             rows = self.encode_all([address] * len(edit.elements), edit.elements)
-            first = sequencer.next
-            sequencer.next += len(rows)
-            found.extend((base + _number(first + index), data) for index, data in enumerate(rows))
+            found.extend((base + _number(number), data) for number, data in enumerate(rows, self.space.sequence))
+            self.space.sequence += len(rows)
         return found
 
     def settle(self, changes: dict[Any, Any]) -> None:
@@ -180,32 +169,27 @@ GONE: Final = MISSING
 """In a map edit: the entry is removed."""
 
 
+@dataclass(slots=True, eq=False)
 class MapEdit:
     """A change to a map: entries that are put, or with `whole` replace the old ones."""
 
-    __slots__ = ("entries", "whole", "witness")
-
-    def __init__(self, *, whole: bool) -> None:
-        self.entries: dict[Any, Any] = {}
-        self.whole = whole
-        self.witness: Any = MISSING  # a stored map key: unless it is removed, the map is not empty
+    entries: dict[Any, Any] = field(default_factory=dict)
+    whole: bool = False
+    witness: Any = MISSING  # a stored map key: unless it is removed, the map is not empty
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def split(self, rows: int) -> tuple[MapEdit, MapEdit]:
         """The change in two parts, the first with `rows` entries."""
-        first, rest = MapEdit(whole=self.whole), MapEdit(whole=False)
         entries = list(self.entries.items())
-        first.entries, rest.entries = dict(entries[:rows]), dict(entries[rows:])
-        return first, rest
+        return MapEdit(dict(entries[:rows]), self.whole), MapEdit(dict(entries[rows:]))
 
 
-class MapRows(_CollectionRows):
-    def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace) -> None:
-        super().__init__(meta, column, codec, space)
-        self._clean: dict[Any, dict[Any, Any]] = {}  # cached entries of each map; MISSING: there is no such row
-        self._known = 0
+class MapRows(_CollectionRows, MapTable):
+    """Maps; entries are cached one by one, as MISSING if there is no row."""
+
+    _known = 0  # entries in the cache
 
     def _specimen(self, change: MapEdit) -> Any:
         return next(iter(change.entries.items()), None)
@@ -215,12 +199,18 @@ class MapRows(_CollectionRows):
         table = self.tables[group]
         found: MapEdit | None = table.get(address)
         if found is None:
-            found = table[address] = MapEdit(whole=False)
+            found = table[address] = MapEdit()
         return found
 
     def put(self, group: int, address: Any, map_key: Any, stored: Any) -> None:
         self._weight += 1
-        self.edit(group, address).entries[map_key] = stored
+        self.edit(group, address).entries[map_key] = self.codec.keep(stored)
+
+    def put_all(self, group: int, address: Any, stored: Mapping[Any, Any]) -> None:
+        keep = self.codec.keep
+        kept = {map_key: keep(one) for map_key, one in stored.items()}  # all of them fit, or none is stored
+        self._weight += len(kept)
+        self.edit(group, address).entries.update(kept)
 
     def delete(self, group: int, address: Any, map_key: Any) -> None:
         self._weight += 1
@@ -230,14 +220,14 @@ class MapRows(_CollectionRows):
         else:
             edit.entries[map_key] = GONE
 
-    def clear(self, group: int, address: Any) -> None:
+    def remove(self, group: int, address: Any) -> None:
         self._weight += 1
         self.tables[group][address] = MapEdit(whole=True)
 
     def get(self, group: int, address: Any, map_key: Any) -> Any:
-        """The cached form of an entry, or MISSING."""
         with self._reading():
-            return self._get(group, address, map_key)
+            kept = self._get(group, address, map_key)
+        return MISSING if kept is MISSING else self.codec.open(kept)
 
     def _get(self, group: int, address: Any, map_key: Any) -> Any:
         for edit in self.edits(group, address):
@@ -262,7 +252,7 @@ class MapRows(_CollectionRows):
         self._known += len(entries)
 
     def entries(self, group: int, address: Any) -> Iterator[tuple[Any, Any]]:
-        """(map key, cached form) of all entries, in the order of the serialised map keys (SPEC R1.7)."""
+        """All entries, in the order of the serialised map keys (SPEC R1.7)."""
         base = self.keys.base(group, address)
         pending: dict[bytes, tuple[Any, Any]] = {}
         rows: Iterator[tuple[bytes, bytes]] = iter(())
@@ -280,20 +270,21 @@ class MapRows(_CollectionRows):
     def _merge(
         self, pending: list[tuple[bytes, tuple[Any, Any]]], rows: Iterator[tuple[bytes, bytes]], start: int
     ) -> Iterator[tuple[Any, Any]]:
-        load = self.codec.load
+        load, opened = self.codec.load, self.codec.open
         position = 0
         for row, data in rows:
             suffix = row[start:]
             while position < len(pending) and pending[position][0] < suffix:
-                if pending[position][1][1] is not GONE:
-                    yield pending[position][1]
+                map_key, kept = pending[position][1]
+                if kept is not GONE:
+                    yield map_key, opened(kept)
                 position += 1
             if position < len(pending) and pending[position][0] == suffix:
                 continue
-            yield decode_address(suffix)[0], load(data)
-        for _, entry in pending[position:]:
-            if entry[1] is not GONE:
-                yield entry
+            yield decode_address(suffix)[0], opened(load(data))
+        for _, (map_key, kept) in pending[position:]:
+            if kept is not GONE:
+                yield map_key, opened(kept)
 
     def is_empty(self, group: int, address: Any) -> bool:
         edit: MapEdit | None = self.tables[group].get(address)
@@ -308,9 +299,6 @@ class MapRows(_CollectionRows):
 
     def has(self, group: int, address: Any) -> bool:
         return not self.is_empty(group, address)
-
-    def forget(self, address: Any) -> None:
-        self._clean.pop(address, None)
 
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
         found: list[Change] = []
@@ -328,5 +316,5 @@ class MapRows(_CollectionRows):
     def settle(self, changes: dict[Any, Any]) -> None:
         for address, edit in changes.items():
             if edit.whole:
-                self._clean.pop(address, None)
+                self.forget(address)
             self._keep(address, edit.entries)

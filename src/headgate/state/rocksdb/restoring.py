@@ -10,8 +10,7 @@ from __future__ import annotations
 import shutil
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,123 +59,103 @@ def pack_columns(columns: list[StoredColumn], sequence: int, time: int) -> dict[
     return built
 
 
-@dataclass(slots=True)
 class RestoredStore:
-    """A database made of snapshots."""
+    """A database in `directory / "db"` with the rows of the setup's key groups, made of snapshots."""
 
-    store: Store
-    columns: list[StoredColumn] = field(default_factory=list)
-    sequence: int = 0
-    time: int = FIRST_STAMP
-    files: Files = field(default_factory=dict)  # those of a snapshot that are used unchanged
+    def __init__(
+        self,
+        setup: BackendSetup,
+        budget: MemoryBudget,
+        directory: Path,
+        handles: list[KeyedStateHandle],
+        read: ReadPayload,
+    ) -> None:
+        self._budget, self._directory, self._read = budget, directory, read
+        self._keys, self._groups = RowKeys(setup.max_parallelism), setup.key_groups
+        self.columns: list[StoredColumn] = []
+        self.sequence, self.time = 0, FIRST_STAMP
+        self.files: Files = {}  # those of a snapshot that are used unchanged
+        overlapping = [handle for handle in handles if self._overlap(handle)]
+        base = max(overlapping, key=self._overlap, default=None)
+        if base is not None and self._overlap(base) < _MIN_OVERLAP:
+            base = None
+        if base is not None:
+            _download(base, read, directory / "db")
+        self.store = Store(directory / "db", budget)
+        if base is not None:
+            self._adopt(base)
+        for handle in overlapping:
+            if handle is not base:
+                self._copy(handle)
 
-    def target(self, meta: StateMeta) -> str:
+    def _overlap(self, handle: KeyedStateHandle) -> float:
+        return len(_range(handle).intersect(self._groups)) / len(_range(handle))
+
+    def _adopt(self, handle: KeyedStateHandle) -> None:
+        """Make the downloaded database of a snapshot the one of this subtask."""
+        extra = msgspec.convert(handle.extra, _Columns)
+        self.columns, self.sequence, self.time = extra.columns, extra.sequence, extra.time
+        known = {one.column for one in extra.columns}
+        for name in [name for name in self.store.columns if name not in known]:
+            self.store.drop_column(name)  # created between the barrier and the checkpoint, and empty
+        prefix, old, new = self._keys.prefix, _range(handle), self._groups
+        for column in self.store.columns.values():
+            column.drop_range(prefix(old.start), prefix(new.start))
+            column.drop_range(prefix(new.end + 1), prefix(old.end + 1))
+        self._remove_expired(extra.columns, old.intersect(new))
+        self.columns = [StoredColumn(one.column, one.meta) for one in extra.columns]
+        self.files = {file.name: file for file in handle.files if file.shared}
+
+    def _copy(self, handle: KeyedStateHandle) -> None:
+        common = _range(handle).intersect(self._groups)
+        bounds = self._keys.prefix(common.start), self._keys.prefix(common.end + 1)
+        scratch = self._directory / "restoring"
+        _download(handle, self._read, scratch / "db")
+        source = Store(scratch / "db", self._budget, read_only=True)
+        extra = msgspec.convert(handle.extra, _Columns)
+        self.sequence, self.time = max(self.sequence, extra.sequence), max(self.time, extra.time)
+        for one in extra.columns:
+            target = self.store.column(self._target(one.meta))
+            target.import_range(source.columns[one.column], *bounds, scratch, self._budget)
+        source.close()
+        shutil.rmtree(scratch)
+        self._remove_expired(extra.columns, common)
+
+    def _target(self, meta: StateMeta) -> str:
         """The column for rows of a state in one form; a state may have several until it is opened."""
         same = next((one.column for one in self.columns if one.meta == meta), None)
         if same is not None:
             return same
         names = {one.column for one in self.columns}
-        name = column_name(meta)
-        number = 1
-        while name in names:
-            number += 1
-            name = f"{number}{column_name(meta)}"
+        forms = chain([""], count(2))
+        name = next(name for form in forms if (name := f"{form}{column_name(meta)}") not in names)
         self.columns.append(StoredColumn(name, meta))
         return name
 
-
-def restore_store(
-    setup: BackendSetup, budget: MemoryBudget, directory: Path, handles: list[KeyedStateHandle], read: ReadPayload
-) -> RestoredStore:
-    """A database in `directory / "db"` with the rows of the setup's key groups."""
-    groups = setup.key_groups
-    overlapping = [handle for handle in handles if len(_range(handle).intersect(groups))]
-    base = max(overlapping, key=lambda handle: _overlap(handle, groups), default=None)
-    keys = RowKeys(setup.max_parallelism)
-    if base is not None and _overlap(base, groups) >= _MIN_OVERLAP:
-        _download(base, read, directory / "db")
-        restored = _open(base, Store(directory / "db", budget))
-        _delete_foreign(restored.store, keys, _range(base), groups)
-        _remove_expired(restored, restored.columns, keys, _range(base).intersect(groups))
-        restored.columns = [StoredColumn(one.column, one.meta) for one in restored.columns]
-        restored.files = {file.name: file for file in base.files if file.shared}
-        overlapping = [handle for handle in overlapping if handle is not base]
-    else:
-        restored = RestoredStore(Store(directory / "db", budget))
-    for handle in overlapping:
-        _copy(handle, read, directory, budget, keys, groups, restored)
-    return restored
+    def _remove_expired(self, columns: list[StoredColumn], groups: KeyGroupRange) -> None:
+        """Remove the rows that were expired in a snapshot; of a list only the expired head."""
+        bounds = self._keys.prefix(groups.start), self._keys.prefix(groups.end + 1)
+        for one in columns:
+            if not one.dead:
+                continue
+            column = self.store.columns[self._target(one.meta)]
+            spans = [(pack_stamp(after), pack_stamp(last)) for after, last in one.dead]
+            batch = column.batch()
+            live = b""  # the list whose first live element was seen
+            for key, data in column.scan(*bounds, keep=False):
+                base = key[:-_SEQUENCE_BYTES] if one.meta.kind == "list" else key
+                if not any(after < data[:STAMP_BYTES] <= last for after, last in spans):
+                    live = base
+                elif base != live:
+                    batch.delete(key)
+                if len(batch) >= _REWRITE_ROWS:
+                    self.store.write(batch)
+                    batch = column.batch()
+            self.store.write(batch)
 
 
 def _range(handle: KeyedStateHandle) -> KeyGroupRange:
     return KeyGroupRange(handle.first_group, handle.last_group)
-
-
-def _overlap(handle: KeyedStateHandle, groups: KeyGroupRange) -> float:
-    return len(_range(handle).intersect(groups)) / len(_range(handle))
-
-
-def _open(handle: KeyedStateHandle, store: Store) -> RestoredStore:
-    extra = msgspec.convert(handle.extra, _Columns)
-    known = {one.column for one in extra.columns}
-    for name in [name for name in store.columns if name not in known]:
-        store.drop_column(name)  # created between the barrier and the checkpoint, and empty
-    return RestoredStore(store, list(extra.columns), extra.sequence, extra.time)
-
-
-def _delete_foreign(store: Store, keys: RowKeys, old: KeyGroupRange, new: KeyGroupRange) -> None:
-    for column in store.columns.values():
-        if old.start < new.start:
-            column.drop_range(keys.prefix(old.start), keys.prefix(new.start))
-        if old.end > new.end:
-            column.drop_range(keys.prefix(new.end + 1), keys.prefix(old.end + 1))
-
-
-def _copy(
-    handle: KeyedStateHandle,
-    read: ReadPayload,
-    directory: Path,
-    budget: MemoryBudget,
-    keys: RowKeys,
-    groups: KeyGroupRange,
-    restored: RestoredStore,
-) -> None:
-    common = _range(handle).intersect(groups)
-    scratch = directory / "restoring"
-    _download(handle, read, scratch / "db")
-    source = Store(scratch / "db", budget, read_only=True)
-    extra = msgspec.convert(handle.extra, _Columns)
-    restored.sequence = max(restored.sequence, extra.sequence)
-    restored.time = max(restored.time, extra.time)
-    for one in extra.columns:
-        target = restored.store.column(restored.target(one.meta))
-        target.import_range(
-            source.columns[one.column], keys.prefix(common.start), keys.prefix(common.end + 1), scratch, budget
-        )
-    source.close()
-    shutil.rmtree(scratch)
-    _remove_expired(restored, extra.columns, keys, common)
-
-
-def _remove_expired(restored: RestoredStore, columns: list[StoredColumn], keys: RowKeys, groups: KeyGroupRange) -> None:
-    """Remove the rows that were expired in a snapshot; of a list only the expired head."""
-    for one in columns:
-        if not one.dead:
-            continue
-        column = restored.store.columns[restored.target(one.meta)]
-        spans = [(pack_stamp(after), pack_stamp(last)) for after, last in one.dead]
-        batch = column.batch()
-        live = b""  # the list whose first live element was seen
-        for key, data in column.scan(keys.prefix(groups.start), keys.prefix(groups.end + 1), keep=False):
-            base = key[:-_SEQUENCE_BYTES] if one.meta.kind == "list" else key
-            if not any(after < data[:STAMP_BYTES] <= last for after, last in spans):
-                live = base
-            elif base != live:
-                batch.delete(key)
-            if len(batch) >= _REWRITE_ROWS:
-                restored.store.write(batch)
-                batch = column.batch()
-        restored.store.write(batch)
 
 
 def _download(handle: KeyedStateHandle, read: ReadPayload, target: Path) -> None:

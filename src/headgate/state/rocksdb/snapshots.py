@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from headgate.checkpoint.handles import FileRef, KeyedStateHandle, Payload
 from headgate.state.backend import SnapshotRun
 from headgate.state.rocksdb.increments import Files
 from headgate.state.rocksdb.store import Store
+from headgate.state.rocksdb.tables import StateRows
 from headgate.state.rocksdb.writeback import BATCH_ROWS, Cut, WriteBack
 
 _CHUNK: Final = 1 << 20  # the most bytes of a step
@@ -29,42 +30,34 @@ _FLUSH_POLLS: Final = 20  # before the flush is waited for, without the GIL
 
 
 class RocksDBSnapshot(SnapshotRun):
-    """A running snapshot; it is of no state at all unless `start` is called.
+    """A running snapshot of the states below a cut that is made now.
 
     `description` is the handle without files; `base` are the files to refer to; `done` is called with the files when
-    all are yielded, None: no later snapshot may refer to them.
+    all are yielded, None: no later snapshot may refer to them. `extra` is called when all of the cut is written.
     """
 
     def __init__(
-        self, description: KeyedStateHandle, prefix: str, base: Files, done: Callable[[Files], None] | None
+        self,
+        description: KeyedStateHandle,
+        prefix: str,
+        base: Files,
+        done: Callable[[Files], None] | None,
+        extra: Callable[[], dict[str, Any]],
+        directory: Path,
+        store: Store,
+        writeback: WriteBack,
+        states: Sequence[StateRows],
     ) -> None:
         super().__init__(description.checkpoint_id)
-        self._description = description
-        self._prefix = prefix
-        self._base = base
-        self._done = done
-        self._started = False
-        self._cut: Cut | None = None
-        self._steps: Iterator[tuple[str, bytes]] = iter(())
-
-    def start(
-        self, store: Store, writeback: WriteBack, cut: Cut, directory: Path, extra: Callable[[], dict[str, Any]]
-    ) -> None:
-        """Snapshot the state below a cut. `extra` is called when all of it is written."""
-        self._started = True
-        self._store = store
-        self._writeback = writeback
-        self._cut = cut
-        self._directory = directory
-        self._read_extra = extra
+        self._description, self._prefix, self._base, self._done = description, prefix, base, done
+        self._read_extra, self._directory, self._store, self._writeback = extra, directory, store, writeback
+        self._cut: Cut | None = writeback.cut(store, states, self.materialise)
         self._steps = self._work()
 
     def __next__(self) -> tuple[str, bytes]:
         try:
-            return next(self._steps)
+            return super().__next__()
         except StopIteration:
-            if self.status == "running":
-                self.status = "done"  # nothing to store
             raise
         except BaseException:
             if self.status == "cancelled":  # another thread has removed the files
@@ -74,9 +67,6 @@ class RocksDBSnapshot(SnapshotRun):
 
     def cancel(self) -> None:
         """Stop; the content of the cache is written to the database as usual."""
-        if not self._started:
-            self.status = "cancelled" if self.status == "running" else self.status
-            return
         with self._writeback.writing:
             if self.status == "running":
                 self.status = "cancelled"

@@ -8,31 +8,15 @@ latter for about a millisecond if all memtables are empty. The subtask's thread 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, cast
 
-from rocksdict import (
-    AccessType,
-    BlockBasedIndexType,
-    BlockBasedOptions,
-    Cache,
-    Checkpoint,
-    DBCompressionType,
-    IngestExternalFileOptions,
-    Options,
-    Rdict,
-    ReadOptions,
-    SstFileWriter,
-    WriteBatch,
-    WriteBufferManager,
-    WriteOptions,
-)
+import rocksdict
+from rocksdict import Options, Rdict, WriteBatch
 
 from headgate.errors import InvalidArgument, StorageError
-
-T = TypeVar("T")
 
 _MIB: Final = 1 << 20
 _DEFAULT_COLUMN: Final = "default"  # RocksDB's own; no state is stored in it
@@ -54,10 +38,10 @@ class MemoryBudget:
             raise InvalidArgument(f"the memory of the rocksdb backend must be at least 8 MiB, got {size} bytes")
         self.size = size
         self.cache_size = size if cache_size is None else cache_size
-        self._users: weakref.WeakSet[object] = weakref.WeakSet()
+        self.users: weakref.WeakSet[object] = weakref.WeakSet()
         # The shares are Flink's: memtables may take a third, which is charged to the cache.
-        self._blocks = Cache(size * 5 // 6)
-        self._buffers = WriteBufferManager.new_write_buffer_manager_with_cache(size // 3, False, self._blocks)
+        self._blocks = rocksdict.Cache(size * 5 // 6)
+        self._buffers = rocksdict.WriteBufferManager.new_write_buffer_manager_with_cache(size // 3, False, self._blocks)
 
     @classmethod
     def shared(cls) -> MemoryBudget:
@@ -74,15 +58,9 @@ class MemoryBudget:
             cls._shared = cls(size, cache_size)
         return cls.shared()
 
-    def enter(self, backend: object) -> None:
-        self._users.add(backend)
-
-    def leave(self, backend: object) -> None:
-        self._users.discard(backend)
-
     def cache_share(self) -> int:
         """Bytes of cached objects that one backend may hold."""
-        return self.cache_size // max(1, len(self._users))
+        return self.cache_size // max(1, len(self.users))
 
     def usage(self) -> tuple[int, int]:
         """Bytes in the block cache, memtables included, and bytes of memtables."""
@@ -108,7 +86,7 @@ class MemoryBudget:
 
     def column_options(self) -> Options:
         """Options of a column, with its blocks charged to this budget."""
-        table = BlockBasedOptions()
+        table = rocksdict.BlockBasedOptions()
         table.set_block_cache(self._blocks)
         table.set_block_size(8 * 1024)
         table.set_format_version(5)
@@ -116,12 +94,12 @@ class MemoryBudget:
         # Indexes and filters of a large state are larger than the budget: cut in pieces they compete with the data.
         table.set_cache_index_and_filter_blocks(True)
         table.set_pin_l0_filter_and_index_blocks_in_cache(True)
-        table.set_index_type(BlockBasedIndexType.two_level_index_search())
+        table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
         table.set_partition_filters(True)
         table.set_pin_top_level_index_and_filter(True)
         options = Options(raw_mode=True)
         options.set_block_based_table_factory(table)
-        options.set_compression_type(DBCompressionType.lz4())
+        options.set_compression_type(rocksdict.DBCompressionType.lz4())
         options.set_write_buffer_size(max(_MIB, min(16 * _MIB, self.size // 8)))
         options.set_arena_block_size(256 * 1024)
         # Each checkpoint makes a file, and merging files leaves fewer that the next one can refer to.
@@ -166,14 +144,10 @@ class Column:
 
     def scan(self, lower: bytes, upper: bytes, *, keep: bool = True) -> Iterator[tuple[bytes, bytes]]:
         """The rows from `lower` to before `upper`, at this moment; `keep=False` leaves them out of the block cache."""
-        options = _read_options(upper, keep)
-        return _held(
-            cast("Iterator[tuple[bytes, bytes]]", self._family.items(from_key=lower, read_opt=options)), options
-        )
+        return _scan(self._family.items, lower, upper, keep)
 
     def scan_keys(self, lower: bytes, upper: bytes, *, keep: bool = True) -> Iterator[bytes]:
-        options = _read_options(upper, keep)
-        return _held(cast("Iterator[bytes]", self._family.keys(from_key=lower, read_opt=options)), options)
+        return _scan(self._family.keys, lower, upper, keep)
 
     def batch(self) -> WriteBatch:
         batch = WriteBatch(raw_mode=True)
@@ -220,7 +194,7 @@ class Column:
                 files.append(scratch / f"{len(files)}.sst")
                 _write_file(files[-1], budget.column_options(), first, rows)
             if files:
-                options = IngestExternalFileOptions()
+                options = rocksdict.IngestExternalFileOptions()
                 options.set_move_files(True)
                 self._family.ingest_external_file([str(file) for file in files], options)
 
@@ -231,28 +205,22 @@ class Column:
             self._family.close()
 
 
-def _held(rows: Iterator[T], options: ReadOptions) -> Iterator[T]:
-    """The rows; rocksdict reads the bound of the options after they are freed, unless they are referenced here."""
-    yield from rows
-    del options
+_WRITE: Final = rocksdict.WriteOptions()
+setattr(_WRITE, "disable_wal", True)  # noqa: B010 - the stub declares a method, but it is an attribute
 
 
-def _write_options() -> WriteOptions:
-    options = WriteOptions()
-    # The stub declares a method, but it is an attribute.
-    setattr(options, "disable_wal", True)  # noqa: B010
-    return options
-
-
-_WRITE: Final = _write_options()
-
-
-def _read_options(upper: bytes, keep: bool) -> ReadOptions:
-    options = ReadOptions()
+def _scan(read: Callable[..., Any], lower: bytes, upper: bytes, keep: bool) -> Iterator[Any]:
+    options = rocksdict.ReadOptions()
     options.set_iterate_upper_bound(upper)
     if not keep:
         options.fill_cache(False)  # type: ignore[call-arg]
-    return options
+    return _held(read(from_key=lower, read_opt=options), options)
+
+
+def _held(rows: Iterator[Any], options: rocksdict.ReadOptions) -> Iterator[Any]:
+    """The rows; rocksdict reads the bound of the options after they are freed, unless they are referenced here."""
+    yield from rows
+    del options
 
 
 class Store:
@@ -268,7 +236,7 @@ class Store:
         with _storage(path, "opening the database"):
             names = [] if not (path / "CURRENT").exists() else Rdict.list_cf(str(path), Options(raw_mode=True))
             families = {name: budget.column_options() for name in names if name != _DEFAULT_COLUMN}
-            access = AccessType.read_only(False) if read_only else AccessType.read_write()
+            access = rocksdict.AccessType.read_only(False) if read_only else rocksdict.AccessType.read_write()
             self._database = Rdict(str(path), budget.database_options(), families, access)
             for name in families:
                 self._add(name, self._database.get_column_family(name))
@@ -304,7 +272,7 @@ class Store:
     def checkpoint(self, target: Path) -> None:
         """Link the present files into a new directory."""
         with _storage(self.path, "making a checkpoint"):
-            Checkpoint(self._database).create_checkpoint(str(target))
+            rocksdict.Checkpoint(self._database).create_checkpoint(str(target))
 
     def drop_column(self, name: str) -> None:
         self.columns.pop(name).close()
@@ -325,7 +293,7 @@ class Store:
 
 def _write_file(path: Path, options: Options, first: tuple[bytes, bytes], rows: Iterator[tuple[bytes, bytes]]) -> None:
     """Write the first row and as many of the others as fit into a file."""
-    writer = SstFileWriter(options)
+    writer = rocksdict.SstFileWriter(options)
     writer.open(str(path))
     writer[first[0]] = first[1]
     size = 0

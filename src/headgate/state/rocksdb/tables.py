@@ -33,10 +33,10 @@ from headgate.checkpoint.handles import StateMeta
 from headgate.records.key_groups import KeyGroupRange
 from headgate.records.types import TypeMismatch
 from headgate.state.addresses import FOREIGN_TABLE, VOID, key_of, split_address
-from headgate.state.cells import MISSING
 from headgate.state.rocksdb.codec import Packed, StoredCodec
 from headgate.state.rocksdb.keys import RowKeys
 from headgate.state.rocksdb.store import Column
+from headgate.state.tables import MISSING, DictTable
 
 Layer: TypeAlias = dict[int, dict[Any, Any]]
 """By key group: address -> change."""
@@ -52,13 +52,18 @@ _SMALL_TYPES: Final = frozenset([int, float, bool])
 _FIRST: Final = itemgetter(0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RowSpace:
     """What all states of a backend share; the guard is held while rows and layers change together."""
 
     keys: RowKeys
     groups: KeyGroupRange
     guard: threading.RLock = field(default_factory=threading.RLock)
+    sequence: int = 0  # the number of the next list element
+
+    def bounds(self) -> tuple[bytes, bytes]:
+        """The row keys of this subtask's key groups: from, and before."""
+        return self.keys.prefix(self.groups.start), self.keys.prefix(self.groups.end + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +81,12 @@ class StateRows(ABC):
         self.meta = meta
         self.column = column
         self.codec = codec
-        self.keys = keys = space.keys
-        self.groups = groups = space.groups
+        self.space = space
+        self.keys = space.keys
         self.guard = space.guard
         # Handles hold on to this list, so it is only ever changed in place.
-        self.tables: list[dict[Any, Any]] = [FOREIGN_TABLE] * keys.max_parallelism
-        for group in groups:
+        self.tables: list[dict[Any, Any]] = [FOREIGN_TABLE] * self.keys.max_parallelism
+        for group in space.groups:
             self.tables[group] = self._table(group)
         self.frozen: list[Layer] = []
         self.limit = 10_000  # entries in each generation of clean ones
@@ -94,7 +99,7 @@ class StateRows(ABC):
 
     def own_tables(self) -> list[dict[Any, Any]]:
         """The tables of this subtask's key groups."""
-        return self.tables[self.groups.start : self.groups.end + 1]
+        return self.tables[self.space.groups.start : self.space.groups.end + 1]
 
     # --- cuts and writing ---
 
@@ -119,7 +124,7 @@ class StateRows(ABC):
     def freeze(self) -> Layer:
         """Make the present changes a frozen layer and continue with empty tables."""
         self.entry_bytes()
-        layer = {group: table for group, table in enumerate(self.own_tables(), self.groups.start) if table}
+        layer = {group: self.tables[group] for group in self.space.groups if self.tables[group]}
         with self.guard:
             if layer:
                 self.frozen = [layer, *self.frozen]
@@ -168,15 +173,12 @@ class StateRows(ABC):
             return self.codec.encode_many(stored) if stored else []
         except TypeMismatch:
             for address, one in zip(addresses, stored, strict=True):
-                self._check_one(address, one)
+                try:
+                    self.codec.encode(one)
+                except TypeMismatch as error:
+                    key = key_of(split_address(address)[0])
+                    raise TypeMismatch(f"{self.codec.values.where}, key {key!r}: {error}") from None
             raise
-
-    def _check_one(self, address: Any, stored: Any) -> None:
-        try:
-            self.codec.encode(stored)
-        except TypeMismatch as error:
-            key = key_of(split_address(address)[0])
-            raise TypeMismatch(f"{self.codec.values.where}, key {key!r}: {error}") from None
 
     # --- reading ---
 
@@ -211,7 +213,7 @@ class StateRows(ABC):
     def addresses(self) -> Iterator[tuple[int, Any]]:
         """(group, address) of every entry; concurrent changes may or may not be included."""
         with self.guard:
-            rows = self.column.scan_keys(*self.bounds(), keep=False)
+            rows = self.column.scan_keys(*self.space.bounds(), keep=False)
             pending = self._pending()
         for address, group in pending.items():
             if self.has(group, address):
@@ -225,14 +227,9 @@ class StateRows(ABC):
                     yield group, address
 
     def _pending(self) -> dict[Any, int]:
-        tables = list(enumerate(self.own_tables(), self.groups.start))
-        for layer in self.frozen:
-            tables.extend(layer.items())
-        return {address: group for group, table in tables for address in table}
-
-    def bounds(self) -> tuple[bytes, bytes]:
-        """The row keys of this subtask's key groups: from, and before."""
-        return self.keys.prefix(self.groups.start), self.keys.prefix(self.groups.end + 1)
+        """The addresses with unwritten changes, and their groups."""
+        layers = [{group: self.tables[group] for group in self.space.groups}, *self.frozen]
+        return {address: group for layer in layers for group, table in layer.items() for address in table}
 
 
 class _Writes(dict[Any, Any]):
@@ -249,7 +246,7 @@ class _Writes(dict[Any, Any]):
         return self._rows.below(self._group, address)
 
 
-class ValueRows(StateRows):
+class ValueRows(StateRows, DictTable):
     """One value per address: value, reducing and aggregating state, timers.
 
     A change is the value in its cached form (`codec.py`), or None for a removed one.
@@ -260,6 +257,7 @@ class ValueRows(StateRows):
         self._clean: dict[Any, Any] = {}
         self._older: dict[Any, Any] = {}
         self._may_be_large = not codec.values.plain <= _SMALL_TYPES
+        self.plain, self.keep = codec.values.plain, codec.keep
 
     def _table(self, group: int) -> dict[Any, Any]:
         return _Writes(self, group)
@@ -279,12 +277,21 @@ class ValueRows(StateRows):
                 if not table:
                     del layer[group]
 
+    def unpack(self, kept: Any) -> Any:
+        return self.codec.open(kept)
+
     def get(self, group: int, address: Any) -> Any:
-        """The cached form of a value, or None."""
-        return self.tables[group][address]
+        kept = self.tables[group][address]
+        return None if kept is None else self.codec.open(kept)
 
     def put(self, group: int, address: Any, stored: Any) -> None:
-        self.tables[group][address] = stored
+        self.tables[group][address] = self.codec.keep(stored)
+
+    def get_many(self, addresses: Sequence[Any], groups: Sequence[int]) -> list[Any]:
+        self.prefetch(addresses, groups)
+        tables, opened = self.tables, self.codec.open
+        found = [tables[group][address] for address, group in zip(addresses, groups, strict=True)]
+        return [None if kept is None else opened(kept) for kept in found]
 
     def remove(self, group: int, address: Any) -> None:
         """Remove an entry; no tombstone is written if it is known that there is no row."""
@@ -365,18 +372,17 @@ class ValueRows(StateRows):
         self._older.pop(address, None)
 
     def items(self) -> Iterator[tuple[int, Any, Any]]:
-        """(group, address, stored) of every entry."""
         with self.guard:
-            rows = self.column.scan(*self.bounds(), keep=False)
+            rows = self.column.scan(*self.space.bounds(), keep=False)
             pending = self._pending()
         for address, group in pending.items():
-            stored = self.tables[group][address]
+            stored = self.get(group, address)
             if stored is not None:
                 yield group, address, stored
         for row, data in rows:
             group, address, _ = self.keys.split(row)
             if address not in pending:
-                yield group, address, self.codec.load(data)
+                yield group, address, self.codec.open(self.codec.load(data))
 
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
         removed = [address for address, stored in entries if stored is None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from rocksdict import WriteBatch
@@ -155,7 +155,7 @@ class WriteBack:
         """Whether a snapshot keeps newer changes from being written."""
         return any(cut.resolve is not None for cut in list(self._cuts))
 
-    def cut(self, store: Store, states: list[StateRows], resolve: Callable[[], None] | None = None) -> Cut:
+    def cut(self, store: Store, states: Sequence[StateRows], resolve: Callable[[], None] | None = None) -> Cut:
         if len(self._cuts) >= _MAX_CUTS:
             self.finish_oldest()
         parts = [(rows, layer) for rows in states if (layer := rows.freeze())]
@@ -217,7 +217,7 @@ class WriteBack:
             if cut.written and cut in self._cuts:
                 self._cuts.remove(cut)
 
-    def adjust(self, states: list[StateRows]) -> bool:
+    def adjust(self, states: Sequence[StateRows]) -> bool:
         """Fit the caches to the memory budget; returns whether the changes exceed it and a cut is due."""
         share = self._budget.cache_share()
         total = 0

@@ -289,9 +289,11 @@ class Driver(JobMaster):
         self.io = io
         self.events: deque[MasterEvent] = deque([StartRequested()])
         self.cluster = SimulatedCluster(store, io.now, self.events.append)
-        restart = FixedDelay(_NEVER, io.random.choice([0, 5, 50]))
+        self.strategy = FixedDelay(_NEVER, io.random.choice([0, 5, 50]))
         timing = Timing(silence=_NEVER)
-        super().__init__(plan, job_id, configuration, restart, self.cluster, self.events.append, io=io, timing=timing)
+        super().__init__(
+            plan, job_id, configuration, self.strategy, self.cluster, self.events.append, io=io, timing=timing
+        )
 
     def _as_driver_error(self, error: BaseException) -> HeadgateError:
         raise error  # a bug of the driver is a finding, not an end of the job or of an attempt
@@ -335,7 +337,7 @@ class Driver(JobMaster):
 
     def end(self, status: EndStatus) -> None:
         """Let the job end this way, whatever its tasks are doing."""
-        self.machine.give_up()
+        self.strategy.attempts = 0
         if status is EndStatus.CANCELED:
             self.events.append(CancelRequested())
         else:

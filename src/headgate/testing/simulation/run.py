@@ -335,7 +335,7 @@ class Run:
         if self.driver.service and not self.driver.ended:
             plan = self._draw_plan()
             self.note(f"rescale to {plan.layout.slots} tasks")
-            self.driver.rescale(plan)
+            self.driver.change_plan(plan)
 
     def _start(self, driver: Driver) -> None:
         """Let nothing but this driver act, until it runs tasks or has ended."""

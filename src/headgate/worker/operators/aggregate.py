@@ -22,7 +22,7 @@ from headgate.records.key_groups import hash_column, key_groups_of
 from headgate.records.types import PICKLED, TypeInformation, as_type
 from headgate.state.api import ValueStateDescriptor
 from headgate.state.backend import NumberColumns
-from headgate.state.cells import ValueTable
+from headgate.state.tables import BatchTable
 from headgate.worker.failures import NO_KEY as UNKNOWN
 from headgate.worker.operators.base import OperatorContext, Receiver
 from headgate.worker.operators.keyed import KeyedOperator
@@ -35,7 +35,7 @@ class _RunningOperator(KeyedOperator):
     """One value per key, combined with each record of the key."""
 
     state_type: TypeInformation = PICKLED
-    table: ValueTable  # when it is open
+    table: BatchTable  # when it is open
 
     def open(self) -> None:
         super().open()
