@@ -131,7 +131,7 @@ class Worker:
     def __init__(self, descriptor: TaskDescriptor, store: ObjectStore) -> None:
         self.descriptor, self._store = descriptor, store
         self.key = (descriptor.level, descriptor.index)
-        self.id = None if descriptor.is_relay else TaskId(descriptor.vertex_id, descriptor.subtask)
+        self.id = None if descriptor.vertex is None else TaskId(descriptor.vertex_id, descriptor.subtask)
         self.rows: deque[tuple[int, bytes]] = deque()  # (writer, row) on their way here, by writer in order
         self.inbox: deque[FromDriver] = deque()
         self.messages: deque[FromWorker] = deque()
