@@ -169,9 +169,8 @@ def recovery_10m_keys_local() -> Outcome:
         wait_until(lambda: (job.restarts and job.wait_running(0)) or job.status.is_terminal, 600, "the restart")
         job.raise_if_failed()
         seconds = time.monotonic() - began
-        metrics = wait_until(
-            lambda: [m for m in job.metrics().values() if m.restored_locally], 60, "metrics of the new workers"
-        )
+        new = lambda: [m for (level, _), m in job.metrics().items() if level == keyed and m.restored_bytes]  # noqa: E731
+        metrics = wait_until(lambda: new() if len(new()) == 2 else None, 60, "metrics of the new workers")
         restored, local = sum(m.restored_bytes for m in metrics), sum(m.restored_locally for m in metrics)
         client.cancel()
     figure = (
