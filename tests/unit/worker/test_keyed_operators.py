@@ -23,6 +23,7 @@ from headgate import (
 )
 from headgate.errors import UserCodeError
 from headgate.testing import OneInputHarness, run
+from headgate.testing.harness import _Harness
 
 # --- running aggregations -------------------------------------------------------------------------------------------
 
@@ -151,12 +152,7 @@ class _Aggregating(OneInputHarness):
     """A harness for a built-in aggregation, which has no function of its own."""
 
     def __init__(self, apply, ddl, key_at, restore):
-        from headgate.testing import harness as module
-
-        def build(env):
-            return module._finish(apply(env.from_collection([], ddl).key_by(key_at)), 1, None)
-
-        module._Harness.__init__(self, build, (), 1, 0, 0, None, restore)
+        _Harness.__init__(self, lambda env: apply(env.from_collection([], ddl).key_by(key_at)), restore=restore)
 
 
 def test_sum_of_single_values():
