@@ -72,7 +72,7 @@ class LocalRun:
         }
 
     def run(
-        self, until: int | None = None, stop: Callable[[], bool] | None = None, then: Callable[[], None] | None = None
+        self, until: int | None = None, stop: Callable[[], bool] | None = None, then: Callable[[], None] = lambda: None
     ) -> None:
         """Run until every subtask has finished, or all that is due at the virtual time `until` is done.
 
@@ -90,8 +90,7 @@ class LocalRun:
                 if until is not None and self.time >= until:
                     break
                 self._advance(until)
-            if then is not None:
-                then()
+            then()
         except BaseException:
             with suppress(Exception):  # it would hide the first error
                 self._close()

@@ -19,8 +19,7 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructField, Stru
 
 from headgate import StreamExecutionEnvironment
 from headgate.api.sources import ReaderContext
-from headgate.connectors.spark.readers import OffsetSplit
-from headgate.connectors.spark.source import PythonDataSource
+from headgate.connectors.spark.source import OffsetSplit, PythonDataSource
 from headgate.driver.splits import SourceSplits, dynamic_sources
 from headgate.errors import HeadgateError, InvalidArgument, UserCodeError
 from headgate.local import LocalRun
@@ -515,7 +514,7 @@ def test_a_simple_stream_whose_offset_stands_still_is_found_out():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"source": 7}, "needs a subclass of pyspark.sql.datasource.DataSource, got 7"),
+        ({"source": 7}, "needs a class that extends pyspark.sql.datasource.DataSource, got 7"),
         ({"source": DataSource}, "data source 'DataSource' has no schema of its own: give one, schema='id bigint"),
         ({"source": Table}, "'Table' cannot be read as a stream: it has no streamReader.*pass bounded=True"),
         ({"source": DataSource, "schema": "n int", "bounded": True}, r"has no reader\(\), streamReader\(\) or simple"),
