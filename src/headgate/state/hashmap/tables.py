@@ -85,6 +85,7 @@ class StateTable(DictTable):
     """
 
     plain = ATOMS - {type(None)}
+    copy = staticmethod(copied)
 
     def __init__(self, groups: KeyGroupRange, max_parallelism: int) -> None:
         self._groups = groups
