@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
+import rocksdict
 from edge_kit import Cluster, eventually, files_below, key_of
 from pyspark.sql.datasource import (
     DataSource,
@@ -17,7 +18,6 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from rocksdict import DBCompressionType
 
 import headgate
 from headgate import (
@@ -38,7 +38,6 @@ from headgate.connectors.files import FileSink, FileSource
 from headgate.connectors.kafka import KafkaSource
 from headgate.connectors.spark.sink import PythonDataSink
 from headgate.connectors.spark.source import PythonDataSource
-from headgate.state.rocksdb import store as rocksdb_store
 from kafka_mock import MockCluster
 
 TOP = "|".join(module.name for module in pkgutil.iter_modules(headgate.__path__))
@@ -180,7 +179,7 @@ def stored(directory: Path):
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 def test_no_stored_byte_names_a_module_of_ours(tmp_path, kafka, backend, monkeypatch):
-    monkeypatch.setattr(rocksdb_store, "DBCompressionType", SimpleNamespace(lz4=DBCompressionType.none))
+    monkeypatch.setattr(rocksdict, "DBCompressionType", SimpleNamespace(lz4=rocksdict.DBCompressionType.none))
     options = {"state.backend.type": backend}
     with Cluster(tmp_path) as cluster:
         job = cluster.start(every_connector(tmp_path, kafka), options)
