@@ -65,7 +65,7 @@ def descriptor(plan: JobPlan, name: str, index: int = 0, **changes: Any) -> Task
     """What a worker gets for one subtask of the one vertex whose name contains this."""
     (vertex,) = [v for v in plan.graph.vertices if name in v.name]
     tasks = describe_tasks(plan, plan.layout.level_of[vertex.id], "0" * 32, 0)
-    (found,) = [t for t in tasks if t.vertex_id == vertex.id and t.subtask == index and not t.is_relay]
+    (found,) = [t for t in tasks if t.vertex_id == vertex.id and t.subtask == index and t.vertex is not None]
     return replace(found, **changes)
 
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
-import rocksdict
 from edge_kit import Cluster, eventually, files_below, key_of
 from pyspark.sql.datasource import (
     DataSource,
@@ -18,6 +17,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
+from rocksdict import DBCompressionType
 
 import headgate
 from headgate import (
@@ -38,6 +38,7 @@ from headgate.connectors.files import FileSink, FileSource
 from headgate.connectors.kafka import KafkaSource
 from headgate.connectors.spark.sink import PythonDataSink
 from headgate.connectors.spark.source import PythonDataSource
+from headgate.state.rocksdb import store as rocksdb_store
 from kafka_mock import MockCluster
 
 TOP = "|".join(module.name for module in pkgutil.iter_modules(headgate.__path__))
@@ -179,7 +180,7 @@ def stored(directory: Path):
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 def test_no_stored_byte_names_a_module_of_ours(tmp_path, kafka, backend, monkeypatch):
-    monkeypatch.setattr(rocksdict, "DBCompressionType", SimpleNamespace(lz4=rocksdict.DBCompressionType.none))
+    monkeypatch.setattr(rocksdb_store.rocksdict, "DBCompressionType", SimpleNamespace(lz4=DBCompressionType.none))
     options = {"state.backend.type": backend}
     with Cluster(tmp_path) as cluster:
         job = cluster.start(every_connector(tmp_path, kafka), options)

@@ -112,7 +112,6 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.located.add(event.checkpoint_id)
         instructions = self.coordinator.handle(event, self.now)
         for instruction in instructions:
-            assert instruction.cause
             self.check(instruction, pending_before)
         if self.superseded and not isinstance(event, ev.Superseded):
             assert not [i for i in instructions if isinstance(i, TOUCHING)], instructions
@@ -224,7 +223,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         elif kind == "stop":
             self.send(ev.StopRequested(request_id, where))
         else:
-            full = ev.CheckpointKind.FULL if kind == "full" else ev.CheckpointKind.CONFIGURED
+            full = kind == "full"
             self.send(ev.CheckpointRequested(request_id, full))
 
     @rule(backlog=st.booleans(), held=st.sampled_from([False, False, True]))

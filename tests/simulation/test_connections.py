@@ -29,7 +29,7 @@ def all_dealt(run):
 def run_until_dealt(seed):
     run = Run(seed, calm=True, program=found_splits, parallelism=[2], options=SOON)
     run.max_actions = 6000
-    while not run._ended():
+    while not run.driver.ended:
         run.outcome.actions += 1
         run.act()
         run._check()

@@ -20,7 +20,7 @@ ENDS = [EndStatus.FINISHED, EndStatus.CANCELED, EndStatus.FAILED]
 
 
 def until(run, condition):
-    while not condition() and not run._ended():
+    while not condition() and not run.driver.ended:
         run.outcome.actions += 1
         run.act()
         run._check()

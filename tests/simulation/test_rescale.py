@@ -20,7 +20,7 @@ CASES = [(program, old, new) for program in PROGRAMS for old, new in PAIRS] + [(
 def until_completed(run, more):
     """Let so many more checkpoints complete, or the job end."""
     wanted = run.outcome.completed + more
-    while run.outcome.completed < wanted and not run._ended():
+    while run.outcome.completed < wanted and not run.driver.ended:
         run.outcome.actions += 1
         run.act()
         run._check()

@@ -50,7 +50,7 @@ _S3: Final = {
     "region_name": "region",
     "anon": "skip_signature",
 }
-_GS: Final = {"token": "service_account", "endpoint_url": "base_url", "anon": "skip_signature"}
+_GS: Final = {"token": "service_account", "endpoint_url": "base_url"}
 _AZ: Final = {"sas_token": "sas_key", "endpoint_url": "endpoint", "anon": "skip_signature"}
 _SCHEMES: Final[dict[str, tuple[Any, dict[str, str], tuple[str, ...]]]] = {
     "s3": (S3Store, _S3, ("s3",)),
@@ -136,22 +136,21 @@ class CloudStore(ObjectStore):
             try:
                 obstore.put(store, key, data, mode="create", attributes={_TOKEN: token})
                 return True
-            except AlreadyExistsError:
-                with reported("look at", path), suppress(FileNotFoundError):
-                    return bool(obstore.get(store, key).attributes.get(_TOKEN) == token)
-                # Another conditional put is under way, or the object is gone again.
-                time.sleep(_CONFLICT_PAUSE_SECONDS * (attempt + 1))
             except (FileNotFoundError, PermissionDeniedError, UnauthenticatedError) as error:
                 raise storage_error("create", path, error) from error
             except Exception as error:
                 with suppress(Exception):
-                    if obstore.get(store, key).attributes.get(_TOKEN) == token:
-                        return True
-                raise OutcomeUnknown(
-                    f"cannot tell whether '{path}' was created: {type(error).__name__}: {without_secrets(error)}; it may "
-                    "still appear"
-                ) from error
-        raise OutcomeUnknown(f"cannot create '{path}': {_CONFLICT_ATTEMPTS} attempts met other writers; try again")
+                    return bool(obstore.get(store, key).attributes.get(_TOKEN) == token)
+                if not isinstance(error, AlreadyExistsError):
+                    raise OutcomeUnknown(
+                        f"cannot tell whether '{path}' was created: {type(error).__name__}: {without_secrets(error)}; it may "
+                        "still appear"
+                    ) from error
+                # Another conditional put is under way, or the object is gone again.
+                time.sleep(_CONFLICT_PAUSE_SECONDS * (attempt + 1))
+        raise OutcomeUnknown(
+            f"cannot tell who created '{path}': {_CONFLICT_ATTEMPTS} attempts met other writers; try again"
+        )
 
     def delete(self, path: str) -> None:
         store, key = self._at(path)

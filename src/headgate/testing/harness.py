@@ -136,7 +136,7 @@ class _Harness:
         restored = {} if restore is None else {number: _vertex_restore(restore, plan.graph.vertices[number])}
         attempt = int(restore is not None)  # the job's id is fixed, so that two runs of a test are the same
         tasks = describe_tasks(plan, plan.layout.level_of[number], "0" * 32, attempt, restored)
-        descriptor = next(t for t in tasks if t.vertex_id == number and t.subtask == subtask and not t.is_relay)
+        descriptor = next(t for t in tasks if t.vertex_id == number and t.subtask == subtask and t.vertex is not None)
         task = make_task(descriptor, SteppedServices(lambda: self._time))
         assert isinstance(task, Subtask)
         self._subtask = task

@@ -98,11 +98,11 @@ def run(
             result.printed += payload.decode().split("\n")
 
     def at_the_end() -> None:
-        result.snapshot = local.snapshot()
+        result.snapshot = local.snapshot() if snapshot else None
 
     local = LocalRun(env._job_plan(), on_output, start_time, seed, slice_records, restore)
     stop = (lambda: until(result)) if callable(until) else None
-    local.run(None if callable(until) else until, stop, at_the_end if snapshot else None)
+    local.run(None if callable(until) else until, stop, at_the_end)
     result.time = local.time
     return result
 

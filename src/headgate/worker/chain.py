@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any
 
 from headgate.checkpoint.commits import NO_COMMITS
 from headgate.graph.job_graph import Vertex
@@ -125,11 +125,7 @@ class OperatorChain:
         return fired
 
 
-class _Closable(Protocol):
-    def close(self) -> None: ...
-
-
-def close_all(parts: Iterable[_Closable]) -> None:
+def close_all(parts: Iterable[Any]) -> None:
     """Close every one; the first error is raised when all are closed."""
     first: Exception | None = None
     for part in parts:

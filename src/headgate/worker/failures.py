@@ -89,8 +89,9 @@ def _user_failure(failure: OperatorFailure) -> Failed:
     cause = failure.cause
     line = user_line(cause.__traceback__) or failure.call_site
     details = [f"operator '{failure.operator}'"]
-    if failure.key is not NO_KEY:
-        details.append(f"key {_short(failure.key)}")
+    key = "" if failure.key is NO_KEY else _short(failure.key)
+    if key:
+        details.append(f"key {key}")
     if failure.record is not NO_KEY:
         details.append(f"record {_short(failure.record)}")
     what = f"{type(cause).__name__}: {cause}"
@@ -98,7 +99,6 @@ def _user_failure(failure: OperatorFailure) -> Failed:
         what = f"the function returned a wrong type: {cause}"
     elif isinstance(cause, UserCodeError):  # its text is complete
         what = str(cause)
-    key = "" if failure.key is NO_KEY else _short(failure.key)
     message = f"{line}: {what}\n  in {', '.join(details)}, defined at {failure.call_site}"
     return Failed(message, _trace(cause), operator=failure.operator, user_line=line, key=key, kind="user")
 

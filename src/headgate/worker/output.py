@@ -133,11 +133,9 @@ class EdgeWriter:
         return np.array(targets, np.int64)
 
     def _split(self, batch: Batch, targets: np.ndarray[Any, Any]) -> None:
-        readers = int(targets.max()) + 1 if len(targets) else 0
-        counts = np.bincount(targets, minlength=readers)
-        if int(counts.max(initial=0)) == len(targets):
-            if len(targets):
-                self._add(int(targets[0]), batch)
+        counts = np.bincount(targets)
+        if counts.max() == len(targets):
+            self._add(int(targets[0]), batch)
             return
         # One stable sort and one gather for all targets; each target's part is then a slice. uint16 sorts by radix.
         ordered = batch.select(np.argsort(targets.astype(np.uint16), kind="stable"))

@@ -222,12 +222,8 @@ class Subtask:
 
     def _reads(self) -> bool:
         """Whether its source may be polled."""
-        return (
-            self._source is not None
-            and self.status is Status.RUNNING
-            and not self.data_finished
-            and self._stopping is None
-        )
+        may_read = self._source is not None and self.status is Status.RUNNING
+        return may_read and not self.data_finished and self._stopping is None
 
     def has_events(self) -> bool:
         """Whether queued frames can be processed."""
@@ -313,14 +309,11 @@ class Subtask:
             operator.notify_complete(checkpoint_id, commits)
         if self._stopping == checkpoint_id:
             self._committed = True
-            if self.data_finished:
-                self._end_if_done()
-            else:
+            if not self.data_finished:
                 self._send_end_of_data(drain=False)  # operators do not finish: the job will be resumed
-            return
-        if self._final_checkpoint is not None and checkpoint_id >= self._final_checkpoint:
+        elif self._final_checkpoint is not None and checkpoint_id >= self._final_checkpoint:
             self._committed = True
-            self._end_if_done()
+        self._end_if_done()
 
     def epoch_committed(self, operator_id: str, checkpoint_id: int) -> None:
         """The driver has committed what an operator prepared, up to a checkpoint."""

@@ -60,10 +60,6 @@ class TaskDescriptor:
     restore: VertexRestore | None = None
     storage: WorkerStorage | None = None
 
-    @property
-    def is_relay(self) -> bool:
-        return self.vertex is None
-
 
 def describe_tasks(
     plan: JobPlan,
@@ -126,7 +122,7 @@ def make_snapshot_writer(
     executor: Executor | None = None,
 ) -> SnapshotWriter | None:
     """What writes the snapshots of a subtask; None for a relay, or a job without storage for checkpoints."""
-    if task.is_relay or task.storage is None:
+    if task.vertex is None or task.storage is None:
         return None
     copies = _copies(task) if task.settings.write_copies else None
     owner = subtask_owner(task.vertex_id, task.subtask)

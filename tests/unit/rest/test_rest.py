@@ -29,7 +29,7 @@ class FakeCheckpoints:
         self.error = None
         first = CheckpointStats(1, 1000, "CHECKPOINT", False, None, "periodic", vertices)
         self.stats.pending(first)
-        first.vertices[0].subtasks[0] = SubtaskStats(0, 1250, SubtaskMetrics(100, 300, 2, 30, 7, 5, objects_written=1))
+        first.vertices[0].subtasks[0] = SubtaskStats(1250, SubtaskMetrics(100, 300, 2, 30, 7, 5, objects_written=1))
         first.completed_timestamp, first.external_path = 1260, "/chk-1"
         self.stats.completed(first)
 

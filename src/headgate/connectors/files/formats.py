@@ -20,7 +20,7 @@ from headgate.connectors.values import CorruptRecord, Decoder
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation
 
-__all__ = ["FilePart", "FileSplit", "PartReader", "open_part"]
+__all__ = ["FilePart", "FileSplit", "LineReader", "ParquetReader", "PartReader"]
 
 _BLOCK = 4 << 20
 _HEADER_SAMPLE = 1 << 16
@@ -112,7 +112,7 @@ class LineReader(PartReader):
         self._taken = last
         self.part = replace(self.part, position=self.part.position + len(block))
         self.finished = self._taken == len(self._ends) and self._beyond()
-        return batch, [(f"{self.part.path}, byte {at + _offset(block, one)}", one) for one in bad]
+        return batch, [(f"{self.part.path}, byte {at + max(0, block.find(one.data))}", one) for one in bad]
 
     def _beyond(self) -> bool:
         end = self.part.end
@@ -148,10 +148,6 @@ class LineReader(PartReader):
 
     def close(self) -> None:
         self._file.close()
-
-
-def _offset(block: bytes, one: CorruptRecord) -> int:
-    return max(0, block.find(one.data))
 
 
 class ParquetReader(PartReader):
@@ -209,12 +205,3 @@ def _widens(own: pa.DataType, wanted: pa.DataType) -> bool:
     texts = {pa.string(), pa.large_string(), pa.string_view()}
     times = pa.types.is_timestamp(own) and pa.types.is_timestamp(wanted)
     return numbers or floats or times or (own in texts and wanted in texts) or pa.types.is_dictionary(own)
-
-
-def open_part(
-    part: FilePart, file: Any, decoder: Decoder | None, type: TypeInformation, header: str | None
-) -> PartReader:
-    """The reader of a part; without a decoder the file is Parquet."""
-    if decoder is None:
-        return ParquetReader(part, file, type)
-    return LineReader(part, file, decoder, header)

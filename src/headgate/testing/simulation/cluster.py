@@ -163,7 +163,7 @@ class Attempt:
         key = (task.level, task.index)
         services = SteppedServices(self._clock, lambda *printed: self._output(key, Output(*printed)))
         made = make_task(task, services, self._store)
-        worker = Worker(made, key, None if task.is_relay else TaskId(task.vertex_id, task.subtask))
+        worker = Worker(made, key, None if task.vertex is None else TaskId(task.vertex_id, task.subtask))
         worker.link.writer = make_snapshot_writer(task, worker.messages.append, self._store, worker.writes)
         return worker
 
