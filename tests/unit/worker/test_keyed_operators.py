@@ -23,7 +23,6 @@ from headgate import (
 )
 from headgate.errors import UserCodeError
 from headgate.testing import OneInputHarness, run
-from headgate.testing.harness import _Harness
 
 # --- running aggregations -------------------------------------------------------------------------------------------
 
@@ -152,7 +151,12 @@ class _Aggregating(OneInputHarness):
     """A harness for a built-in aggregation, which has no function of its own."""
 
     def __init__(self, apply, ddl, key_at, restore):
-        _Harness.__init__(self, lambda env: apply(env.from_collection([], ddl).key_by(key_at)), restore=restore)
+        from headgate.testing import harness as module
+
+        def build(env):
+            return apply(env.from_collection([], ddl).key_by(key_at))
+
+        module._Harness.__init__(self, build, restore=restore)
 
 
 def test_sum_of_single_values():
