@@ -51,7 +51,7 @@ def play(seed, program, *, resumed):
     else:
         run.driver.cluster.end(None if run.driver.attempt is None else Violation("a worker was killed"))
     run.go()
-    assert any("stepping back" in warning for warning in run.driver.io.warnings)
+    assert newest in run.driver.service._snapshots.damaged
     return True
 
 
