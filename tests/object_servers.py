@@ -121,7 +121,7 @@ def gcs(cache: Path):
         fetch("go", "build", "-o", str(program), ".", cwd=home)
     address = f"127.0.0.1:{free_port()}"
     with running([str(program), address], home, lambda: answers(f"http://{address}/storage/v1/b")):
-        yield {"gs": {"endpoint_url": f"http://{address}", "anon": True}}, "gs://race"
+        yield {"gs": {"endpoint_url": f"http://{address}", "bearer_token": "testing"}}, "gs://race"
 
 
 @contextmanager

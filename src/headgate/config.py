@@ -95,10 +95,6 @@ _duration = partial(_number, OptionKind.DURATION)
 _memory = partial(_number, OptionKind.MEMORY)
 
 
-def _interval(key: str, doc: str, minimum: int = 1) -> Option[int | None]:
-    return _add(Option[int | None](key, OptionKind.DURATION, None, doc, minimum=minimum))
-
-
 def _text(key: str, doc: str, *older_keys: str) -> Option[str | None]:
     return _add(Option[str | None](key, OptionKind.STRING, None, doc, older_keys))
 
@@ -153,8 +149,8 @@ FAILURE_RATE_INTERVAL = _duration("restart-strategy.failure-rate.failure-rate-in
 FAILURE_RATE_DELAY = _duration("restart-strategy.failure-rate.delay", 1 * SECOND, "Pause before each restart.")
 
 # --- Checkpoints ------------------------------------------------------------------------------------------------------
-CHECKPOINT_INTERVAL = _interval("execution.checkpointing.interval", "Time between two checkpoints; unset: no periodic checkpoints.", minimum=10)
-CHECKPOINT_INTERVAL_BACKLOG = _interval("execution.checkpointing.interval-during-backlog", "Interval while a source reads records from before it started; unset: the interval above, 0: no checkpoints meanwhile.", minimum=0)
+CHECKPOINT_INTERVAL = _add(Option[int | None]("execution.checkpointing.interval", OptionKind.DURATION, None, "Time between two checkpoints; unset: no periodic checkpoints.", minimum=10))
+CHECKPOINT_INTERVAL_BACKLOG = _add(Option[int | None]("execution.checkpointing.interval-during-backlog", OptionKind.DURATION, None, "Interval while a source reads records from before it started; unset: the interval above, 0: no checkpoints meanwhile.", minimum=0))
 CHECKPOINT_MODE = _choice("execution.checkpointing.mode", "EXACTLY_ONCE", "EXACTLY_ONCE|AT_LEAST_ONCE", "Whether barriers are aligned (exactly once) or only counted.")
 CHECKPOINT_TIMEOUT = _duration("execution.checkpointing.timeout", 10 * MINUTE, "A checkpoint that takes longer is aborted.", minimum=10)
 CHECKPOINT_MIN_PAUSE = _duration("execution.checkpointing.min-pause", 0, "Time between the end of one checkpoint and the start of the next.")

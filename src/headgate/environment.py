@@ -305,7 +305,7 @@ class StreamExecutionEnvironment:
 
     def _check_sinks(self, graph: JobGraph) -> None:
         """Sinks that commit on the driver need checkpoints."""
-        for operator in (operator for some in epoch_sinks(graph).values() for operator in some):
+        for _, operator in epoch_sinks(graph):
             where = f"sink '{operator.name}' ({operator.call_site})"
             if not self._waits_for_final_checkpoint():
                 raise ConfigError(
@@ -390,10 +390,9 @@ class StreamExecutionEnvironment:
                 frame.stage()
             job.when_finished.append(frame.forget)
         settings = StorageSettings.of(self._configuration)
-        for operators in epoch_sinks(job.plan.graph).values():
-            for operator in operators:
-                if operator.spec.function.needs_staging:
-                    job.when_finished.append(partial(_forget_staged, settings, job, operator.id))
+        for _, operator in epoch_sinks(job.plan.graph):
+            if operator.spec.function.needs_staging:
+                job.when_finished.append(partial(_forget_staged, settings, job, operator.id))
 
     def _session(self) -> SparkSession:
         self._spark = get_session(self._spark, self._configuration)

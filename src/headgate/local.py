@@ -183,22 +183,22 @@ class _LocalSplits:
             vertex: SourceSplits(operator, graph.vertices[vertex].parallelism, restored.get(operator.id))
             for vertex, operator in dynamic_sources(graph).items()
         }
-        self.due = {vertex: 0 for vertex, source in self._sources.items() if not source.complete}
+        self.due = {vertex: 0 for vertex, source in self._sources.items() if not source.assigner.complete}
         self._begun = False
 
     def serve(self, tasks: Mapping[tuple[VertexId, int], Subtask], now: int) -> bool:
         """Discover splits where it is due, and assign them to readers; returns whether any was assigned."""
         dealt = []
         for vertex, source in self._sources.items():
-            assignments = [] if self._begun else source.resumed()
+            assignments = [] if self._begun else source.assigner.add_splits([], complete=False)
             for (owner, subtask), task in tasks.items():  # before the discovery, whose splits may serve the readers
                 if owner == vertex and task.wants_split:
-                    assignments += source.asked(subtask)
+                    assignments += source.assigner.request_split(subtask)
             if self.due.get(vertex, now + 1) <= now and source.wants_discovery:
                 source.begin_discovery()
                 assignments += source.found(list(source.enumerator.discover()))
                 self.due.pop(vertex)
-                if not source.complete:
+                if not source.assigner.complete:
                     self.due[vertex] = now + source.enumerator.interval
             dealt += [(vertex, one) for one in assignments]
         self._begun = True

@@ -180,7 +180,7 @@ def stored(directory: Path):
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 def test_no_stored_byte_names_a_module_of_ours(tmp_path, kafka, backend, monkeypatch):
-    monkeypatch.setattr(rocksdb_store, "DBCompressionType", SimpleNamespace(lz4=DBCompressionType.none))
+    monkeypatch.setattr(rocksdb_store.rocksdict, "DBCompressionType", SimpleNamespace(lz4=DBCompressionType.none))
     options = {"state.backend.type": backend}
     with Cluster(tmp_path) as cluster:
         job = cluster.start(every_connector(tmp_path, kafka), options)

@@ -112,7 +112,6 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.located.add(event.checkpoint_id)
         instructions = self.coordinator.handle(event, self.now)
         for instruction in instructions:
-            assert instruction.cause
             self.check(instruction, pending_before)
         if self.superseded and not isinstance(event, ev.Superseded):
             assert not [i for i in instructions if isinstance(i, TOUCHING)], instructions
@@ -224,7 +223,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         elif kind == "stop":
             self.send(ev.StopRequested(request_id, where))
         else:
-            full = ev.CheckpointKind.FULL if kind == "full" else ev.CheckpointKind.CONFIGURED
+            full = kind == "full"
             self.send(ev.CheckpointRequested(request_id, full))
 
     @rule(backlog=st.booleans(), held=st.sampled_from([False, False, True]))
@@ -438,7 +437,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         going = {TaskStatus.RUNNING, TaskStatus.FINISHED}.issuperset(self.statuses.values())
         if self.over or not (self.job_running and going):
             assert self.coordinator.pending == ()
-            assert len(self.coordinator._decider) == 0
+            assert len(self.coordinator._decider._queue) == 0
 
     @invariant()
     def kept_checkpoints_are_complete(self):

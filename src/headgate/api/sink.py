@@ -168,11 +168,6 @@ class Sink(ABC, Generic[C]):
     commits_on_driver = False
     """Whether the committables of all subtasks are committed together, on the driver, by `epoch_committer`."""
 
-    @property
-    def commits(self) -> bool:
-        """Whether output becomes visible by commits: here, or on the driver."""
-        return self.commits_on_driver or type(self).committer is not Sink.committer
-
     needs_staging = False
     """Whether writers put files below `WriterContext.staging`: checkpoints must have a directory then."""
 

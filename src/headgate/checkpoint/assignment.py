@@ -11,7 +11,7 @@ metadata, a worker with the handles of its vertex; the result names what each ne
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TypeAlias
@@ -300,8 +300,8 @@ def check_finished_graph(
         state = finished.get(vertex, FinishedState.RUNNING)
         for before in upstream:
             theirs = finished.get(before.vertex, FinishedState.RUNNING)
-            allowed = _predecessors_allowed(state, pointwise=before.pointwise)
-            if theirs not in allowed:
+            enough = {FinishedState.FULLY, state} if before.pointwise else {FinishedState.FULLY}
+            if state is not FinishedState.RUNNING and theirs not in enough:
                 edge = "a pointwise" if before.pointwise else "an all-to-all"
                 raise IllegalState(
                     f"vertex '{vertex}' was {state.value} in the checkpoint, but its predecessor '{before.vertex}' "
@@ -309,14 +309,6 @@ def check_finished_graph(
                     "restore with the graph the checkpoint was taken from, or give "
                     f"'{vertex}' a new uid to run it from the start"
                 )
-
-
-def _predecessors_allowed(state: FinishedState, *, pointwise: bool) -> tuple[FinishedState, ...]:
-    if state is FinishedState.RUNNING:
-        return tuple(FinishedState)
-    if state is FinishedState.PARTLY and pointwise:
-        return (FinishedState.PARTLY, FinishedState.FULLY)
-    return (FinishedState.FULLY,)
 
 
 # ---- in-flight data ------------------------------------------------------------------------------------------------
@@ -402,10 +394,7 @@ def assign_inflight(mapping: EdgeMapping, old: int, new: int, max_parallelism: i
     [[0], [0, 1], [1]]
     """
     plan = [old_subtasks(mapping, subtask, old, new, max_parallelism) for subtask in range(new)]
-    readers: defaultdict[int, int] = defaultdict(int)
-    for subtasks in plan:
-        for subtask in subtasks:
-            readers[subtask] += 1
+    readers = Counter(subtask for subtasks in plan for subtask in subtasks)
     return [[InflightPart(subtask, readers[subtask] > 1) for subtask in subtasks] for subtasks in plan]
 
 

@@ -27,37 +27,20 @@ from functools import partial
 from random import Random
 from typing import Any
 
-import msgspec
-
 from headgate import config
 from headgate.checkpoint import events as ev
 from headgate.checkpoint.decider import Activity, Decision, RequestDecider, RequestId, Trigger, TriggerRequest
 from headgate.checkpoint.failure_manager import FailureManager
 from headgate.checkpoint.full_policy import AutomaticFull, CompletedSize
-from headgate.checkpoint.pending import AckResult, PendingCheckpoint, Stage
-from headgate.checkpoint.plan import (
-    CheckpointPlan,
-    Refusal,
-    TaskId,
-    TaskStatus,
-    Topology,
-    plan_checkpoint,
-    settle_finished,
-)
+from headgate.checkpoint.pending import PendingCheckpoint, Stage
+from headgate.checkpoint.plan import Refusal, TaskId, TaskStatus, Topology, plan_checkpoint, settle_finished
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.schedule import PeriodicSchedule
 from headgate.checkpoint.settings import CheckpointProperties, CheckpointSettings, EndStatus, FullCheckpointPolicy
-from headgate.checkpoint.stats import (
-    CheckpointStats,
-    RestoredStats,
-    StatsTracker,
-    SubtaskMetrics,
-    SubtaskStats,
-    VertexStats,
-)
+from headgate.checkpoint.stats import CheckpointStats, RestoredStats, StatsTracker, SubtaskStats, VertexStats
 from headgate.checkpoint.store import CheckpointStore, CompletedCheckpoint
 from headgate.checkpoint.types import Barrier, SnapshotType
-from headgate.errors import IllegalState, InvalidArgument
+from headgate.errors import IllegalState
 
 _FINAL_RETRY_MS = 1000
 _EXPIRED_REMEMBERED = 16
@@ -121,7 +104,6 @@ class Coordinator:
         self._handlers = self._make_handlers()
         # The event being handled
         self._now = 0
-        self._cause = ""
         self._instructions: list[ev.Instruction] = []
         self._armed: int | None = None  # the time of the last ScheduleAt
         self._slot_freed = False  # requests that wait may be accepted now
@@ -132,7 +114,7 @@ class Coordinator:
         self._topology = Topology(())
         self._tasks: dict[TaskId, TaskStatus] = {}
         self._job_running = False
-        self._active = False
+        self.active = False  # the job runs, and so does every task that has not finished
         self._at_end: set[TaskId] = set()  # tasks that have reached the end of their data
         self._final_at: int | None = None  # when the final checkpoint of a bounded job is due
         self._held = False
@@ -148,8 +130,7 @@ class Coordinator:
         self._expired: deque[int] = deque(maxlen=_EXPIRED_REMEMBERED)
         # Files
         self._cleaning: set[int] = set()  # checkpoints whose files are being deleted
-        self._late_locations: dict[int, PendingCheckpoint] = {}  # aborted while the directory was being made
-        self._late_writes: dict[int, PendingCheckpoint] = {}  # aborted while the metadata was being written
+        self._late: dict[int, PendingCheckpoint] = {}  # aborted while the directory or the metadata was being written
         self._left_behind: list[PendingCheckpoint] = []  # aborted while tasks that were leaving may have written files
         self._kept: set[int] = set()  # not the coordinator's to delete any more: savepoints above all
         self._folders: dict[int, CompletedCheckpoint] = {}  # imported and subsumed, perhaps with files still in use
@@ -162,11 +143,6 @@ class Coordinator:
         return tuple(self._pending)
 
     @property
-    def active(self) -> bool:
-        """Whether the job runs, and so does every task that has not finished."""
-        return self._active
-
-    @property
     def settled(self) -> bool:
         """Whether no claim of a log entry is under way. Choose what to restore from only then: a claim may succeed."""
         return self._claiming is None
@@ -175,7 +151,7 @@ class Coordinator:
 
     def handle(self, event: ev.Event, now: int) -> list[ev.Instruction]:
         """Process one event; returns the instructions to carry out, in order."""
-        self._now, self._cause = max(self._now, now), _cause_of(event)
+        self._now = max(self._now, now)
         if isinstance(event, ev.TimePassed):
             self._armed = None  # the alarm is spent
         elif isinstance(event, self._phase.value):
@@ -189,7 +165,7 @@ class Coordinator:
         return instructions
 
     def _emit(self, instruction: ev.Instruction) -> None:
-        self._instructions.append(msgspec.structs.replace(instruction, cause=self._cause))
+        self._instructions.append(instruction)
 
     def _make_handlers(self) -> dict[type[Any], Callable[[Any], None]]:
         return {
@@ -203,7 +179,7 @@ class Coordinator:
             ev.HoldChanged: self._on_hold,
             ev.CheckpointRequested: self._on_checkpoint_requested,
             ev.SavepointRequested: self._on_savepoint_requested,
-            ev.StopRequested: self._on_stop_requested,
+            ev.StopRequested: self._on_savepoint_requested,
             ev.Acknowledged: self._on_acknowledged,
             ev.Declined: self._on_declined,
             ev.LocationReady: self._on_location,
@@ -220,13 +196,13 @@ class Coordinator:
 
     def _deadlines(self) -> Iterator[tuple[int, Callable[[], None]]]:
         for pending in self._pending.values():
-            if pending.can_expire:
+            if pending.stage <= Stage.WRITING:  # an entry that may be in the log cannot be taken back
                 yield pending.deadline, partial(self._expire, pending)
             if pending.announce_at is not None:
                 yield pending.announce_at, partial(self._announce, pending)
         if self._schedule.next_at is not None:
             yield self._schedule.next_at, self._fire_periodic
-        if not self._active or self._stop is not None:
+        if not self.active or self._stop is not None:
             return
         if self._final_at is not None:
             yield self._final_at, self._fire_final
@@ -252,7 +228,7 @@ class Coordinator:
         self._submit(TriggerRequest(self._checkpoint_properties(), Trigger.PERIODIC, self._now))
 
     def _fire_full(self) -> None:
-        properties = self._checkpoint_properties(SnapshotType.FULL_CHECKPOINT)
+        properties = self._checkpoint_properties(full=True)
         reason = self._full.take(self._now)
         self._submit(TriggerRequest(properties, Trigger.AUTOMATIC, self._now, full_reason=reason))
 
@@ -350,9 +326,9 @@ class Coordinator:
         statuses = self._tasks.values()
         going = {TaskStatus.RUNNING, TaskStatus.FINISHED}.issuperset(statuses)
         active = self._job_running and bool(statuses) and going
-        if active == self._active:
+        if active == self.active:
             return
-        self._active = active
+        self.active = active
         if active:
             if self._stop is None:
                 self._schedule.start(self._now)
@@ -365,7 +341,7 @@ class Coordinator:
 
     def _on_job_ended(self, event: ev.JobEnded) -> None:
         self._phase, self._end_status = _Phase.ENDED, event.status
-        self._active = self._job_running = False
+        self.active = self._job_running = False
         self._schedule.stop()
         self._abort_all(FailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
         self._answer_stop()
@@ -386,14 +362,12 @@ class Coordinator:
     def _on_superseded(self, event: ev.Superseded) -> None:
         """Another driver runs the job now: touch no file and no task, only answer the requests that wait here."""
         self._phase = _Phase.SUPERSEDED
-        self._active = self._job_running = False
+        self.active = self._job_running = False
         self._schedule.stop()
-        waiting = list(self._pending.values())
-        if self._claiming is not None and self._claiming.id not in self._pending:
-            waiting.append(self._claiming)
+        waiting = self._pending | ({} if self._claiming is None else {self._claiming.id: self._claiming})
         self._pending.clear()
         self._triggering = self._claiming = None
-        unanswered = [*(pending.request for pending in waiting), *self._decider.clear()]
+        unanswered = [*(pending.request for pending in waiting.values()), *self._decider.clear()]
         if self._stop is not None and self._stop.done is not None:
             unanswered.append(self._stop.request)
         result = ev.RequestFailed(event.message, FailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
@@ -406,41 +380,30 @@ class Coordinator:
     # ---- requests (step 1) -----------------------------------------------------------------------------------------
 
     def _on_checkpoint_requested(self, event: ev.CheckpointRequested) -> None:
-        if not isinstance(event.kind, ev.CheckpointKind):
-            raise InvalidArgument(f"the kind of a checkpoint must be CONFIGURED, FULL or INCREMENTAL, got {event.kind}")
         if self._refused(event.request_id):
             return
-        full = event.kind is ev.CheckpointKind.FULL
-        properties = self._checkpoint_properties(SnapshotType.FULL_CHECKPOINT if full else SnapshotType.CHECKPOINT)
-        reason = "requested" if full else None
+        properties = self._checkpoint_properties(full=event.full)
+        reason = "requested" if event.full else None
         self._submit(TriggerRequest(properties, Trigger.USER, self._now, event.request_id, full_reason=reason))
 
     def _on_savepoint_requested(self, event: ev.SavepointRequested) -> None:
-        target = self._target(event.request_id, event.target)
-        if target is not None:
-            properties = CheckpointProperties.for_savepoint(not self.settings.unaligned, event.format)
-            self._submit(TriggerRequest(properties, Trigger.USER, self._now, event.request_id, target))
-
-    def _on_stop_requested(self, event: ev.StopRequested) -> None:
-        target = self._target(event.request_id, event.target)
-        if target is None:
+        if self._refused(event.request_id):
             return
-        # No other checkpoint may come between the savepoint and the end of the job.
-        self._schedule.stop()
-        self._abort_all(FailureReason.CHECKPOINT_COORDINATOR_SUSPEND)
-        properties = CheckpointProperties.for_stop(not self.settings.unaligned, event.drain, event.format)
-        request = TriggerRequest(properties, Trigger.USER, self._now, event.request_id, target)
-        self._stop = _Stop(request)
-        self._submit(request)
-
-    def _target(self, request_id: RequestId, target: str | None) -> str | None:
-        if self._refused(request_id):
-            return None
-        target = target or self.settings.savepoint_dir
+        target = event.target or self.settings.savepoint_dir
         if target is None:
             message = f"no directory for the savepoint: name one, or set {config.SAVEPOINT_DIR.key}"
-            self._emit(ev.CompleteRequest(request_id, ev.RequestFailed(message)))
-        return target
+            self._emit(ev.CompleteRequest(event.request_id, ev.RequestFailed(message)))
+            return
+        properties = CheckpointProperties.for_savepoint(not self.settings.unaligned, event.format)
+        if isinstance(event, ev.StopRequested):
+            # No other checkpoint may come between the savepoint and the end of the job.
+            self._schedule.stop()
+            self._abort_all(FailureReason.CHECKPOINT_COORDINATOR_SUSPEND)
+            properties = CheckpointProperties.for_stop(properties.force, event.drain, event.format)
+        request = TriggerRequest(properties, Trigger.USER, self._now, event.request_id, target)
+        if properties.is_synchronous:
+            self._stop = _Stop(request)
+        self._submit(request)
 
     def _refused(self, request_id: RequestId) -> bool:
         """Whether a request comes too late for any snapshot; if so, it is answered."""
@@ -453,8 +416,9 @@ class Coordinator:
         self._emit(ev.CompleteRequest(request_id, ev.RequestFailed(message, reason)))
         return True
 
-    def _checkpoint_properties(self, type: SnapshotType = SnapshotType.CHECKPOINT) -> CheckpointProperties:
-        return CheckpointProperties.for_checkpoint(self.settings.retention, type)
+    def _checkpoint_properties(self, *, full: bool = False) -> CheckpointProperties:
+        properties = CheckpointProperties.for_checkpoint(self.settings.retention)
+        return properties.as_full() if full else properties
 
     def _activity(self) -> Activity:
         return Activity(
@@ -466,7 +430,7 @@ class Coordinator:
         )
 
     def _submit(self, request: TriggerRequest) -> None:
-        if not self._active:
+        if not self.active:
             self._begin(request)  # it fails with what is missing; there is nothing to wait for
             return
         self._follow(self._decider.submit(request, self._now, self._activity()))
@@ -474,7 +438,7 @@ class Coordinator:
     def _follow(self, decision: Decision) -> None:
         while True:
             for request, reason in decision.dropped:
-                self._request_failed(request, reason, reason.text)
+                self._request_failed(request, reason, reason.value)
             if decision.reschedule_at is not None:
                 self._schedule.postpone(decision.reschedule_at)
             if decision.start is None:
@@ -487,7 +451,7 @@ class Coordinator:
     def _begin(self, request: TriggerRequest) -> None:
         """Steps 2 and 3."""
         plan = plan_checkpoint(self._topology, self._tasks, after_finish=self.settings.after_tasks_finish)
-        if not isinstance(plan, Refusal) and not self._active:
+        if not isinstance(plan, Refusal) and not self.active:
             plan = Refusal("the job is not running")
         if isinstance(plan, Refusal):
             self.stats.failed_before_start()
@@ -499,8 +463,19 @@ class Coordinator:
             properties, full_reason = properties.as_full(), "first checkpoint after a start from files of the user"
         base = self.store.latest
         from_scratch = not self.settings.incremental or properties.type is not SnapshotType.CHECKPOINT
-        stats = self._new_stats(checkpoint_id, request, properties, plan)
-        stats.full, stats.full_reason = from_scratch, full_reason
+        stats = CheckpointStats(
+            checkpoint_id,
+            self._now,
+            (properties.type if properties.is_savepoint else SnapshotType.CHECKPOINT).name,
+            properties.is_savepoint,
+            properties.format.value if properties.format else None,
+            request.trigger.value,
+            {vertex.id: VertexStats(vertex.parallelism) for vertex in self._topology.vertices},
+            from_scratch,
+            full_reason,
+        )
+        for task in plan.finished:
+            stats.report(task, SubtaskStats(self._now))
         self._pending[checkpoint_id] = PendingCheckpoint(
             checkpoint_id,
             request,
@@ -517,25 +492,9 @@ class Coordinator:
         self.stats.pending(stats)
         self._emit(ev.PrepareLocation(checkpoint_id, properties.type, request.target))
 
-    def _new_stats(
-        self, checkpoint_id: int, request: TriggerRequest, properties: CheckpointProperties, plan: CheckpointPlan
-    ) -> CheckpointStats:
-        stats = CheckpointStats(
-            checkpoint_id,
-            self._now,
-            (properties.type if properties.is_savepoint else SnapshotType.CHECKPOINT).name,
-            properties.is_savepoint,
-            properties.format.value if properties.format else None,
-            request.trigger.value,
-            {vertex.id: VertexStats(vertex.id, vertex.parallelism) for vertex in self._topology.vertices},
-        )
-        for task in plan.finished:
-            stats.report(task, SubtaskStats(task.subtask, self._now, SubtaskMetrics()))
-        return stats
-
     def _on_location(self, event: ev.LocationReady) -> None:
         """Step 4, or 5 if there is no state on the driver."""
-        late = self._late_locations.pop(event.checkpoint_id, None)
+        late = self._late.pop(event.checkpoint_id, None)
         if late is not None:
             late.location = event.location
             self._discard_aborted(late)
@@ -586,11 +545,10 @@ class Coordinator:
         if pending is None:
             self._on_late(event)
             return
-        known = event.attempt == self._attempt
-        result = pending.acknowledge(event, self._now) if known else AckResult.UNKNOWN
-        if result is AckResult.SUCCESS:
-            self._finalize_if_acknowledged(pending)
-        elif result is AckResult.UNKNOWN and event.state is not None:
+        if event.attempt == self._attempt and event.task in pending.plan.wait:
+            if pending.acknowledge(event, self._now):
+                self._finalize_if_acknowledged(pending)
+        elif event.state is not None:
             self._emit(ev.DiscardFiles(event.checkpoint_id, event.task, event.state))
 
     def _on_late(self, event: ev.Acknowledged) -> None:
@@ -609,7 +567,7 @@ class Coordinator:
             reason = event.reason
             if reason is FailureReason.CHECKPOINT_SUBSUMED:  # only the coordinator subsumes
                 reason = FailureReason.CHECKPOINT_DECLINED_SUBSUMED
-            self._abort(pending, reason, f"task {event.task}: {event.message or reason.text}", task=event.task)
+            self._abort(pending, reason, f"task {event.task}: {event.message or reason.value}", task=event.task)
 
     def _expire(self, pending: PendingCheckpoint) -> None:
         waiting = pending.not_acknowledged
@@ -644,7 +602,7 @@ class Coordinator:
 
     def _on_metadata(self, event: ev.MetadataWritten) -> None:
         """Step 8; a plain savepoint is complete."""
-        late = self._late_writes.pop(event.checkpoint_id, None)
+        late = self._late.pop(event.checkpoint_id, None)
         if late is not None:
             late.metadata = event
             self._discard_aborted(late)
@@ -660,11 +618,10 @@ class Coordinator:
 
     def _on_step_failed(self, event: ev.StepFailed) -> None:
         """Abort the checkpoint; files that its metadata or the log may name are kept."""
-        self._late_locations.pop(event.checkpoint_id, None)
-        late = self._late_writes.pop(event.checkpoint_id, None)
+        late = self._late.pop(event.checkpoint_id, None)
         if late is not None and event.outcome_unknown:
             self._kept.add(late.id)
-        elif late is not None:
+        elif late is not None and late.location is not None:
             self._discard_aborted(late)
         claimed = self._end_claim(event.checkpoint_id)
         pending = claimed or self._pending.get(event.checkpoint_id)
@@ -682,13 +639,10 @@ class Coordinator:
         if self._claiming is not None or not written:
             return
         pending = min(written, key=lambda p: p.id)
-        metadata, properties = pending.metadata, pending.properties
-        assert metadata is not None
         pending.stage, self._claiming = Stage.CLAIMING, pending
         # Nothing enters or leaves the store before the answer, so that the log and the store agree.
-        numbers = (old.commit_number for old in self.store.subsumed_by(properties))
-        subsumed = tuple(number for number in numbers if number is not None)
-        self._emit(ev.ClaimLogEntry(pending.id, metadata.pointer, properties.type, subsumed, metadata.snapshot))
+        numbers = (old.commit_number for old in self.store.subsumed_by(pending.properties))
+        self._emit(ev.ClaimLogEntry(pending.id, tuple(number for number in numbers if number is not None)))
 
     def _on_claimed(self, event: ev.LogEntryClaimed) -> None:
         pending = self._end_claim(event.checkpoint_id)
@@ -729,12 +683,12 @@ class Coordinator:
         if commit_number is None:
             return
         for older in list(self._pending.values()):  # 10
-            if older.id < pending.id and older.can_be_subsumed:
+            if older.id < pending.id and not older.properties.is_savepoint:
                 message = f"checkpoint {pending.id} was completed before checkpoint {older.id}"
                 self._abort(older, FailureReason.CHECKPOINT_SUBSUMED, message)
         if tasks_run:
-            tasks = pending.plan.commit
-            self._emit(ev.NotifyComplete(pending.id, commit_number, pending.timestamp, tasks, subsumed))
+            tasks = pending.plan.wait
+            self._emit(ev.NotifyComplete(pending.id, commit_number, tasks, subsumed))
 
     def _store(self, pending: PendingCheckpoint, metadata: ev.MetadataWritten, commit_number: int | None) -> int | None:
         """Step 9; returns the newest checkpoint that is subsumed, if its files are deleted."""
@@ -786,7 +740,7 @@ class Coordinator:
         if finished or self._end_status is EndStatus.FINISHED:
             self._stop = replace(stop, request=replace(stop.request, id=None))  # answered; the job still stops
             self._emit(ev.CompleteRequest(stop.request.id, done))
-        elif not self._active:
+        elif not self.active:
             self._stop = None
             message = f"savepoint {done.checkpoint_id} was taken, but the job did not finish; it is at {done.pointer}"
             failed = ev.RequestFailed(message, None, done.checkpoint_id, done.pointer)
@@ -820,7 +774,7 @@ class Coordinator:
             self._final_at = self._now + max(self.settings.min_pause_ms, _FINAL_RETRY_MS)
         if request.properties.is_synchronous:
             self._stop = None
-            if self._active:
+            if self.active:
                 self._schedule.start(self._now)
 
     def _abort(
@@ -833,7 +787,7 @@ class Coordinator:
         keep_files: bool = False,
     ) -> None:
         """Abort a checkpoint; `task` is the one that reported the failure, if one did."""
-        assert reason is not FailureReason.CHECKPOINT_SUBSUMED or pending.can_be_subsumed, pending
+        assert reason is not FailureReason.CHECKPOINT_SUBSUMED or not pending.properties.is_savepoint, pending
         # If it is not pending any more, the job stopped running during the claim: its tasks are gone.
         tasks_run = self._pending.pop(pending.id, None) is not None
         if self._triggering == pending.id:
@@ -841,10 +795,8 @@ class Coordinator:
         self._slot_freed = True
         if keep_files:
             self._kept.add(pending.id)
-        elif pending.location is None:
-            self._late_locations[pending.id] = pending
-        elif pending.stage is Stage.WRITING:
-            self._late_writes[pending.id] = pending  # deleting now would race with the write
+        elif pending.stage in {Stage.PREPARING, Stage.WRITING}:
+            self._late[pending.id] = pending  # deleting now would race with the write
         else:
             self._discard_aborted(pending)
         if reason is FailureReason.CHECKPOINT_EXPIRED:
@@ -860,34 +812,26 @@ class Coordinator:
             pending.properties,
             pending.id,
             by_task=task is not None,
-            drained=pending.properties.drain and pending.stage >= Stage.RUNNING and self._active,
+            drained=pending.properties.drain and pending.stage >= Stage.RUNNING and self.active,
             detail=message,
         )
         if failure is not None:
             self._emit(ev.FailJob(failure, reason, pending.id, task))
 
     def _notify_aborted(self, pending: PendingCheckpoint, reason: FailureReason) -> None:
-        own = [c for c in self.store.checkpoints if c.commit_number is not None]
-        latest = own[-1] if own else None
-        self._emit(
-            ev.NotifyAborted(
-                pending.id,
-                pending.timestamp,
-                pending.plan.commit if pending.stage >= Stage.RUNNING else (),
-                reason,
-                latest.id if latest else None,
-                latest.commit_number if latest else None,
-            )
-        )
+        own = (c for c in reversed(self.store.checkpoints) if c.commit_number is not None)
+        latest = next(((c.id, c.commit_number) for c in own), (None, None))
+        tasks = pending.plan.wait if pending.stage >= Stage.RUNNING else ()
+        self._emit(ev.NotifyAborted(pending.id, tasks, reason, *latest))
 
     def _abort_all(self, reason: FailureReason) -> None:
         """Abort the requests that wait and every checkpoint that can still be aborted."""
         for request in self._decider.clear():
-            self._request_failed(request, reason, reason.text)
+            self._request_failed(request, reason, reason.value)
         for pending in list(self._pending.values()):
             if pending.stage is not Stage.CLAIMING:
-                self._abort(pending, reason, reason.text)
-            elif not self._active:
+                self._abort(pending, reason, reason.value)
+            elif not self.active:
                 # It may be in the log already, and is then the one to restore from: the answer to the claim decides.
                 # Only `settled` waits for that answer.
                 del self._pending[pending.id]
@@ -947,15 +891,3 @@ class Coordinator:
 
 def _discard_of(checkpoint: CompletedCheckpoint) -> ev.DiscardCheckpoint:
     return ev.DiscardCheckpoint(checkpoint.id, checkpoint.location, checkpoint.properties.type, completed=True)
-
-
-def _cause_of(event: ev.Event) -> str:
-    """The event in a few words, for the instructions that it leads to.
-
-    >>> _cause_of(ev.LocationReady(3, "file:/tmp/chk-3"))
-    'LocationReady(checkpoint_id=3)'
-    """
-    names = ("checkpoint_id", "task", "request_id", "status", "attempt", "reason", "running", "operator")
-    named = ((name, getattr(event, name, None)) for name in names)
-    shown = (f"{name}={getattr(value, 'name', value)}" for name, value in named if value is not None)
-    return f"{type(event).__name__}({', '.join(shown)})"

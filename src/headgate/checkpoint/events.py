@@ -1,7 +1,6 @@
 """The events that the checkpoint coordinator receives and the instructions that it returns: plain data, no behaviour.
 
-Every instruction is carried out in the order given and names its cause, the event that led to it. An instruction with
-an outcome is answered by exactly one event:
+Instructions are carried out in the order given. An instruction with an outcome is answered by exactly one event:
 
     PrepareLocation      LocationReady | StepFailed
     SnapshotDriverState  DriverStateReady | StepFailed
@@ -16,7 +15,6 @@ an outcome is answered by exactly one event:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import Any
 
 import msgspec
@@ -44,10 +42,8 @@ class UserRequest(Event, frozen=True):
     request_id: RequestId
 
 
-class Instruction(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to be done, and the event that led to it."""
-
-    cause: str = ""
+class Instruction(msgspec.Struct, frozen=True):
+    """Something to be done."""
 
 
 # ---- events: the job -----------------------------------------------------------------------------------------------
@@ -121,16 +117,10 @@ class HoldChanged(Event, frozen=True):
 # ---- events: requests ----------------------------------------------------------------------------------------------
 
 
-class CheckpointKind(Enum):
-    """What a user may request; CONFIGURED is what the job does anyway."""
-
-    CONFIGURED = "CONFIGURED"
-    FULL = "FULL"
-    INCREMENTAL = "INCREMENTAL"
-
-
 class CheckpointRequested(UserRequest, frozen=True):
-    kind: CheckpointKind = CheckpointKind.CONFIGURED
+    """A user requests a checkpoint; a `full` one uses no file of an older one."""
+
+    full: bool = False
 
 
 class SavepointRequested(UserRequest, frozen=True):
@@ -140,12 +130,10 @@ class SavepointRequested(UserRequest, frozen=True):
     format: SavepointFormat = SavepointFormat.CANONICAL
 
 
-class StopRequested(UserRequest, frozen=True):
+class StopRequested(SavepointRequested, frozen=True):
     """A user requests a stop with a savepoint (SPEC R8.3); answered when all tasks have finished."""
 
-    target: str | None = None
     drain: bool = False
-    format: SavepointFormat = SavepointFormat.CANONICAL
 
 
 # ---- events: tasks -------------------------------------------------------------------------------------------------
@@ -194,7 +182,7 @@ class DriverStateReady(Event, frozen=True):
 class MetadataWritten(Answer, frozen=True):
     """The metadata is on storage; `pointer` is the path to restore from.
 
-    `snapshot` is handed back to the storage with the claim, or when the metadata must be deleted again.
+    `snapshot` is handed back to the storage when the metadata must be deleted again.
     """
 
     checkpoint_id: int
@@ -316,10 +304,7 @@ class ClaimLogEntry(Instruction, frozen=True):
     """
 
     checkpoint_id: int
-    pointer: str
-    type: SnapshotType
     subsumed: tuple[int, ...] = ()
-    snapshot: Any = None
 
 
 class NotifyComplete(Instruction, frozen=True):
@@ -330,7 +315,6 @@ class NotifyComplete(Instruction, frozen=True):
 
     checkpoint_id: int
     commit_number: int
-    timestamp: int
     tasks: tuple[TaskId, ...]
     subsumed: int | None = None
 
@@ -342,7 +326,6 @@ class NotifyAborted(Instruction, frozen=True):
     """
 
     checkpoint_id: int
-    timestamp: int
     tasks: tuple[TaskId, ...]
     reason: FailureReason
     latest_completed: int | None = None

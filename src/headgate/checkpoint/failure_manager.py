@@ -49,7 +49,7 @@ class FailureManager:
 
         `drained`: sources may have ended because of this savepoint.
         """
-        why = detail or reason.text
+        why = detail or reason.value
         reported = by_task and not reason.preflight
         if properties.is_synchronous and (drained or reported):
             return f"stop-with-savepoint failed (checkpoint {checkpoint_id}): {why}"

@@ -79,8 +79,7 @@ class AutomaticFull:
         """Note that one is requested now; returns the reason."""
         self._under_way = True
         self._pass_schedule(now)
-        if self._reason is None:
-            self._reason = "schedule"
+        self._reason = self._reason or "schedule"
         return self._reason
 
     def failed(self, now: int) -> None:

@@ -183,10 +183,7 @@ def attach(handle: KeyedStateHandle, payloads: Mapping[str, bytes]) -> KeyedStat
     return msgspec.structs.replace(handle, segments=segments, files=files)
 
 
-def encode_handle(handle: KeyedStateHandle) -> bytes:
-    return msgspec.msgpack.encode(handle)
-
-
+encode_handle: Callable[[KeyedStateHandle], bytes] = msgspec.msgpack.encode
 _decode = msgspec.msgpack.Decoder(KeyedStateHandle).decode
 
 

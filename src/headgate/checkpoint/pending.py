@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import Any
 
 from headgate.checkpoint import events as ev
@@ -31,12 +31,6 @@ class Stage(IntEnum):
     WRITING = 3
     WRITTEN = 4
     CLAIMING = 5
-
-
-class AckResult(Enum):
-    SUCCESS = "success"
-    DUPLICATE = "duplicate"
-    UNKNOWN = "unknown"
 
 
 @dataclass(slots=True)
@@ -67,25 +61,13 @@ class PendingCheckpoint:
     def not_acknowledged(self) -> tuple[TaskId, ...]:
         return tuple(task for task in self.plan.wait if task not in self.reports)
 
-    @property
-    def can_expire(self) -> bool:
-        """Whether the timeout still applies; an entry that may be in the log cannot be taken back."""
-        return self.stage <= Stage.WRITING
-
-    @property
-    def can_be_subsumed(self) -> bool:
-        """Whether a newer checkpoint makes it superfluous; a savepoint never is."""
-        return not self.properties.is_savepoint
-
-    def acknowledge(self, ack: ev.Acknowledged, now: int) -> AckResult:
-        """Add a task's part."""
+    def acknowledge(self, ack: ev.Acknowledged, now: int) -> bool:
+        """Add a task's part; False if it has come before."""
         if ack.task in self.reports:
-            return AckResult.DUPLICATE
-        if ack.task not in self.plan.wait:
-            return AckResult.UNKNOWN
+            return False
         self.reports[ack.task] = ack.report
         self.states[ack.task] = ack.state
         for operator, files in ack.shared_files.items():
             self.shared_files[operator] += files
-        self.stats.report(ack.task, SubtaskStats(ack.task.subtask, now, ack.metrics))
-        return AckResult.SUCCESS
+        self.stats.report(ack.task, SubtaskStats(now, ack.metrics))
+        return True

@@ -3,8 +3,7 @@
 A plan is made anew for every checkpoint, from the state each task is in at that moment:
 
     trigger    tasks triggered by the coordinator: the sources, or running tasks with no running task upstream
-    wait       tasks that must acknowledge: all running ones
-    commit     tasks that are notified of its end: all running ones
+    wait       tasks that must acknowledge, and are notified of its end: all running ones
     finished   tasks that ended before it began
 """
 
@@ -88,7 +87,6 @@ class CheckpointPlan:
 
     trigger: tuple[TaskId, ...]
     wait: tuple[TaskId, ...]
-    commit: tuple[TaskId, ...]
     finished: tuple[TaskId, ...] = ()
 
 
@@ -129,12 +127,8 @@ def plan_checkpoint(
             )
             if all(writer in finished for writer in upstream):
                 trigger.append(task)
-    return CheckpointPlan(
-        tuple(trigger),
-        wait=tuple(running),
-        commit=tuple(running),
-        finished=tuple(task for task in topology.tasks() if task in finished),
-    )
+    gone = tuple(task for task in topology.tasks() if task in finished)
+    return CheckpointPlan(tuple(trigger), tuple(running), gone)
 
 
 def _not_all_running(
@@ -182,7 +176,7 @@ def settle_finished(
 
     >>> job = Topology((PlanVertex(VertexId(0), 2),))
     >>> first, second = job.tasks()
-    >>> plan = CheckpointPlan((second,), (second,), (second,), finished=(first,))
+    >>> plan = CheckpointPlan((second,), (second,), finished=(first,))
     >>> settle_finished(job, plan, {second: TaskReport()})
     {0: VertexOutcome(state=<FinishedState.PARTLY: 'partly finished'>, finished=(0,))}
     """

@@ -41,10 +41,6 @@ class FailureReason(Enum):
     TRIGGER_CHECKPOINT_FAILURE = "The checkpoint could not be triggered."
 
     @property
-    def text(self) -> str:
-        return self.value
-
-    @property
     def preflight(self) -> bool:
         """Whether no task was triggered before it happened, so that no task has anything to abort."""
         return self in _PREFLIGHT

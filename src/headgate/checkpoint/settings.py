@@ -80,11 +80,9 @@ class CheckpointProperties:
     drain: bool = False
 
     @classmethod
-    def for_checkpoint(
-        cls, policy: RetentionPolicy, type: SnapshotType = SnapshotType.CHECKPOINT
-    ) -> CheckpointProperties:
+    def for_checkpoint(cls, policy: RetentionPolicy) -> CheckpointProperties:
         """A checkpoint of the job."""
-        return cls(type, discard_subsumed=True, discard_at=policy.discard_at)
+        return cls(SnapshotType.CHECKPOINT, discard_subsumed=True, discard_at=policy.discard_at)
 
     @classmethod
     def for_savepoint(cls, force: bool, format: SavepointFormat = SavepointFormat.CANONICAL) -> CheckpointProperties:

@@ -123,13 +123,11 @@ class SubtaskMetrics(msgspec.Struct, frozen=True):
     objects_written: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SubtaskStats:
+class SubtaskStats(msgspec.Struct, frozen=True):
     """One subtask's part; not `completed` if it reported after the checkpoint had failed."""
 
-    index: int
     ack_timestamp: int
-    metrics: SubtaskMetrics
+    metrics: SubtaskMetrics = SubtaskMetrics()
     completed: bool = True
 
 
@@ -137,7 +135,6 @@ class SubtaskStats:
 class VertexStats:
     """The subtasks of a vertex."""
 
-    vertex: VertexId
     parallelism: int
     subtasks: dict[int, SubtaskStats] = field(default_factory=dict)
 
@@ -329,7 +326,7 @@ class StatsTracker:
         """Add the metrics of a subtask that reported after the checkpoint had failed."""
         for stats in self._history:
             if stats.id == checkpoint_id and stats.status is CheckpointStatus.FAILED:
-                stats.report(task, SubtaskStats(task.subtask, now, metrics, completed=False))
+                stats.report(task, SubtaskStats(now, metrics, completed=False))
 
     def discarded(self, checkpoint_id: int) -> None:
         """The files of a completed checkpoint are being deleted."""

@@ -11,7 +11,7 @@ import runpy
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -96,18 +96,18 @@ def run(
         if not file.is_file():
             raise ConfigError(f"there is no file {str(file)!r}")
         given = load_configuration(assignments or [], config_file)
-        if resume:
-            given.set(config.RESUME, True, config.Origin.COMMAND_LINE)
-        if savepoint is not None:
-            given.set(config.RECOVERY_PATH, savepoint, config.Origin.COMMAND_LINE)
-        if allow_non_restored:
-            given.set(config.RECOVERY_IGNORE_UNCLAIMED, True, config.Origin.COMMAND_LINE)
-        if dry_run:
-            if savepoint is None:
-                raise ConfigError("--dry-run shows what becomes of a snapshot's state: name one with --from PATH")
-            given.set(config.DRY_RUN, True, config.Origin.COMMAND_LINE)
-        if verbose or quiet:
-            given.set(config.LOG_LEVEL, "DEBUG" if verbose else "WARNING", config.Origin.COMMAND_LINE)
+        if dry_run and savepoint is None:
+            raise ConfigError("--dry-run shows what becomes of a snapshot's state: name one with --from PATH")
+        chosen: dict[config.Option[Any], object] = {
+            config.RESUME: resume,
+            config.RECOVERY_PATH: savepoint,
+            config.RECOVERY_IGNORE_UNCLAIMED: allow_non_restored,
+            config.DRY_RUN: dry_run,
+            config.LOG_LEVEL: "DEBUG" if verbose else "WARNING" if quiet else None,
+        }
+        for option, value in chosen.items():
+            if value:
+                given.set(option, value, config.Origin.COMMAND_LINE)
         config.set_process_defaults(given)
         start_log_output(given)
         _run_as_main(file, args or [])

@@ -25,7 +25,7 @@ from headgate.errors import HeadgateError, InvalidArgument
 from headgate.records.batch import Batch
 from headgate.records.types import PICKLED, Row, TypeInformation, as_type
 
-__all__ = ["CORRUPT_TYPE", "CorruptRecord", "CorruptRecords", "Decoder", "Encode", "decoder", "encoder", "joined"]
+__all__ = ["CORRUPT_TYPE", "CorruptRecord", "CorruptRecords", "Decoder", "check_choice", "decoder", "encoder", "joined"]
 
 Encode = Callable[[Batch], list[bytes]]
 
@@ -40,6 +40,17 @@ class CorruptRecord:
     index: int
     data: bytes
     reason: str
+
+
+def check_choice(name: str, given: object, *choices: str) -> None:
+    """InvalidArgument if an argument is none of its choices.
+
+    >>> check_choice("FileSource: on_change", "stop", "fail", "ignore")
+    Traceback (most recent call last):
+    headgate.errors.InvalidArgument: FileSource: on_change must be 'fail' or 'ignore', got 'stop'
+    """
+    if given not in choices:
+        raise InvalidArgument(f"{name} must be {' or '.join(map(repr, choices))}, got {given!r}")
 
 
 class CorruptRecords:

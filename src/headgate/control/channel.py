@@ -23,17 +23,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from headgate.control.messages import (
-    Accepted,
-    Cancel,
-    FromDriver,
-    FromWorker,
-    Ping,
-    Register,
-    decode_from_driver,
-    decode_from_worker,
-    encode,
-)
+from headgate.control import messages as msg
 from headgate.errors import WorkerLost
 
 _METHOD = "/headgate.Control/Stream"
@@ -82,7 +72,7 @@ class ControlServer:
         bind: str,
         advertise: str,
         port: int,
-        on_message: Callable[[WorkerKey, FromWorker], None],
+        on_message: Callable[[WorkerKey, msg.FromWorker], None],
         on_lost: Callable[[WorkerKey], None],
         timeout: float = 20.0,
         tls: bool | None = None,
@@ -90,15 +80,14 @@ class ControlServer:
         self._on_message, self._on_lost = on_message, on_lost
         self._ping_seconds = min(_PING_SECONDS, timeout / 4)
         self._attempt = -1
-        self._queues: dict[WorkerKey, asyncio.Queue[FromDriver | None]] = {}
+        self._queues: dict[WorkerKey, asyncio.Queue[msg.FromDriver | None]] = {}
         self._loop = asyncio.new_event_loop()
         self._server: Any = None
         self._pinging: asyncio.Future[None] | None = None
-        secret = secrets.token_hex(16)
+        self._secret = secrets.token_hex(16)
         encrypted = not _is_loopback(bind) if tls is None else tls
         identity = _self_signed() if encrypted else None
         started: queue.SimpleQueue[int | Exception] = queue.SimpleQueue()
-        self._secret = secret
         self._thread = threading.Thread(
             target=self._run, args=(bind, port, identity, started), name="headgate-control", daemon=True
         )
@@ -106,7 +95,7 @@ class ControlServer:
         bound = started.get()
         if isinstance(bound, Exception):
             raise bound
-        self.address = ControlAddress(advertise, bound, secret, identity[1] if identity else None)
+        self.address = ControlAddress(advertise, bound, self._secret, identity[1] if identity else None)
 
     # --- called by the job ------------------------------------------------------------------------------------------
 
@@ -114,13 +103,10 @@ class ControlServer:
         """Accept only workers of this attempt from now on."""
         self._attempt = attempt
 
-    def send(self, worker: WorkerKey, message: FromDriver) -> None:
-        """Send to one worker; nothing happens if it is not connected."""
-        self._call(self._put, worker, message)
-
-    def broadcast(self, message: FromDriver) -> None:
-        """Send to every connected worker."""
-        self._call(self._put_all, message)
+    def send(self, worker: WorkerKey | None, message: msg.FromDriver) -> None:
+        """Send to one worker, or to all; nothing happens if it is not connected."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
+            self._loop.call_soon_threadsafe(self._put, worker, message)
 
     def connected(self) -> list[WorkerKey]:
         """The workers whose stream is open."""
@@ -138,18 +124,11 @@ class ControlServer:
 
     # --- in the server's thread -------------------------------------------------------------------------------------
 
-    def _call(self, function: Callable[..., Any], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
-            self._loop.call_soon_threadsafe(function, *args)
-
-    def _put(self, worker: WorkerKey, message: FromDriver) -> None:
-        found = self._queues.get(worker)
-        if found is not None:
-            found.put_nowait(message)
-
-    def _put_all(self, message: FromDriver) -> None:
-        for found in self._queues.values():
-            found.put_nowait(message)
+    def _put(self, worker: WorkerKey | None, message: msg.FromDriver | None) -> None:
+        """Hand a message to one stream or to all; None ends them."""
+        for key, stream in self._queues.items():
+            if worker in (None, key):
+                stream.put_nowait(message)
 
     def _run(self, bind: str, port: int, tls: tuple[bytes, bytes] | None, started: Any) -> None:
         asyncio.set_event_loop(self._loop)
@@ -163,7 +142,7 @@ class ControlServer:
 
     async def _start(self, bind: str, port: int, tls: tuple[bytes, bytes] | None) -> int:
         self._server = grpc.aio.server(options=_OPTIONS)
-        handler = grpc.stream_stream_rpc_method_handler(self._stream, decode_from_worker, encode)
+        handler = grpc.stream_stream_rpc_method_handler(self._stream, msg.decode_from_worker, msg.encode)
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("headgate.Control", {"Stream": handler}),)
         )
@@ -184,37 +163,35 @@ class ControlServer:
     async def _ping(self) -> None:
         while True:
             await asyncio.sleep(self._ping_seconds)
-            for found in self._queues.values():
-                found.put_nowait(Ping())
+            self._put(None, msg.Ping())
 
     async def _stop(self) -> None:
         if self._pinging is not None:
             self._pinging.cancel()
-        for found in self._queues.values():
-            found.put_nowait(None)
+        self._put(None, None)
         await self._server.stop(grace=1)
 
-    async def _stream(self, requests: AsyncIterator[FromWorker], context: Any) -> AsyncIterator[FromDriver]:
+    async def _stream(self, requests: AsyncIterator[msg.FromWorker], context: Any) -> AsyncIterator[msg.FromDriver]:
         given = dict(context.invocation_metadata()).get(_SECRET, "")
         if not hmac.compare_digest(str(given), self._secret):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "wrong secret")
         first = await anext(aiter(requests), None)
-        if not isinstance(first, Register):
+        if not isinstance(first, msg.Register):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be Register")
             return
         worker = WorkerKey(first.attempt, first.level, first.index)
         if first.attempt != self._attempt:
-            yield Cancel(f"attempt {first.attempt} is over, attempt {self._attempt} runs")
+            yield msg.Cancel(f"attempt {first.attempt} is over, attempt {self._attempt} runs")
             return
         if worker in self._queues:
-            yield Cancel(f"task {first.level}/{first.index} of attempt {first.attempt} runs already")
+            yield msg.Cancel(f"task {first.level}/{first.index} of attempt {first.attempt} runs already")
             return
-        out: asyncio.Queue[FromDriver | None] = asyncio.Queue()
+        out: asyncio.Queue[msg.FromDriver | None] = asyncio.Queue()
         self._queues[worker] = out
         self._on_message(worker, first)
         reading = asyncio.ensure_future(self._read(worker, requests, out))
         try:
-            yield Accepted()
+            yield msg.Accepted()
             while (message := await out.get()) is not None:
                 yield message
         finally:
@@ -222,7 +199,7 @@ class ControlServer:
             del self._queues[worker]
             self._on_lost(worker)
 
-    async def _read(self, worker: WorkerKey, requests: AsyncIterator[FromWorker], out: Any) -> None:
+    async def _read(self, worker: WorkerKey, requests: AsyncIterator[msg.FromWorker], out: Any) -> None:
         with contextlib.suppress(Exception):
             async for message in requests:
                 self._on_message(worker, message)
@@ -240,21 +217,21 @@ class ControlClient:
     def __init__(
         self,
         address: ControlAddress,
-        register: Register,
+        register: msg.Register,
         timeout: float,
-        on_message: Callable[[FromDriver], None],
-        beat: Callable[[], FromWorker | None] = lambda: None,
+        on_message: Callable[[msg.FromDriver], None],
+        beat: Callable[[], msg.FromWorker | None] = lambda: None,
     ) -> None:
         self._on_message = on_message
         self._timeout = timeout
         self._beat = beat
         self._closing = threading.Event()
         self._received_at = time.monotonic()
-        self._requests: queue.SimpleQueue[FromWorker | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[msg.FromWorker | None] = queue.SimpleQueue()
         self._accepted = threading.Event()
         self._refused: str | None = None
         self._channel = _channel(address)
-        call = self._channel.stream_stream(_METHOD, encode, decode_from_driver)
+        call = self._channel.stream_stream(_METHOD, msg.encode, msg.decode_from_driver)
         self._requests.put(register)
         self._responses = call(iter(self._requests.get, None), metadata=((_SECRET, address.secret),))
         self._reader = threading.Thread(target=self._read, name="headgate-control", daemon=True)
@@ -266,7 +243,7 @@ class ControlClient:
             )
         threading.Thread(target=self._watch, name="headgate-watchdog", daemon=True).start()
 
-    def send(self, message: FromWorker) -> None:
+    def send(self, message: msg.FromWorker) -> None:
         """Send; never blocks."""
         self._requests.put(message)
 
@@ -281,7 +258,7 @@ class ControlClient:
         try:
             for message in self._responses:
                 self._received_at = time.monotonic()
-                if isinstance(message, Cancel) and not self._accepted.is_set():
+                if isinstance(message, msg.Cancel) and not self._accepted.is_set():
                     self._refused = message.reason
                     self._accepted.set()
                     return

@@ -24,23 +24,7 @@ from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.settings import CheckpointSettings, EndStatus
 from headgate.checkpoint.store import CompletedCheckpoint
 from headgate.config import Configuration
-from headgate.control.messages import (
-    AcknowledgeCheckpoint,
-    AnnounceCheckpoint,
-    AskForSplit,
-    CheckpointAborted,
-    CheckpointComplete,
-    DataFinished,
-    DeclineCheckpoint,
-    Finished,
-    FromDriver,
-    FromWorker,
-    Hold,
-    HoldWriter,
-    Running,
-    SourceBacklog,
-    TriggerCheckpoint,
-)
+from headgate.control import messages as msg
 from headgate.driver.epochs import Epochs
 from headgate.driver.replan import with_key_groups
 from headgate.driver.schedule import cron
@@ -197,26 +181,26 @@ class CheckpointService:
             )
         return Choice(None, None, {})
 
-    def on_message(self, task: TaskId, message: FromWorker) -> None:
+    def on_message(self, task: TaskId, message: msg.FromWorker) -> None:
         """A message of a subtask; messages that do not concern checkpoints are ignored."""
         match message:
-            case AcknowledgeCheckpoint(id, state, report, metrics):
+            case msg.AcknowledgeCheckpoint(id, state, report, metrics):
                 shared = {op: sum(part.shared for one in pieces for part in one.parts) for op, pieces in state.items()}
                 self._tell(ev.Acknowledged(self._attempt, task, id, state, metrics, report, shared))
-            case DeclineCheckpoint(id, reason, text):
+            case msg.DeclineCheckpoint(id, reason, text):
                 self._tell(ev.Declined(self._attempt, task, id, FailureReason[reason], text))
-            case Running():
+            case msg.Running():
                 self._tell(ev.TaskStatusChanged(self._attempt, task, TaskStatus.RUNNING))
-            case Finished():
+            case msg.Finished():
                 self._tell(ev.TaskStatusChanged(self._attempt, task, TaskStatus.FINISHED))
-            case DataFinished():
+            case msg.DataFinished():
                 self._tell(ev.EndOfData(self._attempt, task))
-            case AskForSplit():
+            case msg.AskForSplit():
                 self._splits.asked(task)
-            case SourceBacklog(backlog):
+            case msg.SourceBacklog(backlog):
                 self._backlog(task, backlog)
-            case HoldWriter(edge, writer, hold):
-                self._job.send(TaskId(self.plan.graph.edges[edge].source, writer), Hold(f"{task}/{edge}", hold))
+            case msg.HoldWriter(edge, writer, hold):
+                self._job.send(TaskId(self.plan.graph.edges[edge].source, writer), msg.Hold(f"{task}/{edge}", hold))
 
     def _backlog(self, task: TaskId, backlog: bool) -> None:
         """A subtask of a source works off a backlog or not; the source does while any of its subtasks does."""
@@ -277,9 +261,6 @@ class CheckpointService:
         """Release what enumerators and committers hold; a commit that hangs is not waited for."""
         self._splits.close()
         self._epochs.close()
-        for request in self._requests.values():
-            if not request.answer.done():
-                request.answer.set_exception(IllegalState("the job has ended"))
 
     def tick(self) -> None:
         """Called after every event, and when `next_alarm` is due."""
@@ -314,9 +295,9 @@ class CheckpointService:
                 # One step: a split that is assigned between the enumerators' part and the trigger would be in both parts.
                 self._job.call(lambda: self._tell(self._driver_state(id)))
             case ev.TriggerTasks(barrier, tasks):
-                self._send_all(tasks, TriggerCheckpoint(barrier.encode()))
+                self._send_all(tasks, msg.TriggerCheckpoint(barrier.encode()))
             case ev.Announce(barrier, tasks):
-                self._send_all(tasks, AnnounceCheckpoint(barrier.encode()))
+                self._send_all(tasks, msg.AnnounceCheckpoint(barrier.encode()))
             case ev.RegisterShared():
                 self._register_shared(do)
             case ev.ReleaseShared(lowest):
@@ -330,12 +311,12 @@ class CheckpointService:
             case ev.ClaimLogEntry(id):
                 self._step(id, lambda: self._snapshots.claim(id, do.subsumed), self._io.log)
             case ev.NotifyComplete(id):
-                self._send_all(do.tasks, CheckpointComplete(id, self._snapshots.commits))
+                self._send_all(do.tasks, msg.CheckpointComplete(id, self._snapshots.commits))
                 if self._epochs.any:
                     self._epochs.completed(self._snapshots.published(id), id, self._snapshots.commits)
                 self._splits.notify_complete(id)
             case ev.NotifyAborted(id):
-                self._send_all(do.tasks, CheckpointAborted(id, do.latest_completed, self._snapshots.commits))
+                self._send_all(do.tasks, msg.CheckpointAborted(id, do.latest_completed, self._snapshots.commits))
             case ev.DiscardFiles():
                 self._later(lambda: self._snapshots.discard_part(do.state))
             case ev.DiscardCheckpoint(id):
@@ -351,7 +332,7 @@ class CheckpointService:
             case ev.StandDown(message):
                 self._job.stand_down(message)
 
-    def _send_all(self, tasks: Iterable[TaskId], message: FromDriver) -> None:
+    def _send_all(self, tasks: Iterable[TaskId], message: msg.FromDriver) -> None:
         for task in tasks:
             self._job.send(task, message)
 
@@ -396,6 +377,8 @@ class CheckpointService:
         try:
             self._snapshots.register(do.checkpoint_id, do.state)
         except Exception as error:
+            if isinstance(error, IllegalState):
+                self._warn(f"checkpoint {do.checkpoint_id} is declined: {error}; report this as a bug")
             # Later, since other instructions of the acknowledgement follow; metadata that needs the part cannot be written.
             declined = ev.Declined(
                 self._attempt, do.task, do.checkpoint_id, FailureReason.CHECKPOINT_DECLINED, str(error)

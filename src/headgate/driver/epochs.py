@@ -24,19 +24,20 @@ from headgate.checkpoint.plan import TaskId
 from headgate.control.messages import EpochCommitted
 from headgate.driver.services import JobPort
 from headgate.graph.job_graph import ChainedOperator, JobGraph
+from headgate.ids import VertexId
 from headgate.storage.objects import MissingObject
 
 MAX_WAITING = 3  # epochs that wait for their commit; more than that hold the next checkpoint
 
 
-def epoch_sinks(graph: JobGraph) -> dict[int, list[ChainedOperator]]:
-    """The operators, by vertex, whose sinks commit on the driver."""
-    found: dict[int, list[ChainedOperator]] = {}
-    for vertex in graph.vertices:
-        for operator in vertex.operators:
-            if isinstance(operator.spec.function, Sink) and operator.spec.function.commits_on_driver:
-                found.setdefault(vertex.id, []).append(operator)
-    return found
+def epoch_sinks(graph: JobGraph) -> list[tuple[VertexId, ChainedOperator]]:
+    """The operators, with their vertices, whose sinks commit on the driver."""
+    operators = [(vertex.id, operator) for vertex in graph.vertices for operator in vertex.operators]
+    return [
+        (vertex, operator)
+        for vertex, operator in operators
+        if isinstance(operator.spec.function, Sink) and operator.spec.function.commits_on_driver
+    ]
 
 
 @dataclass(slots=True)
@@ -44,7 +45,7 @@ class _SinkQueue:
     """The epochs of one sink."""
 
     operator: ChainedOperator
-    vertex: int
+    vertex: VertexId
     newest: int = 0  # the newest complete checkpoint
     committed: int = 0  # up to this checkpoint epochs are committed
     waiting: set[int] = field(default_factory=set)  # complete checkpoints whose epochs are not
@@ -70,11 +71,8 @@ class Epochs:
     ) -> None:
         self._graph, self._pool, self._job = graph, pool, job
         self._read, self._hold, self._context = read, hold, context
-        self._queues = {
-            operator.id: _SinkQueue(operator, vertex)
-            for vertex, some in epoch_sinks(graph).items()
-            for operator in some
-        }
+        self._queues = {operator.id: _SinkQueue(operator, vertex) for vertex, operator in epoch_sinks(graph)}
+        self.any = bool(self._queues)  # the job has such sinks at all
         self._generation = 0
         self._broken = -1  # the generation in which a commit failed: epochs after it must not be committed first
         self._under_way = 0
@@ -82,26 +80,15 @@ class Epochs:
         self._held = False
 
     @property
-    def any(self) -> bool:
-        """Whether the job has such sinks at all."""
-        return bool(self._queues)
-
-    @property
     def idle(self) -> bool:
         """Whether nothing is being committed."""
         return self._under_way == 0
 
-    @property
-    def waiting(self) -> int:
-        """Epochs that are complete and not committed, of the sink that has most."""
-        return max((len(queue.waiting) for queue in self._queues.values()), default=0)
-
     def replan(self, graph: JobGraph) -> None:
         """The next attempt runs another graph of the same program."""
         self._graph = graph
-        for vertex, operators in epoch_sinks(graph).items():
-            for operator in operators:
-                self._queues[operator.id].operator, self._queues[operator.id].vertex = operator, vertex
+        for vertex, operator in epoch_sinks(graph):
+            self._queues[operator.id].operator, self._queues[operator.id].vertex = operator, vertex
 
     # --- the job's thread -------------------------------------------------------------------------------------------
 
@@ -143,14 +130,12 @@ class Epochs:
 
     def _notify(self, queue: _SinkQueue) -> None:
         if self._running and queue.committed:
-            for task in range(self._graph.vertices[queue.vertex].parallelism):
-                self._job.send(
-                    TaskId(self._graph.vertices[queue.vertex].id, task),
-                    EpochCommitted(queue.operator.id, queue.committed),
-                )
+            for subtask in range(self._graph.vertices[queue.vertex].parallelism):
+                message = EpochCommitted(queue.operator.id, queue.committed)
+                self._job.send(TaskId(queue.vertex, subtask), message)
 
     def _update_hold(self) -> None:
-        held = self.waiting > MAX_WAITING
+        held = any(len(queue.waiting) > MAX_WAITING for queue in self._queues.values())
         if held != self._held:
             self._held = held
             self._hold(held)

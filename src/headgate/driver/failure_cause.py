@@ -7,10 +7,17 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
-from headgate.control.messages import Failed
+from headgate.control.messages import Failed, FailureKind
 from headgate.driver import spark as spark_internals
 from headgate.errors import HeadgateError, JobCancelled, JobFailed, UserCodeError, WorkerLost
 from headgate.graph.plan import JobPlan
+
+_ERRORS: dict[FailureKind, type[HeadgateError]] = {
+    "user": UserCodeError,
+    "runtime": JobFailed,
+    "lost": WorkerLost,
+    "victim": WorkerLost,
+}
 
 
 def choose_cause(
@@ -28,21 +35,25 @@ def choose_cause(
     """
     if isinstance(error, HeadgateError):
         return error
-    for kind in ("user", "runtime"):
-        for failure in failures:
-            if failure.kind == kind:
-                return _as_error(failure)
+    if (ours := _first(failures, "user", "runtime")) is not None:
+        return ours
     if spark_internals.is_stopped(spark):
         return JobFailed("the Spark session was stopped while the job ran")
     if spark_internals.was_cancelled(error) and not ended_by_us:
         return JobCancelled(f"job '{plan.name}' was cancelled in Spark: {spark_internals.reason(error)}")
     if spark_internals.executor_lost(error):
         return WorkerLost(f"an executor died: {spark_internals.reason(error)}")
-    for kind in ("lost", "victim"):
-        for failure in failures:
-            if failure.kind == kind:
-                return _as_error(failure)
-    return WorkerLost(_spark_words(plan, spark, group, error))
+    return _first(failures, "lost", "victim") or WorkerLost(_spark_words(plan, spark, group, error))
+
+
+def _first(failures: Sequence[Failed], *kinds: FailureKind) -> HeadgateError | None:
+    """The first failure of the first kind that there is."""
+    for failure in (failure for kind in kinds for failure in failures if failure.kind == kind):
+        error = _ERRORS[failure.kind](failure.message)
+        if failure.traceback:
+            error.add_note(failure.traceback)
+        return error
+    return None
 
 
 def _spark_words(plan: JobPlan, spark: SparkSession, group: str, error: BaseException | None) -> str:
@@ -53,16 +64,3 @@ def _spark_words(plan: JobPlan, spark: SparkSession, group: str, error: BaseExce
     if task is None:
         return f"Spark ended the job: {reason}"
     return f"Spark ended the job because of {plan.task_name(*task)}: {reason}"
-
-
-def _as_error(failure: Failed) -> HeadgateError:
-    error: HeadgateError
-    if failure.kind == "user":
-        error = UserCodeError(failure.message)
-    elif failure.kind in ("lost", "victim"):
-        error = WorkerLost(failure.message)
-    else:
-        error = JobFailed(failure.message)
-    if failure.traceback:
-        error.add_note(failure.traceback)
-    return error

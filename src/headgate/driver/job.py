@@ -158,8 +158,7 @@ class SparkJob(JobMaster):
 
     def trigger_checkpoint(self, full: bool = False, timeout: float = 600.0) -> ev.RequestDone:
         """Take a checkpoint now and wait for it; its error if it failed."""
-        kind = ev.CheckpointKind.FULL if full else ev.CheckpointKind.CONFIGURED
-        return self.request(lambda request: ev.CheckpointRequested(request, kind)).result(timeout)
+        return self.request(lambda request: ev.CheckpointRequested(request, full)).result(timeout)
 
     def trigger_savepoint(
         self, target: str | None = None, format: SavepointFormat = SavepointFormat.CANONICAL, timeout: float = 600.0
@@ -175,7 +174,7 @@ class SparkJob(JobMaster):
         timeout: float = 600.0,
     ) -> ev.RequestDone:
         """Take a savepoint and stop; answered when all tasks have finished. Its error if the job continues."""
-        return self.request(lambda request: ev.StopRequested(request, target, drain, format)).result(timeout)
+        return self.request(lambda request: ev.StopRequested(request, target, format, drain)).result(timeout)
 
     def rescale(self, parallelism: int, timeout: float = 600.0) -> None:
         """Continue with another parallelism, from a checkpoint that is taken now.
@@ -190,7 +189,7 @@ class SparkJob(JobMaster):
             for op in v.operators
         }
         plan = with_key_groups(self._replan(parallelism), groups)  # (1)
-        self._cluster.check_slots(plan, 0)
+        self._cluster.wait_for_slots(plan, lambda: False, timeout=0)
         deadline = time.monotonic() + timeout
         self.trigger_checkpoint(timeout=timeout)  # (2)
         self.change_plan(plan).result(max(0.0, deadline - time.monotonic()))  # (3)

@@ -16,13 +16,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.checkpoint import events as checkpoint_events
 from headgate.checkpoint.decider import RequestId
+from headgate.checkpoint.events import RequestDone, StopRequested, UserRequest
 from headgate.checkpoint.handles import CorruptState
 from headgate.checkpoint.plan import TaskId
 from headgate.checkpoint.settings import EndStatus
 from headgate.config import Configuration
-from headgate.control.messages import Confirm, Failed, Finished, FromDriver, Metrics, Output, Register, Running
+from headgate.control import messages as msg
 from headgate.driver.checkpoints import CheckpointService, Choice
 from headgate.driver.cluster import AttemptOver, Cluster, Submission, WorkerMessage
 from headgate.driver.services import DriverIo, JobPort
@@ -38,8 +38,6 @@ from headgate.storage.objects import MissingObject
 _LOG = logging.getLogger(__name__)
 
 OnOutput = Callable[[str, bytes, Callable[[], None]], None]
-RequestDone = checkpoint_events.RequestDone
-UserRequest = checkpoint_events.UserRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +74,8 @@ class JobMaster:
         self.plan, self.job_id, self.configuration = plan, job_id, configuration
         self.machine = JobMachine(plan.name, plan.layout.slots, restart, timing)
         self.service: CheckpointService | None = None
-        self._workers: dict[ev.Worker, Register] = {}
-        self._metrics: dict[ev.Worker, Metrics] = {}
+        self._workers: dict[ev.Worker, msg.Register] = {}
+        self._metrics: dict[ev.Worker, msg.Metrics] = {}
         self.failure_log: list[str] = []
         # Called when all data is processed: nothing continues the job.
         self.when_finished: list[Callable[[], None]] = []
@@ -85,7 +83,7 @@ class JobMaster:
         self.stopped = False  # with a savepoint, from which the job may be continued
         self._cluster, self._post, self._io, self._spark = cluster, post, io, spark
         self._on_output = on_output
-        self._failures: list[Failed] = []
+        self._failures: list[msg.Failed] = []
         self._cluster_error: BaseException | None = None
         self._pending: deque[ev.JobEvent] = deque()
         self._handling = False
@@ -95,29 +93,7 @@ class JobMaster:
         self._finished = False
         self._rescales: dict[int, tuple[JobPlan, Future[None]]] = {}
         self._lock = threading.Lock()
-        self._requests: set[Future[RequestDone]] = set()
-        self._actions = self._make_actions()
-
-    def _make_actions(self) -> dict[type[Any], Callable[[Any], None]]:
-        """Which method carries out which instruction."""
-        return {
-            ev.SetStatus: lambda _: self._on_change(),
-            ev.AwaitSettled: self._await_settled,
-            ev.StartAttempt: self._start_attempt,
-            ev.SetCheckpointing: self._set_checkpointing,
-            ev.StopAttempt: lambda do: self._cluster.stop(do.attempt, do.reason),
-            ev.CheckTasks: lambda do: self._tell(ev.TasksLeft(do.attempt, *self._cluster.tasks_left(do.attempt))),
-            ev.CancelTasks: lambda do: self._cluster.cancel_tasks(do.attempt),
-            ev.KillWorker: self._kill,
-            ev.RecordLostWorker: self._record_lost_worker,
-            ev.FindCause: self._find_cause,
-            ev.RecordFailure: lambda do: self.failure_log.append(str(do.error)),
-            ev.ApplyRescale: self._apply_rescale,
-            ev.AnswerRescale: self._answer_rescale,
-            ev.WarnUser: lambda do: self._io.warn(f"job '{self.plan.name}': {do.message}"),
-            ev.CloseCheckpoints: self._close_checkpoints,
-            ev.EndJob: self._end,
-        }
+        self._requests: set[Future[Any]] = set()
 
     # --- the job's thread -------------------------------------------------------------------------------------------
 
@@ -140,7 +116,7 @@ class JobMaster:
         except Exception:  # not even that can be carried out: workers end when they lose the driver
             _LOG.exception("job '%s' ends at once: its driver failed while it stopped the job", self.plan.name)
             self.machine.abandon(failure)
-            self._end(ev.EndJob(self.machine.status, failure))
+            self._end()
 
     def on_idle(self) -> None:
         """Time has passed, and no event waits."""
@@ -179,8 +155,53 @@ class JobMaster:
         self._handling = True
         while self._pending:
             for instruction in self.machine.handle(self._pending.popleft(), self._io.now()):
-                self._actions[type(instruction)](instruction)
+                self._carry_out(instruction)
         self._handling = False
+
+    def _carry_out(self, do: ev.JobInstruction) -> None:
+        match do:
+            case ev.SetStatus():
+                self._on_change()
+            case ev.AwaitSettled():
+                self._awaiting_settled = True
+            case ev.StartAttempt(attempt):
+                self._failures, self._cluster_error = [], None
+                self._workers, self._metrics = {}, {}
+                self._io.starts.submit(self._prepare_attempt, attempt)
+            case ev.SetCheckpointing(running):
+                if self.service is not None:
+                    self.service.job_running(running)
+            case ev.StopAttempt(attempt, reason):
+                self._cluster.stop(attempt, reason)
+            case ev.CheckTasks(attempt):
+                self._tell(ev.TasksLeft(attempt, *self._cluster.tasks_left(attempt)))
+            case ev.CancelTasks(attempt):
+                self._cluster.cancel_tasks(attempt)
+            case ev.KillWorker(attempt, worker):
+                if worker in self._workers:
+                    self._cluster.kill(attempt, self._workers[worker])
+            case ev.RecordLostWorker():
+                self._record_lost_worker(do)
+            case ev.FindCause(attempt, stopped):
+                self._tell(self._cluster.cause(attempt, self._failures, self._cluster_error, stopped))
+            case ev.RecordFailure(error):
+                self.failure_log.append(str(error))
+            case ev.ApplyRescale(request):
+                self.plan, _ = self._rescales[request]
+                if self.service is not None:
+                    self.service.replan(self.plan)
+            case ev.AnswerRescale(request, failure):
+                answer = self._rescales[request][1]
+                answer.set_result(None) if failure is None else answer.set_exception(failure)
+            case ev.WarnUser(message):
+                self._io.warn(f"job '{self.plan.name}': {message}")
+            case ev.CloseCheckpoints(status, keep_all):
+                self._finished = status is JobStatus.FINISHED
+                if self.service is not None:
+                    self.service.end(EndStatus.SUSPENDED if keep_all else EndStatus[status.name])
+                self._closing = True
+            case ev.EndJob():
+                self._end()
 
     def _check_answers(self) -> None:
         """Events that are conditions rather than messages."""
@@ -198,27 +219,27 @@ class JobMaster:
     def _on_message(self, event: WorkerMessage) -> None:
         worker, message, attempt = event.worker, event.message, event.attempt
         slot = self.plan.layout.levels[worker[0]][worker[1]]
-        if isinstance(message, Register):
+        if isinstance(message, msg.Register):
             self._workers[worker] = message
         if self.service is not None and not slot.relay:
             self.service.on_message(TaskId(slot.vertex, slot.subtask), message)
         match message:
-            case Output():
+            case msg.Output():
                 self._tell(ev.WorkerHeard(attempt, worker))
-                confirm = lambda: self._cluster.send(attempt, worker, Confirm(1))  # noqa: E731 - one use
+                confirm = lambda: self._cluster.send(attempt, worker, msg.Confirm(1))  # noqa: E731 - one use
                 if self._on_output is not None:
                     self._on_output(message.channel, message.payload, confirm)
-            case Metrics():
+            case msg.Metrics():
                 self._metrics[worker] = message
                 self._tell(ev.WorkerHeard(attempt, worker))
-            case Register():
+            case msg.Register():
                 self._tell(ev.WorkerRegistered(attempt, worker))
-            case Running():
+            case msg.Running():
                 self._tell(ev.WorkerRunning(attempt, worker))
                 self._on_change()
-            case Finished():
+            case msg.Finished():
                 self._tell(ev.WorkerFinished(attempt, worker))
-            case Failed():
+            case msg.Failed():
                 self._failures.append(message)
                 self._tell(ev.TaskFailed(attempt, certain=message.kind == "user"))
             case _:
@@ -232,14 +253,6 @@ class JobMaster:
         return failed
 
     # --- attempts ---------------------------------------------------------------------------------------------------
-
-    def _await_settled(self, _: ev.AwaitSettled) -> None:
-        self._awaiting_settled = True
-
-    def _start_attempt(self, do: ev.StartAttempt) -> None:
-        self._failures, self._cluster_error = [], None
-        self._workers, self._metrics = {}, {}
-        self._io.starts.submit(self._prepare_attempt, do.attempt)
 
     def _prepare_attempt(self, number: int) -> None:
         """In a thread that may wait: open what is not open yet, wait for slots, choose what to restore."""
@@ -288,7 +301,7 @@ class JobMaster:
             return
         self._tell(ev.AttemptSubmitted(number))
 
-    def _send(self, task: TaskId, message: FromDriver) -> None:
+    def _send(self, task: TaskId, message: msg.FromDriver) -> None:
         """Send to a subtask. Between two attempts nothing is sent: the next one gets its messages when it runs."""
         if self.machine.phase not in (Phase.RUNNING, Phase.STOPPING):
             return
@@ -302,47 +315,39 @@ class JobMaster:
         self._cluster.send(self.machine.attempt, worker, message)
 
     def _fail_attempt(self, message: str) -> None:
-        self._failures.append(Failed(message, "", kind="runtime"))
+        self._failures.append(msg.Failed(message, "", kind="runtime"))
         self._tell(ev.TaskFailed(self.machine.attempt))
-
-    def _set_checkpointing(self, do: ev.SetCheckpointing) -> None:
-        if self.service is not None:
-            self.service.job_running(do.running)
-
-    def _kill(self, do: ev.KillWorker) -> None:
-        register = self._workers.get(do.worker)
-        if register is not None:
-            self._cluster.kill(do.attempt, register)
 
     def _record_lost_worker(self, do: ev.RecordLostWorker) -> None:
         register, name = self._workers[do.worker], self.plan.task_name(*do.worker)
         process = f"(process {register.pid} on {register.host})"
         seconds = f"{self.machine.timing.silence / 1000:.0f} s"
         what = f"was not heard for {seconds} {process}" if do.silent else f"died {process}"
-        self._failures.append(Failed(f"the worker of {name} {what}", "", operator=name, kind="lost"))
-
-    def _find_cause(self, do: ev.FindCause) -> None:
-        found = self._cluster.cause(do.attempt, self._failures, self._cluster_error, do.stopped)
-        self._tell(found)
+        self._failures.append(msg.Failed(f"the worker of {name} {what}", "", operator=name, kind="lost"))
 
     # --- requests, from any thread ----------------------------------------------------------------------------------
 
     def request(self, make: Callable[[RequestId], UserRequest]) -> Future[RequestDone]:
         """Ask for a checkpoint, a savepoint or a stop: `make` gets the id of the request and gives the event."""
-        answer: Future[RequestDone] = Future()
-        with self._lock:  # either the request is among those that are answered when the job ends, or it is refused
+        answer = self._new_answer()
+        self._post(Call(lambda: self._forward(make(RequestId(secrets.token_hex(8))), answer)))
+        return answer
+
+    def _new_answer(self) -> Future[Any]:
+        """An answer that comes at the latest when the job ends; IllegalState if it has ended."""
+        answer: Future[Any] = Future()
+        with self._lock:  # either it is among those that are answered when the job ends, or it is refused
             if self.ended:
                 raise self._over()
             self._requests.add(answer)
         answer.add_done_callback(self._requests.discard)
-        self._post(Call(lambda: self._forward(make(RequestId(secrets.token_hex(8))), answer)))
         return answer
 
     def _forward(self, event: UserRequest, answer: Future[RequestDone]) -> None:
         if self.service is None:
             answer.set_exception(IllegalState(f"job '{self.plan.name}' has not started yet"))
         elif not answer.done():
-            if isinstance(event, checkpoint_events.StopRequested):
+            if isinstance(event, StopRequested):
                 answer.add_done_callback(self._on_stop_answered)
             self.service.request(event, answer)
 
@@ -351,41 +356,20 @@ class JobMaster:
 
     def change_plan(self, plan: JobPlan) -> Future[None]:
         """Continue with another plan, from the newest checkpoint; answered when all its subtasks run."""
-        answer: Future[None] = Future()
+        answer = self._new_answer()
 
         def ask() -> None:
             request = max(self._rescales, default=0) + 1
             self._rescales[request] = (plan, answer)
             self._tell(ev.RescaleRequested(request, plan.layout.slots))
 
-        with self._lock:
-            if self.ended:
-                raise self._over()
-            self._post(Call(ask))
+        self._post(Call(ask))
         return answer
-
-    def _apply_rescale(self, do: ev.ApplyRescale) -> None:
-        self.plan, _ = self._rescales[do.request]
-        if self.service is not None:
-            self.service.replan(self.plan)
-
-    def _answer_rescale(self, do: ev.AnswerRescale) -> None:
-        _, answer = self._rescales[do.request]
-        if do.error is None:
-            answer.set_result(None)
-        else:
-            answer.set_exception(do.error)
 
     def _over(self) -> IllegalState:
         return IllegalState(f"job '{self.plan.name}' has ended")
 
     # --- the end ----------------------------------------------------------------------------------------------------
-
-    def _close_checkpoints(self, do: ev.CloseCheckpoints) -> None:
-        self._finished = do.status is JobStatus.FINISHED
-        if self.service is not None:
-            self.service.end(EndStatus.SUSPENDED if do.keep_all else EndStatus[do.status.name])
-        self._closing = True
 
     def _clean_up_finished_job(self) -> None:
         """Nothing continues a job that has finished, unless it was stopped with a savepoint."""
@@ -402,7 +386,7 @@ class JobMaster:
     def _cleaned_up(self) -> None:
         self._cleaning -= 1
 
-    def _end(self, _: ev.EndJob) -> None:
+    def _end(self) -> None:
         with self._lock:
             unanswered = list(self._requests)
         for close in (() if self.service is None else (self.service.close,)) + (self._cluster.close, self._io.close):
@@ -414,9 +398,6 @@ class JobMaster:
         for answer in unanswered:
             if not answer.done():
                 answer.set_exception(self._over())
-        for _plan, rescaled in self._rescales.values():
-            if not rescaled.done():
-                rescaled.set_exception(self._over())
         self._on_change()
 
 

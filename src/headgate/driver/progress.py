@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,6 +14,7 @@ from rich.table import Table
 from headgate.checkpoint.stats import CheckpointStats, StatsSnapshot
 from headgate.control.messages import Metrics
 from headgate.driver.job import SparkJob
+from headgate.ids import VertexId
 from headgate.job.status import JobStatus
 
 _REFRESH_PER_SECOND = 2
@@ -23,18 +23,12 @@ _LONGEST = {"alignment": "alignment_ms", "sync": "sync_ms", "async": "async_ms",
 _MEASUREMENTS = ("size", "full size", "end to end", *_LONGEST, "in flight", "objects")
 
 
-@dataclass(slots=True)
-class _Sample:
-    at: float
-    records: dict[int, int]
-
-
 class JobTable:
     """Renders a job; rates are over the time since the render before."""
 
     def __init__(self, job: SparkJob) -> None:
         self._job = job
-        self._before = _Sample(time.monotonic(), {})
+        self._at, self._records = time.monotonic(), dict[VertexId, int]()  # of the render before
 
     def __rich__(self) -> Group:
         stats = self._job.stats
@@ -50,21 +44,21 @@ class JobTable:
     def _vertices(self) -> Table:
         job, plan = self._job, self._job.plan
         restarts = f", {job.restarts} restarts" if job.restarts else ""
-        table = Table(title=f"{plan.name}  {job.job_id[:8]}  {job.status.value}{restarts}", title_justify="left")
-        table.add_column("vertex")
+        title = f"{plan.name}  {job.job_id[:8]}  {job.status.value}{restarts}"
+        table = Table("vertex", title=title, title_justify="left")
         for column in ("subtasks", "in", "records/s", "out", "busy", "back-pressured", "queued"):
             table.add_column(column, justify="right")
         by_vertex = job.metrics_by_vertex()
-        now = _Sample(time.monotonic(), {v: sum(m.records_in for m in ms) for v, ms in by_vertex.items()})
-        seconds = max(now.at - self._before.at, 1e-3)
+        now, records = time.monotonic(), {v: sum(m.records_in for m in ms) for v, ms in by_vertex.items()}
+        seconds = max(now - self._at, 1e-3)
         for vertex in plan.graph.vertices:
             metrics = by_vertex.get(vertex.id, [])
-            rate = (now.records.get(vertex.id, 0) - self._before.records.get(vertex.id, 0)) / seconds
+            rate = (records.get(vertex.id, 0) - self._records.get(vertex.id, 0)) / seconds
             corrupt = sum(m.corrupt_records for m in metrics)
             table.add_row(
                 f"{vertex.name}, {corrupt:,} corrupt records left out" if corrupt else vertex.name,
                 f"{len(metrics)}/{vertex.parallelism}",
-                f"{now.records.get(vertex.id, 0):,}",
+                f"{records.get(vertex.id, 0):,}",
                 f"{max(rate, 0):,.0f}",
                 f"{sum(m.records_out for m in metrics):,}",
                 _share(metrics, [m.busy_ms for m in metrics]),
@@ -72,7 +66,7 @@ class JobTable:
                 f"{sum(m.queued_bytes for m in metrics) / 1024:,.0f} KiB",
             )
         if seconds >= 0.9:
-            self._before = now
+            self._at, self._records = now, records
         return table
 
 
@@ -91,9 +85,7 @@ def checkpoint_table(stats: StatsSnapshot) -> Table:
     counts = stats.counts
     title = f"checkpoints: {counts.completed} completed, {counts.failed} failed, {counts.in_progress} in progress"
     restored = f", restored from {stats.restored.id}" if stats.restored is not None else ""
-    table = Table(title=title + restored, title_justify="left")
-    for column in ("id", "type", "trigger", "status"):
-        table.add_column(column)
+    table = Table("id", "type", "trigger", "status", title=title + restored, title_justify="left")
     for column in _MEASUREMENTS:
         table.add_column(column, justify="right")
     for one in stats.history[:_CHECKPOINTS]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
@@ -33,48 +33,31 @@ def with_key_groups(plan: JobPlan, saved: Mapping[OperatorId, SavedOperator]) ->
     return make_plan(replace(plan.graph, vertices=vertices), plan.layout, plan.settings)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What becomes of an operator when a job starts from a snapshot."""
+def find_operators(plan: JobPlan, manifest: mf.Manifest) -> list[tuple[str, str | None, str, int]]:
+    """Every operator of the program and of the snapshot: name, uid, what becomes of it, and the bytes of its state.
 
-    operator: str
-    uid: str | None
-    what: str  # matched | new | dropped
-    state_bytes: int
-
-
-def find_operators(plan: JobPlan, manifest: mf.Manifest) -> list[Found]:
-    """Every operator of the program and of the snapshot; what has no state and is gone is left out."""
+    What has no state and is gone is left out.
+    """
     stored = {op.id: op for op in manifest.operators}
-    found = []
+    found: list[tuple[str, str | None, str, int]] = []
     for vertex in plan.graph.vertices:
         for operator in vertex.operators:
             old = stored.pop(operator.id, None)
-            what = "new" if old is None else "matched"
-            found.append(Found(operator.name, operator.uid, what, 0 if old is None else old.size))
-    found += [Found(op.name, op.uid, "dropped", op.size) for op in stored.values() if op.size]
-    return found
+            fate, size = ("new", 0) if old is None else ("matched", old.size)
+            found.append((operator.name, operator.uid, fate, size))
+    return found + [(op.name, op.uid, "dropped", op.size) for op in stored.values() if op.size]
 
 
 def dry_run(plan: JobPlan, manifest: mf.Manifest, configuration: Configuration) -> int:
     """Print what would become of a snapshot's state; the exit code: 1 if the job would be refused."""
-    table = Table(
-        title=f"{manifest.type.value} {manifest.checkpoint_id} of job '{manifest.job_name}'", title_justify="left"
-    )
-    for column in ("operator", "uid", "state"):
-        table.add_column(column)
+    title = f"{manifest.type.value} {manifest.checkpoint_id} of job '{manifest.job_name}'"
+    table = Table("operator", "uid", "state", title=title, title_justify="left")
     table.add_column("bytes", justify="right")
-    found = find_operators(plan, manifest)
-    for one in found:
-        table.add_row(one.operator, one.uid or "", one.what, f"{one.state_bytes:,}")
+    for name, uid, fate, size in find_operators(plan, manifest):
+        table.add_row(name, uid or "", fate, f"{size:,}")
     Console(width=None if Console().is_terminal else 120).print(table)
     try:
-        restore_plan(
-            plan,
-            manifest,
-            claim=False,
-            ignore_unmatched=configuration.get(config.RECOVERY_IGNORE_UNCLAIMED),
-        )
+        restore_plan(plan, manifest, claim=False, ignore_unmatched=configuration.get(config.RECOVERY_IGNORE_UNCLAIMED))
     except HeadgateError as error:
         print(f"the job would be refused: {error}")  # noqa: T201 - the user asked for it
         return 1

@@ -47,9 +47,8 @@ class SparkCluster:
         self._registered = -1  # the newest attempt of which a worker has connected
         self._stopped = threading.Event()  # the attempt that runs was told to stop, or the job has ended
 
-    @property
-    def _control_timeout(self) -> float:
-        return float(self._configuration.get(config.CONTROL_TIMEOUT)) / 1000
+    def _seconds(self, option: config.Option[int]) -> float:
+        return self._configuration.get(option) / 1000
 
     def open(self) -> None:
         conf = self._spark.sparkContext.getConf()
@@ -65,7 +64,7 @@ class SparkCluster:
             self._configuration.get(config.CONTROL_PORT),
             self._on_message,
             lambda key: self._report(WorkerDisconnected(key.attempt, (key.level, key.index))),
-            self._control_timeout,
+            self._seconds(config.CONTROL_TIMEOUT),
         )
 
     def _on_message(self, key: WorkerKey, message: FromWorker) -> None:
@@ -75,17 +74,10 @@ class SparkCluster:
 
     # --- an attempt -------------------------------------------------------------------------------------------------
 
-    def wait_for_slots(self, plan: JobPlan, given_up: Callable[[], bool]) -> None:
-        self.check_slots(plan, self._slots_timeout, given_up)
-
-    def check_slots(self, plan: JobPlan, timeout: float, given_up: Callable[[], bool] = lambda: False) -> None:
-        """Until Spark has the slots for a plan; NotEnoughSlots after `timeout` seconds."""
+    def wait_for_slots(self, plan: JobPlan, given_up: Callable[[], bool], timeout: float | None = None) -> None:
+        seconds = self._seconds(config.SLOTS_TIMEOUT) if timeout is None else timeout
         reserved = self._configuration.get(config.RESERVED_SLOTS)
-        spark_internals.wait_for_slots(self._spark, plan.layout.slots, reserved, timeout, _explain(plan), given_up)
-
-    @property
-    def _slots_timeout(self) -> float:
-        return float(self._configuration.get(config.SLOTS_TIMEOUT)) / 1000
+        spark_internals.wait_for_slots(self._spark, plan.layout.slots, reserved, seconds, _explain(plan), given_up)
 
     def submit(self, submission: Submission) -> None:
         assert self._server is not None, "the cluster is not open"
@@ -114,7 +106,7 @@ class SparkCluster:
         session.sparkContext.setJobGroup(_group(submission), title, interruptOnCancel=True)
         functions = self._functions(submission)
         widths = [len(level) for level in plan.layout.levels]
-        deadline = time.monotonic() + self._slots_timeout
+        deadline = time.monotonic() + self._seconds(config.SLOTS_TIMEOUT)
         while not self._stopped.is_set():
             try:
                 spark_internals.build(session, widths, functions).collect()  # type: ignore[arg-type]
@@ -140,14 +132,9 @@ class SparkCluster:
         elif (file := write_archive()) is not None:
             context.addFile(str(file))  # named after its content: sending it again changes nothing
             archive = file.name
+        address, timeout = self._server.address, self._seconds(config.CONTROL_TIMEOUT)
         return [
-            LevelTask(
-                pickle.dumps(submission.tasks(level)),
-                self._server.address,
-                self._control_timeout,
-                path,
-                archive,
-            )
+            LevelTask(pickle.dumps(submission.tasks(level)), address, timeout, path, archive)
             for level in range(len(submission.plan.layout.levels))
         ]
 
@@ -159,24 +146,21 @@ class SparkCluster:
         self._stopped.set()
         assert self._server is not None
         assert self._submission is not None
-        self._server.broadcast(Cancel(reason))
+        self._server.send(None, Cancel(reason))
         with contextlib.suppress(Exception):
             spark_internals.cancel_group(self._spark, _group(self._submission))
 
     def cancel_tasks(self, attempt: int) -> None:
         if self._server is not None:
-            self._server.broadcast(Cancel("the attempt is over"))
+            self._server.send(None, Cancel("the attempt is over"))
 
     def tasks_left(self, attempt: int) -> tuple[tuple[Worker, ...], int]:
         connected = () if self._server is None else tuple((key.level, key.index) for key in self._server.connected())
-        return connected, self._active_tasks()
-
-    def _active_tasks(self) -> int:
-        if self._submission is None or spark_internals.is_stopped(self._spark):
-            return 0
-        with contextlib.suppress(Exception):
-            return spark_internals.active_tasks(self._spark, _group(self._submission))
-        return 0
+        active = 0
+        if self._submission is not None and not spark_internals.is_stopped(self._spark):
+            with contextlib.suppress(Exception):
+                active = spark_internals.active_tasks(self._spark, _group(self._submission))
+        return connected, active
 
     def kill(self, attempt: int, register: Register) -> None:
         """Some C code holds the interpreter of the worker: it does not even react to its own timer."""

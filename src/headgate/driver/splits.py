@@ -16,7 +16,7 @@ from headgate.control.messages import AssignSplits
 from headgate.driver.services import DriverIo, JobPort
 from headgate.errors import HeadgateError, UserCodeError
 from headgate.graph.job_graph import ChainedOperator, JobGraph
-from headgate.ids import OperatorId
+from headgate.ids import OperatorId, VertexId
 
 
 def dynamic_sources(graph: JobGraph) -> dict[int, ChainedOperator]:
@@ -42,9 +42,7 @@ class SourceSplits:
         kept = SplitsFound(to_text(None), [], False) if restored is None else unpack(restored.decode())
         state, unassigned = unpack(kept.state), list(map(unpack, kept.unassigned))
         self.enumerator = operator.spec.function.enumerator(state)
-        self._assigner: SplitAssigner[Any] = SplitAssigner(
-            parallelism, self.enumerator.owner, unassigned, kept.complete
-        )
+        self.assigner: SplitAssigner[Any] = SplitAssigner(parallelism, self.enumerator.owner, unassigned, kept.complete)
         # Taken when a discovery is over: the next one may be under way, in another thread, when a checkpoint comes.
         self._state = state if restored is not None else self.enumerator.snapshot()
         # In rounds: the newest state whose splits are all read, now and at each checkpoint that may become complete.
@@ -54,38 +52,25 @@ class SourceSplits:
     @property
     def wants_discovery(self) -> bool:
         """Whether it may look for splits now."""
-        return not self.enumerator.in_rounds or self._assigner.idle
+        return not self.enumerator.in_rounds or self.assigner.idle
 
     def begin_discovery(self) -> None:
         """A discovery begins: in rounds, everything that was found before is read."""
         if self.enumerator.in_rounds:
             self._read = self._state
 
-    @property
-    def complete(self) -> bool:
-        """Whether there is nothing more to find."""
-        return self._assigner.complete
-
     def found(self, splits: list[Any]) -> list[Assignment[Any]]:
         """A discovery is over."""
         self._state = self.enumerator.snapshot()
-        return self._assigner.add_splits(splits, self.enumerator.complete)
-
-    def resumed(self) -> list[Assignment[Any]]:
-        """What can be assigned at the start: splits that were found before the checkpoint."""
-        return self._assigner.add_splits([], complete=False)
-
-    def asked(self, subtask: int) -> list[Assignment[Any]]:
-        """A reader has nothing left."""
-        return self._assigner.request_split(subtask)
+        return self.assigner.add_splits(splits, self.enumerator.complete)
 
     def snapshot(self, checkpoint_id: int) -> bytes:
         """What a checkpoint keeps."""
         if self.enumerator.in_rounds:
             # A reader that has asked has emitted all it had: the barrier, which it gets later, is behind that.
-            self._read_at[checkpoint_id] = self._state if self._assigner.idle else self._read
-        splits = list(map(to_text, self._assigner.unassigned))
-        return to_text(SplitsFound(to_text(self._state), splits, self._assigner.complete)).encode()
+            self._read_at[checkpoint_id] = self._state if self.assigner.idle else self._read
+        splits = list(map(to_text, self.assigner.unassigned))
+        return to_text(SplitsFound(to_text(self._state), splits, self.assigner.complete)).encode()
 
     def notify_complete(self, checkpoint_id: int) -> None:
         """A checkpoint is complete: what it has in front of its barriers will never be read again."""
@@ -101,21 +86,16 @@ class Splits:
     def __init__(self, graph: JobGraph, io: DriverIo, job: JobPort) -> None:
         self._graph, self._io, self._job = graph, io, job
         self._operators = dynamic_sources(graph)
+        self.any = bool(self._operators)  # the job has such sources at all
         self._sources: dict[int, SourceSplits] = {}
         self._due: dict[int, int] = {}  # when to look for splits again
-        self._early: (
-            list[TaskId] | None
-        ) = []  # subtasks that asked before all readers were connected; None from then on
+        # Subtasks that asked before all readers were connected; None from then on.
+        self._early: list[TaskId] | None = []
         self._attempt = 0
 
     def replan(self, graph: JobGraph) -> None:
         """The next attempt runs another graph of the same program."""
         self._graph, self._operators = graph, dynamic_sources(graph)
-
-    @property
-    def any(self) -> bool:
-        """Whether the job has such sources at all."""
-        return bool(self._operators)
 
     def start_attempt(self, restored: Mapping[OperatorId, bytes]) -> None:
         """New enumerators, from what the restored checkpoint has of them."""
@@ -147,8 +127,8 @@ class Splits:
         for task in early:
             self.asked(task)
         for vertex, source in self._sources.items():
-            self._assign(vertex, source.resumed())
-            if not source.complete:
+            self._assign(vertex, source.assigner.add_splits([], complete=False))
+            if not source.assigner.complete:
                 self._due[vertex] = self._io.now()
         self.tick()
 
@@ -157,7 +137,7 @@ class Splits:
         if self._early is not None:
             self._early.append(task)
         elif task.vertex in self._sources:
-            self._assign(task.vertex, self._sources[task.vertex].asked(task.subtask))
+            self._assign(task.vertex, self._sources[task.vertex].assigner.request_split(task.subtask))
 
     def snapshot(self, checkpoint_id: int) -> dict[OperatorId, bytes]:
         """What a checkpoint keeps of the enumerators."""
@@ -174,23 +154,20 @@ class Splits:
     def tick(self) -> None:
         """Look for splits where it is time."""
         now = self._io.now()
-        for vertex in [vertex for vertex, at in self._due.items() if at <= now and self._wanted(vertex)]:
+        for vertex in [
+            vertex for vertex, at in self._due.items() if at <= now and self._sources[vertex].wants_discovery
+        ]:
             del self._due[vertex]
             self._discover(vertex, self._sources[vertex])
 
     def next_alarm(self) -> int | None:
         """When `tick` has work."""
-        return min((at for vertex, at in self._due.items() if self._wanted(vertex)), default=None)
-
-    def _wanted(self, vertex: int) -> bool:
-        return self._sources[vertex].wants_discovery
+        return min((at for vertex, at in self._due.items() if self._sources[vertex].wants_discovery), default=None)
 
     def _assign(self, vertex: int, assignments: list[Assignment[Any]]) -> None:
         for one in assignments:
-            self._job.send(
-                TaskId(self._graph.vertices[vertex].id, one.subtask),
-                AssignSplits(list(map(to_text, one.splits)), one.no_more),
-            )
+            message = AssignSplits(list(map(to_text, one.splits)), one.no_more)
+            self._job.send(TaskId(VertexId(vertex), one.subtask), message)
 
     def _discover(self, vertex: int, source: SourceSplits) -> None:
         attempt = self._attempt
@@ -210,7 +187,7 @@ class Splits:
             return
         source = self._sources[vertex]
         self._assign(vertex, source.found(splits))
-        if not source.complete:
+        if not source.assigner.complete:
             self._due[vertex] = self._io.now() + source.enumerator.interval
 
     def _failed(self, attempt: int, operator: ChainedOperator, error: Exception) -> None:

@@ -43,31 +43,29 @@ class AttemptRefused(JobEvent, frozen=True):
     retry: bool
 
 
-class WorkerRegistered(JobEvent, frozen=True):
+class WorkerEvent(JobEvent, frozen=True):
     attempt: int
     worker: Worker
 
 
-class WorkerRunning(JobEvent, frozen=True):
-    attempt: int
-    worker: Worker
+class WorkerRegistered(WorkerEvent, frozen=True):
+    """A worker has connected."""
 
 
-class WorkerFinished(JobEvent, frozen=True):
-    attempt: int
-    worker: Worker
+class WorkerRunning(WorkerEvent, frozen=True):
+    """The subtask of a worker takes records."""
 
 
-class WorkerHeard(JobEvent, frozen=True):
+class WorkerFinished(WorkerEvent, frozen=True):
+    """The subtask of a worker has finished."""
+
+
+class WorkerHeard(WorkerEvent, frozen=True):
     """A worker sent something else: it is alive."""
 
-    attempt: int
-    worker: Worker
 
-
-class WorkerDisconnected(JobEvent, frozen=True):
-    attempt: int
-    worker: Worker
+class WorkerDisconnected(WorkerEvent, frozen=True):
+    """The connection to a worker has ended."""
 
 
 class TaskFailed(JobEvent, frozen=True):

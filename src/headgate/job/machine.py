@@ -291,11 +291,7 @@ class JobMachine:
                     self._emit(ev.KillWorker(attempt.number, worker))
         if attempt.next is not None:
             if waited > timing.tasks_leave and not gone:
-                self._emit(
-                    ev.WarnUser(
-                        f"attempt {attempt.number + 1} is over, but some of its tasks still run; they are ignored"
-                    )
-                )
+                self._warn(f"attempt {attempt.number + 1} is over, but some of its tasks still run; they are ignored")
             if gone or waited > timing.tasks_leave:
                 self._proceed()
                 return
@@ -332,7 +328,7 @@ class JobMachine:
             attempt.next = _Next.FAILED
         else:
             self._set_status(JobStatus.RESTARTING)
-            self._emit(ev.WarnUser(f"attempt {attempt.number + 1} failed, restarting in {delay:.1f} s: {error}"))
+            self._warn(f"attempt {attempt.number + 1} failed, restarting in {delay:.1f} s: {error}")
             self._restart_at = self._now + round(delay * 1000)
             attempt.next = _Next.RESTART
 
@@ -451,14 +447,8 @@ class JobMachine:
             case Phase.COMMITTING:
                 self._close(JobStatus.CANCELED)
             case Phase.CLOSING:
-                self._emit(
-                    ev.WarnUser(
-                        "the job has ended, but its checkpoints are not closed: `headgate gc` finds files left over"
-                    )
-                )
+                self._warn("the job has ended, but its checkpoints are not closed: `headgate gc` finds files left over")
                 self._end()
-            case _:
-                pass
 
     def _enter(self, phase: Phase) -> None:
         self.phase, self._alarm = phase, None
@@ -470,6 +460,9 @@ class JobMachine:
             raise IllegalState(f"job '{self.name}' cannot move from {self.status.value} to {status.value}")
         self.status = status
         self._emit(ev.SetStatus(status))
+
+    def _warn(self, message: str) -> None:
+        self._emit(ev.WarnUser(message))
 
     def _emit(self, instruction: ev.JobInstruction) -> None:
         self._out.append(instruction)

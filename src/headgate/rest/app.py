@@ -54,12 +54,13 @@ class Jobs:
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
+    trigger_id: str | None = Field(None, alias="triggerId")
+
 
 class CheckpointBody(_Body):
     """POST /jobs/:jobid/checkpoints."""
 
     checkpoint_type: str = Field("CONFIGURED", alias="checkpointType")
-    trigger_id: str | None = Field(None, alias="triggerId")
 
 
 class SavepointBody(_Body):
@@ -68,7 +69,6 @@ class SavepointBody(_Body):
     target_directory: str | None = Field(None, alias="target-directory")
     cancel_job: bool = Field(False, alias="cancel-job")
     format_type: SavepointFormat = Field(SavepointFormat.CANONICAL, alias="formatType")
-    trigger_id: str | None = Field(None, alias="triggerId")
 
 
 class StopBody(_Body):
@@ -77,7 +77,6 @@ class StopBody(_Body):
     target_directory: str | None = Field(None, alias="targetDirectory")
     drain: bool = False
     format_type: SavepointFormat = Field(SavepointFormat.CANONICAL, alias="formatType")
-    trigger_id: str | None = Field(None, alias="triggerId")
 
 
 class DisposalBody(_Body):
@@ -181,7 +180,9 @@ class _Api:
         return self._start("rescaling", None, lambda: client.rescale(parallelism))
 
     def dispose(self, body: DisposalBody) -> Document:
-        return self._start("disposal", None, lambda: dispose_savepoint(open_store(), body.savepoint_path).deleted)
+        return self._start(
+            "disposal", body.trigger_id, lambda: dispose_savepoint(open_store(), body.savepoint_path).deleted
+        )
 
     # --- operations ---
 
@@ -235,9 +236,8 @@ def make_app(jobs: Jobs, hosts: Sequence[str], token: str | None = None, store_s
     app.include_router(router, prefix="/v1")
     if token is not None:
         app.middleware("http")(_require(token))
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HeadgateError, _headgate_error)
+    for kind in (HTTPException, RequestValidationError, HeadgateError):
+        app.add_exception_handler(kind, _refused)
     return app
 
 
@@ -258,16 +258,10 @@ def _errors(status: int, *messages: str) -> JSONResponse:
     return JSONResponse({"errors": list(messages)}, status_code=status)
 
 
-def _http_error(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    return _errors(error.status_code, str(error.detail))
-
-
-def _invalid(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
-    return _errors(400, *(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()))
-
-
-def _headgate_error(_: Request, error: Exception) -> JSONResponse:
+def _refused(_: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, HTTPException):
+        return _errors(error.status_code, str(error.detail))
+    if isinstance(error, RequestValidationError):
+        return _errors(400, *(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()))
     status = 404 if isinstance(error, UnknownOperation) else 400 if isinstance(error, InvalidArgument) else 409
     return _errors(status, str(error))

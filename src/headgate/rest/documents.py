@@ -11,14 +11,7 @@ from msgspec.structs import asdict as to_document
 
 from headgate import config
 from headgate.checkpoint.settings import stored_in_files
-from headgate.checkpoint.stats import (
-    CheckpointStats,
-    StatsSnapshot,
-    SubtaskStats,
-    SummaryStatistics,
-    Totals,
-    VertexStats,
-)
+from headgate.checkpoint.stats import CheckpointStats, StatsSnapshot, SummaryStatistics, Totals, VertexStats
 from headgate.config import Configuration
 from headgate.driver.job import SparkJob
 from headgate.graph.job_graph import Vertex
@@ -152,13 +145,14 @@ def subtask_details(stats: CheckpointStats, vertex: VertexStats, name: str) -> D
     return {
         **_task(stats, vertex, name),
         "summary": _measurements(summary, "checkpoint_duration", buffered=_NONE),
-        "subtasks": [_subtask(stats, vertex.subtasks.get(i), i) for i in range(vertex.parallelism)],
+        "subtasks": [_subtask(stats, vertex, index) for index in range(vertex.parallelism)],
     }
 
 
-def _subtask(stats: CheckpointStats, subtask: SubtaskStats | None, index: int) -> Document:
-    if subtask is None:
+def _subtask(stats: CheckpointStats, vertex: VertexStats, index: int) -> Document:
+    if index not in vertex.subtasks:
         return {"index": index, "status": "pending_or_failed"}
+    subtask = vertex.subtasks[index]
     duration = max(0, subtask.ack_timestamp - stats.trigger_timestamp)
     return {
         "index": index,

@@ -72,18 +72,13 @@ class StateSnapshotReader:
     """Reads one checkpoint or savepoint."""
 
     def __init__(self, snapshot: Snapshot, store: ObjectStore) -> None:
-        self.snapshot, self._store = snapshot, store
+        self.snapshot, self.manifest, self._store = snapshot, snapshot.manifest, store
 
     @classmethod
     def open(cls, path: str) -> StateSnapshotReader:
         """Open a snapshot by its directory or its `_metadata`."""
         store = open_store()
         return cls(load_snapshot(store, path), store)
-
-    @property
-    def manifest(self) -> mf.Manifest:
-        """The metadata of the snapshot."""
-        return self.snapshot.manifest
 
     def verify(self) -> None:
         """Read every file and compare checksums; CorruptState names what is damaged."""
@@ -101,13 +96,10 @@ class StateSnapshotReader:
         )
         if len(found) == 1:
             return found[0]
-        known = ", ".join(f"'{op.uid or op.name}' ({op.id[:8]})" for op in operators if self._has_state(op))
+        stored = [op for op in operators if any(subtask.pieces for subtask in op.subtasks)]
+        known = ", ".join(f"'{op.uid or op.name}' ({op.id[:8]})" for op in stored)
         problem = "has no operator" if not found else f"has {len(found)} operators"
         raise InvalidArgument(f"'{self.snapshot.directory}' {problem} '{wanted}'; it has state of {known or 'none'}")
-
-    @staticmethod
-    def _has_state(operator: mf.OperatorManifest) -> bool:
-        return any(subtask.pieces for subtask in operator.subtasks)
 
     def states(self) -> list[StateInfo]:
         """Every state, by operator."""

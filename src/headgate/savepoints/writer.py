@@ -29,24 +29,10 @@ from headgate.checkpoint.types import SnapshotType
 from headgate.errors import IllegalState, InvalidArgument
 from headgate.graph.job_graph import operator_id_of
 from headgate.ids import OperatorId, new_job_id
-from headgate.records.key_groups import (
-    KeyHasher,
-    check_max_parallelism,
-    hash_column,
-    key_group_range,
-    key_groups_of,
-    owner,
-)
+from headgate.records import key_groups
 from headgate.records.types import TypeInformation, as_type
 from headgate.state.api import StateDescriptor
-from headgate.state.parquet.keyed import (
-    CANONICAL,
-    StoredTable,
-    describe_tables,
-    stored_tables,
-    table_schema,
-    write_table,
-)
+from headgate.state.parquet import keyed as parquet
 from headgate.storage import manifest as mf
 from headgate.storage.checkpoints import Snapshot, load_snapshot, publish
 from headgate.storage.handles import FileSegment
@@ -74,7 +60,7 @@ class _StateColumns:
     position: str | None
 
 
-_Table = tuple[StoredTable, FileRef, mf.SnapshotPart]
+_Table = tuple[parquet.StoredTable, FileRef, mf.SnapshotPart]
 
 
 @dataclass(slots=True)
@@ -91,7 +77,7 @@ class SavepointWriter:
 
     def __init__(self, max_parallelism: int, parts: int, existing: Snapshot | None = None) -> None:
         """Use `new` or `from_existing`."""
-        check_max_parallelism(max_parallelism, parts, "the savepoint")
+        key_groups.check_max_parallelism(max_parallelism, parts, "the savepoint")
         self._max, self._parts, self._existing = max_parallelism, parts, existing
         self._states: dict[tuple[str, str], tuple[_StateColumns, DataFrame]] = {}
         self._dropped: set[str] = set()
@@ -105,7 +91,7 @@ class SavepointWriter:
     def from_existing(cls, path: str) -> SavepointWriter:
         """A changed copy of a canonical savepoint."""
         snapshot = load_snapshot(open_store(), path)
-        if snapshot.manifest.format != CANONICAL:
+        if snapshot.manifest.format != parquet.CANONICAL:
             raise IllegalState(
                 f"'{path}' is not a canonical savepoint, so it cannot be changed: take one with --format CANONICAL"
             )
@@ -180,7 +166,7 @@ class SavepointWriter:
             AttemptId(1),
             time.time_ns() // 1_000_000,
             (*kept, *made),
-            CANONICAL,
+            parquet.CANONICAL,
         )
         publish(store, manifest, directory)
         return directory
@@ -191,11 +177,13 @@ class SavepointWriter:
         """Write one file for each part with Spark."""
         open_store().make_directory(f"{directory}/{folder}")
         job = _WriteJob(state, self._max, self._parts, f"{directory}/{folder}")
-        grouped = frame.mapInArrow(job.add_groups, job.grouped_schema(frame)).groupBy("hg_part")
+        added = [StructField("hg_group", IntegerType()), StructField("hg_part", IntegerType())]
+        schema = StructType([*frame.schema.fields, *added])  # add() would change the DataFrame's own
+        grouped = frame.mapInArrow(job.add_groups, schema).groupBy("hg_part")
         rows = grouped.applyInArrow(lambda table: job.write(table), from_arrow_schema(_RESULT)).collect()  # noqa: PLW0108 - Spark counts arguments
         for row in rows:
             name = f"{folder}/{row['file']}"
-            table = StoredTable(state.meta, name, list(row["groups"]), row["rows"])
+            table = parquet.StoredTable(state.meta, name, list(row["groups"]), row["rows"])
             file = FileRef(name, Payload(name, row["size"], row["crc"]), shared=False, created_by=1)
             part = mf.SnapshotPart(name, FileSegment(f"{directory}/{name}", 0, row["size"], row["crc"]))
             parts[row["part"]].append((table, file, part))
@@ -203,9 +191,9 @@ class SavepointWriter:
     def _operator(self, operator_id: str, operator: _OperatorTables) -> mf.OperatorManifest:
         subtasks = []
         for index, tables in enumerate(operator.parts):
-            groups = key_group_range(index, self._max, self._parts)
+            groups = key_groups.key_group_range(index, self._max, self._parts)
             stored, files = [table for table, _, _ in tables], [file for _, file, _ in tables]
-            handle = describe_tables(1, self._max, groups, operator.key_type, files, stored)
+            handle = parquet.describe_tables(1, self._max, groups, operator.key_type, files, stored)
             parts = tuple(part for _, _, part in tables)
             piece = mf.StatePiece(mf.PieceKind.KEYED, parts, encode_handle(handle), groups)
             subtasks.append(mf.SubtaskManifest(index, (piece,) if tables else ()))
@@ -232,7 +220,7 @@ class SavepointWriter:
                         parts = {part.id: part for part in piece.parts}
                         tables.parts[subtask.index] += [
                             (table, files[table.file], copier.part(parts[table.file]))
-                            for table in stored_tables(handle)
+                            for table in parquet.stored_tables(handle)
                             if table.meta.name not in given
                         ]
 
@@ -282,21 +270,16 @@ class _WriteJob:
     parts: int
     directory: str
 
-    def grouped_schema(self, frame: DataFrame) -> StructType:
-        """The DataFrame's columns, and the key group and part of each row."""
-        added = [StructField("hg_group", IntegerType()), StructField("hg_part", IntegerType())]
-        return StructType([*frame.schema.fields, *added])  # add() would change the DataFrame's own
-
     def add_groups(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Add the key group and the part of each row."""
         for batch in batches:
             if len(self.state.keys) == 1 and self.state.key_type.kind == "scalar":
                 column = batch.column(self.state.keys[0]).cast(self.state.key_type.arrow_type)
-                groups = key_groups_of(hash_column(column), self.max_parallelism).tolist()
+                groups = key_groups.key_groups_of(key_groups.hash_column(column), self.max_parallelism).tolist()
             else:
                 keys = list(zip(*(batch.column(name).to_pylist() for name in self.state.keys), strict=True))
-                groups = KeyHasher(self.max_parallelism).groups(keys)
-            parts = [owner(group, self.max_parallelism, self.parts) for group in groups]
+                groups = key_groups.KeyHasher(self.max_parallelism).groups(keys)
+            parts = [key_groups.owner(group, self.max_parallelism, self.parts) for group in groups]
             columns = [*batch.columns, pa.array(groups, pa.int32()), pa.array(parts, pa.int32())]
             yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "hg_group", "hg_part"])
 
@@ -307,11 +290,11 @@ class _WriteJob:
         if self.state.position is not None:
             order.append((self.state.position, "ascending"))
         table = table.sort_by(order)
-        schema = table_schema(self.state.meta, self.state.key_type)
+        schema = parquet.table_schema(self.state.meta, self.state.key_type)
         result = pa.Table.from_arrays([self._column(table, column) for column in schema], schema=schema)
         name = f"part-{part:05d}.parquet"
         local = Path(self.directory.removeprefix("file://")) / name
-        stored = write_table(self.state.meta, self.state.key_type, _by_group(result), local, name)
+        stored = parquet.write_table(self.state.meta, self.state.key_type, _by_group(result), local, name)
         data = local.read_bytes()
         row = [part, name, stored.groups, stored.rows, len(data), zlib.crc32(data)]
         return pa.Table.from_pylist([dict(zip(_RESULT.names, row, strict=True))], schema=_RESULT)

@@ -60,26 +60,17 @@ class ValueState(State, Generic[T]):
 class DirectValueState(ValueState[Any]):
     """A value state without a time to live: in the common case there is no call between the user and the dict.
 
-    `copy` makes an object for the user from a stored one that is not of a plain type. With `reuse` the user may change a
-    value that was read in place, and so the state.
+    With `reuse` the user may change a value that was read in place, and so the state.
     """
 
-    def __init__(
-        self,
-        descriptor: ValueStateDescriptor,
-        context: KeyContext,
-        table: DictTable,
-        copy: Callable[[Any], Any],
-        *,
-        reuse: bool,
-    ) -> None:
+    def __init__(self, descriptor: ValueStateDescriptor, context: KeyContext, table: DictTable, *, reuse: bool) -> None:
         self.name = descriptor.name
         self._default = descriptor.default
         self._context = context
         self._table = table
         self._tables = table.tables
         self._plain = table.plain
-        self._copy = self._reused if reuse else copy
+        self._copy = self._reused if reuse else table.copy
         self._keep = None if reuse else table.keep
 
     def value(self) -> Any:
@@ -99,7 +90,7 @@ class DirectValueState(ValueState[Any]):
         context = self._context
         table, found = self._tables[context.group], self._table.unpack(stored)
         if found is not stored or context.address not in table:
-            found = table[context.address] = copied(found)
+            found = table[context.address] = copied(found) if found is stored else found
         return found
 
     def update(self, value: Any) -> None:
@@ -164,14 +155,16 @@ class TableValueState(_TableState, ValueState[Any]):
     _table: ValueTable
 
     def value(self) -> Any:
-        stored = self._table.get(*self._place())
+        group, address = self._place()
+        stored = self._table.get(group, address)
         return stored if self._copy is None else self._copy(stored)
 
     def update(self, value: Any) -> None:
         if value is None:
             self.clear()
         else:
-            self._table.put(*self._place(), value)
+            group, address = self._place()
+            self._table.put(group, address, value)
 
 
 class ListState(_TableState, Generic[T]):
@@ -188,7 +181,8 @@ class ListState(_TableState, Generic[T]):
 
     def get(self) -> list[T]:
         """The elements; an empty list if there are none. Changing the list does not change the state."""
-        stored = self._table.get(*self._place())
+        group, address = self._place()
+        stored = self._table.get(group, address)
         if stored is None:
             return []
         return list(stored) if self._copy is None else list(map(self._copy, stored))
@@ -197,7 +191,8 @@ class ListState(_TableState, Generic[T]):
         """Append one element."""
         if value is None:
             raise InvalidArgument(f"{self._where}: an element is None, which list state cannot hold")
-        self._table.extend(*self._place(), (value,))
+        group, address = self._place()
+        self._table.extend(group, address, (value,))
 
     def add_all(self, values: Iterable[T]) -> None:
         """Append elements; without any, nothing happens."""
@@ -279,7 +274,8 @@ class MapState(_TableState, Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """The value of an entry, or None."""
-        stored = self._table.get(*self._place(), self._map_key(key))
+        group, address = self._place()
+        stored = self._table.get(group, address, self._map_key(key))
         if stored is MISSING:
             return None
         value: V = stored if self._copy is None else self._copy(stored)
@@ -287,7 +283,8 @@ class MapState(_TableState, Generic[K, V]):
 
     def put(self, key: K, value: V) -> None:
         """Add or replace one entry; the value may be None if its type allows that."""
-        self._table.put(*self._place(), self._map_key(key), value)
+        group, address = self._place()
+        self._table.put(group, address, self._map_key(key), value)
 
     def put_all(self, dict_value: dict[K, V]) -> None:
         """Add or replace several entries."""
@@ -296,11 +293,13 @@ class MapState(_TableState, Generic[K, V]):
 
     def remove(self, key: K) -> None:
         """Remove one entry, if it exists."""
-        self._table.delete(*self._place(), self._map_key(key))
+        group, address = self._place()
+        self._table.delete(group, address, self._map_key(key))
 
     def contains(self, key: K) -> bool:
         """Whether there is such an entry."""
-        return self._table.get(*self._place(), self._map_key(key)) is not MISSING
+        group, address = self._place()
+        return self._table.get(group, address, self._map_key(key)) is not MISSING
 
     def items(self) -> MapEntries[tuple[K, V]]:
         """All entries."""
@@ -315,12 +314,12 @@ class MapState(_TableState, Generic[K, V]):
         return self._iterate(lambda _, value: value)
 
     def _iterate(self, pick: Callable[[Any, Any], Any]) -> MapEntries[Any]:
-        place = self._place()
-        entries = self._table.entries(*place)
+        group, address = self._place()
+        entries = self._table.entries(group, address)
         if self._copy is not None:
             copy = self._copy
             entries = ((key, copy(value)) for key, value in entries)
-        return MapEntries(entries, pick, partial(self._table.delete, *place))
+        return MapEntries(entries, pick, partial(self._table.delete, group, address))
 
     def is_empty(self) -> bool:
         """Whether there are no entries."""
@@ -333,25 +332,29 @@ class MapState(_TableState, Generic[K, V]):
     __iter__ = keys
 
 
-class _FoldingState(_TableState, Generic[T]):
+class FoldingState(_TableState, Generic[T]):
     """All values added for a key, folded into one stored value by a function of the user."""
 
     _table: ValueTable
 
     def add(self, value: T | None) -> None:
         """Fold one more value in; None clears."""
-        place = self._place()
+        group, address = self._place()
         if value is None:
-            self._table.remove(*place)
+            self._table.remove(group, address)
         else:
-            self._table.put(*place, self._fold(self._table.get_owned(*place), value))
+            self._table.put(group, address, self._fold(self._table.get_owned(group, address), value))
 
     @abstractmethod
     def _fold(self, stored: Any, value: Any) -> Any:
         """The new stored value; the function may change the old one, or None, in place."""
 
+    @abstractmethod
+    def combine(self, one: Any, other: Any) -> Any:
+        """The stored value of two windows that are merged."""
 
-class ReducingState(_FoldingState[T]):
+
+class ReducingState(FoldingState[T]):
     """All values added for a key, combined into one by the descriptor's function."""
 
     def __init__(self, descriptor: ReducingStateDescriptor, *args: Any) -> None:
@@ -360,14 +363,18 @@ class ReducingState(_FoldingState[T]):
 
     def get(self) -> T | None:
         """The combined value, or None."""
-        stored: T | None = self._table.get(*self._place())
+        group, address = self._place()
+        stored: T | None = self._table.get(group, address)
         return stored if self._copy is None else self._copy(stored)
 
     def _fold(self, stored: Any, value: Any) -> Any:
-        return copied(value) if stored is None else checked_result(self.name, "reduce", self._reduce(stored, value))
+        return copied(value) if stored is None else self.combine(stored, value)
+
+    def combine(self, one: Any, other: Any) -> Any:
+        return _checked_result(self.name, "reduce", self._reduce(one, other))
 
 
-class AggregatingState(_FoldingState[IN], Generic[IN, OUT]):
+class AggregatingState(FoldingState[IN], Generic[IN, OUT]):
     """All values added for a key, folded into an accumulator by the descriptor's function."""
 
     def __init__(self, descriptor: AggregatingStateDescriptor, *args: Any) -> None:
@@ -376,7 +383,8 @@ class AggregatingState(_FoldingState[IN], Generic[IN, OUT]):
 
     def get(self) -> OUT | None:
         """The result of the accumulator, or None if nothing was added."""
-        stored = self._table.get(*self._place())
+        group, address = self._place()
+        stored = self._table.get(group, address)
         if stored is None:
             return None
         # get_result may return the accumulator itself.
@@ -385,10 +393,13 @@ class AggregatingState(_FoldingState[IN], Generic[IN, OUT]):
 
     def _fold(self, stored: Any, value: Any) -> Any:
         accumulator = self._function.create_accumulator() if stored is None else stored
-        return checked_result(self.name, "add", self._function.add(value, accumulator))
+        return _checked_result(self.name, "add", self._function.add(value, accumulator))
+
+    def combine(self, one: Any, other: Any) -> Any:
+        return _checked_result(self.name, "merge", self._function.merge(one, other))
 
 
-def checked_result(name: str, method: str, value: Any) -> Any:
+def _checked_result(name: str, method: str, value: Any) -> Any:
     """The result of a user's function; None would silently clear the state."""
     if value is None:
         raise InvalidArgument(f"state '{name}': {method}() of its function returned None; it must return the new value")

@@ -48,14 +48,7 @@ from headgate.state.addresses import (
     prepare_keys,
     split_address,
 )
-from headgate.state.api import (
-    AggregatingStateDescriptor,
-    ReducingStateDescriptor,
-    State,
-    StateDescriptor,
-    ValueStateDescriptor,
-    checked_result,
-)
+from headgate.state.api import FoldingState, ListState, State, StateDescriptor, ValueStateDescriptor
 from headgate.state.copying import copier
 from headgate.state.schema import check_key_type
 from headgate.state.tables import AddressedTable, BatchTable, DictTable, ListTable, ValueTable
@@ -99,6 +92,11 @@ TIMER_TABLE: Final = StateMeta(TIMERS, "timers", TypeMeta.of(as_type("bigint")))
 RAW_STREAMS: Final = StateMeta("_raw", "raw", TypeMeta.of(as_type("binary")))
 INTERNAL_KINDS: Final = frozenset([TIMER_TABLE.kind, RAW_STREAMS.kind])
 """Kinds of state that no descriptor can name."""
+
+
+def table_name(meta: StateMeta) -> str:
+    """The name of a state's storage: a state of the user may be called like an internal one."""
+    return f"{'i' if meta.kind in INTERNAL_KINDS else 's'}:{meta.name}"
 
 
 class SnapshotRun(Iterator[tuple[str, bytes]]):
@@ -172,7 +170,7 @@ class KeyedStateBackend(ABC):
     def __init__(self, setup: BackendSetup) -> None:
         self.setup = setup
         self.context = KeyContext()
-        self.timers = Timers(partial(self.internal_table, TIMER_TABLE))
+        self.timers = Timers(partial(self._internal_table, TIMER_TABLE))
         self.key_group_of = setup.group_of or KeyHasher(setup.max_parallelism).group
         self._handles: dict[str, tuple[str, State, AddressedTable]] = {}  # kind, handle and table by name
         self._expiries: dict[str, Expiry] = {}
@@ -182,9 +180,7 @@ class KeyedStateBackend(ABC):
 
     # --- the current key ---
 
-    def prepare_keys(self, keys: list[Any]) -> list[Any]:
-        """The addresses of a batch of keys; the same list if they are all str, int or bytes."""
-        return prepare_keys(keys)
+    prepare_keys = staticmethod(prepare_keys)
 
     def set_current_key(self, key: Any, group: int | None = None) -> None:
         """Select one key outside of a batch: for timers, tests and one-off work."""
@@ -264,19 +260,14 @@ class KeyedStateBackend(ABC):
     def keys(self, name: str, namespace: Any = VOID) -> list[Any]:
         """The keys that have an entry in a state, in a namespace; a copy, so state may change meanwhile."""
         check_namespace(namespace)
-        return [self.key_at(address) for _, address in self._addresses_in(name, namespace)]
+        return [self.key_at(split_address(address)[0]) for _, address in self._addresses_in(name, namespace)]
 
     def entry_count(self, name: str) -> int:
         """The number of (key, namespace) entries of a state; all addresses are read."""
         return sum(1 for _ in self.addresses(name))
 
     def _addresses_in(self, name: str, namespace: Any) -> list[tuple[int, Any]]:
-        found = []
-        for group, address in self.addresses(name):
-            key_address, own = split_address(address)
-            if own is namespace or own == namespace:
-                found.append((group, key_address))
-        return found
+        return [found for found in self.addresses(name) if split_address(found[1])[1] == namespace]
 
     def apply_to_all_keys(
         self, descriptor: StateDescriptor, namespace: Any, function: Callable[[Any, Any], None]
@@ -288,21 +279,16 @@ class KeyedStateBackend(ABC):
         before = context.address, context.group
         try:
             for group, address in self._addresses_in(descriptor.name, namespace):
-                full = in_namespace(address, namespace)
-                if self.has_entry(descriptor.name, group, full):
-                    context.address, context.group = full, group
-                    function(self.key_at(address), handle)
+                if self.has_entry(descriptor.name, group, address):
+                    context.address, context.group = address, group
+                    function(self.key_at(split_address(address)[0]), handle)
         finally:
             context.address, context.group = before
 
     def merge_namespaces(self, descriptor: StateDescriptor, target: Any, sources: Iterable[Any]) -> None:
         """Merge the current key's state of the sources into the target and drop the sources (SPEC R1.9)."""
-        table = self._open(descriptor)[2]
-        if isinstance(descriptor, ReducingStateDescriptor):
-            method, merge = "reduce", descriptor.reduce
-        elif isinstance(descriptor, AggregatingStateDescriptor):
-            method, merge = "merge", descriptor.function.merge
-        elif not isinstance(table, ListTable):
+        _, handle, table = self._open(descriptor)
+        if not isinstance(handle, ListState | FoldingState):
             raise InvalidArgument(
                 f"state '{descriptor.name}' is {descriptor.kind} state and cannot be merged; "
                 "merging windows need list, reducing or aggregating state"
@@ -317,29 +303,35 @@ class KeyedStateBackend(ABC):
         address = in_namespace(address, target)
         if isinstance(table, ListTable):
             table.absorb(group, address, [element for part in parts for element in part])
-        elif parts:
+        elif parts and isinstance(handle, FoldingState):
             merged = table.get_owned(group, address)
             for part in parts:
-                merged = part if merged is None else checked_result(descriptor.name, method, merge(merged, part))
+                merged = part if merged is None else handle.combine(merged, part)
             table.put(group, address, merged)
 
     # --- raw keyed state ---
+
+    def _internal_table(self, meta: StateMeta) -> DictTable:
+        """The table of timers or of raw streams."""
+        table = self.open_table(meta)
+        assert isinstance(table, DictTable)
+        return table
 
     def raw_streams(self) -> dict[int, bytes]:
         """The raw stream of each key group that has one (SPEC R1.11)."""
         if not self._has_raw_streams:
             return {}
-        return {group: stream for group, _, stream in sorted(self.internal_table(RAW_STREAMS).items())}
+        return {group: stream for group, _, stream in sorted(self._internal_table(RAW_STREAMS).items())}
 
     def put_raw_stream(self, group: int, stream: bytes) -> None:
         """Store opaque bytes for a key group."""
         self._check_group(group, "a raw stream")
         self._started = self._has_raw_streams = True
-        self.internal_table(RAW_STREAMS).put(group, group, stream)  # an address must belong to one group
+        self._internal_table(RAW_STREAMS).put(group, group, stream)  # an address must belong to one group
 
     def clear_raw_streams(self) -> None:
         if self._has_raw_streams:
-            table = self.internal_table(RAW_STREAMS)
+            table = self._internal_table(RAW_STREAMS)
             for group, address, _ in list(table.items()):
                 table.remove(group, address)
 
@@ -385,6 +377,10 @@ class KeyedStateBackend(ABC):
             raise InvalidArgument(f"operator '{operator}': cannot claim several checkpoints {sorted(ids)} at once")
         if handles:
             self.restore_handles(handles, read, claim=claim and self.setup.incremental)
+        restored = {meta.kind for meta in self.restored_metas()}
+        self._has_raw_streams = RAW_STREAMS.kind in restored
+        if TIMER_TABLE.kind in restored:
+            self.timers.reload()
 
     def notify_aborted(self, checkpoint_id: int) -> None:
         """A checkpoint will never be confirmed: stop its run, its changes belong to the next one."""
@@ -411,10 +407,6 @@ class KeyedStateBackend(ABC):
     @abstractmethod
     def value_handle(self, descriptor: ValueStateDescriptor, table: AddressedTable) -> State:
         """The handle of a value state without time to live."""
-
-    @abstractmethod
-    def internal_table(self, meta: StateMeta) -> DictTable:
-        """The table of timers or of raw streams."""
 
     @abstractmethod
     def addresses(self, name: str) -> Iterable[tuple[int, Any]]:
@@ -453,7 +445,7 @@ class KeyedStateBackend(ABC):
 
     @abstractmethod
     def restored_metas(self) -> list[StateMeta]:
-        """The states that were restored and not opened yet."""
+        """The states that were restored and not opened yet, internal ones too."""
 
     @abstractmethod
     def notify_complete(self, checkpoint_id: int) -> None:

@@ -64,13 +64,10 @@ def compare_types(old: TypeInformation, new: TypeInformation) -> Compatibility:
         return Compatibility(TypeChange.INCOMPATIBLE, f"a {old.kind} cannot become a {new.kind}")
     if old.kind == "row":
         return _compare_rows(old.schema, new.schema)
-    return _compare_positions(old.schema, new.schema)
-
-
-def _compare_positions(old: pa.Schema, new: pa.Schema) -> Compatibility:
-    if len(old) != len(new):
-        return Compatibility(TypeChange.INCOMPATIBLE, f"a tuple of {len(old)} fields cannot become one of {len(new)}")
-    return _worst([_compare_fields(a, b) for a, b in zip(old, new, strict=True)])
+    before, now = len(old.schema), len(new.schema)
+    if before != now:
+        return Compatibility(TypeChange.INCOMPATIBLE, f"a tuple of {before} fields cannot become one of {now}")
+    return _worst([_compare_fields(a, b) for a, b in zip(old.schema, new.schema, strict=True)])
 
 
 def _compare_rows(old: pa.Schema, new: pa.Schema) -> Compatibility:

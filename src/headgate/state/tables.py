@@ -73,10 +73,15 @@ class DictTable(ValueTable):
     """The types of values that are stored and returned as they are."""
     keep: Callable[[Any], Any] | None = None
     """From the user's object to the form in the dicts; None: they are the same."""
+    copy: Callable[[Any], Any]
+    """From the form in the dicts to an object of the user's own."""
 
     def unpack(self, kept: Any) -> Any:
-        """From the form in the dicts to an object for the user."""
+        """From the form in the dicts to an object that may be in them too."""
         return kept
+
+    def put(self, group: int, address: Any, stored: Any) -> None:
+        self.tables[group][address] = stored if self.keep is None else self.keep(stored)
 
     def put_many(self, addresses: Sequence[Any], groups: Sequence[int], values: Sequence[Any]) -> None:
         tables, keep = self.tables, self.keep

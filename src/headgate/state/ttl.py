@@ -1,10 +1,10 @@
-"""Time to live: tables whose entries expire, and the rules that decide which entries are dropped (SPEC R2).
+"""Time to live: tables whose entries expire (SPEC R2).
 
 Every value, list element and map value is stored as `(value, stamp)`; the stamp is the clock in milliseconds at the
 last write, or the last read too if the configuration says so. An entry is expired when stamp + ttl <= now.
 
-The tables here wrap the tables of any backend and run in the subtask's thread. Backends use `Pruning` to drop expired
-entries without a read: in the background, and while a snapshot is written.
+The tables here wrap the tables of any backend and run in the subtask's thread. Backends drop expired entries without a
+read: in the background (their `cleanup.py`), and while a snapshot is written.
 """
 
 from __future__ import annotations
@@ -182,31 +182,3 @@ def expiring(table: AddressedTable, expiry: Expiry) -> AddressedTable:
     if isinstance(table, ListTable):
         return _ExpiringLists(table, expiry)
     return (_ExpiringMaps if isinstance(table, MapTable) else _ExpiringValues)(table, expiry)
-
-
-class Pruning:
-    """Drops the expired part of a stored value, list or map, outside of any read."""
-
-    def __init__(self, kind: str, expiry: Expiry) -> None:
-        self._kind = kind
-        self._expiry = expiry
-
-    def left(self, stored: Any, now: int) -> Any:
-        """The stored object itself if nothing is expired, a smaller one, or None if all of it is expired."""
-        expired = self._expiry.is_expired
-        if self._kind == "list":
-            live = [pair for pair in stored if not expired(pair[1], now)]
-            return stored if len(live) == len(stored) else live or None
-        if self._kind == "map":
-            kept = {key: pair for key, pair in stored.items() if not expired(pair[1], now)}
-            return stored if len(kept) == len(stored) else kept or None
-        return None if expired(stored[1], now) else stored
-
-    def in_snapshot(self, stored: Any, now: int) -> Any:
-        """The part that a snapshot writes: a list loses only its expired head (SPEC R2.5 b)."""
-        if self._kind != "list":
-            return self.left(stored, now)
-        for index, (_, stamp) in enumerate(stored):
-            if not self._expiry.is_expired(stamp, now):
-                return stored[index:] if index else stored
-        return None

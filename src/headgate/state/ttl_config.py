@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 from headgate.errors import InvalidArgument
 
@@ -134,9 +135,9 @@ class StateTtlConfig:
         ProcessingTime = 0
 
     ttl: int
-    update_type: UpdateType
-    visibility: StateVisibility
-    cleanup: CleanupStrategies
+    update_type: UpdateType = UpdateType.OnCreateAndWrite
+    visibility: StateVisibility = StateVisibility.NeverReturnExpired
+    cleanup: CleanupStrategies = CleanupStrategies()
 
     @staticmethod
     def new_builder(ttl: Time | timedelta | int) -> StateTtlConfig.Builder:
@@ -179,15 +180,18 @@ class StateTtlConfig:
 
     class Builder:
         def __init__(self, ttl: Time | timedelta | int) -> None:
-            self._ttl = _positive(ttl)
-            self._update_type = StateTtlConfig.UpdateType.OnCreateAndWrite
-            self._visibility = StateTtlConfig.StateVisibility.NeverReturnExpired
-            self._cleanup = CleanupStrategies()
+            self._config = StateTtlConfig(_positive(ttl))
+
+        def _set(self, **changes: Any) -> StateTtlConfig.Builder:
+            self._config = replace(self._config, **changes)
+            return self
+
+        def _clean(self, **changes: Any) -> StateTtlConfig.Builder:
+            return self._set(cleanup=replace(self._config.cleanup, **changes))
 
         def set_update_type(self, update_type: StateTtlConfig.UpdateType) -> StateTtlConfig.Builder:
             """Which accesses renew an entry; default: creating and writing it."""
-            self._update_type = update_type
-            return self
+            return self._set(update_type=update_type)
 
         def update_ttl_on_create_and_write(self) -> StateTtlConfig.Builder:
             """Writes renew an entry (the default)."""
@@ -199,8 +203,7 @@ class StateTtlConfig:
 
         def set_state_visibility(self, visibility: StateTtlConfig.StateVisibility) -> StateTtlConfig.Builder:
             """Whether a read may return expired entries; default: never."""
-            self._visibility = visibility
-            return self
+            return self._set(visibility=visibility)
 
         def return_expired_if_not_cleaned_up(self) -> StateTtlConfig.Builder:
             """A read may return an expired entry once."""
@@ -222,8 +225,7 @@ class StateTtlConfig:
 
         def cleanup_full_snapshot(self) -> StateTtlConfig.Builder:
             """Leave expired entries out of snapshots; the running state keeps them."""
-            self._cleanup = replace(self._cleanup, full_snapshot=True)
-            return self
+            return self._clean(full_snapshot=True)
 
         def cleanup_incrementally(
             self, cleanup_size: int, run_cleanup_for_every_record: bool
@@ -231,8 +233,7 @@ class StateTtlConfig:
             """Check `cleanup_size` entries at each state access, and optionally at each record (hashmap backend)."""
             if cleanup_size <= 0:
                 raise InvalidArgument(f"cleanup_incrementally needs at least 1 entry per access, got {cleanup_size}")
-            self._cleanup = replace(self._cleanup, incremental=(cleanup_size, run_cleanup_for_every_record))
-            return self
+            return self._clean(incremental=(cleanup_size, run_cleanup_for_every_record))
 
         def cleanup_in_rocksdb_compact_filter(
             self,
@@ -253,20 +254,16 @@ class StateTtlConfig:
             compaction = None if periodic_compaction_time is None else milliseconds_of(periodic_compaction_time)
             if compaction is not None and compaction < 0:
                 raise InvalidArgument(f"periodic_compaction_time must not be negative, got {compaction} ms")
-            compact_filter = CompactFilter(query_time_after_num_entries, compaction)
-            self._cleanup = replace(self._cleanup, compact_filter=compact_filter)
-            return self
+            return self._clean(compact_filter=CompactFilter(query_time_after_num_entries, compaction))
 
         def disable_cleanup_in_background(self) -> StateTtlConfig.Builder:
             """Clean in the background only with the strategies that are configured explicitly."""
-            self._cleanup = replace(self._cleanup, background=False)
-            return self
+            return self._clean(background=False)
 
         def set_ttl(self, ttl: Time | timedelta | int) -> StateTtlConfig.Builder:
             """Replace the time to live."""
-            self._ttl = _positive(ttl)
-            return self
+            return self._set(ttl=_positive(ttl))
 
         def build(self) -> StateTtlConfig:
             """Make the configuration."""
-            return StateTtlConfig(self._ttl, self._update_type, self._visibility, self._cleanup)
+            return self._config

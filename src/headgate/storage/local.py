@@ -82,16 +82,11 @@ class LocalStore(ObjectStore):
 
     def create_if_absent(self, path: str, data: bytes) -> bool:
         target = _local(path)
-        with reported("create", path):
-            temporary, file = _open_temporary(target.parent, self._write_buffer)
-            try:
-                with file:
-                    file.write(data)
-                    _flush(file)
-                if not _link(temporary, target):
-                    return False
-            finally:
-                temporary.unlink(missing_ok=True)
+        with reported("create", path), _LocalWriter(path.rpartition("/")[0], self._write_buffer) as writer:
+            writer.write(data)
+            writer.close()
+            if not _link(writer.temporary, target):
+                return False
             try:
                 flush_directory(target.parent)
             except OSError as error:
@@ -124,18 +119,22 @@ class LocalStore(ObjectStore):
 
 
 class _LocalWriter(ObjectWriter):
-    def __init__(self, directory: str, write_buffer: int, label: str) -> None:
+    def __init__(self, directory: str, write_buffer: int, label: str = "") -> None:
         super().__init__(directory)
-        self._temporary, self._file = _open_temporary(_local(directory), write_buffer, label)
+        self.temporary, self._file = _open_temporary(_local(directory), write_buffer, label)
 
     def _append(self, data: bytes | memoryview) -> None:
         self._file.write(data)
 
-    def _commit(self, path: str) -> None:
+    def close(self) -> None:
+        """Make the temporary file durable."""
         _flush(self._file)
         self._file.close()
+
+    def _commit(self, path: str) -> None:
+        self.close()
         target = _local(path)
-        self._temporary.replace(target)
+        self.temporary.replace(target)
         flush_directory(target.parent)
 
     def _discard(self) -> None:
@@ -143,14 +142,14 @@ class _LocalWriter(ObjectWriter):
         with suppress(OSError):
             self._file.close()
         with suppress(OSError):
-            self._temporary.unlink(missing_ok=True)
+            self.temporary.unlink(missing_ok=True)
 
 
 def _local(path: str) -> Path:
     return Path(path.removeprefix("file://"))
 
 
-def _open_temporary(directory: Path, write_buffer: int, label: str = "") -> tuple[Path, BinaryIO]:
+def _open_temporary(directory: Path, write_buffer: int, label: str) -> tuple[Path, BinaryIO]:
     for attempt in range(_OPEN_ATTEMPTS):
         _ensure_directory(directory)
         temporary = directory / temporary_name(label)

@@ -9,7 +9,6 @@ ever sees less than its whole object. Job logs and exactly-once sinks stand on i
 
 from __future__ import annotations
 
-import enum
 import errno
 import re
 import secrets
@@ -167,12 +166,6 @@ class Written(msgspec.Struct, frozen=True):
     crc32: int
 
 
-class _WriterStatus(enum.Enum):
-    OPEN = "open"
-    FINISHED = "finished"
-    ABORTED = "aborted"
-
-
 class ObjectWriter(ABC):
     """A new object, written in chunks; it exists only once `finish` has given it its name.
 
@@ -183,7 +176,7 @@ class ObjectWriter(ABC):
         self.directory = directory
         self.size = 0
         self.crc32 = 0
-        self._status = _WriterStatus.OPEN
+        self._status = "open"
 
     def write(self, data: bytes | memoryview) -> None:
         self._require_open("write to")
@@ -198,20 +191,18 @@ class ObjectWriter(ABC):
         path = f"{self.directory}/{name}"
         with reported("write", path):
             self._commit(path)
-        self._status = _WriterStatus.FINISHED
+        self._status = "finished"
         return Written(path, self.size, self.crc32)
 
     def abort(self) -> None:
         """Discard what was written; does nothing when the writer is finished or aborted."""
-        if self._status is _WriterStatus.OPEN:
-            self._status = _WriterStatus.ABORTED
+        if self._status == "open":
+            self._status = "aborted"
             self._discard()
 
     def _require_open(self, action: str) -> None:
-        if self._status is not _WriterStatus.OPEN:
-            raise IllegalState(
-                f"cannot {action} an object below '{self.directory}': the writer is {self._status.value}"
-            )
+        if self._status != "open":
+            raise IllegalState(f"cannot {action} an object below '{self.directory}': the writer is {self._status}")
 
     @abstractmethod
     def _append(self, data: bytes | memoryview) -> None: ...

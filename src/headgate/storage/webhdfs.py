@@ -7,6 +7,7 @@ only, and a rename without overwrite tells of several writers who was first.
 from __future__ import annotations
 
 import getpass
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -48,11 +49,11 @@ class WebHdfsStore(ObjectStore):
         token, user = given.get("token"), given.get("user") or os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
         self._login = {"delegation": token} if token else {"user.name": user}
 
-    def _call(self, method: str, path: str, operation: str, body: bytes | IO[bytes] = b"", **parameters: Any) -> bytes:
+    def _call(self, method: str, path: str, operation: str, body: IO[bytes] | None = None, **parameters: Any) -> bytes:
         host, _, key = path.partition("://")[2].partition("/")
         query = urlencode({"op": operation, **self._login, **parameters})
         url = f"{self._http}://{host}/webhdfs/v1/{quote(key)}?{query}"
-        status, answer, location = _request(method, url, b"")
+        status, answer, location = _request(method, url, None)
         if status in _REDIRECTED:  # to the data node that has the bytes, or takes them
             status, answer, _ = _request(method, location, body)
         if status < 300:
@@ -111,11 +112,8 @@ class WebHdfsStore(ObjectStore):
 
     def _write_temporary(self, path: str, data: bytes | Path) -> str:
         temporary = f"{path.rpartition('/')[0]}/{temporary_name()}"
-        if isinstance(data, bytes):
-            self._call("PUT", temporary, "CREATE", data, overwrite="false")
-        else:
-            with data.open("rb") as file:
-                self._call("PUT", temporary, "CREATE", file, overwrite="false")
+        with data.open("rb") if isinstance(data, Path) else io.BytesIO(data) as body:
+            self._call("PUT", temporary, "CREATE", body, overwrite="false")
         return temporary
 
     def writer(self, directory: str, label: str = "") -> ObjectWriter:
@@ -171,13 +169,14 @@ def _absolute(path: str) -> str:
     return f"/{path.partition('://')[2].partition('/')[2]}"
 
 
-def _request(method: str, url: str, body: bytes | IO[bytes]) -> tuple[int, bytes, str]:
+def _request(method: str, url: str, body: IO[bytes] | None) -> tuple[int, bytes, str]:
     """The status, the body and the new address that a server answers."""
     parts = urlsplit(url)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     headers = {"Content-Type": "application/octet-stream"}
-    if not isinstance(body, bytes):
-        headers["Content-Length"] = str(os.fstat(body.fileno()).st_size)
+    if body is not None:
+        headers["Content-Length"] = str(body.seek(0, os.SEEK_END))
+        body.seek(0)
     with closing(kind(parts.netloc, timeout=_TIMEOUT_SECONDS)) as connection:
         connection.request(method, f"{parts.path}?{parts.query}", body, headers)
         answer = connection.getresponse()

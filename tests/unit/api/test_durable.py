@@ -16,8 +16,7 @@ from headgate.connectors.files.source import FilesFound
 from headgate.connectors.files.targets import PreparedFile
 from headgate.connectors.kafka.commit import KafkaCommittable
 from headgate.connectors.kafka.source import KafkaSplit, PartitionsFound
-from headgate.connectors.spark.readers import OffsetSplit, PartitionSplit
-from headgate.connectors.spark.source import RoundsPlanned
+from headgate.connectors.spark.source import OffsetSplit, PartitionSplit, RoundsPlanned
 from headgate.driver.splits import SplitsFound
 from headgate.errors import InvalidArgument, StateMigrationError
 

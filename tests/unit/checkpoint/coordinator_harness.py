@@ -68,7 +68,6 @@ class Job:
         events, led_to = [event], []
         while events:
             for instruction in self.coordinator.handle(events.pop(0), self.now):
-                assert instruction.cause, instruction
                 led_to.append(instruction)
                 if isinstance(instruction, ev.ScheduleAt):
                     self.alarm = instruction.time
@@ -113,10 +112,10 @@ class Job:
         self.requests += 1
         return RequestId(f"r{self.requests}")
 
-    def trigger(self, kind=ev.CheckpointKind.CONFIGURED):
+    def trigger(self, full=False):
         """Ask for a checkpoint; gives the request's id."""
         request = self._request_id()
-        self.send(ev.CheckpointRequested(request, kind))
+        self.send(ev.CheckpointRequested(request, full))
         return request
 
     def savepoint(self, target="sp", **options):
@@ -148,9 +147,9 @@ class Job:
     def decline(self, checkpoint_id, task=None, reason=FailureReason.CHECKPOINT_DECLINED, message=""):
         return self.send(ev.Declined(self.attempt, task or self.tasks[0], checkpoint_id, reason, message))
 
-    def complete(self, kind=ev.CheckpointKind.CONFIGURED, **metrics):
+    def complete(self, full=False, **metrics):
         """A checkpoint from request to completion; gives its id."""
-        request = self.trigger(kind)
+        request = self.trigger(full)
         checkpoint_id = self.coordinator.pending[-1]
         self.ack(checkpoint_id, **metrics)
         assert self.result(request).checkpoint_id == checkpoint_id, self.result(request)
@@ -168,7 +167,7 @@ class Job:
 
     @property
     def queued(self):
-        return len(self.coordinator._decider)
+        return len(self.coordinator._decider._queue)
 
     @property
     def kept(self):

@@ -141,8 +141,8 @@ def test_five_reasons_count():  # SPEC R5.6
 
 
 def test_every_reason_has_a_text_of_its_own():
-    assert len({reason.text for reason in FailureReason}) == len(FailureReason.__members__) == 4 + 14
+    assert len({reason.value for reason in FailureReason}) == len(FailureReason.__members__) == 4 + 14
     for reason in FailureReason:
         assert FailureReason[reason.name] is reason
-        assert str(reason) == reason.text
-        assert reason.text.endswith(".")
+        assert str(reason) == reason.value
+        assert reason.value.endswith(".")

@@ -4,11 +4,9 @@ import pytest
 from coordinator_harness import LONG, Job, chain, task
 
 from headgate.checkpoint import events as ev
-from headgate.checkpoint.decider import RequestId
 from headgate.checkpoint.full_policy import AutomaticFull, CompletedSize, reason_for_full
 from headgate.checkpoint.settings import FullCheckpointPolicy
 from headgate.checkpoint.types import SnapshotType
-from headgate.errors import InvalidArgument
 from headgate.ids import OperatorId
 
 FULL, NORMAL = SnapshotType.FULL_CHECKPOINT, SnapshotType.CHECKPOINT
@@ -31,9 +29,8 @@ def policy_job(*, retry_ms=1000, cooldown_ms=10_000, **limits):
 @pytest.mark.parametrize(
     ("kind", "type_"),
     [
-        (ev.CheckpointKind.CONFIGURED, NORMAL),
-        (ev.CheckpointKind.FULL, FULL),
-        (ev.CheckpointKind.INCREMENTAL, NORMAL),
+        (False, NORMAL),
+        (True, FULL),
     ],
 )
 def test_kinds(kind, type_):
@@ -46,12 +43,6 @@ def test_kinds(kind, type_):
     assert stats.checkpoint_type == "CHECKPOINT"
 
 
-def test_no_kind():
-    """R7.6, testTriggeringCheckpointsWithNullCheckpointType."""
-    with pytest.raises(InvalidArgument, match="CONFIGURED, FULL or INCREMENTAL, got None"):
-        Job().send(ev.CheckpointRequested(RequestId("r"), None))
-
-
 def test_without_increments_every_checkpoint_is_full():
     job = Job(incremental=False)
     job.complete()
@@ -61,7 +52,7 @@ def test_without_increments_every_checkpoint_is_full():
 def test_chain_length():
     """The number of checkpoints a restore needs files of: a full one starts again, a savepoint is outside."""
     job = Job(incremental=True)
-    for kind in (ev.CheckpointKind.CONFIGURED,) * 3 + (ev.CheckpointKind.FULL, ev.CheckpointKind.CONFIGURED):
+    for kind in (False,) * 3 + (True, False):
         job.complete(kind)
     job.savepoint()
     job.ack(6)
@@ -177,7 +168,7 @@ def test_a_full_one_of_a_user_settles_it():
     job.complete()
     job.complete()
     job.decline(3)
-    job.complete(ev.CheckpointKind.FULL)
+    job.complete(full=True)
     job.advance(9_000)
     assert job.pending == []
 
@@ -292,7 +283,7 @@ def test_registered_on_every_acknowledgement_but_not_for_savepoints():
 def test_released_up_to_the_lowest_retained():
     """R7.5, R7.6: with k retained, the old chain is free k - 1 checkpoints after the full one."""
     job = Job(num_retained=2, incremental=True)
-    for kind in (ev.CheckpointKind.CONFIGURED,) * 3 + (ev.CheckpointKind.FULL, ev.CheckpointKind.CONFIGURED):
+    for kind in (False,) * 3 + (True, False):
         job.complete(kind)
     assert released(job) == [1, 2, 3, 4]
 

@@ -329,7 +329,7 @@ def test_a_savepoint_does_not_satisfy_it_and_incremental_does_not_override_it():
     job = imported(ClaimMode.NO_CLAIM)
     job.savepoint()
     job.ack(8)
-    job.trigger(ev.CheckpointKind.INCREMENTAL)
+    job.trigger()
     assert job.barrier(9).options.type is SnapshotType.FULL_CHECKPOINT
 
 

@@ -25,7 +25,7 @@ COMPLETED, FAILED, IN_PROGRESS = CheckpointStatus.COMPLETED, CheckpointStatus.FA
 
 def stats(checkpoint_id, *, savepoint=False, trigger_timestamp=0, parallelism=1):
     kind = "SAVEPOINT" if savepoint else "CHECKPOINT"
-    vertices = {VertexId(0): VertexStats(VertexId(0), parallelism)}
+    vertices = {VertexId(0): VertexStats(parallelism)}
     return CheckpointStats(checkpoint_id, trigger_timestamp, kind, savepoint, None, "user", vertices)
 
 
@@ -47,10 +47,10 @@ def test_it_may_be_looked_at_from_another_thread():
     looker = threading.Thread(target=look)
     looker.start()
     for number in range(300):
-        stats = CheckpointStats(number, 0, "CHECKPOINT", False, None, "periodic", {0: VertexStats(0, 50)})
+        stats = CheckpointStats(number, 0, "CHECKPOINT", False, None, "periodic", {0: VertexStats(50)})
         tracker.pending(stats)
         for subtask in range(50):
-            stats.report(TaskId(0, subtask), SubtaskStats(subtask, 1, SubtaskMetrics()))
+            stats.report(TaskId(0, subtask), SubtaskStats(1, SubtaskMetrics()))
         tracker.completed(stats)
     stop.set()
     looker.join()
@@ -100,7 +100,7 @@ def test_a_snapshot_does_not_change():
     tracker = StatsTracker(3)
     tracker.pending(checkpoint := stats(1))
     snapshot = tracker.snapshot()
-    checkpoint.report(task(0), SubtaskStats(0, 5, SubtaskMetrics(state_size=7)))
+    checkpoint.report(task(0), SubtaskStats(5, SubtaskMetrics(state_size=7)))
     tracker.completed(checkpoint)
     assert snapshot.history[0].status is IN_PROGRESS
     assert snapshot.history[0].totals.state_size == 0
@@ -175,10 +175,10 @@ def test_a_task_reports_once():
     checkpoint = stats(1, trigger_timestamp=100, parallelism=3)
     metrics = SubtaskMetrics(checkpointed_size=2, state_size=3, processed_bytes=4, persisted_bytes=5, objects_written=6)
     assert checkpoint.totals.end_to_end_duration == -1
-    assert checkpoint.report(task(0, 0), SubtaskStats(0, 110, metrics))
-    assert not checkpoint.report(task(0, 0), SubtaskStats(0, 120, metrics))
-    assert not checkpoint.report(task(9, 0), SubtaskStats(0, 120, metrics))
-    assert checkpoint.report(task(0, 2), SubtaskStats(2, 105, SubtaskMetrics(unaligned=True, state_size=-1)))
+    assert checkpoint.report(task(0, 0), SubtaskStats(110, metrics))
+    assert not checkpoint.report(task(0, 0), SubtaskStats(120, metrics))
+    assert not checkpoint.report(task(9, 0), SubtaskStats(120, metrics))
+    assert checkpoint.report(task(0, 2), SubtaskStats(105, SubtaskMetrics(unaligned=True, state_size=-1)))
     assert (checkpoint.totals.num_subtasks, checkpoint.totals.num_acknowledged_subtasks) == (3, 2)
     assert (checkpoint.totals.checkpointed_size, checkpoint.totals.state_size) == (2, 3)
     assert (checkpoint.totals.processed_data, checkpoint.totals.persisted_data, checkpoint.totals.objects_written) == (
@@ -196,7 +196,7 @@ def test_a_task_reports_once():
 def test_durations_are_never_negative():
     """R10.2: clocks may disagree."""
     checkpoint = stats(1, trigger_timestamp=100)
-    checkpoint.report(task(0), SubtaskStats(0, 90, SubtaskMetrics()))
+    checkpoint.report(task(0), SubtaskStats(90, SubtaskMetrics()))
     assert checkpoint.totals.end_to_end_duration == 0
 
 

@@ -3,15 +3,18 @@
 import gzip
 import os
 import random
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from headgate import OutputTag, StreamExecutionEnvironment
+from headgate.api.durable import pack, unpack
 from headgate.api.sources import ReaderContext
 from headgate.connectors.files import CORRUPT_TYPE, FileSource
 from headgate.errors import HeadgateError, InvalidArgument, StorageError
+from headgate.records.types import Row
 
 PAIR = "word string, n bigint"
 WHERE = ReaderContext(0, 1, lambda: 0)
@@ -335,3 +338,18 @@ def test_the_first_listing_is_a_backlog_until_nothing_is_left_to_read(tmp_path):
     assert not reader.backlog
     assert reader.poll(9).rows() == ["three"]
     reader.close()
+
+
+def test_a_name_that_is_not_utf_8_is_read(tmp_path):
+    # The byte E9 is "é" in Latin-1, and no UTF-8.
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.json"))
+    write(path, '{"word":"a","n":1}\nbroken\n')
+    corrupt = OutputTag("corrupt", CORRUPT_TYPE)
+    source = FileSource(str(tmp_path), "json", PAIR, on_corrupt=corrupt)
+    assert rows_of(source) == [Row(word="a", n=1)]
+    (bad,) = rows_of(source, corrupt)
+    assert bad.data == b"broken"
+    enumerator = source.enumerator(None)
+    stored = [unpack(pack(split)) for split in enumerator.discover()]
+    assert len(read(source, stored)) == 1
+    assert unpack(pack(enumerator.snapshot())) == enumerator.snapshot()

@@ -221,9 +221,11 @@ def test_corrupt_records(cluster, topic):
     reader.close()
 
 
-def test_nothing_but_a_record_without_a_value(cluster, topic):
-    cluster.produce(topic, 0, None)
-    source = source_of(cluster, topic, value_format="json", type_info="n bigint", on_corrupt="skip", stop="latest")
+@pytest.mark.parametrize("value", [None, b"oops"])
+def test_nothing_but_a_corrupt_record(cluster, topic, value):
+    cluster.produce(topic, 0, value)
+    format = {"value_format": "json", "type_info": "n bigint", "with_metadata": True}
+    source = source_of(cluster, topic, **format, on_corrupt="skip", stop="latest")
     reader = reader_of(source, discovered(source)[1])
     reader.no_more_splits()
     assert polled(reader, None) == []
@@ -232,7 +234,7 @@ def test_nothing_but_a_record_without_a_value(cluster, topic):
     text = source_of(cluster, topic, value_format="text", stop="latest")
     reader = reader_of(text, discovered(text)[1])
     reader.no_more_splits()
-    assert polled(reader, None) == [None]
+    assert polled(reader, None) == [value and value.decode()]
     reader.close()
 
 

@@ -19,8 +19,7 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructField, Stru
 
 from headgate import StreamExecutionEnvironment
 from headgate.api.sources import ReaderContext
-from headgate.connectors.spark.readers import OffsetSplit
-from headgate.connectors.spark.source import PythonDataSource
+from headgate.connectors.spark.source import OffsetSplit, PythonDataSource
 from headgate.driver.splits import SourceSplits, dynamic_sources
 from headgate.errors import HeadgateError, InvalidArgument, UserCodeError
 from headgate.local import LocalRun
@@ -226,21 +225,21 @@ def commits():
 
 def test_an_offset_is_committed_when_a_checkpoint_has_all_before_it():  # SPEC R9.4
     splits = splits_of(PythonDataSource(Numbers, {"total": 100}))
-    assert splits.asked(0) == []
+    assert splits.assigner.request_split(0) == []
     assert not splits.wants_discovery  # not before all readers are idle
-    splits.asked(1)
+    splits.assigner.request_split(1)
     dealt = look(splits)
     assert [(one.subtask, len(one.splits)) for one in dealt] == [(0, 2), (1, 1)]
     splits.snapshot(1)  # the first round is being read
-    splits.asked(0)
+    splits.assigner.request_split(0)
     splits.snapshot(2)  # still, by one subtask
-    splits.asked(1)
+    splits.assigner.request_split(1)
     splits.snapshot(3)  # it is read
     look(splits)
     splits.snapshot(4)  # the second round is being read
     for checkpoint in (1, 2, 3, 4):
         splits.notify_complete(checkpoint)
-        splits.asked(0), splits.asked(1)
+        splits.assigner.request_split(0), splits.assigner.request_split(1)
         look(splits)
         assert commits() == ([] if checkpoint < 3 else [10])
     splits.snapshot(5)
@@ -253,16 +252,16 @@ def test_an_offset_is_committed_when_a_checkpoint_has_all_before_it():  # SPEC R
 def test_after_a_restore_nothing_is_committed_before_all_readers_are_idle():
     source = PythonDataSource(Numbers, {"total": 100})
     first = splits_of(source)
-    first.asked(0), first.asked(1), look(first)
+    first.assigner.request_split(0), first.assigner.request_split(1), look(first)
     second = splits_of(source, first.snapshot(1))
-    second.asked(0)  # the other reader has a partition from the checkpoint
+    second.assigner.request_split(0)  # the other reader has a partition from the checkpoint
     second.snapshot(2), second.notify_complete(2)
     assert not second.wants_discovery
-    second.asked(1)
+    second.assigner.request_split(1)
     look(second)
     assert Numbers.log == [("partitions", 0, 10), ("partitions", 10, 20)]
     second.snapshot(3), second.notify_complete(3)
-    second.asked(0), second.asked(1), look(second)
+    second.assigner.request_split(0), second.assigner.request_split(1), look(second)
     assert commits() == [10]  # maybe a second time: the first attempt may have died before it
     second.snapshot(4), second.notify_complete(4)
     second.enumerator.close()
@@ -272,7 +271,7 @@ def test_after_a_restore_nothing_is_committed_before_all_readers_are_idle():
 def test_the_end_of_a_bounded_stream_is_committed():
     splits = splits_of(PythonDataSource(Numbers, {"total": 10}, bounded=True))
     for _ in range(2):
-        splits.asked(0), splits.asked(1)
+        splits.assigner.request_split(0), splits.assigner.request_split(1)
         dealt = look(splits)
     assert [one.no_more for one in dealt] == [True, True]
     splits.snapshot(1), splits.notify_complete(1)
@@ -515,7 +514,7 @@ def test_a_simple_stream_whose_offset_stands_still_is_found_out():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"source": 7}, "needs a subclass of pyspark.sql.datasource.DataSource, got 7"),
+        ({"source": 7}, "needs a class that extends pyspark.sql.datasource.DataSource, got 7"),
         ({"source": DataSource}, "data source 'DataSource' has no schema of its own: give one, schema='id bigint"),
         ({"source": Table}, "'Table' cannot be read as a stream: it has no streamReader.*pass bounded=True"),
         ({"source": DataSource, "schema": "n int", "bounded": True}, r"has no reader\(\), streamReader\(\) or simple"),

@@ -61,7 +61,7 @@ def exchange(driver):
         client.send(message)
         assert driver.hear() == (key, message)
     driver.server.send(key, Confirm(1))
-    driver.server.broadcast(Cancel("enough"))
+    driver.server.send(None, Cancel("enough"))
     received = [m for m in (got.get(timeout=10) for _ in range(3)) if not isinstance(m, Ping)]
     assert received[1:] == [Confirm(1), Cancel("enough")]
     client.close()

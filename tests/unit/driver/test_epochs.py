@@ -49,7 +49,7 @@ class Rig:
         env = StreamExecutionEnvironment.local().set_parallelism(2)
         env.from_sequence(1, 3).sink_to(Whole(self.log)).name("out")
         graph, _ = env._graph(None)
-        (((self.operator,),)) = epoch_sinks(graph).values()
+        ((_, self.operator),) = epoch_sinks(graph)
         pool = SimpleNamespace(
             submit=lambda work, *args: self.jobs.append(lambda: work(*args)), shutdown=lambda wait: None
         )
@@ -158,6 +158,16 @@ def test_behind_one_that_failed_nothing_is_committed(rig):
     rig.epochs.start_attempt(2, 2, rig.commits)  # restored from the newest checkpoint
     rig.settle()
     assert rig.log == ["failed 5", (5, ["a"]), (6, ["b"])]
+
+
+def test_what_could_not_be_committed_is_committed_first_with_the_next_checkpoint(rig):
+    rig.log.append("fail next")
+    rig.complete(1, 5, (1, ("a",)))
+    rig.settle()
+    rig.complete(2, 6, (1, ("a",)), (2, ("b",)))
+    rig.settle()
+    assert rig.log == ["failed 5", (5, ["a"]), (6, ["b"])]
+    assert len(rig.failures) == 1
 
 
 def test_a_restored_checkpoint_is_committed_again_only_if_this_driver_has_not(rig):

@@ -5,21 +5,24 @@ from random import Random
 
 import pytest
 
+from headgate import StreamExecutionEnvironment
+from headgate.api.sink import EpochCommitter, Sink, SinkWriter
+from headgate.checkpoint.events import CheckpointRequested, StopRequested
 from headgate.checkpoint.handles import CorruptState
 from headgate.config import Configuration
-from headgate.control.messages import Register, Running
+from headgate.control.messages import AcknowledgeCheckpoint, Finished, Register, Running
 from headgate.driver.cluster import AttemptOver, WorkerMessage
 from headgate.driver.job_master import JobMaster, _may_work_later
 from headgate.errors import JobFailed, NotEnoughSlots, StateMigrationError, StorageError, UserCodeError
 from headgate.ids import new_job_id
 from headgate.job.events import CancelRequested, CauseFound, StartRequested
 from headgate.job.machine import Phase
-from headgate.job.restart import NoRestart
+from headgate.job.restart import FixedDelay, NoRestart
 from headgate.job.status import JobStatus
+from headgate.storage.log import JobEndClaimed, read_logs
 from headgate.storage.objects import MissingObject, storage_error
 from headgate.testing.simulation.cluster import SimulatedIo
 from headgate.testing.storage_faults import MemoryStore
-from rig import plan_of
 
 DIRECTORY = {"execution.checkpointing.dir": "file:///job", "execution.checkpointing.interval": "1 h"}
 
@@ -61,18 +64,19 @@ class Cluster:
 class Rig:
     """A job of one task, stepped by hand."""
 
-    def __init__(self, options=None):
+    def __init__(self, options=None, restart=None, program=lambda env: env.from_sequence(1, 9).print()):
         self.events = deque()
         self.store = MemoryStore()
         self.io = SimulatedIo(lambda: self.now, self.store, Random(1), lambda: None)
         self.now = 1000
         self.cluster = Cluster(self.events)
-        plan = plan_of(lambda env: env.set_parallelism(1).from_sequence(1, 9).print())
+        env = StreamExecutionEnvironment.get_execution_environment(Configuration(DIRECTORY)).set_parallelism(1)
+        program(env)
         self.master = JobMaster(
-            plan,
+            env._job_plan(),
             new_job_id(),
             Configuration(DIRECTORY | (options or {})),
-            NoRestart(),
+            restart or NoRestart(),
             self.cluster,
             self.events.append,
             io=self.io,
@@ -110,6 +114,27 @@ class Rig:
     def end(self, error=None):
         self.events.append(AttemptOver(0, error))
         return self.settle()
+
+    def drain(self, *pools):
+        """Handle all events, and run what waits in these pools, the first one first; the others do not get on."""
+        while self.events or any(pool.waiting for pool in pools):
+            if self.events:
+                self.master.handle(self.events.popleft())
+            else:
+                next(pool for pool in pools if pool.waiting).run()
+
+    def acknowledged(self, request, checkpoint_id):
+        """Request a snapshot that the task acknowledges; what follows in the pool is done, but nothing in the job log."""
+        answer = self.master.request(request)
+        self.drain(self.io.pool)
+        self.events.append(WorkerMessage(0, (0, 0), AcknowledgeCheckpoint(checkpoint_id, {})))
+        self.drain(self.io.pool)
+        return answer
+
+    def log(self):
+        """The newest entry of the job log."""
+        (entry,), _ = read_logs(self.store, DIRECTORY["execution.checkpointing.dir"])
+        return entry
 
 
 def broken(*_):
@@ -196,6 +221,76 @@ def test_a_job_that_is_cancelled_while_the_cluster_opens_leaves_nothing_open():
     assert rig.master.machine.status is JobStatus.CANCELED
     assert rig.cluster.closed == 2
     assert not any("/log/" in path for path in rig.store.objects)
+
+
+# --- the order of what is recorded ----------------------------------------------------------------------------------------
+
+
+def test_the_end_is_recorded_behind_a_claim_and_names_what_that_completed():  # SPEC R5.2, R5.8
+    rig = Rig().start()
+    rig.acknowledged(CheckpointRequested, 1)
+    rig.cluster.stop = lambda attempt, reason: rig.events.append(AttemptOver(0, JobFailed("stopped")))
+    rig.events.append(CancelRequested())
+    rig.drain(rig.io.pool)
+    assert rig.master.machine.phase is Phase.CLOSING
+    assert len(rig.io.log.waiting) == 1  # the claim of the checkpoint: its answer decides what the end discards
+    rig.drain(rig.io.log)
+    assert rig.log().event == JobEndClaimed("CANCELED")
+    assert [number for _, number in rig.log().commits.pairs] == [2]
+    assert rig.log().retained == ()
+    rig.drain(rig.io.pool)
+    assert rig.master.machine.status is JobStatus.CANCELED
+    assert not [path for path in rig.store.objects if "/chk-" in path]
+
+
+def test_what_outlives_the_job_stays_in_the_log():  # SPEC R5.2
+    retention = {"execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION"}
+    rig = Rig(retention).start()
+    rig.acknowledged(CheckpointRequested, 1)
+    rig.cluster.stop = lambda attempt, reason: rig.events.append(AttemptOver(0, JobFailed("stopped")))
+    rig.events.append(CancelRequested())
+    rig.drain(*rig.io.jobs)
+    assert rig.log().event == JobEndClaimed("CANCELED")
+    assert [ref.checkpoint_id for ref in rig.log().retained] == [1]
+    assert [path for path in rig.store.objects if "/chk-1/" in path]
+
+
+def test_a_savepoint_to_stop_with_is_written_behind_a_claim():  # SPEC R8.3
+    """Its metadata hold its commit number: a claim that came between would take that number."""
+    rig = Rig().start()
+    done = rig.acknowledged(CheckpointRequested, 1)
+    stopped = rig.acknowledged(lambda request: StopRequested(request, "file:///savepoints"), 2)
+    assert len(rig.io.log.waiting) == 2
+    rig.drain(rig.io.log, rig.io.pool)
+    rig.master.handle(WorkerMessage(0, (0, 0), Finished()))
+    assert done.result(0).commit_number == 2
+    assert stopped.result(0).commit_number == 3
+    assert [number for _, number in rig.log().commits.pairs] == [2, 3]
+
+
+def test_the_next_attempt_waits_for_a_commit_on_the_driver():  # SPEC R9.3
+    rig = Rig(restart=FixedDelay(9, 0), program=lambda env: env.from_sequence(1, 9).sink_to(OnDriver())).start()
+    rig.acknowledged(CheckpointRequested, 1)
+    rig.drain(rig.io.log, rig.io.pool)
+    assert len(rig.io.epochs.waiting) == 1
+    rig.events.append(AttemptOver(0, JobFailed("a worker died")))
+    rig.drain(rig.io.log, rig.io.pool, rig.io.starts)
+    rig.now = rig.master.next_alarm()
+    rig.master.on_idle()
+    rig.drain(rig.io.log, rig.io.pool, rig.io.starts)
+    assert rig.master.machine.phase is Phase.SETTLING
+    rig.drain(rig.io.epochs)
+    assert rig.master.machine.phase is Phase.STARTING
+
+
+class OnDriver(Sink):
+    commits_on_driver = True
+
+    def writer(self, context, restored):
+        return SinkWriter()
+
+    def epoch_committer(self, context):
+        return EpochCommitter()
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class FakeCheckpoints:
         self.error = None
         first = CheckpointStats(1, 1000, "CHECKPOINT", False, None, "periodic", vertices)
         self.stats.pending(first)
-        first.vertices[0].subtasks[0] = SubtaskStats(0, 1250, SubtaskMetrics(100, 300, 2, 30, 7, 5, objects_written=1))
+        first.vertices[0].subtasks[0] = SubtaskStats(1250, SubtaskMetrics(100, 300, 2, 30, 7, 5, objects_written=1))
         first.completed_timestamp, first.external_path = 1260, "/chk-1"
         self.stats.completed(first)
 
@@ -54,7 +54,7 @@ class FakeJob(FakeCheckpoints):
     """What REST asks of a job."""
 
     def __init__(self):
-        super().__init__({0: VertexStats(0, 1)})
+        super().__init__({0: VertexStats(1)})
         self.job_id = ID
         self.plan = plan_of(lambda env: env.from_sequence(1, 9).key_by(lambda x: x).map(lambda x: x).print())
         self.status = JobStatus.RUNNING

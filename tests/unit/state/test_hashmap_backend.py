@@ -71,7 +71,7 @@ def test_the_tables_are_plain_again_after_a_snapshot():
     write(backend, range(500, 1500))
     run.finish()
     write(backend, range(10))
-    assert not backend._stores["v"].table.layered
+    assert not backend._stores["s:v"].table.layered
     assert backend.entry_count("v") == 1500
 
 
@@ -81,7 +81,7 @@ def test_snapshots_of_an_idle_job_do_not_pile_up_layers():
     for checkpoint in range(1, 50):
         backend.snapshot(checkpoint).finish()
         backend.notify_complete(checkpoint)
-    layer, depth = backend._stores["v"].table.below[0], 0
+    layer, depth = backend._stores["s:v"].table.below[0], 0
     while layer is not None:
         layer, depth = layer.below, depth + 1
     assert depth <= 3
@@ -164,7 +164,7 @@ def test_nor_while_changes_are_tracked():
     backend.notify_complete(1)
     write(backend, range(10_000))
     gc.collect()
-    assert not any(gc.is_tracked(one) for one in backend._stores["v"].table.tables if len(one))
+    assert not any(gc.is_tracked(one) for one in backend._stores["s:v"].table.tables if len(one))
 
 
 def test_dispose_frees_the_entries():
@@ -198,7 +198,7 @@ def test_a_snapshot_cancelled_in_the_middle_of_a_step_releases_its_tables():
     writer.start()
     assert Held.writing.wait(10)
     run.cancel()  # not from the thread that is inside
-    table = backend._stores["held"].table
+    table = backend._stores["s:held"].table
     assert table.cursors  # the writer still reads
     Held.go_on.set()
     writer.join()

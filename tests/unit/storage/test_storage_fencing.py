@@ -7,11 +7,14 @@ import multiprocessing
 import re
 from collections import Counter
 
+import fsspec.config
 import pytest
 from storage_drivers import drive
 from storage_jobs import JOB, PRELOAD, take
 
 from headgate.errors import StorageError
+from headgate.storage import cloud
+from headgate.storage.cloud import _aws_credentials
 from headgate.storage.layout import AttemptId, JobLayout
 from headgate.storage.log import JobLog, SupersededError, read_log
 from headgate.storage.objects import MissingObject, OutcomeUnknown
@@ -88,6 +91,19 @@ def test_a_driver_whose_claim_got_no_reply_looks_and_goes_on(lossy):
     assert rival.complete(take(store, 3, AttemptId(2), layout)).commit == 4
 
 
+def test_a_writer_that_cannot_look_whose_object_it_met_does_not_know(monkeypatch):
+    # obstore may have repeated the put: the object can be its own.
+    def unreachable(*_):
+        raise ConnectionError("no route")
+
+    store = open_store()
+    store.put("memory://looking/a", b"1")
+    monkeypatch.setattr(cloud.obstore, "get", unreachable)
+    monkeypatch.setattr(cloud, "_CONFLICT_PAUSE_SECONDS", 0)
+    with pytest.raises(OutcomeUnknown, match="cannot tell who created 'memory://looking/a'"):
+        store.create_if_absent("memory://looking/a", b"2")
+
+
 def test_a_bucket_that_does_not_exist_is_certain(servers):
     options, _ = servers("s3")
     with pytest.raises(MissingObject, match="cannot create 's3://no-such-bucket/a'"):
@@ -101,3 +117,37 @@ def test_no_secret_is_in_an_error(servers):
         open_store(unreachable).read("s3://bucket/a")
     assert "hunter2" not in str(caught.value)
     assert "Debug" not in str(caught.value)
+
+
+def test_credentials_of_a_profile_in_the_files_of_aws(servers, tmp_path, monkeypatch):
+    options, bucket = servers("s3")
+    (tmp_path / "credentials").write_text("[job]\naws_access_key_id = someone\naws_secret_access_key = hunter2\n")
+    (tmp_path / "config").write_text("[profile job]\nregion = us-east-1\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    config = {}
+    found = _aws_credentials("job", config)()
+    assert (found["access_key_id"], found["secret_access_key"], config) == (
+        "someone",
+        "hunter2",
+        {"region": "us-east-1"},
+    )
+    store = open_store({"s3": {"endpoint_url": options["s3"]["endpoint_url"], "profile": "job"}})
+    store.put(f"{bucket}/profile", b"1")
+    assert store.read(f"{bucket}/profile") == b"1"
+
+
+def test_options_of_fsspec_are_taken(servers, monkeypatch):
+    options, bucket = servers("s3")
+    monkeypatch.setitem(fsspec.config.conf, "s3", options["s3"])
+    open_store().put(f"{bucket}/configured", b"1")
+    assert open_store(options).read(f"{bucket}/configured") == b"1"
+
+
+@pytest.mark.long
+def test_azure_under_the_name_that_hadoop_has_for_it(servers):
+    options, directory = servers("az")
+    store = open_store({"abfss": {key: value for key, value in options["az"].items() if key != "account_name"}})
+    assert store.create_if_absent("abfss://race@devstoreaccount1.dfs.core.windows.net/hadoop", b"1")
+    assert open_store(options).read(f"{directory}/hadoop") == b"1"

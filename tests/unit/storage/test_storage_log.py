@@ -21,6 +21,7 @@ from headgate.storage.log import (
     CheckpointCompleted,
     CompletedRef,
     EpochStarted,
+    JobEndClaimed,
     JobLog,
     LogEntry,
     LogStatus,
@@ -343,6 +344,17 @@ def test_settling_can_itself_get_no_answer():
         log.settle()
     assert log.settle() is None
     assert log.complete(take(store, 2)).commit == 3
+
+
+def test_the_end_comes_behind_a_completion_whose_outcome_was_not_known():
+    store = FaultyStore()
+    log = start(store)
+    lose_an_answer(store, log)
+    store.heal()
+    log.end("FINISHED", [])
+    assert log.state.event == JobEndClaimed("FINISHED")
+    assert [ref.commit for ref in log.state.retained] == [2]
+    assert read_log(store, LAYOUT) == log.state
 
 
 def test_settling_finds_that_another_driver_was_faster():

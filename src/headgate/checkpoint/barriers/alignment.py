@@ -14,21 +14,11 @@ Either way the state plus what is captured is exactly the records before each ch
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
+from headgate.checkpoint.barriers import instructions as do
 from headgate.checkpoint.barriers.gate import InputGate
-from headgate.checkpoint.barriers.instructions import (
-    AlignmentMetrics,
-    Block,
-    CaptureComplete,
-    ChannelId,
-    Decline,
-    Instruction,
-    SendCancelMarker,
-    StartCapture,
-    StopCapture,
-    TakeSnapshot,
-    Unblock,
-)
+from headgate.checkpoint.barriers.instructions import ChannelId, Instruction
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.types import Barrier
 from headgate.errors import IllegalState, InvalidArgument
@@ -39,15 +29,13 @@ _ENDED = FailureReason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM
 _LIMIT = FailureReason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT
 
 
+@dataclass(slots=True)
 class _QueuedEvents:
     """The events in the queue of a channel: read, but not reached."""
 
-    __slots__ = ("barriers", "cancelled", "ended")
-
-    def __init__(self) -> None:
-        self.barriers: list[int] = []
-        self.cancelled: list[int] = []
-        self.ended = False
+    barriers: list[int] = field(default_factory=list)
+    cancelled: list[int] = field(default_factory=list)
+    ended: bool = False
 
     def reached(self, checkpoint_id: int) -> None:
         """Remove an event of the checkpoint, and what stood before it, from the queue."""
@@ -60,18 +48,16 @@ class _QueuedEvents:
         return any(other > checkpoint_id for other in (*self.barriers, *self.cancelled))
 
 
+@dataclass(slots=True)
 class _Alignment:
     """The checkpoint under way."""
 
-    __slots__ = ("barrier", "blocked", "processed_before", "started", "taken", "waiting")
-
-    def __init__(self, barrier: Barrier, channels: Iterable[ChannelId], now: int, processed: int) -> None:
-        self.barrier = barrier
-        self.waiting = dict.fromkeys(channels)  # before the snapshot: not reached; behind it: being captured
-        self.blocked: dict[ChannelId, None] = {}
-        self.taken = False
-        self.started = now
-        self.processed_before = processed
+    barrier: Barrier
+    waiting: dict[ChannelId, None]  # before the snapshot: not reached; behind it: being captured
+    started: int
+    processed_before: int
+    blocked: dict[ChannelId, None] = field(default_factory=dict)
+    taken: bool = False
 
     @property
     def id(self) -> int:
@@ -84,9 +70,9 @@ class _Alignment:
     def make_unaligned(self) -> None:
         self.barrier = self.barrier.as_unaligned()  # forwarded like this, so that readers become unaligned too
 
-    def metrics(self, now: int, processed: int) -> AlignmentMetrics:
+    def metrics(self, now: int, processed: int) -> do.AlignmentMetrics:
         delay = max(0, self.started - self.barrier.timestamp)  # two clocks: never below 0
-        return AlignmentMetrics(delay, now - self.started, processed - self.processed_before)
+        return do.AlignmentMetrics(delay, now - self.started, processed - self.processed_before)
 
 
 class BarrierHandler(InputGate):
@@ -145,7 +131,7 @@ class BarrierHandler(InputGate):
 
     def trigger(self, barrier: Barrier, now: int) -> list[Instruction]:
         """Start at once; with open channels, align on (or capture up to) their ends."""
-        if barrier.id <= self._latest:
+        if barrier.id <= self.latest:
             return []
         self._note_deadline(barrier)
         return self._start(barrier, now) + self._advance(now)
@@ -166,7 +152,7 @@ class BarrierHandler(InputGate):
 
     def not_ready(self, checkpoint_id: int) -> list[Instruction]:
         """Decline, and end what is under way as a newer barrier would."""
-        if checkpoint_id <= self._latest:
+        if checkpoint_id <= self.latest:
             return []
         return self._abort(_SUBSUMED) + super().not_ready(checkpoint_id)
 
@@ -195,7 +181,7 @@ class BarrierHandler(InputGate):
         self._queued[channel].reached(barrier.id)
         if self._over(barrier.id):
             return []
-        out = self._start(barrier, now) if barrier.id > self._latest else []
+        out = self._start(barrier, now) if barrier.id > self.latest else []
         at = self._at
         if at is None or channel not in at.waiting:  # aborted before it came, or counted when it was read
             return out
@@ -208,7 +194,7 @@ class BarrierHandler(InputGate):
         out += self._advance(now)
         if self._at is at and not at.taken:
             at.blocked[channel] = None
-            out.append(Block(channel))
+            out.append(do.Block(channel))
         return out
 
     # --- cancellation --------------------------------------------------------------------------------------------------
@@ -232,12 +218,12 @@ class BarrierHandler(InputGate):
         self._queued[channel].reached(checkpoint_id)
         if self._over(checkpoint_id):
             return []
-        if checkpoint_id == self._latest:
+        if checkpoint_id == self.latest:
             return self._abort(_CANCELLED)
         out = self._abort(_SUBSUMED)
         if not self._mark_latest(checkpoint_id):  # otherwise the coordinator aborted it and expects no decline
-            out.append(Decline(checkpoint_id, _CANCELLED))
-        out.append(SendCancelMarker(checkpoint_id))
+            out.append(do.Decline(checkpoint_id, _CANCELLED))
+        out.append(do.SendCancelMarker(checkpoint_id))
         return out
 
     def on_aborted(self, checkpoint_id: int) -> list[Instruction]:
@@ -296,13 +282,13 @@ class BarrierHandler(InputGate):
         """A checkpoint newer than all before begins; what is under way ends."""
         out = self._abort(_SUBSUMED)
         if self._mark_latest(barrier.id):
-            return [*out, SendCancelMarker(barrier.id)]
-        self._at = _Alignment(barrier, self._open, now, self._processed)
+            return [*out, do.SendCancelMarker(barrier.id)]
+        self._at = _Alignment(barrier, dict(self._open), now, self._processed)
         return out
 
     def _go_unaligned(self, barrier: Barrier, now: int) -> list[Instruction]:
         """Take the checkpoint as soon as the forced-aligned channels allow."""
-        out = self._start(barrier, now) if barrier.id > self._latest else []
+        out = self._start(barrier, now) if barrier.id > self.latest else []
         at = self._at
         if at is None or at.id != barrier.id or at.taken:
             return out
@@ -326,10 +312,10 @@ class BarrierHandler(InputGate):
         out: list[Instruction] = []
         at.taken = True
         if at.waiting:
-            out.append(StartCapture(at.id, tuple(at.waiting)))
-        out.append(TakeSnapshot(at.barrier, at.unaligned, at.metrics(now, self._processed)))
+            out.append(do.StartCapture(at.id, tuple(at.waiting)))
+        out.append(do.TakeSnapshot(at.barrier, at.unaligned, at.metrics(now, self._processed)))
         if at.blocked:
-            out.append(Unblock(tuple(at.blocked)))
+            out.append(do.Unblock(tuple(at.blocked)))
             at.blocked.clear()
         if not at.unaligned:
             self._at = None
@@ -340,11 +326,11 @@ class BarrierHandler(InputGate):
         """The in-flight data of these channels is whole."""
         out: list[Instruction] = []
         if channels:
-            out.append(StopCapture(at.id, tuple(channels)))
+            out.append(do.StopCapture(at.id, tuple(channels)))
             for channel in channels:
                 del at.waiting[channel]
         if not at.waiting:
-            out.append(CaptureComplete(at.id, at.metrics(now, self._processed)))
+            out.append(do.CaptureComplete(at.id, at.metrics(now, self._processed)))
             self._at = None
         return out
 
@@ -356,19 +342,19 @@ class BarrierHandler(InputGate):
         self._at = None
         out: list[Instruction] = []
         if at.blocked:
-            out.append(Unblock(tuple(at.blocked)))
+            out.append(do.Unblock(tuple(at.blocked)))
         if at.taken and at.waiting:
-            out.append(StopCapture(at.id, tuple(at.waiting)))
+            out.append(do.StopCapture(at.id, tuple(at.waiting)))
         if reason is not None:
-            out.append(Decline(at.id, reason))
-        out.append(SendCancelMarker(at.id))
+            out.append(do.Decline(at.id, reason))
+        out.append(do.SendCancelMarker(at.id))
         return out
 
     # --- facts ---------------------------------------------------------------------------------------------------------
 
     def _over(self, checkpoint_id: int) -> bool:
         """Whether nothing can happen for the checkpoint any more."""
-        return checkpoint_id < self._latest or (checkpoint_id == self._latest and self._at is None)
+        return checkpoint_id < self.latest or (checkpoint_id == self.latest and self._at is None)
 
     def _late(self, barrier: Barrier, now: int) -> bool:
         return self._deadlines and barrier.deadline is not None and now >= barrier.deadline

@@ -50,15 +50,10 @@ class InputGate(ABC):
             raise InvalidArgument("a restored channel must be one of the channels")
         self._after_finish = after_finish
         self._aborted: set[int] = set()
-        self._latest = -1  # the newest checkpoint that was started, cancelled or declined here
+        self.latest = -1  # the newest checkpoint that was started, cancelled or declined here
         self._processed = 0
 
     # --- views ---------------------------------------------------------------------------------------------------------
-
-    @property
-    def latest(self) -> int:
-        """The newest checkpoint this subtask has dealt with in any way; -1 if there was none."""
-        return self._latest
 
     @property
     @abstractmethod
@@ -131,7 +126,7 @@ class InputGate(ABC):
 
     def not_ready(self, checkpoint_id: int) -> list[Instruction]:
         """Decline a checkpoint that the coordinator starts before the subtask runs (SPEC R6.1)."""
-        if checkpoint_id <= self._latest:
+        if checkpoint_id <= self.latest:
             return []
         self._mark_latest(checkpoint_id)
         reason = FailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
@@ -146,13 +141,13 @@ class InputGate(ABC):
     def _mark_latest(self, checkpoint_id: int) -> bool:
         """Make it the latest one; returns whether the coordinator has aborted it already."""
         aborted = checkpoint_id in self._aborted
-        self._latest = checkpoint_id
+        self.latest = checkpoint_id
         if self._aborted:  # barriers of older ones are dropped anyway
             self._aborted = {other for other in self._aborted if other > checkpoint_id}
         return aborted
 
     def _remember_aborted(self, checkpoint_id: int) -> None:
-        if checkpoint_id > self._latest:
+        if checkpoint_id > self.latest:
             self._aborted.add(checkpoint_id)
             if len(self._aborted) > _MAX_ABORTED:
                 self._aborted.remove(min(self._aborted))

@@ -8,16 +8,11 @@ one overtakes is dropped without a decline, because the coordinator subsumes it 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
+from headgate.checkpoint.barriers import instructions as do
 from headgate.checkpoint.barriers.gate import InputGate
-from headgate.checkpoint.barriers.instructions import (
-    AlignmentMetrics,
-    ChannelId,
-    Decline,
-    Instruction,
-    SendCancelMarker,
-    TakeSnapshot,
-)
+from headgate.checkpoint.barriers.instructions import ChannelId, Instruction
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.types import Barrier
 
@@ -25,23 +20,20 @@ _MAX_TRACKED = 50
 """Checkpoints under way at once; the coordinator has long aborted those of a writer so far behind."""
 
 
+@dataclass(slots=True)
 class _BarrierCount:
-    """A checkpoint whose barriers are being counted; an aborted one is counted too, so that late ones are known."""
+    """A checkpoint whose barriers are being counted; an aborted one is counted too, so that late ones are known.
 
-    __slots__ = ("aborted", "barrier", "dropped", "id", "processed_before", "started", "waiting")
+    `dropped`: aborted by the coordinator, which expects no decline; the readers downstream expect a cancel marker.
+    """
 
-    def __init__(
-        self, checkpoint_id: int, barrier: Barrier | None, channels: Iterable[ChannelId], now: int, processed: int
-    ) -> None:
-        self.id = checkpoint_id
-        self.barrier = barrier  # None: it began with a cancel marker
-        self.waiting = dict.fromkeys(channels)
-        self.aborted = barrier is None
-        self.dropped = (
-            False  # aborted by the coordinator, which expects no decline; the readers downstream expect a cancel marker
-        )
-        self.started = now
-        self.processed_before = processed
+    id: int
+    barrier: Barrier | None  # None: it began with a cancel marker
+    waiting: dict[ChannelId, None]
+    started: int
+    processed_before: int
+    aborted: bool = False
+    dropped: bool = False
 
 
 class BarrierTracker(InputGate):
@@ -67,7 +59,7 @@ class BarrierTracker(InputGate):
 
     def trigger(self, barrier: Barrier, now: int) -> list[Instruction]:
         """Snapshot at once; with open channels, at the last of their ends."""
-        if barrier.id <= self._latest:
+        if barrier.id <= self.latest:
             return []
         count = self._start(barrier, now)
         return [] if count.waiting else self._complete(count, now)
@@ -75,7 +67,7 @@ class BarrierTracker(InputGate):
     def on_barrier(self, channel: ChannelId, barrier: Barrier, now: int) -> list[Instruction]:
         """Snapshot at the last one of its checkpoint; a late one of a dropped checkpoint is ignored."""
         self._check_writer(channel, f"a barrier of checkpoint {barrier.id}")
-        if barrier.id > self._latest:
+        if barrier.id > self.latest:
             self._start(barrier, now)
         out = self._mark(barrier.id, channel, now)
         if len(self._counts) > _MAX_TRACKED:
@@ -90,11 +82,13 @@ class BarrierTracker(InputGate):
         for older in [count for count in self._counts.values() if count.id < checkpoint_id]:
             out += self._abort(older, reason)
             del self._counts[older.id]
-        if checkpoint_id > self._latest:
+        if checkpoint_id > self.latest:
             if not self._mark_latest(checkpoint_id):
-                out.append(Decline(checkpoint_id, reason))
-            out.append(SendCancelMarker(checkpoint_id))
-            self._counts[checkpoint_id] = _BarrierCount(checkpoint_id, None, self._open, now, self._processed)
+                out.append(do.Decline(checkpoint_id, reason))
+            out.append(do.SendCancelMarker(checkpoint_id))
+            self._counts[checkpoint_id] = _BarrierCount(
+                checkpoint_id, None, dict(self._open), now, self._processed, aborted=True
+            )
         elif (count := self._counts.get(checkpoint_id)) is not None:
             out += self._abort(count, reason)
         return out + self._mark(checkpoint_id, channel, now)
@@ -128,8 +122,8 @@ class BarrierTracker(InputGate):
     # --- moves ---------------------------------------------------------------------------------------------------------
 
     def _start(self, barrier: Barrier, now: int) -> _BarrierCount:
-        count = _BarrierCount(barrier.id, barrier, self._open, now, self._processed)
-        count.dropped = self._mark_latest(barrier.id)
+        dropped = self._mark_latest(barrier.id)
+        count = _BarrierCount(barrier.id, barrier, dict(self._open), now, self._processed, dropped=dropped)
         self._counts[barrier.id] = count
         return count
 
@@ -147,11 +141,11 @@ class BarrierTracker(InputGate):
         if count.aborted:
             return []
         if count.dropped:
-            return [SendCancelMarker(count.id)]
+            return [do.SendCancelMarker(count.id)]
         assert count.barrier is not None
         delay = max(0, count.started - count.barrier.timestamp)  # two clocks: never below 0
-        metrics = AlignmentMetrics(delay, now - count.started, self._processed - count.processed_before)
-        return [TakeSnapshot(count.barrier, unaligned=False, metrics=metrics)]
+        metrics = do.AlignmentMetrics(delay, now - count.started, self._processed - count.processed_before)
+        return [do.TakeSnapshot(count.barrier, unaligned=False, metrics=metrics)]
 
     @staticmethod
     def _abort(count: _BarrierCount, reason: FailureReason) -> list[Instruction]:
@@ -159,5 +153,5 @@ class BarrierTracker(InputGate):
         if count.aborted:
             return []
         count.aborted = True
-        marker = SendCancelMarker(count.id)
-        return [marker] if count.dropped else [Decline(count.id, reason), marker]
+        marker = do.SendCancelMarker(count.id)
+        return [marker] if count.dropped else [do.Decline(count.id, reason), marker]

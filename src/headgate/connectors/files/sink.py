@@ -115,9 +115,9 @@ class _FormatWriter(ABC):
     def flush(self) -> None:
         """Empty the memory."""
 
-    @abstractmethod
     def finish(self) -> PreparedFile:
         """The last record was written."""
+        return self.file.finish()
 
     def abort(self) -> None:
         """Forget it."""
@@ -132,9 +132,6 @@ class _LineWriter(_FormatWriter):
     def write(self, batch: Batch) -> None:
         if len(batch):
             self.file.write(b"\n".join([*self._encode(batch), b""]))
-
-    def finish(self) -> PreparedFile:
-        return self.file.finish()
 
 
 class _ParquetFileWriter(_FormatWriter):
@@ -161,7 +158,7 @@ class _ParquetFileWriter(_FormatWriter):
     def finish(self) -> PreparedFile:
         self.flush()
         self._writer.close()
-        return self.file.finish()
+        return super().finish()
 
     def abort(self) -> None:
         with suppress(OSError, pa.ArrowException):

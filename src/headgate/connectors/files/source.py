@@ -23,12 +23,13 @@ import fsspec
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from headgate.api.durable import durable
 from headgate.api.functions import OutputTag
 from headgate.api.sources import DynamicSource, QueueReader, ReaderContext, SourceReader, SplitEnumerator
-from headgate.connectors.files.formats import FilePart, FileSplit, PartReader, open_part
-from headgate.connectors.values import CorruptRecord, CorruptRecords, Decoder, decoder, joined
+from headgate.connectors.files.formats import FilePart, FileSplit, LineReader, ParquetReader, PartReader
+from headgate.connectors.values import CorruptRecord, CorruptRecords, Decoder, check_choice, decoder, joined
 from headgate.errors import InvalidArgument, StorageError
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation, as_type
@@ -42,6 +43,11 @@ _SPLITS, _LEAST_SPLIT = 32, 1 << 20
 _CAUGHT_UP_MS = 1000  # longer than the driver takes to give out the next split
 _WATCH_FOR_EVER = 10_000
 _BROKEN = (pa.ArrowException, ValueError, EOFError, zlib.error)
+_ALL_ROW_GROUPS = 1 << 30
+# Bytes of a local name that are not UTF-8 are surrogates in Python, which checkpoints and Arrow cannot hold: there they are
+# characters for private use, of a range that nothing else uses.
+_PORTABLE = {0xDC00 + byte: 0x10FF00 + byte for byte in range(0x80, 0x100)}
+_NATIVE = {portable: surrogate for surrogate, portable in _PORTABLE.items()}
 
 
 class FileSource(DynamicSource[FileSplit]):
@@ -71,8 +77,7 @@ class FileSource(DynamicSource[FileSplit]):
         self.name = f"FileSource('{path}')"
         if format not in _FORMATS:
             raise InvalidArgument(f"{self.name}: unknown format {format!r}; use {', '.join(_FORMATS)}")
-        if on_change not in ("fail", "ignore"):
-            raise InvalidArgument(f"{self.name}: on_change must be 'fail' or 'ignore', got {on_change!r}")
+        check_choice(f"{self.name}: on_change", on_change, "fail", "ignore")
         if header and format != "csv":
             raise InvalidArgument(f"{self.name}: only csv files have a header")
         if split_bytes < 1 or (watch_ms is not None and watch_ms < 1):
@@ -96,7 +101,7 @@ class FileSource(DynamicSource[FileSplit]):
         first = next(iter(sorted(found.path for found in _listed(fs, root))), None)
         if first is None:
             raise InvalidArgument(f"{self.name}: there is no file to read the columns from; give a type")
-        with fs.open(first, "rb") as file:
+        with fs.open(_on_disk(first), "rb") as file:
             return as_type(pq.read_schema(file).remove_metadata())
 
     def decoder(self) -> Decoder | None:
@@ -143,7 +148,13 @@ def _is_hidden(path: str, root: str) -> bool:
 def _as_part(info: dict[str, Any]) -> FilePart:
     modified = info.get("mtime") or info.get("ETag") or info.get("created")
     size = int(info.get("size") or 0)
-    return FilePart(info["name"], size, modified if isinstance(modified, float) else str(modified), 0, size)
+    path = info["name"].translate(_PORTABLE)
+    return FilePart(path, size, modified if isinstance(modified, float) else str(modified), 0, size)
+
+
+def _on_disk(path: str) -> str:
+    """The name of a file as its file system knows it."""
+    return path.translate(_NATIVE)
 
 
 @durable("files-found-1")
@@ -171,16 +182,13 @@ class _FileEnumerator(SplitEnumerator[FileSplit]):
             listed = []  # an object store has no empty directories
         except OSError as error:
             raise StorageError(f"{self._source.name}: cannot list its files: {error}") from error
-        new = []
-        for file in listed:
+        new = [file for file in listed if file.path not in self._known]
+        for file in listed if self._source.on_change == "fail" else ():
             before = self._known.get(file.path)
-            if before is None:
-                new.append(file)
-            elif before != (file.size, file.modified) and self._source.on_change == "fail":
+            if before is not None and before != (file.size, file.modified):
                 raise changed(self._source, file.path, before[0], file.size)
-        names = {file.path for file in listed}
-        self._known = {path: seen for path, seen in self._known.items() if path in names}
-        self._known |= {file.path: (file.size, file.modified) for file in new}
+        fresh = {file.path: (file.size, file.modified) for file in listed}
+        self._known = {path: self._known.get(path, seen) for path, seen in fresh.items()}
         self.complete = self._source.watch_ms is None
         new.sort(key=lambda file: (str(file.modified), file.path))
         # Enough splits for many subtasks, also if there is little to read; but none so small that it is not worth asking for.
@@ -192,45 +200,35 @@ class _FileEnumerator(SplitEnumerator[FileSplit]):
         if self._source.format == "parquet":
             return self._row_groups(file, step)
         if file.path.endswith(_COMPRESSED):
-            return [FilePart(file.path, file.size, file.modified, 0, None)]
-        return [
-            FilePart(file.path, file.size, file.modified, start, min(start + step, file.size))
-            for start in range(0, file.size, step)
-        ]
+            return [replace(file, end=None)]
+        return [replace(file, start=at, end=min(at + step, file.size)) for at in range(0, file.size, step)]
 
     def _row_groups(self, file: FilePart, step: int) -> list[FilePart]:
         if file.size <= step:  # small ones are opened by the workers only: many of them would keep the driver busy
-            return [FilePart(file.path, file.size, file.modified, 0, _ALL_ROW_GROUPS)]
+            return [replace(file, end=_ALL_ROW_GROUPS)]
         try:
-            with self._fs.open(file.path, "rb") as opened:
+            with self._fs.open(_on_disk(file.path), "rb") as opened:
                 groups = pq.ParquetFile(opened).num_row_groups
         except (*_BROKEN, OSError):
             groups = 1  # its reader will say what is wrong with it
         together = max(1, groups * step // file.size)
-        return [
-            FilePart(file.path, file.size, file.modified, first, min(first + together, groups))
-            for first in range(0, groups, together)
-        ]
+        return [replace(file, start=at, end=min(at + together, groups)) for at in range(0, groups, together)]
 
     def _grouped(self, parts: list[FilePart], step: int) -> list[FileSplit]:
-        splits: list[FileSplit] = []
-        group: list[FilePart] = []
+        groups: list[list[FilePart]] = []
         weight = 0
         for part in parts:
             share = min(part.weight if part.end != _ALL_ROW_GROUPS else part.size, part.size) or 1
-            if group and (weight + share > step or len(group) >= _PARTS_OF_A_SPLIT):
-                splits.append(FileSplit(tuple(group)))
-                group, weight = [], 0
-            group.append(part)
+            if not groups or weight + share > step or len(groups[-1]) >= _PARTS_OF_A_SPLIT:
+                groups.append([])
+                weight = 0
+            groups[-1].append(part)
             weight += share
-        return [*splits, FileSplit(tuple(group))] if group else splits
+        return [FileSplit(tuple(group)) for group in groups]
 
     def snapshot(self) -> Any:
         # A source that is read once has nothing to find any more.
         return FilesFound({} if self.complete else dict(self._known))
-
-
-_ALL_ROW_GROUPS = 1 << 30
 
 
 def changed(source: FileSource, path: str, before: int, now: int) -> StorageError:
@@ -306,16 +304,18 @@ class _FileReader(QueueReader[FileSplit]):
         return batch
 
     def _open_part(self, part: FilePart) -> PartReader:
-        size = self._fs.size(part.path)
+        path = _on_disk(part.path)
+        size = self._fs.size(path)
         if size != part.size and self._source.on_change == "fail":
             raise changed(self._source, part.path, part.size, size)
         compression = "infer" if part.end is None else None
-        file = self._fs.open(part.path, "rb", compression=compression)
+        file = self._fs.open(path, "rb", compression=compression)
         try:
             if part.end == _ALL_ROW_GROUPS:
-                groups = pq.ParquetFile(file).num_row_groups
-                part = FilePart(part.path, part.size, part.modified, part.start, groups, part.position)
-            return open_part(part, file, self._decoder, self._source.type, self._source.header)
+                part = replace(part, end=pq.ParquetFile(file).num_row_groups)
+            if self._decoder is None:
+                return ParquetReader(part, file, self._source.type)
+            return LineReader(part, file, self._decoder, self._source.header)
         except BaseException:
             file.close()
             raise
@@ -326,9 +326,7 @@ class _FileReader(QueueReader[FileSplit]):
         self._corrupt.add(part.path, CorruptRecord(0, b"", reason))
 
     def _next_part(self) -> None:
-        if self._open is not None:
-            self._open.close()
-            self._open = None
+        self.close()
         rest = self._splits[0].parts[1:]
         if rest:
             self._splits[0] = FileSplit(rest)
@@ -341,3 +339,4 @@ class _FileReader(QueueReader[FileSplit]):
     def close(self) -> None:
         if self._open is not None:
             self._open.close()
+            self._open = None

@@ -168,9 +168,8 @@ class LocalTarget(FileTarget):
 
 
 class _S3Upload(PendingFile):
-    def __init__(self, fs: Any, bucket: str, key: str, path: str) -> None:
-        self._fs, self._path = fs, path
-        self._where = {"Bucket": bucket, "Key": key}
+    def __init__(self, fs: Any, where: dict[str, Any], path: str) -> None:
+        self._fs, self._where, self._path = fs, where, path
         self._id: str = _call_s3(fs, "create_multipart_upload", self._where)["UploadId"]
         self._parts: list[str] = []
         self._buffer = bytearray()
@@ -214,20 +213,14 @@ class S3Target(FileTarget):
 
     def open(self, name: str) -> PendingFile:
         path = f"{self.root}/{name}"
-        bucket, key = self._split(path)
-        return _S3Upload(self._fs, bucket, key, path)
-
-    def _split(self, path: str) -> tuple[str, str]:
-        bucket, _, key = path.split("://", 1)[1].partition("/")
-        return bucket, key
+        return _S3Upload(self._fs, _bucket_and_key(path), path)
 
     def _commit(self, request: CommitRequest[PreparedFile]) -> None:
         file = request.committable
-        bucket, key = self._split(file.path)
         parts = [{"ETag": tag, "PartNumber": number} for number, tag in enumerate(file.parts, 1)]
-        arguments = {"Bucket": bucket, "Key": key, "UploadId": file.hidden, "MultipartUpload": {"Parts": parts}}
+        upload = {"UploadId": file.hidden, "MultipartUpload": {"Parts": parts}}
         try:
-            _call_s3(self._fs, "complete_multipart_upload", arguments)
+            _call_s3(self._fs, "complete_multipart_upload", _bucket_and_key(file.path) | upload)
         except StorageError as error:
             self._fs.invalidate_cache()
             if self._fs.exists(file.path):
@@ -241,13 +234,19 @@ class S3Target(FileTarget):
                 request.retry_later()
 
     def remove(self, abandoned: Callable[[str], bool]) -> None:
-        bucket, key = self._split(self.root)
-        answer = _call_s3(self._fs, "list_multipart_uploads", {"Bucket": bucket, "Prefix": key})
+        where = _bucket_and_key(self.root)
+        bucket = {"Bucket": where["Bucket"]}
+        answer = _call_s3(self._fs, "list_multipart_uploads", bucket | {"Prefix": where["Key"]})
         for upload in answer.get("Uploads", ()):
             if abandoned(upload["Key"].rpartition("/")[2]):
-                where = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+                one = {"Key": upload["Key"], "UploadId": upload["UploadId"]}
                 with suppress(StorageError):
-                    _call_s3(self._fs, "abort_multipart_upload", where)
+                    _call_s3(self._fs, "abort_multipart_upload", bucket | one)
+
+
+def _bucket_and_key(path: str) -> dict[str, Any]:
+    bucket, _, key = path.partition("://")[2].partition("/")
+    return {"Bucket": bucket, "Key": key}
 
 
 class _UploadGone(StorageError):

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from headgate.errors import ConfigError, HeadgateError, InvalidArgument, StorageError
+from headgate.errors import ConfigError, HeadgateError, InvalidArgument
 
-__all__ = ["KafkaClient", "RecordProducer", "is_one_of", "load", "load_admin", "reason_of", "unreachable"]
+__all__ = ["UNKNOWN_TOPIC", "KafkaClient", "RecordProducer", "is_one_of", "load", "reason_of"]
 
 _SECRET = ("password", "secret", "token", "credential", ".pem", "oauthbearer.config")
+
+UNKNOWN_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION", "_UNKNOWN_PARTITION")
 
 _OWNED = {
     "bootstrap.servers": "brokers=...",
@@ -28,20 +30,12 @@ _OWNED = {
 
 
 def load() -> Any:
-    """The module confluent_kafka; ConfigError if it is not installed."""
+    """The module confluent_kafka, with its `admin`; ConfigError if it is not installed."""
     try:
-        import confluent_kafka
+        import confluent_kafka.admin
     except ImportError as error:
         raise ConfigError(f"Kafka needs the package confluent-kafka ({error}): pip install 'headgate[kafka]'") from None
     return confluent_kafka
-
-
-def load_admin() -> Any:
-    """The module confluent_kafka.admin."""
-    load()
-    import confluent_kafka.admin
-
-    return confluent_kafka.admin
 
 
 def is_one_of(error: Any, *names: str) -> bool:
@@ -98,7 +92,7 @@ class KafkaClient:
         """A Consumer, Producer or AdminClient; an option that librdkafka refuses is named."""
         kafka = load()
         try:
-            return getattr(load_admin() if kind == "AdminClient" else kafka, kind)(dict(conf))
+            return getattr(kafka.admin if kind == "AdminClient" else kafka, kind)(dict(conf))
         except (kafka.KafkaException, TypeError, ValueError) as error:
             raise InvalidArgument(
                 f"Kafka: librdkafka refuses the options: {self.say(error)}; see options=..."
@@ -130,14 +124,6 @@ class KafkaClient:
                 "Write on its topic, and for exactly-once Write on the transactional ids and Read on groups of the same names"
             )
         return None
-
-
-def unreachable(client: KafkaClient, seconds: float, error: Any) -> StorageError:
-    """No broker answers."""
-    return StorageError(
-        f"Kafka: no broker of '{client.brokers}' answered in {seconds:.0f} s ({client.say(error)}); check brokers=..., that "
-        "they run, and security.protocol in options=..."
-    )
 
 
 class RecordProducer:

@@ -13,8 +13,8 @@ import msgspec
 
 from headgate.api.durable import durable
 from headgate.api.sink import CommitRequest, Committer
-from headgate.connectors.kafka.client import KafkaClient, RecordProducer, is_one_of, load, reason_of
-from headgate.errors import ConfigError, HeadgateError, StorageError
+from headgate.connectors.kafka.client import UNKNOWN_TOPIC, KafkaClient, RecordProducer, is_one_of, load, reason_of
+from headgate.errors import ConfigError, StorageError
 
 __all__ = ["KafkaCommittable", "Marker", "TransactionCommitter"]
 
@@ -46,16 +46,13 @@ class KafkaCommittable(msgspec.Struct, frozen=True):
         return f"KafkaCommittable({self.transactional_id}, {self.origin}:{self.sequence}, {len(self.values)} records)"
 
 
-class Marker:
+class Marker(dict[str, int]):
     """How far each writer's committables are committed: origin -> sequence, the newest writers last.
 
     >>> marker = Marker.read('{"a1":3}')
     >>> marker.of("a1"), marker.of("b2"), marker.after("b2", 1).text
     (3, 0, '{"a1":3,"b2":1}')
     """
-
-    def __init__(self, done: dict[str, int]) -> None:
-        self._done = done
 
     @classmethod
     def read(cls, text: str | None) -> Marker:
@@ -65,44 +62,34 @@ class Marker:
     @property
     def text(self) -> str:
         """For the metadata of an offset."""
-        return json.dumps(self._done, separators=(",", ":"))
+        return json.dumps(self, separators=(",", ":"))
 
     def of(self, origin: str) -> int:
         """The last committable of a writer that is committed; 0: none that is known."""
-        return self._done.get(origin, 0)
+        return self.get(origin, 0)
 
     def after(self, origin: str, sequence: int) -> Marker:
         """When one more committable is committed."""
-        others = [(name, last) for name, last in self._done.items() if name != origin]
-        return Marker(dict([*others[1 - _ORIGINS :], (origin, sequence)]))
+        others = [(name, last) for name, last in self.items() if name != origin]
+        return Marker([*others[1 - _ORIGINS :], (origin, sequence)])
 
 
-class _TransactionalProducer:
+class _TransactionalProducer(RecordProducer):
     """One transactional id: its producer, and its marker, which is read when older producers are fenced."""
 
     def __init__(self, client: KafkaClient, transactional_id: str, topic: str, timeout_ms: int) -> None:
         self.topic, self._seconds = topic, min(_TRY_SECONDS, timeout_ms / 1000)
         fixed = {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
         # All records are there from the start: large batches, and a queue that takes most committables at once.
-        defaults = {"linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
-        self._records = RecordProducer(client, defaults, fixed)
-        self._producer = self._records.kafka
+        super().__init__(client, {"linger.ms": 20, "queue.buffering.max.messages": 1_000_000}, fixed)
         # A group of its own for the marker, without members.
         alone = {"group.id": transactional_id, "enable.auto.commit": False, "isolation.level": "read_committed"}
         self._group = client.make("Consumer", client.conf({"client.id": "headgate"}, alone))
-        self.marker = Marker({})
-
-    @property
-    def refused(self) -> HeadgateError | None:
-        return self._records.refused
-
-    @property
-    def failed(self) -> list[Any]:
-        return self._records.failed
+        self.marker = Marker()
 
     def open(self) -> None:
         """Fence older producers, wait for their transactions to end, then read the marker that they left."""
-        self._producer.init_transactions(self._seconds)
+        self.kafka.init_transactions(self._seconds)
         place = load().TopicPartition(self.topic, 0)
         (found,) = self._group.committed([place], self._seconds)
         if found.error is not None:
@@ -112,40 +99,38 @@ class _TransactionalProducer:
     def commit(self, committable: KafkaCommittable, number: int) -> None:
         """Produce the records, and store the marker, in one transaction."""
         marker = self.marker.after(committable.origin, committable.sequence)
-        self._producer.begin_transaction()
+        self.kafka.begin_transaction()
         self._produce(committable)
-        self._producer.flush(self._seconds)
+        self.kafka.flush(self._seconds)
         if self.failed:  # commit_transaction would only say that some have
             raise load().KafkaException(self.failed[0])
         place = load().TopicPartition(self.topic, 0, number, marker.text)
-        self._producer.send_offsets_to_transaction([place], self._group.consumer_group_metadata(), self._seconds)
-        self._producer.commit_transaction(self._seconds)
+        self.kafka.send_offsets_to_transaction([place], self._group.consumer_group_metadata(), self._seconds)
+        self.kafka.commit_transaction(self._seconds)
         self.marker = marker
 
     def _produce(self, committable: KafkaCommittable) -> None:
-        deadline = 0.0
+        deadline, kafka = 0.0, load()
 
         def full() -> None:
             if time.monotonic() > deadline:
-                raise load().KafkaException(load().KafkaError(load().KafkaError.REQUEST_TIMED_OUT))
+                raise kafka.KafkaException(kafka.KafkaError(kafka.KafkaError.REQUEST_TIMED_OUT))
 
         for start in range(0, len(committable.values), _POLL_EVERY):
             deadline = time.monotonic() + self._seconds  # for each step: it moves
             part = slice(start, start + _POLL_EVERY)
-            self._records.produce(
-                self.topic, committable.keys and committable.keys[part], committable.values[part], full
-            )
+            self.produce(self.topic, committable.keys and committable.keys[part], committable.values[part], full)
 
     def abandon(self) -> None:
         """Abort the open transaction, so that consumers need not wait for its timeout, and disconnect."""
         with suppress(
             load().KafkaException, RuntimeError, SystemError
         ):  # else init_transactions of the next one does it
-            self._producer.abort_transaction(5)
+            self.kafka.abort_transaction(5)
         self.close()
 
-    def close(self) -> None:
-        self._records.close(0)
+    def close(self, seconds: float = 0) -> None:
+        super().close(seconds)
         self._group.close()
 
 
@@ -214,8 +199,7 @@ class TransactionCommitter(Committer[KafkaCommittable]):
     def _raise_if_final(self, committable: KafkaCommittable, transactions: _TransactionalProducer, error: Any) -> None:
         """Raise an error that a retry does not fix."""
         client = self._client
-        refused = transactions.refused or client.refused(error)
-        if refused is not None:
+        if refused := transactions.refused or client.refused(error):
             raise refused
         if is_one_of(error, "_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"):
             raise StorageError(
@@ -223,20 +207,20 @@ class TransactionCommitter(Committer[KafkaCommittable]):
                 f"({client.say(error)}). After a restart that is how an old attempt ends, and a commit that took longer than "
                 "transaction_timeout_ms ends so too; if it keeps happening, another job has the same transactional_id_prefix"
             )
-        causes = [error, *transactions.failed]
-        for cause in causes:
+        for cause in (error, *transactions.failed):
+            said = f"({client.say(cause)})"
             if is_one_of(cause, "MSG_SIZE_TOO_LARGE"):
                 raise StorageError(
-                    f"Kafka: topic '{committable.topic}' takes no records as long as one of {committable!r} ({client.say(cause)}); raise "
+                    f"Kafka: topic '{committable.topic}' takes no records as long as one of {committable!r} {said}; raise "
                     "max.message.bytes of the topic, the records are in the checkpoint"
                 )
-            if is_one_of(cause, "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION", "_UNKNOWN_PARTITION"):
+            if is_one_of(cause, *UNKNOWN_TOPIC):
                 raise StorageError(
-                    f"Kafka: topic '{committable.topic}' does not exist ({client.say(cause)}); create it, the records are in the checkpoint"
+                    f"Kafka: topic '{committable.topic}' does not exist {said}; create it, the records are in the checkpoint"
                 )
             if is_one_of(cause, "INVALID_TRANSACTION_TIMEOUT"):
                 raise ConfigError(
-                    f"Kafka: the brokers refuse transaction_timeout_ms={self._timeout_ms} ({client.say(cause)}); lower it, or raise "
+                    f"Kafka: the brokers refuse transaction_timeout_ms={self._timeout_ms} {said}; lower it, or raise "
                     "transaction.max.timeout.ms of the brokers"
                 )
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from headgate.api.sink import Committer, Sink, SinkWriter, WriterContext
 from headgate.connectors.kafka.client import KafkaClient, RecordProducer, load, reason_of
 from headgate.connectors.kafka.commit import KafkaCommittable, TransactionCommitter
-from headgate.connectors.values import encoder
+from headgate.connectors.values import check_choice, encoder
 from headgate.errors import InvalidArgument, StorageError
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation
@@ -67,16 +67,12 @@ class KafkaSink(Sink[KafkaCommittable]):
         self.client = KafkaClient(brokers, options)
         if not isinstance(topic, str) or not topic:
             raise InvalidArgument(f"KafkaSink: topic must be a name, got {topic!r}")
-        if delivery not in {"exactly-once", "at-least-once"}:
-            raise InvalidArgument(f"KafkaSink: delivery must be 'exactly-once' or 'at-least-once', got {delivery!r}")
+        check_choice("KafkaSink: delivery", delivery, "exactly-once", "at-least-once")
         if delivery == "exactly-once" and not transactional_id_prefix:
             raise InvalidArgument(
                 "KafkaSink: exactly-once needs transactional_id_prefix=..., a name that no other job uses at the same time"
             )
-        if on_lost_marker not in {"fail", "write", "skip"}:
-            raise InvalidArgument(
-                f"KafkaSink: on_lost_marker must be 'fail', 'write' or 'skip', got {on_lost_marker!r}"
-            )
+        check_choice("KafkaSink: on_lost_marker", on_lost_marker, "fail", "write", "skip")
         if transaction_timeout_ms < 1000:
             raise InvalidArgument(
                 f"KafkaSink: transaction_timeout_ms must be at least 1000, got {transaction_timeout_ms}"
@@ -119,18 +115,13 @@ class KafkaSink(Sink[KafkaCommittable]):
 
     def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[KafkaCommittable]:
         """Collects the records of a committable, or hands them to a producer."""
-        if self.commits:
+        if self.delivery == "exactly-once":
             return TransactionWriter(self, self.transactional_id(context))
         return DirectWriter(self)
 
-    @property
-    def commits(self) -> bool:
-        """Whether it writes in transactions."""
-        return self.delivery == "exactly-once"
-
     def committer(self, context: WriterContext) -> Committer[KafkaCommittable] | None:
         """Produces committables."""
-        if not self.commits:
+        if self.delivery != "exactly-once":
             return None
         own = self.transactional_id(context)
         return TransactionCommitter(self.client, self.transaction_timeout_ms, own, self.on_lost_marker)
@@ -145,9 +136,7 @@ def _checked(value: Any, row: Any) -> bytes | None:
 
 
 def _key_bytes(key: Any) -> bytes | None:
-    if key is None or isinstance(key, bytes):
-        return key
-    return str(key).encode()
+    return key if key is None or isinstance(key, bytes) else str(key).encode()
 
 
 class _KafkaWriter(SinkWriter[KafkaCommittable]):
@@ -212,11 +201,8 @@ class TransactionWriter(_KafkaWriter):
         if not values:
             return []
         self._sequence += 1
-        return [
-            KafkaCommittable(
-                self._id, self.sink.topic, self._origin, self._sequence, int(time.time()), keys or None, values
-            )
-        ]
+        now, topic = int(time.time()), self.sink.topic
+        return [KafkaCommittable(self._id, topic, self._origin, self._sequence, now, keys or None, values)]
 
 
 class DirectWriter(_KafkaWriter):

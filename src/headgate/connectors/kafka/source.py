@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 from zlib import crc32
 
 import msgspec
@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from headgate.api.durable import durable
 from headgate.api.functions import OutputTag
 from headgate.api.sources import DynamicSource, ReaderContext, SourceReader, SplitEnumerator
-from headgate.connectors.kafka.client import KafkaClient, is_one_of, load, load_admin, unreachable
-from headgate.connectors.values import CorruptRecord, CorruptRecords, Decoder, decoder
+from headgate.connectors.kafka.client import UNKNOWN_TOPIC, KafkaClient, is_one_of, load
+from headgate.connectors.values import CorruptRecord, CorruptRecords, Decoder, check_choice, decoder
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument, StorageError
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation, as_type
@@ -30,12 +30,12 @@ _LOG = logging.getLogger(__name__)
 BEGINNING = -2
 """The position of a partition that is read from its first record, whatever its offset is by then."""
 
-_METADATA = (
-    ("topic", pa.string()),
-    ("partition", pa.int32()),
-    ("offset", pa.int64()),
-    ("timestamp", pa.int64()),
-    ("key", pa.binary()),
+_METADATA: tuple[tuple[pa.Field, Callable[[Any], Any]], ...] = (
+    (pa.field("topic", pa.string()), lambda message: message.topic()),
+    (pa.field("partition", pa.int32()), lambda message: message.partition()),
+    (pa.field("offset", pa.int64()), lambda message: message.offset()),
+    (pa.field("timestamp", pa.int64()), lambda message: message.timestamp()[1]),
+    (pa.field("key", pa.binary()), lambda message: message.key()),
 )
 _ANSWER_SECONDS = 30.0
 _UNKNOWN = -1  # the end of a partition that was not fetched from yet
@@ -135,10 +135,12 @@ class KafkaSource(DynamicSource[KafkaSplit]):
         if bool(topics) == bool(pattern) or isinstance(topics, str):
             raise InvalidArgument("KafkaSource: give topics=['name', ...] or pattern='...', one of the two")
         self.topics = list(topics or ())
-        self.pattern = _regex(pattern)
+        try:
+            self.pattern = None if pattern is None else re.compile(pattern)
+        except re.error as error:
+            raise InvalidArgument(f"KafkaSource: pattern {pattern!r} is not a regular expression: {error}") from None
         self.start, self.stop = _checked("start", start), None if stop is None else _checked("stop", stop)
-        if start_fallback not in {"earliest", "latest"}:
-            raise InvalidArgument(f"KafkaSource: start_fallback must be 'earliest' or 'latest', got {start_fallback!r}")
+        check_choice("KafkaSource: start_fallback", start_fallback, "earliest", "latest")
         if start == "committed" and not group_id:
             raise InvalidArgument(
                 "KafkaSource: start='committed' needs group_id=..., the group whose offsets are meant"
@@ -149,7 +151,11 @@ class KafkaSource(DynamicSource[KafkaSplit]):
         CorruptRecords(on_corrupt, "KafkaSource")
         self.on_corrupt = on_corrupt
         self.side_outputs = (on_corrupt,) if isinstance(on_corrupt, OutputTag) else ()
-        self.decoder = _decoder(value_format, type_info)
+        self.decoder = (
+            _FunctionDecoder(value_format, as_type(type_info))
+            if callable(value_format)
+            else decoder(value_format, type_info)
+        )
         self.with_metadata = with_metadata
         self.type = _with_metadata(self.decoder.type) if with_metadata else self.decoder.type
 
@@ -175,39 +181,18 @@ class KafkaSource(DynamicSource[KafkaSplit]):
 # --- what the user gave -----------------------------------------------------------------------------------------------
 
 
-def _regex(pattern: str | None) -> re.Pattern[str] | None:
-    try:
-        return None if pattern is None else re.compile(pattern)
-    except re.error as error:
-        raise InvalidArgument(f"KafkaSource: pattern {pattern!r} is not a regular expression: {error}") from None
-
-
 def _checked(name: str, given: Any) -> str | int | dict[Place, int]:
     words = ("earliest", "latest", "committed") if name == "start" else ("latest",)
-    if isinstance(given, str) and given in words:
-        return given
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
-        return given
-    if (
-        isinstance(given, Mapping)
-        and given
-        and all(_is_place(k) and isinstance(v, int) and v >= 0 for k, v in given.items())
-    ):
-        return dict(given)
-    raise InvalidArgument(
-        f"KafkaSource: {name} must be {', '.join(map(repr, words))}, a time in milliseconds, or offsets such as "
-        f"{{('orders', 0): 17}}, got {given!r}"
-    )
-
-
-def _is_place(key: Any) -> bool:
-    return isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str) and isinstance(key[1], int)
-
-
-def _decoder(format: str | Callable[[bytes], Any], type_info: object) -> Decoder:
-    if callable(format):
-        return _FunctionDecoder(format, as_type(type_info))
-    return decoder(format, type_info)
+    number = Annotated[int, msgspec.Meta(ge=0)]
+    offsets = Annotated[dict[Place, number], msgspec.Meta(min_length=1)]
+    try:
+        found: str | int | dict[Place, int] = msgspec.convert(given, Literal[words] | number | offsets)
+        return found
+    except msgspec.ValidationError:
+        raise InvalidArgument(
+            f"KafkaSource: {name} must be {', '.join(map(repr, words))}, a time in milliseconds, or offsets such as "
+            f"{{('orders', 0): 17}}, got {given!r}"
+        ) from None
 
 
 class _FunctionDecoder(Decoder):
@@ -236,13 +221,13 @@ def _with_metadata(value: TypeInformation) -> TypeInformation:
             "KafkaSource: with_metadata needs records of a type; give type_info, for example 'id bigint, total double'"
         )
     assert value.schema is not None
-    names = {name for name, _ in _METADATA}
-    if both := names & set(value.schema.names):
+    added = pa.schema([field for field, _ in _METADATA])
+    if both := set(added.names) & set(value.schema.names):
         raise InvalidArgument(
-            f"KafkaSource: with_metadata adds the fields {', '.join(n for n, _ in _METADATA)}, but the type has "
+            f"KafkaSource: with_metadata adds the fields {', '.join(added.names)}, but the type has "
             f"{', '.join(sorted(both))} already; rename it"
         )
-    return as_type(pa.schema([*value.schema, *(pa.field(*one) for one in _METADATA)]))
+    return as_type(pa.schema([*value.schema, *added]))
 
 
 # --- the driver's side ------------------------------------------------------------------------------------------------
@@ -324,7 +309,11 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
                 if self._refused is not None:
                     raise self._refused from None
                 if left <= 2.0:
-                    raise unreachable(self._source.client, _ANSWER_SECONDS, error) from None
+                    client = self._source.client
+                    raise StorageError(
+                        f"Kafka: no broker of '{client.brokers}' answered in {_ANSWER_SECONDS:.0f} s ({client.say(error)}); check "
+                        "brokers=..., that they run, and security.protocol in options=..."
+                    ) from None
 
     def _splits(self, found: list[Place]) -> list[KafkaSplit]:
         source = self._source
@@ -357,7 +346,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
 
     def _listed(self, places: list[Place], stamp: int | None) -> dict[Place, int | None]:
         """End offsets, or the offsets of the first records from a time on (None: there is none)."""
-        kafka, which = load(), load_admin().OffsetSpec
+        kafka, which = load(), load().admin.OffsetSpec
         spec = which.latest() if stamp is None else which.for_timestamp(stamp)
         asked = {kafka.TopicPartition(*place): spec for place in places}
         futures = self._asked(lambda: self._admin.list_offsets(asked, request_timeout=_ANSWER_SECONDS))
@@ -394,9 +383,8 @@ class KafkaReader(SourceReader[KafkaSplit]):
         self._source, self._clock = source, context.clock
         self._splits: dict[Place, KafkaSplit] = {}
         self._next: dict[Place, int] = {}  # positions: beside the splits, since they change with every record
-        self._ends: dict[
-            Place, int
-        ] = {}  # of partitions with a backlog: where it ends, or _UNKNOWN before the first fetch
+        # Of partitions with a backlog: where it ends, or _UNKNOWN before the first fetch.
+        self._ends: dict[Place, int] = {}
         self._no_more = False
         self._idle_since: int | None = None
         self._error: HeadgateError | None = None
@@ -511,7 +499,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
                 "deleted before they were read, or the topic was created again. Records are lost: lengthen retention.ms of the topic, "
                 "and start without the checkpoint, with start='earliest' or other offsets"
             )
-        if is_one_of(error, "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"):
+        if is_one_of(error, *UNKNOWN_TOPIC):
             return StorageError(
                 f"Kafka: {where} does not exist ({client.say(error)}): it was deleted, or the brokers {client.brokers} are others; "
                 "correct topics=... or brokers=..."
@@ -519,55 +507,40 @@ class KafkaReader(SourceReader[KafkaSplit]):
         return StorageError(f"Kafka: {where} cannot be read at offset {self._next.get(place)}: {client.say(error)}")
 
     def _stop(self, place: Place) -> None:
-        split = self._splits.pop(place)
-        del self._next[place]
-        self._consumer.incremental_unassign([load().TopicPartition(split.topic, split.partition)])
+        del self._splits[place], self._next[place]
+        self._consumer.incremental_unassign([load().TopicPartition(*place)])
 
     def _decoded(self, messages: list[Any]) -> Batch | None:
         source = self._source
         values = [message.value() for message in messages]
-        if None in values and source.decoder.type.kind != "scalar":
-            messages, values = self._without_tombstones(messages)
+        if None in values and source.decoder.type.kind != "scalar":  # a record without a value has no fields
+            tombstones = [
+                CorruptRecord(i, b"", "it has no value (a tombstone)") for i, v in enumerate(values) if v is None
+            ]
+            messages = self._without(messages, tombstones)
+            values = [message.value() for message in messages]
         if not values:
             return None
         batch, bad = source.decoder.decode(values)
-        for one in bad:
-            self._corrupt(messages[one.index], one)
-        if bad:
-            lost = {one.index for one in bad}
-            messages = [message for index, message in enumerate(messages) if index not in lost]
+        messages = self._without(messages, bad) if bad else messages
         if source.with_metadata:
             batch = self._described(batch, messages)
         batch.timestamps = np.fromiter((message.timestamp()[1] for message in messages), np.int64, len(messages))
         return batch
 
-    def _without_tombstones(self, messages: list[Any]) -> tuple[list[Any], list[bytes]]:
-        """A record without a value has no fields."""
-        kept = []
-        for index, message in enumerate(messages):
-            if message.value() is None:
-                self._corrupt(message, CorruptRecord(index, b"", "it has no value (a tombstone)"))
-            else:
-                kept.append(message)
-        return kept, [message.value() for message in kept]
-
-    def _corrupt(self, message: Any, one: CorruptRecord) -> None:
-        self._records.add(f"offset {message.offset()} of {message.topic()}-{message.partition()}", one)
+    def _without(self, messages: list[Any], bad: list[CorruptRecord]) -> list[Any]:
+        """The other messages."""
+        for one in bad:
+            message = messages[one.index]
+            self._records.add(f"offset {message.offset()} of {message.topic()}-{message.partition()}", one)
         self.corrupt = self._records.count
+        lost = {one.index for one in bad}
+        return [message for index, message in enumerate(messages) if index not in lost]
 
     def _described(self, batch: Batch, messages: list[Any]) -> Batch:
-        columns = [
-            [message.topic() for message in messages],
-            [message.partition() for message in messages],
-            [message.offset() for message in messages],
-            [message.timestamp()[1] for message in messages],
-            [message.key() for message in messages],
-        ]
-        arrays = [pa.array(column, kind) for column, (_, kind) in zip(columns, _METADATA, strict=True)]
-        schema = self._source.type.schema
-        return Batch.of_arrow(
-            pa.RecordBatch.from_arrays([*batch.arrow().columns, *arrays], schema=schema), self._source.type
-        )
+        type = self._source.type
+        arrays = [pa.array(list(map(read, messages)), field.type) for field, read in _METADATA]
+        return Batch.of_arrow(pa.RecordBatch.from_arrays([*batch.arrow().columns, *arrays], schema=type.schema), type)
 
     def take_side(self) -> list[tuple[OutputTag, Any]]:
         """Records that could not be decoded."""

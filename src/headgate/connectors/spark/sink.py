@@ -7,7 +7,6 @@ the driver with all messages, and the commit number as batch id. As with Spark, 
 
 from __future__ import annotations
 
-import inspect
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from headgate.api.sink import Epoch, EpochCommitter, EpochContext, Sink, SinkWriter, WriterContext
+from headgate.connectors.spark.source import check_data_source
 from headgate.errors import InvalidArgument, UserCodeError
 from headgate.records.types import TypeInformation
 
@@ -50,10 +50,7 @@ class PythonDataSink(Sink[Message]):
     def __init__(
         self, source: type[DataSource], options: Mapping[str, str] | None = None, *, overwrite: bool = False
     ) -> None:
-        if not (inspect.isclass(source) and issubclass(source, DataSource)):
-            raise InvalidArgument(
-                f"PythonDataSink needs a class that extends pyspark.sql.datasource.DataSource, got {source!r}"
-            )
+        check_data_source("PythonDataSink", source)
         self._source, self._overwrite = source, overwrite
         self._options = {name: str(value) for name, value in (options or {}).items()}
 

@@ -7,6 +7,7 @@
 Of a `DataSourceStreamReader` everything but `read` happens on the driver, round by round as Spark's micro-batches: the
 partitions between two offsets are read by the subtasks, and when all of them are read the next ones are planned. A
 checkpoint keeps the offset, and the partitions that are being read with the number of rows that they have given.
+Subtasks turn the rows of `read` into batches.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import json
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import cloudpickle
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 from pyspark.errors import PySparkException, PySparkNotImplementedError
 from pyspark.sql.datasource import (
     CaseInsensitiveDict,
@@ -35,13 +38,21 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 from pyspark.sql.utils import to_str
+from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
 from headgate.api.durable import durable
-from headgate.api.sources import DynamicSource, OnceEnumerator, ReaderContext, SourceReader, SplitEnumerator
-from headgate.connectors.spark.readers import OffsetSplit, PartitionReader, PartitionSplit, SimpleReader
+from headgate.api.sources import (
+    DynamicSource,
+    OnceEnumerator,
+    QueueReader,
+    ReaderContext,
+    SourceReader,
+    SplitEnumerator,
+)
 from headgate.errors import InvalidArgument, UserCodeError
 from headgate.records import ddl
-from headgate.records.types import as_type
+from headgate.records.batch import Batch
+from headgate.records.types import TypeMismatch, as_type
 
 __all__ = ["PythonDataSource"]
 
@@ -49,7 +60,34 @@ _LOG = logging.getLogger(__name__)
 
 _NEXT_ROUND_MS = 10  # from a round that had something to the next; as long as Spark waits between two looks
 
+_ROWS = 1000  # of a partition in one batch
+
+S = TypeVar("S")
 Readers = DataSourceReader | DataSourceStreamReader | SimpleDataSourceStreamReader
+
+
+def check_data_source(name: str, given: object) -> None:
+    """InvalidArgument if something is not the class of a data source."""
+    if not (isinstance(given, type) and issubclass(given, DataSource)):
+        raise InvalidArgument(f"{name} needs a class that extends pyspark.sql.datasource.DataSource, got {given!r}")
+
+
+@durable("partition-split-1")
+class PartitionSplit(msgspec.Struct, frozen=True):
+    """A partition of a reader: its place in the plan, the pickled `InputPartition`, and how many rows it has given."""
+
+    index: int
+    partition: bytes
+    done: int = 0
+
+
+@durable("offset-split-1")
+class OffsetSplit(msgspec.Struct, frozen=True):
+    """Where a `SimpleDataSourceStreamReader` stands: offsets as JSON; `end` is set inside a batch that has given `done`."""
+
+    start: str | None = None
+    end: str | None = None
+    done: int = 0
 
 
 class PythonDataSource(DynamicSource[Any]):
@@ -89,10 +127,7 @@ class PythonDataSource(DynamicSource[Any]):
         limit: int | ReadLimit | None = None,
         barriers_between_partitions: bool = False,
     ) -> None:
-        if not (isinstance(source, type) and issubclass(source, DataSource)):
-            raise InvalidArgument(
-                f"PythonDataSource needs a subclass of pyspark.sql.datasource.DataSource, got {source!r}"
-            )
+        check_data_source("PythonDataSource", source)
         if poll_interval_ms < 1:
             raise InvalidArgument(f"poll_interval_ms must be at least 1, got {poll_interval_ms}")
         self.name = source.name()
@@ -134,20 +169,14 @@ class PythonDataSource(DynamicSource[Any]):
 
     def make_reader(self) -> Readers:
         """A new reader of the kind that fits: Spark's order, and `reader()` first if the stream is to end."""
-        makers: list[Callable[[StructType], Readers]] = [
-            self.data_source.streamReader,
-            self.data_source.simpleStreamReader,
-        ]
-        if self.bounded:
-            makers.insert(0, self.data_source.reader)
-        for make in makers:
-            try:
+        source = self.data_source
+        makers: list[Callable[[StructType], Readers]] = [source.streamReader, source.simpleStreamReader]
+        for make in [source.reader, *makers] if self.bounded else makers:
+            with suppress(PySparkNotImplementedError):
                 return make(self.schema)
-            except PySparkNotImplementedError:
-                pass
-        wanted = "reader(), streamReader() or simpleStreamReader()" if self.bounded else "streamReader()"
-        hint = "" if self.bounded else " or simpleStreamReader(); if it has reader(), pass bounded=True"
-        raise InvalidArgument(f"data source '{self.name}' cannot be read as a stream: it has no {wanted}{hint}")
+        wanted = "streamReader() or simpleStreamReader()"
+        hint = f"reader(), {wanted}" if self.bounded else f"{wanted}; if it has reader(), pass bounded=True"
+        raise InvalidArgument(f"data source '{self.name}' cannot be read as a stream: it has no {hint}")
 
     def _checked_limit(self, limit: int | ReadLimit | None) -> ReadLimit | None:
         if limit is None:
@@ -329,3 +358,217 @@ def _as_splits(source: PythonDataSource, partitions: Any) -> list[PartitionSplit
         if not isinstance(one, InputPartition):
             raise UserCodeError(f"partitions() of data source '{source.name}' must give InputPartitions, got {one!r}")
     return [PartitionSplit(index, cloudpickle.dumps(one)) for index, one in enumerate(found)]
+
+
+# --- in workers -----------------------------------------------------------------------------------------------------
+
+
+class _SourceRows:
+    """What one `read` gives, as Arrow batches of any size; the first `skip` rows were given before a failure."""
+
+    def __init__(self, source: PythonDataSource, rows: Any, skip: int) -> None:
+        if not isinstance(rows, Iterator):
+            raise UserCodeError(
+                f"read() of data source '{source.name}' must give an iterator, got a {type(rows).__name__}"
+            )
+        self._source, self._rows, self._left_out, self._skip = source, rows, skip, skip
+        self._batches = iter(records_to_arrow_batches(self._of_user(), _ROWS, source.schema, source.data_source))
+        self._rest: pa.RecordBatch | None = None
+
+    def take(self, max_records: int) -> pa.RecordBatch | None:
+        """At most `max_records` of the next rows; None at the end."""
+        if self.ended:
+            return None
+        assert self._rest is not None
+        batch, self._rest = self._rest.slice(0, max_records), self._rest.slice(max_records)
+        return batch
+
+    @property
+    def ended(self) -> bool:
+        """Whether no row is left; it takes the next batch from the source to find out."""
+        while self._rest is None or not self._rest.num_rows:
+            batch = self._next()
+            if batch is None:
+                return True
+            if self._skip:
+                dropped = min(self._skip, batch.num_rows)
+                batch, self._skip = batch.slice(dropped), self._skip - dropped
+            self._rest = batch
+        return False
+
+    def _next(self) -> pa.RecordBatch | None:
+        try:
+            batch = next(self._batches, None)
+        except _UserError as error:
+            raise error.error from None
+        except (PySparkException, pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise self._unfit(str(error).rstrip(".")) from None
+        if batch is None:
+            if self._skip:
+                raise UserCodeError(
+                    f"data source '{self._source.name}' read a partition again after a failure and it has fewer rows than the "
+                    f"{self._left_out} that it gave before: its read() is not deterministic, use "
+                    "PythonDataSource(..., barriers_between_partitions=True)"
+                )
+            return None
+        if not isinstance(batch, pa.RecordBatch):
+            raise self._unfit(f"a {type(batch).__name__} after a RecordBatch")
+        if not batch.schema.equals(self._source.arrow_schema):
+            raise self._unfit(f"the RecordBatch has {batch.schema.to_string(show_field_metadata=False)!r}")
+        for field, column in zip(batch.schema, batch.columns, strict=True):
+            if column.null_count and not field.nullable:
+                raise self._unfit(f"None in column '{field.name}', which is NOT NULL")
+        return batch
+
+    def _of_user(self) -> Iterator[Any]:
+        try:
+            yield from self._rows
+        except Exception as error:
+            raise _UserError(error) from None
+
+    def _unfit(self, why: str) -> TypeMismatch:
+        return TypeMismatch(
+            f"what read() of data source '{self._source.name}' gives does not fit its schema {self._source.type}: {why}; "
+            "change what read() yields, or the schema"
+        )
+
+    def close(self) -> None:
+        """Let a generator of the user clean up."""
+        close = getattr(self._rows, "close", None)
+        if close is not None:
+            close()
+
+
+class _UserError(Exception):
+    """An error of the user's iterator, on its way through pyspark's code."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _RowsReader(SourceReader[S]):
+    """A reader that is inside one `read`, or between two; `whole`: no barrier comes inside."""
+
+    _source: PythonDataSource
+    _rows: _SourceRows | None = None
+
+    @property
+    def holds_barrier(self) -> bool:  # type: ignore[override]
+        return self._source.whole and self._rows is not None
+
+    def _take(self, rows: _SourceRows, max_records: int) -> tuple[pa.RecordBatch | None, bool]:
+        """The next rows, and whether it was the end; what was read to its end is closed."""
+        batch = rows.take(min(max_records, _ROWS))
+        # A barrier that waits must know whether this was the end; otherwise the next rows are not waited for.
+        ended = batch is None or (self._source.whole and rows.ended)
+        if ended:
+            self.close()
+        return batch, ended
+
+    def close(self) -> None:
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None
+
+
+class PartitionReader(_RowsReader[PartitionSplit], QueueReader[PartitionSplit]):
+    """Reads partitions, one after the other."""
+
+    def __init__(self, source: PythonDataSource, template: Any, splits: list[PartitionSplit]) -> None:
+        super().__init__(splits)
+        self._source, self._reader = source, template
+
+    def poll(self, max_records: int) -> Batch | None:
+        while self._splits:
+            first = self._splits[0]
+            if self._rows is None:
+                partition = cloudpickle.loads(first.partition)
+                self._rows = _SourceRows(self._source, self._reader.read(partition), first.done)
+            batch, ended = self._take(self._rows, max_records)
+            if batch is not None:
+                self._splits[0] = replace(first, done=first.done + batch.num_rows)
+            if ended:
+                self._end_split()
+            if batch is not None:
+                return Batch.of_arrow(batch, self._source.type)
+        return None
+
+
+class SimpleReader(_RowsReader[OffsetSplit]):
+    """Reads a simple stream: batch after batch, each from the offset where the one before ended."""
+
+    def __init__(
+        self, source: PythonDataSource, template: Any, context: ReaderContext, splits: list[OffsetSplit]
+    ) -> None:
+        self._source, self._reader, self._clock = source, template, context.clock
+        self._at: OffsetSplit | None = splits[0] if splits else None
+        self._next_look: int | None = None
+        self._last = False  # whether the batch that is being read is the last one
+        self._committed: str | None = None
+        if source.bounded and isinstance(template, SupportsTriggerAvailableNow):
+            template.prepareForTriggerAvailableNow()
+
+    @property
+    def wants_split(self) -> bool:
+        return self._at is None
+
+    def add_splits(self, splits: list[OffsetSplit]) -> None:
+        self._at = splits[0]
+
+    def poll(self, max_records: int) -> Batch | None:
+        if self._at is None or self.finished or (self._next_look is not None and self._clock() < self._next_look):
+            return None
+        self._next_look = None
+        if self._rows is None and not self._open(self._at):
+            return None
+        assert self._rows is not None
+        at, (batch, ended) = self._at, self._take(self._rows, max_records)
+        if batch is not None:
+            self._at = replace(at, done=at.done + batch.num_rows)
+        if ended:
+            self._at, self.finished = OffsetSplit(at.end), self._last
+        if batch is None:
+            self._next_look = self._clock()
+            return None
+        return Batch.of_arrow(batch, self._source.type)
+
+    def _open(self, at: OffsetSplit) -> bool:
+        """Begin the next batch, or go on with the one that a failure interrupted; whether there is one."""
+        source, reader = self._source, self._reader
+        self._last = source.bounded and not isinstance(reader, SupportsTriggerAvailableNow)
+        if at.start is not None and at.end is not None:
+            again = reader.readBetweenOffsets(json.loads(at.start), json.loads(at.end))
+            self._rows = _SourceRows(source, again, at.done)
+            return True
+        start = at.start
+        if start is None:
+            start = self._committed = source.encoded(reader.initialOffset(), "initialOffset")
+        iterator, offset = reader.read(json.loads(start))
+        end = source.encoded(offset, "read")
+        rows = _SourceRows(source, iterator, 0)
+        if end != start:
+            self._at, self._rows = OffsetSplit(start, end), rows
+            return True
+        if not rows.ended:
+            raise UserCodeError(
+                f"read() of data source '{source.name}' gave rows but the same offset that it was given, {start}: it would "
+                "repeat them without end; advance the offset with the rows"
+            )
+        rows.close()
+        self._at = OffsetSplit(start)
+        self.finished = source.bounded
+        self._next_look = self._clock() + source.poll_interval_ms
+        return False
+
+    def ready_at(self) -> int | None:
+        return self._next_look
+
+    def snapshot(self) -> list[OffsetSplit]:
+        return [] if self._at is None else [self._at]
+
+    def notify_complete(self, splits: list[OffsetSplit]) -> None:
+        read = splits[0].start if splits else None  # the batch that begins here may have been cut
+        if read is not None and read != self._committed:
+            self._reader.commit(json.loads(read))
+            self._committed = read

@@ -64,7 +64,6 @@ class _StagedFile(PendingFile):
         return written
 
     def finish(self) -> PreparedFile:
-        self._store.make_directory(self._path.rpartition("/")[0])
         self._store.put(self._path, bytes(self._data))
         return PreparedFile(self._path, self._path)
 

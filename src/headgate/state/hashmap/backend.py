@@ -12,6 +12,7 @@ cleanup.py                   expired entries are dropped
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,8 @@ import pyarrow as pa
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta
 from headgate.records.types import PICKLED, TypeInformation
 from headgate.state.api import DirectValueState, ImmutableValueState, State, ValueStateDescriptor
-from headgate.state.backend import (
-    RAW_STREAMS,
-    TIMER_TABLE,
-    BackendSetup,
-    KeyedStateBackend,
-    SnapshotKind,
-    SnapshotRun,
-)
-from headgate.state.copying import copied, copier
+from headgate.state.backend import RAW_STREAMS, BackendSetup, KeyedStateBackend, SnapshotKind, SnapshotRun, table_name
+from headgate.state.copying import copier
 from headgate.state.hashmap.cleanup import Cleaner
 from headgate.state.hashmap.codec import ChunkCodec, SectionReader
 from headgate.state.hashmap.column_values import ColumnValue
@@ -85,38 +79,31 @@ class HashMapBackend(KeyedStateBackend):
         self._history = History()
         self._restored: dict[str, list[RestoredSlice]] = {}
         self._batch = 0
-        self._stores: dict[str, _Store] = {}
-        self._internal = {
-            meta.kind: _Store(setup, meta, key_type, self._new_table())
-            for meta, key_type in ((TIMER_TABLE, setup.key_type), (RAW_STREAMS, PICKLED))
-        }
+        self._stores: dict[str, _Store] = {}  # by name of the table
         self._column_values: list[ColumnValue] = []
-
-    def _new_table(self) -> StateTable:
-        return StateTable(self.setup.key_groups, self.setup.max_parallelism)
 
     # --- states ---
 
-    def internal_table(self, meta: StateMeta) -> StateTable:
-        return self._internal[meta.kind].dicts
-
     def open_table(self, meta: StateMeta, expiry: Expiry | None = None) -> AddressedTable:
         self._started = True
-        store = self._stores.get(meta.name)
+        setup, name = self.setup, table_name(meta)
+        store = self._stores.get(name)
         if store is None:
-            store = _Store(self.setup, meta, self.setup.key_type, self._columns_for(meta) or self._new_table())
+            key_type = PICKLED if meta.kind == RAW_STREAMS.kind else setup.key_type
+            table = self._columns_for(meta) or StateTable(setup.key_groups, setup.max_parallelism)
+            store = _Store(setup, meta, key_type, table)
             self._load_restored(store)
             store.access = self._access(store)
             if expiry is not None:
-                store.cleaner = Cleaner(self.setup.key_groups, store.dicts, meta.kind, expiry)
+                store.cleaner = Cleaner(setup.key_groups, store.dicts, meta.kind, expiry)
             if self._history.tracking:
                 store.table.track()
-            self._stores[meta.name] = store
+            self._stores[name] = store
         return store.access
 
     def _load_restored(self, store: _Store) -> None:
         """Check and decode what was restored under a state's name."""
-        setup, name = self.setup, store.meta.name
+        setup, name = self.setup, table_name(store.meta)
         slices = self._restored.get(name, [])
         changes = [check_state(setup.operator, one.meta, store.meta, migrate_ttl=setup.migrate_ttl) for one in slices]
         for one in slices:
@@ -167,24 +154,24 @@ class HashMapBackend(KeyedStateBackend):
             return table
         assert isinstance(table, StateTable)
         kind = ImmutableValueState if copier(descriptor.type) is None else DirectValueState
-        return kind(descriptor, self.context, table, copied, reuse=self.setup.object_reuse)
+        return kind(descriptor, self.context, table, reuse=self.setup.object_reuse)
 
     def column_table(self, descriptor: ValueStateDescriptor) -> ColumnTable | None:
         self._flush_columns()
         self.open_table(descriptor.meta())
-        table = self._stores[descriptor.name].table
+        table = self._stores[f"s:{descriptor.name}"].table
         return table if isinstance(table, ColumnTable) else None
 
     def addresses(self, name: str) -> Iterator[tuple[int, Any]]:
         self._flush_columns()
-        store = self._stores.get(name)
+        store = self._stores.get(f"s:{name}")
         if store is not None:
             for group in self.setup.key_groups:
                 for address in store.table.addresses(group):
                     yield group, address
 
     def has_entry(self, name: str, group: int, address: Any) -> bool:
-        store = self._stores[name]
+        store = self._stores[f"s:{name}"]
         if isinstance(store.access, ColumnValue):
             return store.access.has(group, address)
         return store.dicts.get(group, address) is not None
@@ -225,14 +212,11 @@ class HashMapBackend(KeyedStateBackend):
     def maintain(self, budget_entries: int) -> bool:
         """Fold the layers that snapshots left behind into the tables."""
         left = budget_entries
-        for store in self._all_stores():
+        for store in self._stores.values():
             left = store.table.merge(left)
             if left <= 0:
                 return True
         return False
-
-    def _all_stores(self) -> list[_Store]:
-        return [*self._stores.values(), *self._internal.values()]
 
     # --- snapshots ---
 
@@ -242,7 +226,7 @@ class HashMapBackend(KeyedStateBackend):
         self.maintain(_IDLE_MERGE_ENTRIES)  # so that layers do not pile up in a job without records
         history = self._history
         history.sequence += 1
-        stores = self._all_stores()
+        stores = list(self._stores.values())
         live_entries = sum(store.table.base_size() for store in stores)
         states = [self._freeze(store) for store in stores]
         if history.tracking:
@@ -251,7 +235,7 @@ class HashMapBackend(KeyedStateBackend):
         shared = self.setup.incremental and kind is not SnapshotKind.SAVEPOINT
         base = history.base_for(live_entries) if shared and kind is SnapshotKind.CHECKPOINT else None
         if base is not None:
-            changes = history.changes_since(base)
+            changes = [one for one in reversed(history.generations) if one.sequence > base.sequence]
             for store, state in zip(stores, states, strict=True):
                 state.changes = [one.layers[id(store)] for one in changes if id(store) in one.layers]
         payload = self._payload_name(checkpoint_id)
@@ -272,12 +256,11 @@ class HashMapBackend(KeyedStateBackend):
         state = FrozenState(store.meta, store.codec, store.table, cursor, self.setup.key_groups, frozen)
         cleaner = store.cleaner
         if cleaner is not None and cleaner.expiry.config.cleanup.full_snapshot:
-            pruning, now = cleaner.pruning, self.setup.clock()
-            state.left = lambda stored: pruning.in_snapshot(stored, now)
+            state.left = partial(cleaner.in_snapshot, now=self.setup.clock())
         return state
 
     def _track(self) -> None:
-        for store in self._all_stores():
+        for store in self._stores.values():
             store.table.track()
 
     def notify_complete(self, checkpoint_id: int) -> None:
@@ -291,25 +274,17 @@ class HashMapBackend(KeyedStateBackend):
 
     def _forget_bases(self) -> None:
         self._history.forget()
-        for store in self._all_stores():
+        for store in self._stores.values():
             store.table.stop_tracking()
 
     # --- restore ---
 
     def restore_handles(self, handles: list[KeyedStateHandle], read: ReadPayload, *, claim: bool) -> None:
-        setup = self.setup
         for handle in handles:
-            for one in read_slices(handle, setup.key_groups, read):
-                internal = self._internal.get(one.meta.kind)
-                if internal is None:
-                    self._restored.setdefault(one.meta.name, []).append(one)
-                else:
-                    reader = SectionReader(setup.operator, one.meta, internal.key_type, internal.meta, 0)
-                    load_slice(internal.table, one, reader)
-        self._has_raw_streams = any(True for _ in self.internal_table(RAW_STREAMS).items())
-        self.timers.reload()
+            for one in read_slices(handle, self.setup.key_groups, read):
+                self._restored.setdefault(table_name(one.meta), []).append(one)
         if claim:
-            self._history.adopt(handles, setup.key_groups)
+            self._history.adopt(handles, self.setup.key_groups)
             self._track()
 
     def restored_metas(self) -> list[StateMeta]:
@@ -318,6 +293,6 @@ class HashMapBackend(KeyedStateBackend):
     def dispose(self) -> None:
         super().dispose()
         self._forget_bases()
-        for store in self._all_stores():
+        for store in self._stores.values():
             store.table.clear()
         self._restored.clear()

@@ -10,7 +10,7 @@ from typing import Any
 
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.hashmap.tables import StateTable
-from headgate.state.ttl import Expiry, Pruning
+from headgate.state.ttl import Expiry
 
 _CLEANUP_ENTRIES = 10_000  # checked for expiry after each batch: about 3 ms
 
@@ -20,7 +20,7 @@ class Cleaner:
 
     def __init__(self, groups: KeyGroupRange, table: StateTable, kind: str, expiry: Expiry) -> None:
         self.expiry = expiry
-        self.pruning = Pruning(kind, expiry)
+        self._kind = kind
         self._groups = groups
         self._table = table
         self._group = groups.start
@@ -50,7 +50,7 @@ class Cleaner:
                 stored = table.get(group, address)
                 if stored is not None:
                     checked += 1
-                    left = self.pruning.left(stored, now)
+                    left = self.left(stored, now)
                     if left is None:
                         table.remove(group, address)
                     elif left is not stored:
@@ -62,3 +62,23 @@ class Cleaner:
             self._group = self._group + 1 if self._group < self._groups.end else self._groups.start
             self._addresses = iter(self._table.addresses(self._group))
         return checked, changed
+
+    def left(self, stored: Any, now: int) -> Any:
+        """The stored object itself if nothing is expired, a smaller one, or None if all of it is expired."""
+        expired = self.expiry.is_expired
+        if self._kind == "list":
+            live = [pair for pair in stored if not expired(pair[1], now)]
+            return stored if len(live) == len(stored) else live or None
+        if self._kind == "map":
+            kept = {key: pair for key, pair in stored.items() if not expired(pair[1], now)}
+            return stored if len(kept) == len(stored) else kept or None
+        return None if expired(stored[1], now) else stored
+
+    def in_snapshot(self, stored: Any, now: int) -> Any:
+        """The part that a snapshot writes: a list loses only its expired head (SPEC R2.5 b)."""
+        if self._kind != "list":
+            return self.left(stored, now)
+        for index, (_, stamp) in enumerate(stored):
+            if not self.expiry.is_expired(stamp, now):
+                return stored[index:] if index else stored
+        return None

@@ -181,18 +181,22 @@ class ColumnTable:
 
     def _remove_dead(self, group: int) -> None:
         """Remove dead entries of a group from the index; those whose removal no snapshot has written yet stay."""
-        start, size = int(self._region[group]), int(self._mask[group]) + 1
-        entries = self._index[start : start + size]
-        slots = entries[entries != 0].astype(np.int64) - 1
+        region, slots = self._slots_in(group)
         gone = ~self.live[slots]
         if self._changed is not None:
             gone &= ~self._changed[slots]
         kept = slots[~gone]
-        self._index[start : start + size] = 0
+        region[:] = 0
         self._enter(kept, self.keys[kept], self.group_of[kept])
         self._free += slots[gone].tolist()
         self._filled[group] -= int(np.count_nonzero(gone))
         self._dead[group] -= int(np.count_nonzero(gone))
+
+    def _slots_in(self, group: int) -> tuple[npt.NDArray[np.int32], Ints]:
+        """The region of a group in the index, and the slots in it."""
+        start = int(self._region[group])
+        region = self._index[start : start + int(self._mask[group]) + 1]
+        return region, region[region != 0].astype(np.int64) - 1
 
     def _crowded(self) -> list[int]:
         """Groups whose region must grow now, and a few of those that will have to soon."""
@@ -213,10 +217,8 @@ class ColumnTable:
 
     def _rebuild(self, group: int) -> None:
         """Move a group to a longer region at the end of the index."""
-        old = int(self._region[group]), int(self._mask[group]) + 1
-        entries = self._index[old[0] : old[0] + old[1]]
-        slots = entries[entries != 0].astype(np.int64) - 1
-        size = 2 * old[1]
+        region, slots = self._slots_in(group)
+        size = 2 * len(region)
         while size < 3 * int(self._filled[group]):
             size *= 2
         if self._end + size > len(self._index):
@@ -227,11 +229,10 @@ class ColumnTable:
 
     def _compact(self, extra: int) -> None:
         """Copy the regions in use to a new index of twice the size that is needed."""
-        own = [g for g in self._groups if self._region[g] >= 0]
-        live = sum(int(self._mask[g]) + 1 for g in own)
+        live = sum(int(self._mask[group]) + 1 for group in self._groups)
         index = np.zeros(2 * (live + extra), np.int32)
         at = 0
-        for group in own:
+        for group in self._groups:
             start, size = int(self._region[group]), int(self._mask[group]) + 1
             index[at : at + size] = self._index[start : start + size]
             self._region[group] = at

@@ -70,10 +70,6 @@ class History:
         deltas = sum(size for increment, size in sizes.values() if increment)
         return None if deltas > full or self.outgrown(live_entries) else base
 
-    def changes_since(self, base: SegmentCheckpoint) -> list[Generation]:
-        """The generations after a checkpoint, newest first."""
-        return [generation for generation in reversed(self.generations) if generation.sequence > base.sequence]
-
     def add(self, checkpoint_id: int, payloads: frozenset[str]) -> SegmentCheckpoint:
         """Record a checkpoint that is taken now; it may become a base."""
         checkpoint = self.undecided[checkpoint_id] = SegmentCheckpoint(checkpoint_id, self.sequence, payloads)

@@ -85,6 +85,7 @@ class StateTable(DictTable):
     """
 
     plain = ATOMS - {type(None)}
+    copy = staticmethod(copied)
 
     def __init__(self, groups: KeyGroupRange, max_parallelism: int) -> None:
         self._groups = groups
@@ -104,9 +105,6 @@ class StateTable(DictTable):
         if below is None or address in table:
             return table.get(address)
         return below.get(address)
-
-    def put(self, group: int, address: Any, stored: Any) -> None:
-        self.tables[group][address] = stored
 
     def remove(self, group: int, address: Any) -> None:
         """Remove an entry; it is marked as removed if a layer below holds it."""

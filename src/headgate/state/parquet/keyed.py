@@ -37,6 +37,7 @@ from headgate.records.key_groups import KeyGroupRange
 from headgate.records.types import PICKLED, TypeInformation
 from headgate.state.addresses import VOID, address_of, in_namespace, key_of, prepare_keys, split_address
 from headgate.state.backend import (
+    INTERNAL_KINDS,
     RAW_STREAMS,
     TIMER_TABLE,
     BackendSetup,
@@ -93,9 +94,6 @@ def table_schema(meta: StateMeta, key_type: TypeInformation) -> pa.Schema:
     return pa.schema(fields)
 
 
-_RAW_SCHEMA = table_schema(RAW_STREAMS, PICKLED)
-
-
 def _map_key_type(meta: StateMeta) -> TypeInformation:
     return PICKLED if meta.map_key_type is None else meta.map_key_type.type_info()
 
@@ -109,14 +107,17 @@ def read_tables(backend: KeyedStateBackend) -> Iterator[tuple[StateMeta, Iterato
     """Every state of a restored backend that is not opened, as (key group, rows of the table) in the order of the groups."""
     key_type = backend.setup.key_type
     for meta in backend.restored_metas():
+        if meta.kind in INTERNAL_KINDS:
+            continue
         yield meta, ((group, _rows(meta, key_type, group, some)) for group, some in _entries(backend, meta))
     timers = sorted(backend.timers.all(), key=lambda timer: timer.group)
     if timers:
         groups = groupby(timers, key=lambda timer: timer.group)
         yield TIMER_TABLE, ((group, _timer_rows(group, list(some), key_type)) for group, some in groups)
-    streams = backend.raw_streams()
+    streams = {group: {"key_group": [group], "value": [stream]} for group, stream in backend.raw_streams().items()}
     if streams:
-        yield RAW_STREAMS, ((group, _raw_rows(group, stream)) for group, stream in streams.items())
+        schema = table_schema(RAW_STREAMS, PICKLED)
+        yield RAW_STREAMS, ((group, pa.RecordBatch.from_pydict(row, schema)) for group, row in streams.items())
 
 
 def _entries(backend: KeyedStateBackend, meta: StateMeta) -> Iterator[tuple[int, list[_Entry]]]:
@@ -176,10 +177,6 @@ def _timer_rows(group: int, timers: list[Timer], key_type: TypeInformation) -> p
         pa.array([timer.timestamp for timer in timers], pa.int64()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=table_schema(TIMER_TABLE, key_type))
-
-
-def _raw_rows(group: int, stream: bytes) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([group], pa.int32()), pa.array([stream])], schema=_RAW_SCHEMA)
 
 
 def _address_columns(group: int, keys: list[Any], namespaces: list[Any], key_type: TypeInformation) -> list[pa.Array]:
@@ -248,11 +245,10 @@ class CanonicalRun(SnapshotRun):
         try:
             scratch.restore([native], spool.read)
             for meta, batches in read_tables(scratch):
-                path = directory / f"table-{len(files)}.parquet"
+                path = directory / "table.parquet"
                 name = self._file_of(meta.name)
                 table = write_table(meta, self._setup.key_type, batches, path, name)
                 if not table.groups:
-                    path.unlink()
                     continue
                 crc32 = 0
                 with path.open("rb") as file:
@@ -261,7 +257,6 @@ class CanonicalRun(SnapshotRun):
                         yield name, data
                 files.append(FileRef(name, Payload(name, path.stat().st_size, crc32), False, self.checkpoint_id))
                 tables.append(table)
-                path.unlink()
         finally:
             scratch.dispose()
         groups = KeyGroupRange(native.first_group, native.last_group)

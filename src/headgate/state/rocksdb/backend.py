@@ -17,15 +17,15 @@ from typing import Any
 
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta
 from headgate.errors import IllegalState
-from headgate.state.api import DirectValueState, State, ValueStateDescriptor
+from headgate.state.api import DirectValueState, ImmutableValueState, State, ValueStateDescriptor
 from headgate.state.backend import (
     INTERNAL_KINDS,
-    RAW_STREAMS,
     TIMER_TABLE,
     BackendSetup,
     KeyedStateBackend,
     SnapshotKind,
     SnapshotRun,
+    table_name,
 )
 from headgate.state.copying import copier
 from headgate.state.local_directory import LocalDirectory
@@ -34,7 +34,7 @@ from headgate.state.rocksdb.codec import StoredCodec, codec_for
 from headgate.state.rocksdb.increments import FIRST_STAMP, FileCheckpoint, Span, Uploads
 from headgate.state.rocksdb.keys import RowKeys
 from headgate.state.rocksdb.lists_maps import ListRows, MapRows
-from headgate.state.rocksdb.restoring import RestoredStore, StoredColumn, column_name, pack_columns, rewrite
+from headgate.state.rocksdb.restoring import RestoredStore, StoredColumn, pack_columns, rewrite
 from headgate.state.rocksdb.snapshots import RocksDBSnapshot
 from headgate.state.rocksdb.store import Column, MemoryBudget, Store
 from headgate.state.rocksdb.tables import RowSpace, StateRows, ValueRows
@@ -97,22 +97,14 @@ class RocksDBBackend(KeyedStateBackend):
 
     # --- states ---
 
-    def internal_table(self, meta: StateMeta) -> ValueRows:
-        rows = self._open_rows(meta)
-        assert isinstance(rows, ValueRows)
-        return rows
-
-    def open_table(self, meta: StateMeta, expiry: Expiry | None = None) -> AddressedTable:
-        return self._open_rows(meta, expiry)
-
-    def _open_rows(self, meta: StateMeta, expiry: Expiry | None = None) -> ValueRows | ListRows | MapRows:
-        rows = self._states.get(column_name(meta))
+    def open_table(self, meta: StateMeta, expiry: Expiry | None = None) -> ValueRows | ListRows | MapRows:
+        rows = self._states.get(table_name(meta))
         if rows is not None:
             return rows
         self._started = True
         codec = self._codec(meta)
         self._load_restored(meta, codec)
-        column = self._store.column(column_name(meta))
+        column = self._store.column(table_name(meta))
         rows = _ROWS.get(meta.kind, ValueRows)(meta, column, codec, self._space)
         self._states[column.name] = rows
         if expiry is not None:
@@ -130,8 +122,8 @@ class RocksDBBackend(KeyedStateBackend):
 
     def _load_restored(self, meta: StateMeta, codec: StoredCodec) -> None:
         """Check what was restored under a state's name, and convert it to the present form."""
-        main = column_name(meta)
-        found = [one for one in self._restored if column_name(one.meta) == main]
+        main = table_name(meta)
+        found = [one for one in self._restored if table_name(one.meta) == main]
         changes = [
             check_state(self.setup.operator, one.meta, meta, migrate_ttl=self.setup.migrate_ttl) for one in found
         ]
@@ -156,7 +148,9 @@ class RocksDBBackend(KeyedStateBackend):
     def value_handle(self, descriptor: ValueStateDescriptor, table: AddressedTable) -> State:
         assert isinstance(table, ValueRows)
         reuse = self.setup.object_reuse and copier(descriptor.type) is not None
-        return DirectValueState(descriptor, self.context, table, table.codec.open, reuse=reuse)
+        # Typed values of plain types are cached as they are, any other as bytes.
+        kind = ImmutableValueState if descriptor.type.is_typed and table.plain else DirectValueState
+        return kind(descriptor, self.context, table, reuse=reuse)
 
     def addresses(self, name: str) -> Iterator[tuple[int, Any]]:
         rows = self._states.get(f"s:{name}")
@@ -291,13 +285,9 @@ class RocksDBBackend(KeyedStateBackend):
         if claim:
             self._uploads.add(handles[0].checkpoint_id, FileCheckpoint(restored.time, restored.files))
             self._uploads.complete(handles[0].checkpoint_id)
-        internal = {one.meta.kind for one in self._restored} & INTERNAL_KINDS
-        self._has_raw_streams = RAW_STREAMS.kind in internal
-        if TIMER_TABLE.kind in internal:
-            self.timers.reload()
 
     def restored_metas(self) -> list[StateMeta]:
-        return list({one.meta.name: one.meta for one in self._restored if one.meta.kind not in INTERNAL_KINDS}.values())
+        return list({table_name(one.meta): one.meta for one in self._restored}.values())
 
     def dispose(self) -> None:
         if self._disposed:

@@ -18,7 +18,7 @@ import msgspec
 
 from headgate.checkpoint.handles import CorruptState, KeyedStateHandle, ReadPayload, StateMeta
 from headgate.records.key_groups import KeyGroupRange
-from headgate.state.backend import INTERNAL_KINDS, BackendSetup
+from headgate.state.backend import BackendSetup, table_name
 from headgate.state.rocksdb.codec import STAMP_BYTES, StoredCodec, pack_stamp
 from headgate.state.rocksdb.increments import FIRST_STAMP, Files, Span
 from headgate.state.rocksdb.keys import RowKeys
@@ -40,11 +40,6 @@ class StoredColumn(msgspec.Struct, frozen=True):
     column: str
     meta: StateMeta
     dead: list[Span] = []
-
-
-def column_name(meta: StateMeta) -> str:
-    """The column family of a state; never RocksDB's own, whatever the state is called."""
-    return f"{'i' if meta.kind in INTERNAL_KINDS else 's'}:{meta.name}"
 
 
 class _Columns(msgspec.Struct, frozen=True):
@@ -128,7 +123,7 @@ class RestoredStore:
             return same
         names = {one.column for one in self.columns}
         forms = chain([""], count(2))
-        name = next(name for form in forms if (name := f"{form}{column_name(meta)}") not in names)
+        name = next(name for form in forms if (name := f"{form}{table_name(meta)}") not in names)
         self.columns.append(StoredColumn(name, meta))
         return name
 

@@ -106,7 +106,8 @@ class RocksDBSnapshot(SnapshotRun):
             self._store.flush(wait=True)  # without the lock, and without the GIL
             self.materialise()
         own = []
-        for path in self._own_paths():
+        (manifest,) = self._directory.glob("MANIFEST-*")
+        for path in (manifest, self._directory / "CURRENT"):
             own.append((yield from self._own_file(path)))  # noqa: PERF401 - no comprehension can yield
         files: Files = {}
         last = own[-1].payload.id
@@ -114,12 +115,13 @@ class RocksDBSnapshot(SnapshotRun):
             files[path.name] = yield from self._shared_file(path, last)
             last = files[path.name].payload.id if files[path.name].created_by == self.checkpoint_id else last
         with self._writeback.writing:
-            if self.status == "running":
-                self._finish(files, own)
-
-    def _own_paths(self) -> list[Path]:
-        (manifest,) = self._directory.glob("MANIFEST-*")
-        return [manifest, self._directory / "CURRENT"]
+            if self.status != "running":
+                return
+            self._handle = msgspec.structs.replace(self._description, files=[*files.values(), *own], extra=self._extra)
+            if self._done is not None:
+                self._done(files)
+            self.status = "done"
+            shutil.rmtree(self._directory, ignore_errors=True)
 
     def _own_file(self, path: Path) -> Generator[tuple[str, bytes], None, FileRef]:
         name = f"{self._prefix}-{path.name.partition('-')[0]}"
@@ -144,13 +146,6 @@ class RocksDBSnapshot(SnapshotRun):
         for data in _chunks(path):
             yield payload.id, data
         return FileRef(path.name, payload, shared=self._done is not None, created_by=self.checkpoint_id)
-
-    def _finish(self, files: Files, own: list[FileRef]) -> None:
-        self._handle = msgspec.structs.replace(self._description, files=[*files.values(), *own], extra=self._extra)
-        if self._done is not None:
-            self._done(files)
-        self.status = "done"
-        shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

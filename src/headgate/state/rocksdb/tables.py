@@ -91,7 +91,7 @@ class StateRows(ABC):
         self.frozen: list[Layer] = []
         self.limit = 10_000  # entries in each generation of clean ones
         self.reads = 0  # rows read from the database since the last batch
-        self._entry_bytes = _ENTRY_BYTES
+        self.sampled_bytes = _ENTRY_BYTES
 
     def _table(self, group: int) -> dict[Any, Any]:
         """An empty table for changes."""
@@ -114,8 +114,8 @@ class StateRows(ABC):
             sample.extend(islice(table.items(), _SAMPLED_ENTRIES))
         if sample:
             total = sum(_size(address) + _size(self._specimen(change)) for address, change in sample)
-            self._entry_bytes = _ENTRY_BYTES + total // len(sample)
-        return self._entry_bytes
+            self.sampled_bytes = _ENTRY_BYTES + total // len(sample)
+        return self.sampled_bytes
 
     def _specimen(self, change: Any) -> Any:
         """One row's worth of a change."""
@@ -139,10 +139,6 @@ class StateRows(ABC):
         """Drop a layer that is written."""
         with self.guard:
             self.frozen = [one for one in self.frozen if one is not layer]
-
-    def batch_rows(self, rows: int, size: int) -> int:
-        """The number of rows to write at once: at most `rows`, and about `size` bytes."""
-        return max(1, min(rows, size // self._entry_bytes))
 
     def portion(self, table: dict[Any, Any], rows: int) -> WritePortion:
         """Changes of a frozen table that make about `rows` rows."""
@@ -257,7 +253,7 @@ class ValueRows(StateRows, DictTable):
         self._clean: dict[Any, Any] = {}
         self._older: dict[Any, Any] = {}
         self._may_be_large = not codec.values.plain <= _SMALL_TYPES
-        self.plain, self.keep = codec.values.plain, codec.keep
+        self.plain, self.keep, self.copy = codec.values.plain, codec.keep, codec.open
 
     def _table(self, group: int) -> dict[Any, Any]:
         return _Writes(self, group)
@@ -283,9 +279,6 @@ class ValueRows(StateRows, DictTable):
     def get(self, group: int, address: Any) -> Any:
         kept = self.tables[group][address]
         return None if kept is None else self.codec.open(kept)
-
-    def put(self, group: int, address: Any, stored: Any) -> None:
-        self.tables[group][address] = self.codec.keep(stored)
 
     def get_many(self, addresses: Sequence[Any], groups: Sequence[int]) -> list[Any]:
         self.prefetch(addresses, groups)

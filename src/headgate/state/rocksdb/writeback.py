@@ -72,7 +72,7 @@ def _write(store: Store, parts: list[tuple[StateRows, Layer]]) -> Iterator[int]:
         for group in list(layer):
             while not batch.add(group):
                 yield batch.commit()
-            if batch.is_full:
+            if batch.rows >= batch.limit:
                 yield batch.commit()
         yield batch.commit()
         rows.thaw(layer)
@@ -88,17 +88,13 @@ class _LayerBatch:
         self._batch: WriteBatch | None = None  # created by the thread that fills it
         self._whole: list[int] = []  # groups whose changes are all in the batch
         self._parts: list[tuple[int, WritePortion]] = []
-        self._limit = rows.batch_rows(BATCH_ROWS, _BATCH_BYTES)
+        self.limit = max(1, min(BATCH_ROWS, _BATCH_BYTES // rows.sampled_bytes))
         self.rows = 0
-
-    @property
-    def is_full(self) -> bool:
-        return self.rows >= self._limit
 
     def add(self, group: int) -> bool:
         """Add changes of a group; returns whether these are all of them."""
         table = self._layer[group]
-        portion = self._state.portion(table, self._limit)
+        portion = self._state.portion(table, self.limit)
         if self._batch is None:
             self._batch = self._state.column.batch()
         self.rows += self._state.write(self._batch, group, portion.entries)
@@ -136,7 +132,7 @@ class _LayerBatch:
 class WriteBack:
     """The cuts of one backend, and when to make them.
 
-    `writing` is held by the thread that writes, for one step at a time; the guard of the states (`rows.py`) only while a
+    `writing` is held by the thread that writes, for one step at a time; the guard of the states (`tables.py`) only while a
     batch is applied. Where both are needed, `writing` comes first.
     """
 

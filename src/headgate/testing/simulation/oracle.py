@@ -69,11 +69,10 @@ class Oracle:
 
     def _commit_epochs(self, driver: Driver, snapshot: Snapshot) -> None:
         """What a driver would commit that restores the checkpoint."""
-        for operators in epoch_sinks(driver.plan.graph).values():
-            for operator in operators:
-                for one in prepared_of(self._store, snapshot.manifest, operator.id):
-                    for transaction in one.committables:
-                        worlds[self._run].move(transaction, "committed")
+        for _, operator in epoch_sinks(driver.plan.graph):
+            for one in prepared_of(self._store, snapshot.manifest, operator.id):
+                for transaction in one.committables:
+                    worlds[self._run].move(transaction, "committed")
 
     def _unassigned(self, snapshot: Snapshot) -> set[int]:
         """The records in splits that no reader has, or that are not found yet."""
