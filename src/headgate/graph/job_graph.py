@@ -374,14 +374,9 @@ def _vertex(number: VertexId, chain: list[Node], ids: dict[int, OperatorId], job
         for n in chain
     ]
     timeouts = [n.buffer_timeout for n in chain if n.buffer_timeout is not None]
-    return Vertex(
-        number,
-        operators,
-        head.parallelism,
-        chosen if chosen is not None else default_max_parallelism(head.parallelism),
-        chosen is not None,
-        timeouts[-1] if timeouts else None,
-    )
+    key_groups = default_max_parallelism(head.parallelism) if chosen is None else chosen
+    timeout = timeouts[-1] if timeouts else None
+    return Vertex(number, operators, head.parallelism, key_groups, chosen is not None, timeout)
 
 
 def operator_id_of(uid: str) -> OperatorId:
