@@ -455,23 +455,23 @@ class _Results(Iterator[Any], AbstractContextManager[Any]):
             self._otherwise(channel, payload, confirm)
 
     def __next__(self) -> Any:
-        return next(self._rows)
-
-    def _read(self) -> Iterator[Any]:
         try:
-            while True:
-                ended = self.job.status.is_terminal
-                try:
-                    payload, confirm = self._batches.get(timeout=0 if ended else 0.1)
-                except queue.Empty:
-                    if ended:
-                        break
-                    continue
-                confirm()
-                yield from decode_collected(payload, self._type)
-        except KeyboardInterrupt:
+            return next(self._rows)
+        except KeyboardInterrupt:  # not caught in the loop: CPython does not cover its backward jumps
             self.close()
             raise
+
+    def _read(self) -> Iterator[Any]:
+        while True:
+            ended = self.job.status.is_terminal
+            try:
+                payload, confirm = self._batches.get(timeout=0 if ended else 0.1)
+            except queue.Empty:
+                if ended:
+                    break
+                continue
+            confirm()
+            yield from decode_collected(payload, self._type)
         if not self._closed:
             self.job.raise_if_failed()
 
