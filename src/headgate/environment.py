@@ -54,7 +54,6 @@ from headgate.worker.operators.sinks import decode_collected
 __all__ = ["JobClient", "JobExecutionResult", "StreamExecutionEnvironment"]
 
 _LOG = logging.getLogger(__name__)
-_COLLECT = "collect"
 _OnOutput = Callable[[str, bytes, Callable[[], None]], None]
 _local_everywhere: dict[str, Any] | None = None
 
@@ -271,7 +270,7 @@ class StreamExecutionEnvironment:
 
     def _collect(self, stream: DataStream, job_name: str | None) -> Records:
         """Run the program and iterate over the records of one of its streams (see DataStream.execute_and_collect)."""
-        channel = f"{_COLLECT}-{next(self._channels)}"
+        channel = f"collect-{next(self._channels)}"
         stream._collect_into(channel)
         results = _Results(stream.get_type(), channel, _Printer(self._configuration).take)
         results.job = self._start(job_name, results.take)
@@ -421,8 +420,7 @@ class _Printer:
         if now - self._second >= 1:
             self.report_dropped()
             self._second, self._printed = now, 0
-        room = max(0, self._limit - self._printed)
-        shown = lines[:room]
+        shown = lines[: max(0, self._limit - self._printed)]
         self._printed += len(shown)
         self._dropped += len(lines) - len(shown)
         if shown:
@@ -457,23 +455,23 @@ class _Results(Iterator[Any], AbstractContextManager[Any]):
             self._otherwise(channel, payload, confirm)
 
     def __next__(self) -> Any:
-        return next(self._rows)
-
-    def _read(self) -> Iterator[Any]:
         try:
-            while True:
-                ended = self.job.status.is_terminal
-                try:
-                    payload, confirm = self._batches.get(timeout=0 if ended else 0.1)
-                except queue.Empty:
-                    if ended:
-                        break
-                    continue
-                confirm()
-                yield from decode_collected(payload, self._type)
-        except KeyboardInterrupt:
+            return next(self._rows)
+        except KeyboardInterrupt:  # not caught in the loop: CPython does not cover its backward jumps
             self.close()
             raise
+
+    def _read(self) -> Iterator[Any]:
+        while True:
+            ended = self.job.status.is_terminal
+            try:
+                payload, confirm = self._batches.get(timeout=0 if ended else 0.1)
+            except queue.Empty:
+                if ended:
+                    break
+                continue
+            confirm()
+            yield from decode_collected(payload, self._type)
         if not self._closed:
             self.job.raise_if_failed()
 

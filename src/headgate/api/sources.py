@@ -287,12 +287,12 @@ class SequenceSource(Source[NumberRange]):
 
     def reader(self, context: ReaderContext, splits: list[NumberRange]) -> SourceReader[NumberRange]:
         """The reader of some ranges, one after the other."""
-        reader = RangeReader(splits, self.type)
+        reader = _RangeReader(splits, self.type)
         reader.no_more_splits()
         return reader
 
 
-class RangeReader(QueueReader[NumberRange]):
+class _RangeReader(QueueReader[NumberRange]):
     """Reads ranges of integers as columns of one field."""
 
     def __init__(self, splits: list[NumberRange], type: TypeInformation) -> None:

@@ -410,13 +410,8 @@ class ConnectedStreams:
     def process(self, func: Any, output_type: object = None) -> DataStream:
         """A CoProcessFunction, or a (Keyed)BroadcastProcessFunction if one side is a broadcast stream."""
         if self._descriptors:
-            return self._then(
-                "Co-Process-Broadcast",
-                "broadcast_process",
-                func,
-                ("process_element", "process_broadcast_element"),
-                output_type,
-            )
+            methods = ("process_element", "process_broadcast_element")
+            return self._then("Co-Process-Broadcast", "broadcast_process", func, methods, output_type)
         kind: OperatorKind = "keyed_co_process" if self._keys()[0] is not None else "co_process"
         return self._then("Co-Process", kind, func, ("process_element1", "process_element2"), output_type)
 
@@ -434,16 +429,14 @@ class ConnectedStreams:
         missing = [m for m in methods if not callable(getattr(func, m, None))]
         if missing:
             raise InvalidArgument(f"{name} needs an object with {methods[0]}(...) and {methods[1]}(...), got {func!r}")
-        keys = self._keys()
-        operator = OperatorSpec(kind, func, {"broadcast": list(self._descriptors)}, keys)
+        operator = OperatorSpec(kind, func, {"broadcast": list(self._descriptors)}, self._keys())
         inlets = [
             NodeInput(i.node, i.tag, i.partitioning, side)
             for side, s in enumerate((self._first, self._second))
             for i in s._inlets
         ]
-        stream = self._first
-        node = stream._pipeline.add(name, operator, inlets, as_type(output_type), call_site())
-        return DataStream(stream._pipeline, stream._executor, [NodeInput(node.id, None, None, 0)], node.type, node)
+        both = DataStream(self._first._pipeline, self._first._executor, inlets, PICKLED)
+        return both._then(name, operator, output_type)
 
 
 def _check_one_program(first: DataStream, second: DataStream, call: str) -> None:

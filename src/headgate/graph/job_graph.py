@@ -104,10 +104,6 @@ class Partitioning:
         return [w for w in range(writers) if reader in self.targets(w, writers, readers)]
 
 
-FORWARD = Partitioning("forward")
-REBALANCE = Partitioning("rebalance")
-
-
 @dataclass(slots=True)
 class OperatorSpec:
     """What an operator does, as plain data; `worker/operators` has one class for each kind."""
@@ -334,7 +330,7 @@ def _settle_parallelism(node: Node, default: int) -> None:
 def _settle_partitioning(upstream: Node, node: Node, node_input: NodeInput) -> Partitioning:
     same = upstream.parallelism == node.parallelism
     if node_input.partitioning is None:
-        return FORWARD if same else REBALANCE
+        return Partitioning("forward" if same else "rebalance")
     if node_input.partitioning.kind == "forward" and not same:
         raise GraphError(
             f"forward() from {upstream.where} with parallelism {upstream.parallelism} to {node.where} with parallelism "
@@ -378,14 +374,9 @@ def _vertex(number: VertexId, chain: list[Node], ids: dict[int, OperatorId], job
         for n in chain
     ]
     timeouts = [n.buffer_timeout for n in chain if n.buffer_timeout is not None]
-    return Vertex(
-        number,
-        operators,
-        head.parallelism,
-        chosen if chosen is not None else default_max_parallelism(head.parallelism),
-        chosen is not None,
-        timeouts[-1] if timeouts else None,
-    )
+    key_groups = default_max_parallelism(head.parallelism) if chosen is None else chosen
+    timeout = timeouts[-1] if timeouts else None
+    return Vertex(number, operators, head.parallelism, key_groups, chosen is not None, timeout)
 
 
 def operator_id_of(uid: str) -> OperatorId:

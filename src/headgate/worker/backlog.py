@@ -76,7 +76,7 @@ class Backlog:
             frame, self._read_at = self._load(self._read_at)
             self.spilled -= len(frame.body)
             if self._read_at == self._write_at:
-                self._drop_file()
+                self.close()
         self.bytes -= len(frame.body)
         return frame
 
@@ -87,9 +87,6 @@ class Backlog:
         while at < self._write_at:
             frame, at = self._load(at)
             yield frame
-
-    def close(self) -> None:
-        self._drop_file()
 
     def _spill(self, frame: Waiting) -> None:
         skip = frame.skip if isinstance(frame, CapturedFrame) else 0
@@ -117,7 +114,8 @@ class Backlog:
         body = os.pread(number, size, at + _HEAD.size)
         return CapturedFrame(edge, writer, kind, flags, skip, body), at + _HEAD.size + size
 
-    def _drop_file(self) -> None:
+    def close(self) -> None:
+        """Drop the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -18,7 +18,6 @@ from headgate.worker.failures import OperatorFailure
 from headgate.worker.local_state import open_backend
 from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver, SubtaskServices
 from headgate.worker.operators.registry import make_operator
-from headgate.worker.operators.sources import SourceOperator
 from headgate.worker.restore import SubtaskRestore
 
 
@@ -40,16 +39,6 @@ class OperatorChain:
         # Operators that had finished before the restored checkpoint are never opened, called or closed (SPEC R4.5).
         self.living = [] if restore is not None and restore.finished else self.operators
         self._wire(edges)
-
-    @property
-    def source(self) -> SourceOperator | None:
-        """The head, if it is a source."""
-        head = self.operators[0]
-        return head if isinstance(head, SourceOperator) else None
-
-    def receiver(self, input: int) -> Receiver:
-        """Where batches of an input of the vertex go."""
-        return self.operators[0].receiver(input)
 
     # --- making -----------------------------------------------------------------------------------------------------
 

@@ -285,31 +285,31 @@ def _write_operators(
         if not state.is_empty and canonical:
             pieces.append(_write_operator_tables(operator, state, writer))
         elif not state.is_empty:
-            part = writer.write(f"{operator.operator_id}-operator", msgspec.msgpack.encode(state))
+            part = writer.write(f"{operator.operator.id}-operator", msgspec.msgpack.encode(state))
             pieces.append(StatePiece(PieceKind.OPERATOR, () if part is None else (part,)))
         if operator.keyed is not None:
             copy = None
             if copies is not None and not options.type.is_savepoint:
-                copied.append(copy := copies.begin(progress.barrier.id, operator.operator_id))
+                copied.append(copy := copies.begin(progress.barrier.id, operator.operator.id))
             piece = _write_keyed(operator.keyed, writer, scope, copy)
             if piece is not None:
                 pieces.append(piece)
-        written[operator.operator_id] = tuple(pieces)
-        shapes[operator.operator_id] = state.shapes()
+        written[operator.operator.id] = tuple(pieces)
+        shapes[operator.operator.id] = state.shapes()
     return written, shapes
 
 
 def _write_captured(progress: SnapshotInProgress, writer: StateWriter, state: messages.TaskState) -> None:
     """Write captured in-flight data with the head of the chain."""
     if progress.captured and not progress.cancelled:
-        head = progress.operators[0].operator_id
+        head = progress.operators[0].operator.id
         part = writer.write(f"{head}-channels", msgspec.msgpack.encode(progress.captured))
         state[head] += (StatePiece(PieceKind.CHANNEL, () if part is None else (part,)),)
 
 
 def _write_operator_tables(operator: OperatorSnapshot, state: OperatorStateSnapshot, writer: StateWriter) -> StatePiece:
     """Operator state of a canonical savepoint."""
-    directory = table_directory(operator.operator.label, operator.operator_id)
+    directory = table_directory(operator.operator.label, operator.operator.id)
     parts, tables = [], []
     for one, data, rows in write_operator_tables(state, operator.subtask):
         name = table_file(directory, one.name, operator.subtask, keyed=False)
@@ -319,7 +319,7 @@ def _write_operator_tables(operator: OperatorSnapshot, state: OperatorStateSnaps
         tables.append(StoredOperatorTable(one.name, one.mode, one.types, name, rows))
     raw = None
     if state.raw is not None:
-        raw = f"{operator.operator_id}-raw"
+        raw = f"{operator.operator.id}-raw"
         kept = writer.write(raw, msgspec.msgpack.encode(state.raw))
         assert kept is not None
         parts.append(kept)

@@ -171,13 +171,9 @@ class Shell:
 
     def end_process_in(self, seconds: float) -> None:
         """End the process after a grace period: the main thread may be blocked in user code or in a full socket."""
-        timer = threading.Timer(seconds, self._end_process)
+        timer = threading.Timer(seconds, lambda: self._over or os._exit(0))  # over: it may run another task by now
         timer.daemon = True
         timer.start()
-
-    def _end_process(self) -> None:
-        if not self._over:  # else the process may run another task by now
-            os._exit(0)
 
     def over(self) -> None:
         """The task has ended; Spark may run another task in this process now."""
@@ -425,7 +421,11 @@ class LevelTask:
                     shell.client.send(failure)  # before close(), which may hang
                 shell.end_process_in(_CANCEL_GRACE if stopped else _FAILURE_GRACE)
                 shell.checkpoints.cancel()
-                _close_quietly(task)
+                try:
+                    if task is not None:
+                        task.close()
+                except Exception as second:  # it must not hide the failure
+                    _log.warning("worker %d: close() failed as well: %s", os.getpid(), second)
                 shell.client.close()
                 if stopped:
                     raise
@@ -464,12 +464,3 @@ def _marked(name: str) -> Iterator[None]:
     finally:
         with suppress(OSError):
             comm.write_text(before)
-
-
-def _close_quietly(task: Subtask | Relay | None) -> None:
-    """Close after a failure; an error in close() is logged, since it must not hide the failure."""
-    if task is not None:
-        try:
-            task.close()
-        except Exception as error:
-            _log.warning("worker %d: close() failed as well: %s", os.getpid(), error)

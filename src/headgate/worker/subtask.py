@@ -32,6 +32,7 @@ from headgate.worker.backlog import CapturedFrame, Waiting
 from headgate.worker.chain import OperatorChain
 from headgate.worker.inputs import DATA, Channel, ChannelId, Inputs, decode, skipped
 from headgate.worker.operators.base import Operator, OperatorSnapshot, Receiver, SubtaskServices
+from headgate.worker.operators.sources import SourceOperator
 from headgate.worker.output import EdgeWriter, Piece, RowBuffers
 from headgate.worker.relay import end_task
 from headgate.worker.restore import SubtaskRestore
@@ -103,8 +104,9 @@ class Subtask:
         self._writers = [EdgeWriter(out, index, plan.vertex.parallelism, self._buffers, random) for out in plan.outputs]
         edges: dict[int, Receiver] = {writer.edge.id: writer.emit for writer in self._writers}
         self._chain = OperatorChain(plan.vertex, info, settings, services, edges, restore)
-        self._receivers: dict[int, Receiver] = {i: self._chain.receiver(i) for i in sorted({c.input for c in channels})}
-        self._source = self._chain.source
+        head = self._chain.operators[0]
+        self._receivers: dict[int, Receiver] = {i: head.receiver(i) for i in sorted({c.input for c in channels})}
+        self._source = head if isinstance(head, SourceOperator) else None
         timeout = plan.vertex.buffer_timeout
         self._buffer_timeout = settings.buffer_timeout if timeout is None else timeout
         self._flush_at: int | None = None

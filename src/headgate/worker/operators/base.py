@@ -15,7 +15,6 @@ from headgate.checkpoint.commits import Commits
 from headgate.errors import InvalidArgument, UserCodeError
 from headgate.graph.job_graph import ChainedOperator, OutputTag
 from headgate.graph.plan import Settings, TaskInfo
-from headgate.ids import OperatorId
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation
 from headgate.state.backend import KeyedStateBackend, SnapshotKind, SnapshotRun
@@ -65,10 +64,6 @@ class OperatorSnapshot:
     subtask: int
     operator_state: Callable[[], OperatorStateSnapshot]
     keyed: SnapshotRun | None
-
-    @property
-    def operator_id(self) -> OperatorId:
-        return self.operator.id
 
 
 class Operator:
