@@ -104,7 +104,7 @@ def test_no_split_is_lost_when_its_owner_changes(seed):
 
 def answer_at_once(self, task):
     """A planted bug: a reader that asks is answered though others are not connected."""
-    self._assign(task.vertex, self._sources[task.vertex].asked(task.subtask))
+    self._assign(task.vertex, self._sources[task.vertex].assigner.request_split(task.subtask))
 
 
 def first_violation(play):

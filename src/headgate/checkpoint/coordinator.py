@@ -470,7 +470,7 @@ class Coordinator:
             properties.is_savepoint,
             properties.format.value if properties.format else None,
             request.trigger.value,
-            {vertex.id: VertexStats(vertex.id, vertex.parallelism) for vertex in self._topology.vertices},
+            {vertex.id: VertexStats(vertex.parallelism) for vertex in self._topology.vertices},
             from_scratch,
             full_reason,
         )

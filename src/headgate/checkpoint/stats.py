@@ -135,7 +135,6 @@ class SubtaskStats(msgspec.Struct, frozen=True):
 class VertexStats:
     """The subtasks of a vertex."""
 
-    vertex: VertexId
     parallelism: int
     subtasks: dict[int, SubtaskStats] = field(default_factory=dict)
 

@@ -72,16 +72,12 @@ class Epochs:
         self._graph, self._pool, self._job = graph, pool, job
         self._read, self._hold, self._context = read, hold, context
         self._queues = {operator.id: _SinkQueue(operator, vertex) for vertex, operator in epoch_sinks(graph)}
+        self.any = bool(self._queues)  # the job has such sinks at all
         self._generation = 0
         self._broken = -1  # the generation in which a commit failed: epochs after it must not be committed first
         self._under_way = 0
         self._running = False  # whether all subtasks are connected
         self._held = False
-
-    @property
-    def any(self) -> bool:
-        """Whether the job has such sinks at all."""
-        return bool(self._queues)
 
     @property
     def idle(self) -> bool:

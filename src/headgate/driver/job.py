@@ -189,7 +189,7 @@ class SparkJob(JobMaster):
             for op in v.operators
         }
         plan = with_key_groups(self._replan(parallelism), groups)  # (1)
-        self._cluster.check_slots(plan, 0)
+        self._cluster.wait_for_slots(plan, lambda: False, timeout=0)
         deadline = time.monotonic() + timeout
         self.trigger_checkpoint(timeout=timeout)  # (2)
         self.change_plan(plan).result(max(0.0, deadline - time.monotonic()))  # (3)

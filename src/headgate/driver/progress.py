@@ -44,8 +44,8 @@ class JobTable:
     def _vertices(self) -> Table:
         job, plan = self._job, self._job.plan
         restarts = f", {job.restarts} restarts" if job.restarts else ""
-        table = Table(title=f"{plan.name}  {job.job_id[:8]}  {job.status.value}{restarts}", title_justify="left")
-        table.add_column("vertex")
+        title = f"{plan.name}  {job.job_id[:8]}  {job.status.value}{restarts}"
+        table = Table("vertex", title=title, title_justify="left")
         for column in ("subtasks", "in", "records/s", "out", "busy", "back-pressured", "queued"):
             table.add_column(column, justify="right")
         by_vertex = job.metrics_by_vertex()
@@ -85,9 +85,7 @@ def checkpoint_table(stats: StatsSnapshot) -> Table:
     counts = stats.counts
     title = f"checkpoints: {counts.completed} completed, {counts.failed} failed, {counts.in_progress} in progress"
     restored = f", restored from {stats.restored.id}" if stats.restored is not None else ""
-    table = Table(title=title + restored, title_justify="left")
-    for column in ("id", "type", "trigger", "status"):
-        table.add_column(column)
+    table = Table("id", "type", "trigger", "status", title=title + restored, title_justify="left")
     for column in _MEASUREMENTS:
         table.add_column(column, justify="right")
     for one in stats.history[:_CHECKPOINTS]:

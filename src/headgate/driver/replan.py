@@ -50,11 +50,8 @@ def find_operators(plan: JobPlan, manifest: mf.Manifest) -> list[tuple[str, str 
 
 def dry_run(plan: JobPlan, manifest: mf.Manifest, configuration: Configuration) -> int:
     """Print what would become of a snapshot's state; the exit code: 1 if the job would be refused."""
-    table = Table(
-        title=f"{manifest.type.value} {manifest.checkpoint_id} of job '{manifest.job_name}'", title_justify="left"
-    )
-    for column in ("operator", "uid", "state"):
-        table.add_column(column)
+    title = f"{manifest.type.value} {manifest.checkpoint_id} of job '{manifest.job_name}'"
+    table = Table("operator", "uid", "state", title=title, title_justify="left")
     table.add_column("bytes", justify="right")
     for name, uid, fate, size in find_operators(plan, manifest):
         table.add_row(name, uid or "", fate, f"{size:,}")

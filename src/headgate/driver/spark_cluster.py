@@ -74,13 +74,10 @@ class SparkCluster:
 
     # --- an attempt -------------------------------------------------------------------------------------------------
 
-    def wait_for_slots(self, plan: JobPlan, given_up: Callable[[], bool]) -> None:
-        self.check_slots(plan, self._seconds(config.SLOTS_TIMEOUT), given_up)
-
-    def check_slots(self, plan: JobPlan, timeout: float, given_up: Callable[[], bool] = lambda: False) -> None:
-        """Until Spark has the slots for a plan; NotEnoughSlots after `timeout` seconds."""
+    def wait_for_slots(self, plan: JobPlan, given_up: Callable[[], bool], timeout: float | None = None) -> None:
+        seconds = self._seconds(config.SLOTS_TIMEOUT) if timeout is None else timeout
         reserved = self._configuration.get(config.RESERVED_SLOTS)
-        spark_internals.wait_for_slots(self._spark, plan.layout.slots, reserved, timeout, _explain(plan), given_up)
+        spark_internals.wait_for_slots(self._spark, plan.layout.slots, reserved, seconds, _explain(plan), given_up)
 
     def submit(self, submission: Submission) -> None:
         assert self._server is not None, "the cluster is not open"

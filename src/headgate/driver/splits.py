@@ -86,6 +86,7 @@ class Splits:
     def __init__(self, graph: JobGraph, io: DriverIo, job: JobPort) -> None:
         self._graph, self._io, self._job = graph, io, job
         self._operators = dynamic_sources(graph)
+        self.any = bool(self._operators)  # the job has such sources at all
         self._sources: dict[int, SourceSplits] = {}
         self._due: dict[int, int] = {}  # when to look for splits again
         # Subtasks that asked before all readers were connected; None from then on.
@@ -95,11 +96,6 @@ class Splits:
     def replan(self, graph: JobGraph) -> None:
         """The next attempt runs another graph of the same program."""
         self._graph, self._operators = graph, dynamic_sources(graph)
-
-    @property
-    def any(self) -> bool:
-        """Whether the job has such sources at all."""
-        return bool(self._operators)
 
     def start_attempt(self, restored: Mapping[OperatorId, bytes]) -> None:
         """New enumerators, from what the restored checkpoint has of them."""

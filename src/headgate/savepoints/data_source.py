@@ -39,11 +39,8 @@ class StateDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the state's table, or those of the list of states."""
-        return from_arrow_schema(self._arrow())
-
-    def _arrow(self) -> pa.Schema:
         wanted = self._wanted()
-        return _LISTING if wanted is None else self._snapshot().state(*wanted).schema
+        return from_arrow_schema(_LISTING if wanted is None else self._snapshot().state(*wanted).schema)
 
     def _snapshot(self) -> StateSnapshotReader:
         path = self.options.get("path")

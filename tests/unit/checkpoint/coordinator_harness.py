@@ -167,7 +167,7 @@ class Job:
 
     @property
     def queued(self):
-        return len(self.coordinator._decider)
+        return len(self.coordinator._decider._queue)
 
     @property
     def kept(self):

@@ -41,7 +41,7 @@ def test_others_wait_for_a_slot(make):
     queue, request = decider(), make()
     assert queue.submit(request, NOW, Activity(pending=1)) == Decision()
     assert queue.next(NOW, IDLE) == Decision(request)
-    assert len(queue) == 0
+    assert len(queue._queue) == 0
 
 
 def test_all_wait_while_too_many_old_checkpoints_are_being_deleted():
@@ -101,7 +101,7 @@ def test_queue_size_limit():
     for _ in range(11):
         dropped += queue.submit(periodic_checkpoint(), NOW, TRIGGERING).dropped
     assert [reason for _, reason in dropped] == [FailureReason.TOO_MANY_CHECKPOINT_REQUESTS]
-    assert len(queue) == 10
+    assert len(queue._queue) == 10
 
 
 def test_queue_size_limit_priority():
@@ -110,7 +110,7 @@ def test_queue_size_limit_priority():
     queue.submit(checkpoint, NOW, TRIGGERING)
     decision = queue.submit(savepoint(), NOW, TRIGGERING)
     assert decision.dropped == ((checkpoint, FailureReason.TOO_MANY_CHECKPOINT_REQUESTS),)
-    assert len(queue) == 1
+    assert len(queue._queue) == 1
 
 
 def test_requests_of_users_keep_their_places():
@@ -146,4 +146,4 @@ def test_clear_gives_back_what_waits():
     for request in (checkpoint, user):
         queue.submit(request, NOW, TRIGGERING)
     assert queue.clear() == [user, checkpoint]
-    assert len(queue) == 0
+    assert len(queue._queue) == 0

@@ -25,7 +25,7 @@ COMPLETED, FAILED, IN_PROGRESS = CheckpointStatus.COMPLETED, CheckpointStatus.FA
 
 def stats(checkpoint_id, *, savepoint=False, trigger_timestamp=0, parallelism=1):
     kind = "SAVEPOINT" if savepoint else "CHECKPOINT"
-    vertices = {VertexId(0): VertexStats(VertexId(0), parallelism)}
+    vertices = {VertexId(0): VertexStats(parallelism)}
     return CheckpointStats(checkpoint_id, trigger_timestamp, kind, savepoint, None, "user", vertices)
 
 
@@ -47,7 +47,7 @@ def test_it_may_be_looked_at_from_another_thread():
     looker = threading.Thread(target=look)
     looker.start()
     for number in range(300):
-        stats = CheckpointStats(number, 0, "CHECKPOINT", False, None, "periodic", {0: VertexStats(0, 50)})
+        stats = CheckpointStats(number, 0, "CHECKPOINT", False, None, "periodic", {0: VertexStats(50)})
         tracker.pending(stats)
         for subtask in range(50):
             stats.report(TaskId(0, subtask), SubtaskStats(1, SubtaskMetrics()))

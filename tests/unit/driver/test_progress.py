@@ -26,7 +26,7 @@ def shown(stats):
 
 def test_a_checkpoint_is_a_line():
     metrics = SubtaskMetrics(2048, 3 << 20, 4, 50, 60, 7, 800, 1024, True, 2)
-    vertex = VertexStats(VertexId(0), 2, {0: SubtaskStats(1100, metrics)})
+    vertex = VertexStats(2, {0: SubtaskStats(1100, metrics)})
     one = CheckpointStats(17, 1000, "CHECKPOINT", False, None, "periodic", {VertexId(0): vertex}, full=True)
     restored = RestoredStats(12, 0, False, "chk-12", 0)
     text = shown(StatsSnapshot(Counts(1, 5, 1, 3, 1), {}, (one,), {}, restored))

@@ -54,7 +54,7 @@ class FakeJob(FakeCheckpoints):
     """What REST asks of a job."""
 
     def __init__(self):
-        super().__init__({0: VertexStats(0, 1)})
+        super().__init__({0: VertexStats(1)})
         self.job_id = ID
         self.plan = plan_of(lambda env: env.from_sequence(1, 9).key_by(lambda x: x).map(lambda x: x).print())
         self.status = JobStatus.RUNNING
