@@ -16,7 +16,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from headgate.checkpoint.handles import StateMeta, TypeMeta
@@ -224,20 +223,17 @@ class ListState(_TableState, Generic[T]):
 
 
 class MapEntries(Iterator[T]):
-    """An iteration over a map that can remove entries; the map may also be changed freely meanwhile.
+    """An iteration over the map at a place that can remove entries; the map may also be changed freely meanwhile.
 
-    `pick` makes the result of (map key, value), `delete` removes the entry of a map key.
+    `pick` makes the result of (map key, value).
     """
 
     def __init__(
-        self,
-        source: Iterator[tuple[Any, Any]],
-        pick: Callable[[Any, Any], T],
-        delete: Callable[[Any], None],
+        self, source: Iterator[tuple[Any, Any]], pick: Callable[[Any, Any], T], table: MapTable, place: tuple[int, Any]
     ) -> None:
         self._source = source
         self._pick = pick
-        self._delete = delete
+        self._table, self._place = table, place
         self._next: tuple[Any, Any] | None = None  # read by has_next()
         self._last: Any = MISSING
 
@@ -257,7 +253,7 @@ class MapEntries(Iterator[T]):
         """Delete the entry returned last, also after `has_next()`; IllegalState if there is none or it is removed."""
         if self._last is MISSING:
             raise IllegalState("remove() needs an entry: call it once after next(), not before and not twice")
-        self._delete(self._last)
+        self._table.delete(*self._place, self._last)
         self._last = MISSING
 
 
@@ -314,12 +310,12 @@ class MapState(_TableState, Generic[K, V]):
         return self._iterate(lambda _, value: value)
 
     def _iterate(self, pick: Callable[[Any, Any], Any]) -> MapEntries[Any]:
-        group, address = self._place()
+        group, address = place = self._place()
         entries = self._table.entries(group, address)
         if self._copy is not None:
             copy = self._copy
             entries = ((key, copy(value)) for key, value in entries)
-        return MapEntries(entries, pick, partial(self._table.delete, group, address))
+        return MapEntries(entries, pick, self._table, place)
 
     def is_empty(self) -> bool:
         """Whether there are no entries."""
