@@ -377,6 +377,8 @@ class CheckpointService:
         try:
             self._snapshots.register(do.checkpoint_id, do.state)
         except Exception as error:
+            if isinstance(error, IllegalState):
+                self._warn(f"checkpoint {do.checkpoint_id} is declined: {error}; report this as a bug")
             # Later, since other instructions of the acknowledgement follow; metadata that needs the part cannot be written.
             declined = ev.Declined(
                 self._attempt, do.task, do.checkpoint_id, FailureReason.CHECKPOINT_DECLINED, str(error)

@@ -90,7 +90,7 @@ class DirectValueState(ValueState[Any]):
         context = self._context
         table, found = self._tables[context.group], self._table.unpack(stored)
         if found is not stored or context.address not in table:
-            found = table[context.address] = copied(found)
+            found = table[context.address] = copied(found) if found is stored else found
         return found
 
     def update(self, value: Any) -> None:

@@ -80,6 +80,9 @@ class DictTable(ValueTable):
         """From the form in the dicts to an object that may be in them too."""
         return kept
 
+    def put(self, group: int, address: Any, stored: Any) -> None:
+        self.tables[group][address] = stored if self.keep is None else self.keep(stored)
+
     def put_many(self, addresses: Sequence[Any], groups: Sequence[int], values: Sequence[Any]) -> None:
         tables, keep = self.tables, self.keep
         for address, group, value in zip(addresses, groups, values, strict=True):

@@ -154,9 +154,9 @@ class _Aggregating(OneInputHarness):
         from headgate.testing import harness as module
 
         def build(env):
-            return module._finish(apply(env.from_collection([], ddl).key_by(key_at)), 1, None)
+            return apply(env.from_collection([], ddl).key_by(key_at))
 
-        module._Harness.__init__(self, build, (), 1, 0, 0, None, restore)
+        module._Harness.__init__(self, build, restore=restore)
 
 
 def test_sum_of_single_values():

@@ -77,28 +77,16 @@ class LineReader(PartReader):
         self._taken = 0  # lines of the block that were given
         self._rest = b""  # the beginning of a line behind the block
         self._at_end = False
-        if part.position == 0:
-            self._find_first_line(header)
-        else:
-            self._file.seek(part.start + part.position)
-
-    def _find_first_line(self, header: str | None) -> None:
-        if self.part.start == 0:
-            if header is not None:
-                self._check_header(header)
-            return
-        self._file.seek(self.part.start - 1)  # a line that begins exactly here is ours
-        skipped = len(self._file.readline()) - 1
-        self.part = replace(self.part, position=skipped)
-
-    def _check_header(self, header: str) -> None:
-        line = self._file.readline(_HEADER_SAMPLE)
-        if not line:
-            return  # an empty file has no records, and needs no header
-        found = line.rstrip(b"\r\n").decode("utf-8", "replace")
-        if found != header:
-            raise ValueError(f"its first line is '{found[:200]}', but the fields are '{header}'")
-        self.part = replace(self.part, position=len(line))
+        if part.position:
+            file.seek(part.start + part.position)
+        elif part.start:
+            file.seek(part.start - 1)  # a line that begins exactly here is ours
+            self.part = replace(part, position=len(file.readline()) - 1)
+        elif header is not None and (line := file.readline(_HEADER_SAMPLE)):  # an empty file needs no header
+            found = line.rstrip(b"\r\n").decode("utf-8", "replace")
+            if found != header:
+                raise ValueError(f"its first line is '{found[:200]}', but the fields are '{header}'")
+            self.part = replace(part, position=len(line))
 
     def read(self, max_records: int) -> tuple[Batch, list[tuple[str, CorruptRecord]]]:
         if self._taken == len(self._ends) and not self._fill():
@@ -122,20 +110,15 @@ class LineReader(PartReader):
         """Read on; whether there are lines."""
         if self._beyond():
             return False
-        pieces = [self._rest]
-        while True:
-            data = self._file.read(_BLOCK)
-            if not data:
-                self._at_end = True
-                break
-            cut = data.rfind(b"\n") + 1
-            if cut:
+        pieces, self._rest = [self._rest], b""
+        while data := self._file.read(_BLOCK):
+            if cut := data.rfind(b"\n") + 1:
                 pieces.append(data[:cut])
                 self._rest = data[cut:]
                 break
             pieces.append(data)  # one line is longer than a block
-        if self._at_end:
-            self._rest = b""
+        else:
+            self._at_end = True
         self._block = b"".join(pieces)
         ends = np.flatnonzero(np.frombuffer(self._block, np.uint8) == ord("\n")) + 1
         if self._block and (not len(ends) or ends[-1] != len(self._block)):

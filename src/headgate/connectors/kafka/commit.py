@@ -110,11 +110,11 @@ class _TransactionalProducer(RecordProducer):
         self.marker = marker
 
     def _produce(self, committable: KafkaCommittable) -> None:
-        deadline = 0.0
+        deadline, kafka = 0.0, load()
 
         def full() -> None:
             if time.monotonic() > deadline:
-                raise load().KafkaException(load().KafkaError(load().KafkaError.REQUEST_TIMED_OUT))
+                raise kafka.KafkaException(kafka.KafkaError(kafka.KafkaError.REQUEST_TIMED_OUT))
 
         for start in range(0, len(committable.values), _POLL_EVERY):
             deadline = time.monotonic() + self._seconds  # for each step: it moves

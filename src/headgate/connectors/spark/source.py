@@ -18,6 +18,7 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -168,20 +169,14 @@ class PythonDataSource(DynamicSource[Any]):
 
     def make_reader(self) -> Readers:
         """A new reader of the kind that fits: Spark's order, and `reader()` first if the stream is to end."""
-        makers: list[Callable[[StructType], Readers]] = [
-            self.data_source.streamReader,
-            self.data_source.simpleStreamReader,
-        ]
-        if self.bounded:
-            makers.insert(0, self.data_source.reader)
-        for make in makers:
-            try:
+        source = self.data_source
+        makers: list[Callable[[StructType], Readers]] = [source.streamReader, source.simpleStreamReader]
+        for make in [source.reader, *makers] if self.bounded else makers:
+            with suppress(PySparkNotImplementedError):
                 return make(self.schema)
-            except PySparkNotImplementedError:
-                pass
-        wanted = "reader(), streamReader() or simpleStreamReader()" if self.bounded else "streamReader()"
-        hint = "" if self.bounded else " or simpleStreamReader(); if it has reader(), pass bounded=True"
-        raise InvalidArgument(f"data source '{self.name}' cannot be read as a stream: it has no {wanted}{hint}")
+        wanted = "streamReader() or simpleStreamReader()"
+        hint = f"reader(), {wanted}" if self.bounded else f"{wanted}; if it has reader(), pass bounded=True"
+        raise InvalidArgument(f"data source '{self.name}' cannot be read as a stream: it has no {hint}")
 
     def _checked_limit(self, limit: int | ReadLimit | None) -> ReadLimit | None:
         if limit is None:

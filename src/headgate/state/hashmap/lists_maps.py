@@ -25,8 +25,8 @@ class _ObjectTable:
 
 class TableLists(_ObjectTable, ListTable):
     def get(self, group: int, address: Any) -> Sequence[Any] | None:
-        found: Sequence[Any] | None = self._table.get(group, address)
-        return found
+        found: Sequence[Any] | None = self._table.tables[group].get(address)  # most are here, without a call
+        return self._table.get(group, address) if found is None else found
 
     def extend(self, group: int, address: Any, stored: Sequence[Any]) -> None:
         """Append elements; in place if no snapshot reads the list."""
@@ -43,7 +43,7 @@ class TableLists(_ObjectTable, ListTable):
 
 class TableMaps(_ObjectTable, MapTable):
     def get(self, group: int, address: Any, map_key: Any) -> Any:
-        found = self._table.get(group, address)
+        found = self._table.tables[group].get(address) or self._table.get(group, address)
         return MISSING if found is None else found.get(map_key, MISSING)
 
     def _own(self, group: int, address: Any) -> dict[Any, Any]:
@@ -71,7 +71,8 @@ class TableMaps(_ObjectTable, MapTable):
             del self._own(group, address)[map_key]
 
     def entries(self, group: int, address: Any) -> Iterator[tuple[Any, Any]]:
-        return iter(list((self._table.get(group, address) or {}).items()))
+        found = self._table.tables[group].get(address) or self._table.get(group, address) or {}
+        return iter(list(found.items()))
 
     def is_empty(self, group: int, address: Any) -> bool:
         return self._table.get(group, address) is None

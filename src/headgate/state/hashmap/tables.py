@@ -106,9 +106,6 @@ class StateTable(DictTable):
             return table.get(address)
         return below.get(address)
 
-    def put(self, group: int, address: Any, stored: Any) -> None:
-        self.tables[group][address] = stored
-
     def remove(self, group: int, address: Any) -> None:
         """Remove an entry; it is marked as removed if a layer below holds it."""
         below = self.below[group]

@@ -245,11 +245,10 @@ class CanonicalRun(SnapshotRun):
         try:
             scratch.restore([native], spool.read)
             for meta, batches in read_tables(scratch):
-                path = directory / f"table-{len(files)}.parquet"
+                path = directory / "table.parquet"
                 name = self._file_of(meta.name)
                 table = write_table(meta, self._setup.key_type, batches, path, name)
                 if not table.groups:
-                    path.unlink()
                     continue
                 crc32 = 0
                 with path.open("rb") as file:
@@ -258,7 +257,6 @@ class CanonicalRun(SnapshotRun):
                         yield name, data
                 files.append(FileRef(name, Payload(name, path.stat().st_size, crc32), False, self.checkpoint_id))
                 tables.append(table)
-                path.unlink()
         finally:
             scratch.dispose()
         groups = KeyGroupRange(native.first_group, native.last_group)

@@ -297,7 +297,7 @@ class StoredCodec:
         self.open: Callable[[Any], Any] = values.open if bare else self._open
 
     def keep(self, stored: Any) -> Any:
-        """From the stored form of a cell to the cached form."""
+        """From the stored form of a table to the cached form."""
         value = stored[0] if self.stamped else stored
         if type(value) in self.values.plain or value is None:
             return stored

@@ -280,9 +280,6 @@ class ValueRows(StateRows, DictTable):
         kept = self.tables[group][address]
         return None if kept is None else self.codec.open(kept)
 
-    def put(self, group: int, address: Any, stored: Any) -> None:
-        self.tables[group][address] = self.codec.keep(stored)
-
     def get_many(self, addresses: Sequence[Any], groups: Sequence[int]) -> list[Any]:
         self.prefetch(addresses, groups)
         tables, opened = self.tables, self.codec.open

@@ -132,7 +132,7 @@ class _LayerBatch:
 class WriteBack:
     """The cuts of one backend, and when to make them.
 
-    `writing` is held by the thread that writes, for one step at a time; the guard of the states (`rows.py`) only while a
+    `writing` is held by the thread that writes, for one step at a time; the guard of the states (`tables.py`) only while a
     batch is applied. Where both are needed, `writing` comes first.
     """
 

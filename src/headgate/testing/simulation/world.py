@@ -16,10 +16,10 @@ from headgate.api.functions import (
     KeyedProcessFunction,
     RuntimeContext,
 )
-from headgate.api.sources import DynamicSource, NumberRange, RangeReader, ReaderContext, SourceReader, SplitEnumerator
+from headgate.api.sources import DynamicSource, NumberRange, QueueReader, ReaderContext, SourceReader, SplitEnumerator
 from headgate.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from headgate.environment import StreamExecutionEnvironment
-from headgate.records.types import as_type
+from headgate.records.batch import Batch
 from headgate.state.api import MapStateDescriptor, ValueStateDescriptor
 
 KEYS = 40
@@ -123,8 +123,6 @@ class WorldSink(TwoPhaseCommitSinkFunction[str]):
 class Chunks(DynamicSource[NumberRange]):
     """The numbers 0 .. records - 1 in chunks (next, end) that are found little by little."""
 
-    type = as_type("bigint")
-
     def __init__(self, records: int) -> None:
         self._records = records
 
@@ -134,7 +132,7 @@ class Chunks(DynamicSource[NumberRange]):
 
     def reader(self, context: ReaderContext, splits: list[NumberRange]) -> SourceReader[NumberRange]:
         """Reads one chunk after the other."""
-        return RangeReader(splits, self.type)
+        return _ChunkReader(splits)
 
 
 class _ChunkEnumerator(SplitEnumerator[NumberRange]):
@@ -155,6 +153,19 @@ class _ChunkEnumerator(SplitEnumerator[NumberRange]):
 
     def owner(self, split: NumberRange, parallelism: int) -> int | None:
         return None if split.start % 40 else split.start % parallelism
+
+
+class _ChunkReader(QueueReader[NumberRange]):
+    def poll(self, max_records: int) -> Batch | None:
+        if not self._splits:
+            return None
+        start, end = self._splits[0].start, self._splits[0].end
+        stop = min(end, start + max_records)
+        if stop < end:
+            self._splits[0] = NumberRange(stop, end)
+        else:
+            self._end_split()
+        return Batch.of_rows(list(range(start, stop)))
 
 
 class NumberedSink(sink.Sink[str]):
