@@ -36,6 +36,10 @@ class Answer(Event, frozen=True):
     """An event that still counts when the job has ended: files may depend on it."""
 
 
+class CheckpointAnswer(Answer, frozen=True):
+    checkpoint_id: int
+
+
 class UserRequest(Event, frozen=True):
     """A request of a user: it is answered whenever it comes."""
 
@@ -44,6 +48,10 @@ class UserRequest(Event, frozen=True):
 
 class Instruction(msgspec.Struct, frozen=True):
     """Something to be done."""
+
+
+class CheckpointInstruction(Instruction, frozen=True):
+    checkpoint_id: int
 
 
 # ---- events: the job -----------------------------------------------------------------------------------------------
@@ -167,8 +175,7 @@ class Declined(Event, frozen=True):
 # ---- events: results -----------------------------------------------------------------------------------------------
 
 
-class LocationReady(Answer, frozen=True):
-    checkpoint_id: int
+class LocationReady(CheckpointAnswer, frozen=True):
     location: str
 
 
@@ -179,48 +186,42 @@ class DriverStateReady(Event, frozen=True):
     states: Mapping[OperatorId, Any] = {}
 
 
-class MetadataWritten(Answer, frozen=True):
+class MetadataWritten(CheckpointAnswer, frozen=True):
     """The metadata is on storage; `pointer` is the path to restore from.
 
     `snapshot` is handed back to the storage when the metadata must be deleted again.
     """
 
-    checkpoint_id: int
     pointer: str
     size: int = 0
     objects: int = 1
     snapshot: Any = None
 
 
-class LogEntryClaimed(Answer, frozen=True):
+class LogEntryClaimed(CheckpointAnswer, frozen=True):
     """The completion is in the job log, under this number, which is never used again."""
 
-    checkpoint_id: int
     commit_number: int
 
 
-class StepFailed(Answer, frozen=True):
+class StepFailed(CheckpointAnswer, frozen=True):
     """What the last instruction asked for failed: the directory, the state on the driver, the metadata or the log entry.
 
     If `outcome_unknown`, the metadata or the entry may exist all the same.
     """
 
-    checkpoint_id: int
     message: str
     outcome_unknown: bool = False
 
 
-class Superseded(Answer, frozen=True):
+class Superseded(CheckpointAnswer, frozen=True):
     """Another driver has claimed the entry: it runs the job now, and this one must stop."""
 
-    checkpoint_id: int
     message: str
 
 
-class Discarded(Answer, frozen=True):
+class Discarded(CheckpointAnswer, frozen=True):
     """The files of a checkpoint are deleted, or left for `headgate gc`."""
-
-    checkpoint_id: int
 
 
 class SharedReleased(Answer, frozen=True):
@@ -232,18 +233,15 @@ class SharedReleased(Answer, frozen=True):
 # ---- instructions --------------------------------------------------------------------------------------------------
 
 
-class PrepareLocation(Instruction, frozen=True):
+class PrepareLocation(CheckpointInstruction, frozen=True):
     """Make the directory of a checkpoint, or of a savepoint below `target`; shared/ and taskowned/ too if missing."""
 
-    checkpoint_id: int
     type: SnapshotType
     target: str | None = None
 
 
-class SnapshotDriverState(Instruction, frozen=True):
+class SnapshotDriverState(CheckpointInstruction, frozen=True):
     """Take the state on the driver; tasks are triggered after it is there (SPEC R9.4)."""
-
-    checkpoint_id: int
 
 
 class TriggerTasks(Instruction, frozen=True):
@@ -260,10 +258,9 @@ class Announce(Instruction, frozen=True):
     tasks: tuple[TaskId, ...]
 
 
-class RegisterShared(Instruction, frozen=True):
+class RegisterShared(CheckpointInstruction, frozen=True):
     """Register the shared files of a task's part as used by the checkpoint, also when it came too late (SPEC R7.5)."""
 
-    checkpoint_id: int
     task: TaskId
     state: Any
 
@@ -297,57 +294,52 @@ class WriteMetadata(Instruction, frozen=True):
         return self.content.checkpoint_id
 
 
-class ClaimLogEntry(Instruction, frozen=True):
+class ClaimLogEntry(CheckpointInstruction, frozen=True):
     """Claim the next entry of the job log for "this checkpoint is completed"; at most one claim is under way.
 
     With it the checkpoints of the commit numbers in `subsumed` are not retained any more.
     """
 
-    checkpoint_id: int
     subsumed: tuple[int, ...] = ()
 
 
-class NotifyComplete(Instruction, frozen=True):
+class NotifyComplete(CheckpointInstruction, frozen=True):
     """Notify these tasks and the driver's operators that a checkpoint is complete.
 
     `subsumed` is the newest checkpoint whose files are deleted because of it.
     """
 
-    checkpoint_id: int
     commit_number: int
     tasks: tuple[TaskId, ...]
     subsumed: int | None = None
 
 
-class NotifyAborted(Instruction, frozen=True):
+class NotifyAborted(CheckpointInstruction, frozen=True):
     """Notify these tasks and the driver's operators that a checkpoint will not be completed.
 
     `latest_completed` and `latest_commit_number` repeat the last completion, whose notification may have been lost.
     """
 
-    checkpoint_id: int
     tasks: tuple[TaskId, ...]
     reason: FailureReason
     latest_completed: int | None = None
     latest_commit_number: int | None = None
 
 
-class DiscardFiles(Instruction, frozen=True):
+class DiscardFiles(CheckpointInstruction, frozen=True):
     """Delete the private files of one task's part; shared ones stay until they are released."""
 
-    checkpoint_id: int
     task: TaskId
     state: Any
 
 
-class DiscardCheckpoint(Instruction, frozen=True):
+class DiscardCheckpoint(CheckpointInstruction, frozen=True):
     """Delete the directory of a checkpoint with its metadata and private files; shared ones stay.
 
     One that is not `completed` was aborted: only the files of this attempt are deleted, and the metadata only if there
     is a `snapshot`.
     """
 
-    checkpoint_id: int
     location: str
     type: SnapshotType
     completed: bool

@@ -18,6 +18,12 @@ class JobEvent(msgspec.Struct, frozen=True):
     """Something happened to the job."""
 
 
+class AttemptEvent(JobEvent, frozen=True):
+    """Something happened to an attempt."""
+
+    attempt: int
+
+
 class StartRequested(JobEvent, frozen=True):
     """The job begins."""
 
@@ -26,25 +32,21 @@ class Settled(JobEvent, frozen=True):
     """No claim in the job log and no commit on the driver is under way any more."""
 
 
-class AttemptSubmitted(JobEvent, frozen=True):
+class AttemptSubmitted(AttemptEvent, frozen=True):
     """The cluster runs the tasks of an attempt, or is about to."""
 
-    attempt: int
 
-
-class AttemptRefused(JobEvent, frozen=True):
+class AttemptRefused(AttemptEvent, frozen=True):
     """An attempt could not be started.
 
     `retry`: the cluster or the storage may answer next time; else the program or its configuration does not fit.
     """
 
-    attempt: int
     error: HeadgateError
     retry: bool
 
 
-class WorkerEvent(JobEvent, frozen=True):
-    attempt: int
+class WorkerEvent(AttemptEvent, frozen=True):
     worker: Worker
 
 
@@ -72,24 +74,22 @@ class WorkerDisconnected(WorkerEvent, frozen=True):
     """The connection to a worker has ended."""
 
 
-class TaskFailed(JobEvent, frozen=True):
+class TaskFailed(AttemptEvent, frozen=True):
     """A task, or a part of the job on the driver, reported a failure.
 
     `certain`: no later report can name a better cause, as when the user's code raised.
     """
 
-    attempt: int
     certain: bool = False
 
 
-class AttemptEnded(JobEvent, frozen=True):
+class AttemptEnded(AttemptEvent, frozen=True):
     """The cluster runs no task of the attempt any more. `failed`: not because all of them finished."""
 
-    attempt: int
     failed: bool
 
 
-class CauseFound(JobEvent, frozen=True):
+class CauseFound(AttemptEvent, frozen=True):
     """The answer to `FindCause`.
 
     `cancelled`: the attempt was cancelled in the cluster. `final`: another attempt cannot run, for example because the
@@ -97,17 +97,15 @@ class CauseFound(JobEvent, frozen=True):
     the restart strategy is not asked, or (`final`) there is no other one.
     """
 
-    attempt: int
     error: HeadgateError
     cancelled: bool = False
     final: bool = False
     damaged: bool = False
 
 
-class TasksLeft(JobEvent, frozen=True):
+class TasksLeft(AttemptEvent, frozen=True):
     """The answer to `CheckTasks`: workers that are connected, and the number of tasks that the cluster still runs."""
 
-    attempt: int
     workers: tuple[Worker, ...]
     active: int
 
@@ -151,6 +149,10 @@ class JobInstruction(msgspec.Struct, frozen=True):
     """Something is to be done for the job."""
 
 
+class AttemptInstruction(JobInstruction, frozen=True):
+    attempt: int
+
+
 class SetStatus(JobInstruction, frozen=True):
     status: JobStatus
 
@@ -159,13 +161,11 @@ class AwaitSettled(JobInstruction, frozen=True):
     """Send `Settled` as soon as it is true."""
 
 
-class StartAttempt(JobInstruction, frozen=True):
+class StartAttempt(AttemptInstruction, frozen=True):
     """Wait for slots, choose the checkpoint to restore, submit the tasks.
 
     Answered by `AttemptSubmitted` or `AttemptRefused`.
     """
-
-    attempt: int
 
 
 class StartTasks(JobInstruction, frozen=True):
@@ -180,36 +180,29 @@ class SetCheckpointing(JobInstruction, frozen=True):
     running: bool
 
 
-class StopAttempt(JobInstruction, frozen=True):
+class StopAttempt(AttemptInstruction, frozen=True):
     """Tell the workers and the cluster to stop; repeated until `AttemptEnded`."""
 
-    attempt: int
     reason: str
 
 
-class CheckTasks(JobInstruction, frozen=True):
+class CheckTasks(AttemptInstruction, frozen=True):
     """Answer with `TasksLeft`."""
 
-    attempt: int
 
-
-class CancelTasks(JobInstruction, frozen=True):
+class CancelTasks(AttemptInstruction, frozen=True):
     """Tell workers that are still connected that their attempt is over."""
 
-    attempt: int
 
-
-class KillWorker(JobInstruction, frozen=True):
+class KillWorker(AttemptInstruction, frozen=True):
     """End a worker's process from outside, where that is possible: it does not react."""
 
-    attempt: int
     worker: Worker
 
 
-class RecordLostWorker(JobInstruction, frozen=True):
+class RecordLostWorker(AttemptInstruction, frozen=True):
     """Note as a failure of the attempt that a worker died, or (`silent`) that nothing was heard from it."""
 
-    attempt: int
     worker: Worker
     silent: bool
 
@@ -220,10 +213,9 @@ class RecordFailure(JobInstruction, frozen=True):
     error: HeadgateError
 
 
-class FindCause(JobInstruction, frozen=True):
+class FindCause(AttemptInstruction, frozen=True):
     """Answer with `CauseFound`. `stopped`: the attempt ended because it was stopped."""
 
-    attempt: int
     stopped: bool
 
 

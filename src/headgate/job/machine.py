@@ -135,8 +135,8 @@ class JobMachine:
     def handle(self, event: ev.JobEvent, now: int) -> list[ev.JobInstruction]:
         """What to do because of an event, in this order."""
         self._now, self._out = now, []
-        attempt = getattr(event, "attempt", None)
-        if self.phase is not Phase.ENDED and attempt in (None, self._attempt.number):
+        late = isinstance(event, ev.AttemptEvent) and event.attempt != self._attempt.number
+        if self.phase is not Phase.ENDED and not late:
             self._dispatch(event)
             if self._alarm is not None and now >= self._alarm:
                 self._alarm = None
