@@ -79,7 +79,7 @@ class Machine:
         with self.log.open("w") as log:
             process = self.start("run", *words, *options, self.program, output=log)
         try:
-            wait_until(lambda: process.poll() is not None or set(self.checkpoints()) - known, 100, "a checkpoint")
+            wait_until(lambda: process.poll() is not None or set(self.checkpoints()) - known, 200, "a checkpoint")
             assert process.poll() is None, self.log.read_text()
             yield process
         finally:

@@ -89,8 +89,8 @@ def with_kills(configuration, client, app):
     found["gone_after_failure"] = comes_true(lambda: not marked(client.get_job_id()))
     client = start(configuration, RestartStrategies.fixed_delay_restart(3, 100))
     kill_executor(app)
-    found["restarted"] = comes_true(lambda: client.job.restarts >= 1 and client.job.wait_running(0), 90)
-    found["log"] = client.job.failure_log
+    found["restarted"] = comes_true(lambda: client.job.restarts >= 1 and client.job.wait_running(0), 150)
+    found["log"], found["status"] = client.job.failure_log, client.get_job_status().name
     attempts = {Path(f"/proc/{pid}/comm").read_text().strip().rsplit("-", 1)[1] for pid in marked(client.get_job_id())}
     found["attempts_alive"] = sorted(attempts)
     found["cancelled"] = client.cancel().value
