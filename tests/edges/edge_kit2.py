@@ -411,7 +411,7 @@ def fail_one_delete(monkeypatch, within):
 
 
 def lose_reply(monkeypatch, within):
-    """A file whose path contains `within` is created, but nobody hears of it, and it cannot be read just then."""
+    """A file whose path contains `within` is created, but its writer gets no reply, and it cannot be read just then."""
     create, read, lost = LocalStore.create_if_absent, LocalStore.read, []
 
     def create_silently(self, path, data):

@@ -24,7 +24,7 @@ PROGRAMS = {"two-phase": one_input, "committer": found_splits, "whole epochs": w
 
 
 def lose_completions(run):
-    """No sink hears of a checkpoint, nor is one committed on the driver."""
+    """No sink is notified of a checkpoint, and none is committed on the driver."""
     for worker in () if run.driver.attempt is None else run.driver.attempt.workers:
         for message in [one for one in worker.inbox if isinstance(one, CheckpointComplete)]:
             worker.inbox.remove(message)
