@@ -35,6 +35,7 @@ TESTING = ["OneInputHarness", "RunResult", "TwoInputHarness", "local_runtime", "
 def test_the_public_names():
     public = {n for n, value in vars(headgate).items() if not n.startswith("_") and not inspect.ismodule(value)}
     assert public == set(NAMES)
+    assert sorted(headgate.__all__) == sorted(NAMES)  # so a star import brings no module of ours
     assert headgate.testing.__all__ == TESTING
 
 

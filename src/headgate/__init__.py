@@ -8,6 +8,8 @@
 The public names of a module of `headgate.api` are those of its `__all__`.
 """
 
+from types import ModuleType as _ModuleType
+
 from headgate.api.checkpoint_config import *
 from headgate.api.durable import durable as durable
 from headgate.api.functions import *
@@ -43,3 +45,6 @@ from headgate.state.ttl_config import StateTtlConfig as StateTtlConfig
 from headgate.state.ttl_config import Time as Time
 
 __version__ = "0.1.0"
+
+# Without it `from headgate import *` would bring our modules too: `config`, `state`, `job` ...
+__all__ = [n for n, v in globals().items() if not (n.startswith("_") or isinstance(v, _ModuleType))]
