@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from rich.status import Status
 
 from headgate.checkpoint.types import SavepointFormat
 from headgate.cli.output import console, make_table, reported
-from headgate.rest.client import find_job, find_jobs
+from headgate.rest.client import RestError, find_job, find_jobs
 from headgate.storage.checkpoints import dispose_savepoint
 from headgate.storage.remote import open_store
 
@@ -68,7 +69,13 @@ def checkpoint(
 ) -> None:
     """Take a checkpoint now."""
     done = _operation(job, url, "POST", "/checkpoints", {"checkpointType": "FULL" if full else "CONFIGURED"})
-    typer.echo(f"checkpoint {done['checkpointId']} is complete")
+    figures = ""
+    with suppress(RestError):  # the job may have ended meanwhile
+        found = find_job(job, url, _token())
+        one = found.client.send("GET", f"{found.path}/checkpoints/details/{done['checkpointId']}")
+        size, files, chain = one["state_size"], one["shared_files"], one["chain_length"]
+        figures = f": full size {size:,} bytes, {files} shared files, chain of {chain}"
+    typer.echo(f"checkpoint {done['checkpointId']} is complete{figures}")
 
 
 def savepoint(job: Job, target: Target = None, format: Format = SavepointFormat.CANONICAL, url: Url = None) -> None:
