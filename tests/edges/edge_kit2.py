@@ -396,6 +396,18 @@ def hold_state_files(monkeypatch, within):
     return held
 
 
+def fail_state_files(monkeypatch):
+    """Workers cannot begin a state file until the outage ends."""
+    outage, writer = Outage(), LocalStore.writer
+
+    def try_to_open(self, directory, label=""):
+        outage.meet(directory)
+        return writer(self, directory, label)
+
+    monkeypatch.setattr(LocalStore, "writer", try_to_open)
+    return outage
+
+
 def fail_one_delete(monkeypatch, within):
     """The first delete of a path that contains `within` fails; gives the list of paths for which one did."""
     failed, delete = [], LocalStore.delete
