@@ -127,6 +127,19 @@ def test_checkpoints(http):
     assert found["latest"]["savepoint"] is None
 
 
+def test_metrics(http, job):  # SPEC R10.3
+    names = http.get(f"/jobs/{ID}/metrics").json()
+    assert {"id": "lastCompletedCheckpointId"} in names
+    assert {one["id"] for one in names} == set(job.stats.gauges())
+    wanted = "lastCheckpointFullSize,noSuchMetric,lastCheckpointExternalPath"
+    assert http.get(f"/jobs/{ID}/metrics", params={"get": wanted}).json() == [
+        {"id": "lastCheckpointFullSize", "value": "300"},
+        {"id": "lastCheckpointExternalPath", "value": "/chk-1"},
+    ]
+    job.stats = None
+    assert http.get(f"/jobs/{ID}/metrics").status_code == 409
+
+
 def test_details(http, job):
     details = http.get(f"/jobs/{ID}/checkpoints/details/1").json()
     vertex = str(job.plan.graph.vertices[0].head.id)
