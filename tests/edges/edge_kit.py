@@ -210,7 +210,7 @@ class _Io(driver_services.DriverIo):
         super().__init__()
         self._storage = storage
 
-    def open_store(self, write_buffer):
+    def open_store(self, settings):
         return RoutingStore(lambda _: _Disk(self._storage, "driver"))
 
     def pause(self, seconds):

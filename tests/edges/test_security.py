@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from edge_kit2 import announce_rest_server, announcement, counting, jobs, ledger, tap, wait_running
 
+from headgate.checkpoint.types import SavepointFormat
 from headgate.errors import HeadgateError
 
 SOMEBODY_ELSE = 12345
@@ -76,6 +77,31 @@ def test_no_state_is_put_into_a_directory_of_another_user(jobs, tap, ledger, tmp
     with suppress(HeadgateError):  # to refuse is right as well
         run(2)
     assert {found for path in theirs for found in path.rglob("*")} - before == set()
+
+
+@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_the_files_of_checkpoints_are_private_by_option(jobs, tap, ledger, tmp_path, backend, private):
+    options = {
+        "state.backend.type": backend,
+        "execution.checkpointing.incremental": "true",
+        "headgate.storage.private-files": str(private),
+    }
+    usual = os.umask(0o022)
+    try:
+        client = wait_running(jobs.start(tmp_path / "checkpoints", counting(tap, ledger), options))
+        for count in (10, 20):
+            tap.give(count)
+            client.trigger_checkpoint()
+        for format in SavepointFormat:
+            client.trigger_savepoint(str(tmp_path / "savepoints"), format)
+    finally:
+        os.umask(usual)
+    made = [path for name in ("checkpoints", "savepoints") for path in (tmp_path / name, *(tmp_path / name).rglob("*"))]
+    kinds = {path.parent.name.split("-")[0] for path in made if path.is_file()}
+    assert {"log", "shared", "chk", "savepoint"} <= kinds
+    modes = {(path.is_dir(), oct(path.stat().st_mode & 0o777)) for path in made}
+    assert modes == ({(True, "0o700"), (False, "0o600")} if private else {(True, "0o755"), (False, "0o644")})
 
 
 SECOND_USER = """

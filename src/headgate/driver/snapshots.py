@@ -80,7 +80,7 @@ class JobSnapshots:
     def __init__(self, plan: JobPlan, job_id: JobId, configuration: Configuration, io: DriverIo) -> None:
         self._plan, self._configuration, self._io = plan, configuration, io
         self._settings = StorageSettings.of(configuration)
-        self._store = io.open_store(self._settings.write_buffer)
+        self._store = io.open_store(self._settings)
         self._registry = SharedStateRegistry()
         self._lock = threading.Lock()
         self._restart = 0
@@ -226,6 +226,7 @@ class JobSnapshots:
             self._settings.inline_threshold,
             asynchronous,
             self.staging,
+            self._settings.private,
         )
 
     @property
