@@ -1,26 +1,21 @@
 """What the mode of checkpoints and the number of tolerable failures change in a whole job."""
 
-# ruff: noqa: F401, F811  the fixtures of the kit are imported, and asked for by name
-
 from collections import Counter
 
 import pytest
-from edge_kit2 import (
-    SECONDS,
-    Count,
+from edge_kit import (
+    WAIT,
     Held,
     LedgerSink,
+    Numbering,
     Numbers,
-    counted,
-    counting,
+    eventually,
     fail_state_files,
-    give_time,
     in_background,
-    jobs,
-    ledger,
     number,
+    numbered,
+    numbering,
     record,
-    tap,
     wait_ended,
     wait_running,
     wait_until,
@@ -51,7 +46,7 @@ class GatedNumbers(Numbers):
         return reader
 
 
-class SeenCount(Count):
+class SeenCount(Numbering):
     def __init__(self, name):
         self._name = name
 
@@ -76,14 +71,14 @@ def test_the_mode_decides_whether_records_behind_a_barrier_wait(jobs, tap, ledge
     wait_until(lambda: len(seen[tap.name]) == 20)
     gate = gates[tap.name] = Held()
     jobs.at_end(gate.release)
-    assert gate.reached.wait(SECONDS)
+    assert gate.reached.wait(WAIT)
     in_background(client.trigger_checkpoint)
     stats = client.job.stats
     wait_until(lambda: stats.snapshot().history and 0 in stats.snapshot().history[0].vertices[0].subtasks)
     tap.give(20, 0)  # behind the first barrier, while the second one has not come
 
     goes_on = mode is CheckpointingMode.AT_LEAST_ONCE
-    give_time(lambda: len(seen[tap.name]) == 30, SECONDS if goes_on else 0.5)
+    eventually(lambda: len(seen[tap.name]) == 30, WAIT if goes_on else 0.5)
     assert len(seen[tap.name]) == (30 if goes_on else 20)
     gate.release()
     wait_until(lambda: stats.snapshot().counts.completed == 1)
@@ -110,7 +105,7 @@ def test_the_mode_decides_whether_records_behind_a_barrier_wait(jobs, tap, ledge
 def test_failed_checkpoints_fail_the_job_or_not(jobs, tap, ledger, tmp_path, monkeypatch, configure, tolerated):
     def build(env):
         configure(CheckpointConfig(env.get_configuration()))
-        counting(tap, ledger)(env)
+        numbering(tap, ledger)(env)
 
     broken = fail_state_files(monkeypatch)
     client = wait_running(jobs.start(tmp_path / "checkpoints", build))
@@ -118,13 +113,13 @@ def test_failed_checkpoints_fail_the_job_or_not(jobs, tap, ledger, tmp_path, mon
     for _ in range(3 if tolerated is None else tolerated + 1):
         assert client.get_job_status().name == "RUNNING"
         with pytest.raises(HeadgateError, match="the storage does not answer"):
-            client.trigger_checkpoint(timeout=SECONDS)
+            client.trigger_checkpoint(timeout=WAIT)
     if tolerated is None:
         broken.end()
-        assert client.trigger_checkpoint(timeout=SECONDS) == 4
+        assert client.trigger_checkpoint(timeout=WAIT) == 4
         tap.close()
         assert wait_ended(client) == ("FINISHED", None)
-        assert ledger.visible == counted(10)
+        assert ledger.visible == numbered(10)
     else:
         status, error = wait_ended(client)
         assert status == "FAILED"
