@@ -53,7 +53,7 @@ from headgate.job.events import CauseFound
 from headgate.job.machine import Phase, Timing
 from headgate.job.status import Status
 from headgate.records.batch import Batch
-from headgate.rest import server as rest_server
+from headgate.rest import discovery
 from headgate.state.local_directory import LocalDirectory
 from headgate.storage.checkpoints import load_snapshot, require_intact
 from headgate.storage.layout import JobLayout
@@ -1023,12 +1023,12 @@ def local_state_directory(directory):
 
 def announce_rest_server(url):
     """What a driver does so that this user's command line finds its REST server; the file it writes to."""
-    rest_server._announce(url)
+    discovery.announce(url)
 
 
 def announcement():
     """The file in which this process says where its REST server is."""
-    return rest_server._directory() / f"{os.getpid()}.json"
+    return discovery.directory() / f"{os.getpid()}.json"
 
 
 # --- programs -----------------------------------------------------------------------------------------------------------

@@ -22,33 +22,12 @@ from headgate.driver.job import SparkJob
 from headgate.errors import HeadgateError, InvalidArgument
 from headgate.job_client import JobClient
 from headgate.rest import documents
+from headgate.rest.jobs import Jobs, UnknownJob
 from headgate.rest.operations import Operations, UnknownOperation
 from headgate.storage.checkpoints import dispose_savepoint
 from headgate.storage.remote import open_store
 
 Document = dict[str, Any]
-
-
-class Jobs:
-    """The jobs of this process, oldest first."""
-
-    def __init__(self) -> None:
-        self._jobs: list[SparkJob] = []
-
-    def add(self, job: SparkJob) -> None:
-        """Add a job that starts; of jobs that have ended the newest hundred are kept."""
-        ended = [one for one in self._jobs if one.status.is_terminal][:-100]
-        self._jobs = [one for one in self._jobs if one not in ended] + [job]
-
-    def all(self) -> list[SparkJob]:
-        return list(self._jobs)
-
-    def find(self, job_id: str) -> SparkJob:
-        """The job of this id; 404 if there is none."""
-        for job in reversed(self._jobs):
-            if job.job_id == job_id:
-                return job
-        raise HTTPException(404, f"job {job_id} is not known; GET /jobs lists the jobs of this driver")
 
 
 class _Body(BaseModel):
@@ -258,7 +237,10 @@ def _require(token: str) -> Any:
     async def check(request: Request, call_next: Any) -> Response:
         given = request.headers.get("authorization", "").encode()
         if not hmac.compare_digest(given, expected):
-            return _errors(401, "give the token as 'Authorization: Bearer ...' (headgate.rest.token)")
+            return _errors(
+                401,
+                "give the token as 'Authorization: Bearer ...'; `headgate token` prints it to the user who runs the driver",
+            )
         answer: Response = await call_next(request)
         return answer
 
@@ -274,5 +256,7 @@ def _refused(_: Request, error: Exception) -> JSONResponse:
         return _errors(error.status_code, str(error.detail))
     if isinstance(error, RequestValidationError):
         return _errors(400, *(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()))
-    status = 404 if isinstance(error, UnknownOperation) else 400 if isinstance(error, InvalidArgument) else 409
+    status = (
+        404 if isinstance(error, UnknownOperation | UnknownJob) else 400 if isinstance(error, InvalidArgument) else 409
+    )
     return _errors(status, str(error))
