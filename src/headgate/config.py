@@ -164,6 +164,7 @@ SAVEPOINT_DIR = _text("execution.checkpointing.savepoint-dir", "Default director
 CHECKPOINT_CREATE_SUBDIR = _flag("execution.checkpointing.create-subdir", "Give each job its own directory below the checkpoint directory.", "state.checkpoints.create-subdir", default=True)
 CHECKPOINT_INLINE_THRESHOLD = _memory("execution.checkpointing.data-inline-threshold", 20 * KB, "State smaller than this is stored inside the metadata.", "state.storage.fs.memory-threshold")
 CHECKPOINT_WRITE_BUFFER = _memory("execution.checkpointing.write-buffer-size", 4096, "Write buffer of checkpoint files.", "state.storage.fs.write-buffer-size", minimum=1)
+STORAGE_PRIVATE = _flag("headgate.storage.private-files", "Let only this user read checkpoints, savepoints and job logs on local file systems: files get mode 0600, directories 0700.")
 CHECKPOINT_INCREMENTAL = _flag("execution.checkpointing.incremental", "Store only what changed since the last checkpoint.", "state.backend.incremental")
 UNALIGNED = _flag("execution.checkpointing.unaligned.enabled", "Let barriers overtake data; the data overtaken becomes part of the checkpoint.", "execution.checkpointing.unaligned")
 UNALIGNED_FORCED = _flag("execution.checkpointing.unaligned.forced", "Allow unaligned checkpoints also in jobs with partition_custom().")

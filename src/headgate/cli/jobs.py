@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -62,7 +63,13 @@ def checkpoint(
 ) -> None:
     """Take a checkpoint now."""
     done = _operation(job, url, "POST", "/checkpoints", {"checkpointType": "FULL" if full else "CONFIGURED"})
-    typer.echo(f"checkpoint {done['checkpointId']} is complete")
+    figures = ""
+    with suppress(RestError):  # the job may have ended meanwhile
+        found = find_job(job, url)
+        one = found.client.send("GET", f"{found.path}/checkpoints/details/{done['checkpointId']}")
+        size, files, chain = one["state_size"], one["shared_files"], one["chain_length"]
+        figures = f": full size {size:,} bytes, {files} shared files, chain of {chain}"
+    typer.echo(f"checkpoint {done['checkpointId']} is complete{figures}")
 
 
 def savepoint(job: Job, target: Target = None, format: Format = SavepointFormat.CANONICAL, url: Url = None) -> None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from headgate.checkpoint.stats import CheckpointStats, StatsSnapshot
+from headgate.checkpoint.stats import CheckpointStats, StatsSnapshot, StatsTracker
 from headgate.checkpoint.types import SavepointFormat
 from headgate.driver.job import SparkJob
 from headgate.errors import HeadgateError, InvalidArgument
@@ -93,11 +93,21 @@ class _Api:
 
     # --- checkpoints ---
 
-    def _stats(self, job_id: str) -> StatsSnapshot:
+    def _tracker(self, job_id: str) -> StatsTracker:
         stats = self._jobs.find(job_id).stats
         if stats is None:
             raise HTTPException(409, f"job {job_id} has not started yet")
-        return stats.snapshot()
+        return stats
+
+    def _stats(self, job_id: str) -> StatsSnapshot:
+        return self._tracker(job_id).snapshot()
+
+    def metrics(self, job_id: str, get: str | None = None) -> list[Document]:
+        """The names of the job's metrics, or the values of those that `get` names; unknown ones are left out."""
+        gauges = self._tracker(job_id).gauges()
+        if get is None:
+            return [{"id": name} for name in gauges]
+        return [{"id": name, "value": str(gauges[name])} for name in get.split(",") if name in gauges]
 
     def checkpoints(self, job_id: str) -> Document:
         return documents.checkpoints(self._stats(job_id))
@@ -186,6 +196,7 @@ def _router(api: _Api) -> APIRouter:
     router.get("/jobs/overview")(api.overview)
     router.get(job)(api.job)
     router.patch(job, status_code=accepted)(api.cancel)
+    router.get(f"{job}/metrics")(api.metrics)
     router.get(f"{job}/checkpoints")(api.checkpoints)
     router.post(f"{job}/checkpoints", status_code=accepted)(api.trigger_checkpoint)
     router.get(f"{job}/checkpoints/config")(api.checkpoint_config)
