@@ -27,7 +27,7 @@ def main(archive: Path) -> None:
     env = StreamExecutionEnvironment.get_execution_environment(Configuration(), spark)
     env.from_sequence(1, 100).key_by(lambda number: number % 3).map(lambda number: number).execute_and_collect().close()
     spark.range(100).selectExpr("id % 3 as key").groupBy("key").count().collect()
-    gateway = SparkContext._gateway
+    gateway = SparkContext._gateway  # noqa: SLF001 - there is no other way to end the JVM
     spark.stop()
     assert gateway is not None
     gateway.shutdown()
