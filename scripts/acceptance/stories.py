@@ -196,16 +196,20 @@ class Case(Shell):  # type: ignore[misc]
             self.unmark(name)
 
     @contextmanager
-    def storage_away(self, seconds: float = 0) -> Iterator[None]:
-        """A file is where the checkpoint directory was, for as long as the block lasts and some seconds."""
-        other = self.directory / "away"
-        other.write_text("")
+    def storage_away(self, seconds: float, silent: bool = False) -> Iterator[None]:
+        """A file, or a path that gives I/O errors, is where the checkpoint directory was: in the block, and some seconds."""
+        other = self.directory / ("silent" if silent else "away")
+        if silent:
+            other.symlink_to(self.store)  # it refers to itself when it is there
+        else:
+            other.write_text("")
         _exchange(self.store, other)
         try:
             yield
             time.sleep(seconds)
         finally:
             _exchange(self.store, other)
+            other.unlink()
 
     def rows(self, below: str = "") -> list[tuple[int, int]]:
         """What readers of the output see."""
@@ -487,7 +491,7 @@ def storage_away(case: Case) -> str:
         case.headgate("stop", "story", "--target", f"file://{case.directory}/savepoints", code=1)
     first.checkpoints()
     case.kill(first)
-    with case.storage_away(20):
+    with case.storage_away(30, silent=True):
         second = case.run("--resume")
     second.checkpoints()
     with case.storage_away(20):
