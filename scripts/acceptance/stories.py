@@ -363,7 +363,8 @@ def two_drivers(case: Case) -> str:
             new.wait(0)
             case.check_rows()
         old.send(signal.SIGCONT)
-        old.wait(1)
+        said = old.wait(1)
+        assert end == "is cancelled" or "another driver has taken over" in said, said
         if request is not None:
             request.communicate(timeout=60)
         if end != "finishes":
