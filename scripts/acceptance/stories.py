@@ -572,4 +572,4 @@ STORIES: dict[str, Callable[[Case], str]] = {
 for _name, _story in STORIES.items():
     _line = partial(told, _story)
     _line.__doc__ = (_story.func if isinstance(_story, partial) else _story).__doc__
-    line(f"story-{_name}", 1800)(_line)
+    line(f"story-{_name}", 3600)(_line)
