@@ -3,6 +3,8 @@
 VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
+# Found by tests/spark/conftest.py. Tests run without it as well, but use more processor time.
+CLASSES := $(VENV)/spark-classes.jsa
 
 .PHONY: help setup demo test test-fast test-spark test-long sim check bench bench-quick clean
 .DEFAULT_GOAL := help
@@ -26,8 +28,11 @@ test-fast: $(READY) ## Tests that need no JVM
 	$(PYTHON) -m pytest --ignore=tests/spark -m "not long" -n logical --dist worksteal
 
 # Each process has a Spark application of its own. Tests that share something expensive are in one xdist_group.
-test-spark: $(READY) ## Tests on Spark
+test-spark: $(READY) $(CLASSES) ## Tests on Spark
 	$(PYTHON) -m pytest tests/spark -m "not long" -n 2 --dist loadgroup
+
+$(CLASSES): $(READY) scripts/class_archive.py
+	-@$(PYTHON) scripts/class_archive.py $@ 2>/dev/null
 
 SEEDS ?= 200
 sim: $(READY) ## Seeded simulation of checkpoints under faults: make sim SEEDS=2000

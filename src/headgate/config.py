@@ -164,6 +164,7 @@ SAVEPOINT_DIR = _text("execution.checkpointing.savepoint-dir", "Default director
 CHECKPOINT_CREATE_SUBDIR = _flag("execution.checkpointing.create-subdir", "Give each job its own directory below the checkpoint directory.", "state.checkpoints.create-subdir", default=True)
 CHECKPOINT_INLINE_THRESHOLD = _memory("execution.checkpointing.data-inline-threshold", 20 * KB, "State smaller than this is stored inside the metadata.", "state.storage.fs.memory-threshold")
 CHECKPOINT_WRITE_BUFFER = _memory("execution.checkpointing.write-buffer-size", 4096, "Write buffer of checkpoint files.", "state.storage.fs.write-buffer-size", minimum=1)
+STORAGE_PRIVATE = _flag("headgate.storage.private-files", "Let only this user read checkpoints, savepoints and job logs on local file systems: files get mode 0600, directories 0700.")
 CHECKPOINT_INCREMENTAL = _flag("execution.checkpointing.incremental", "Store only what changed since the last checkpoint.", "state.backend.incremental")
 UNALIGNED = _flag("execution.checkpointing.unaligned.enabled", "Let barriers overtake data; the data overtaken becomes part of the checkpoint.", "execution.checkpointing.unaligned")
 UNALIGNED_FORCED = _flag("execution.checkpointing.unaligned.forced", "Allow unaligned checkpoints also in jobs with partition_custom().")
@@ -208,9 +209,13 @@ TTL_MIGRATION = _flag("headgate.state.ttl-migration.enabled", "Let a state's tim
 COMMITTER_RETRIES = _count("sink.committer.retries", 10, "Times a sink's commit is tried again before the job fails.")
 CHECKPOINT_HISTORY = _count("web.checkpoints.history", 10, "Checkpoints that REST and dashboard remember.")
 REST_ENABLED = _flag("headgate.rest.enabled", "Serve REST on the driver.", default=True)
-REST_ADDRESS = _add(Option("rest.address", OptionKind.STRING, "127.0.0.1", "Address that REST listens on; beyond loopback a token is needed.", ("rest.bind-address",)))
+REST_ADDRESS = _add(Option("rest.address", OptionKind.STRING, "127.0.0.1", "Address that REST listens on; beyond loopback a token must be given.", ("rest.bind-address",)))
 REST_PORT = _count("rest.port", 8081, "Port of REST; if it is taken, the next free one. 0 takes any.", "rest.bind-port")
-REST_TOKEN = _text("headgate.rest.token", "What requests must carry as 'Authorization: Bearer ...'; hidden wherever options are shown.")
+REST_AUTHENTICATION = _flag("headgate.rest.authentication.enabled", "On loopback too, requests must carry a token; if none is given one is made, which the user's command line finds by itself.", default=True)
+REST_TOKEN = _text("headgate.rest.token", "What requests must carry as 'Authorization: Bearer ...'; hidden wherever options are shown, and refused on the command line. HEADGATE_REST_TOKEN in the environment is used if neither this nor the file is set.")
+REST_TOKEN_FILE = _text("headgate.rest.token-file", "File with the token; only its owner may read it.")
+REST_CERTIFICATE = _text("headgate.rest.tls.certificate-file", "Certificate of REST in PEM form, with what a chain needs: REST speaks TLS then.")
+REST_KEY = _text("headgate.rest.tls.key-file", "Key of the certificate in PEM form; only its owner may read it.")
 REST_STORE_DURATION = _duration("rest.async.store-duration", 5 * MINUTE, "How long the result of a triggered operation can be asked for.")
 # fmt: on
 
@@ -250,7 +255,7 @@ _FOREIGN: Final[tuple[tuple[str, tuple[str, ...] | None, str], ...]] = (
     ("python.executable", (), "use spark.pyspark.python"),
     ("python.client.executable", (), "use spark.pyspark.driver.python"),
     ("table.", (), "there is no Table API; use Spark's DataFrames"),
-    ("security.", (), "headgate.rest.token protects REST; the control service is secured by itself"),
+    ("security.", (), "headgate.rest.token-file and headgate.rest.tls.* protect REST; the control service is secured by itself"),
     ("s3.", (), "credentials and endpoints come from AWS's environment variables and files; see docs/storage.md"),
 )  # fmt: skip
 
@@ -571,6 +576,11 @@ def from_assignments(assignments: list[str]) -> Configuration:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"-D {text}: expected key=value, for example -D parallelism.default=4")
+        if key.strip() == REST_TOKEN.key:
+            raise ConfigError(
+                f"-D {REST_TOKEN.key}: every user of the machine sees the arguments of a command; set {REST_TOKEN_FILE.key}, or "
+                "HEADGATE_REST_TOKEN in the environment"
+            )
         configuration.set(key.strip(), value.strip(), Origin.COMMAND_LINE)
     return configuration
 

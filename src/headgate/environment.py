@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
@@ -36,6 +35,7 @@ from headgate.driver.log_output import shows_progress, start_log_output
 from headgate.driver.progress import live_table
 from headgate.driver.replan import dry_run, with_key_groups
 from headgate.driver.session import get_session
+from headgate.driver.shipping import add_file
 from headgate.driver.snapshots import named_manifest, saved_operators
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument
 from headgate.graph.job_graph import JobGraph, NodeInput, OperatorSpec, Pipeline, build_job_graph
@@ -89,6 +89,7 @@ class StreamExecutionEnvironment:
         self._local = local  # options of the local runtime
         self._pipeline = Pipeline()
         self._channels = itertools.count()
+        self._python_files: list[str] = []
 
     @classmethod
     def get_execution_environment(
@@ -173,11 +174,11 @@ class StreamExecutionEnvironment:
         return self.get_checkpoint_config().get_checkpoint_interval()
 
     def add_python_file(self, file_path: str) -> None:
-        """Ship a module, a zip or an egg to the workers."""
-        if self._local is not None:
-            sys.path.insert(0, file_path if file_path.endswith((".zip", ".egg")) else str(Path(file_path).parent))
-            return
-        self._session().sparkContext.addPyFile(file_path)
+        """Ship a module, an archive of modules (.zip, .egg, .whl) or a directory of them with the jobs of this environment.
+
+        The file is copied now. Jobs of other environments do not see it, and may add another file of the same name.
+        """
+        self._python_files.append(add_file(file_path))
 
     # --- sources ----------------------------------------------------------------------------------------------------
 
@@ -301,7 +302,8 @@ class StreamExecutionEnvironment:
         graph, layout = self._graph(job_name)
         self._check_sinks(graph)
         self._check_unaligned(graph)
-        return make_plan(graph, layout, Settings.of(self._configuration, self._waits_for_final_checkpoint()))
+        settings = Settings.of(self._configuration, self._waits_for_final_checkpoint())
+        return make_plan(graph, layout, settings, tuple(self._python_files))
 
     def _check_sinks(self, graph: JobGraph) -> None:
         """Sinks that commit on the driver need checkpoints."""
@@ -334,6 +336,7 @@ class StreamExecutionEnvironment:
         """A function that plans the program as it is now with another parallelism."""
         other = copy.copy(self)
         other._pipeline = self._pipeline.copy()
+        other._python_files = list(self._python_files)
         other._configuration = Configuration(self._configuration)
 
         def replan(parallelism: int) -> JobPlan:

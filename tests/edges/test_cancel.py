@@ -1,20 +1,15 @@
 """A job ends when it is told to, whatever the driver waits for."""
 
-# ruff: noqa: F401, F811  the fixtures of the kit are imported, and asked for by name
-
 import threading
 
 import pytest
-from edge_kit2 import (
+from edge_kit import (
     EpochLedgerSink,
     Numbers,
     break_storage,
+    eventually,
     finished_subtasks,
-    give_time,
     in_background,
-    jobs,
-    ledger,
-    tap,
     wait_running,
     wait_until,
 )
@@ -52,7 +47,7 @@ def test_a_job_that_restarts_is_cancelled_while_a_commit_hangs(hanging, tap):
 
 def test_a_job_at_the_end_of_its_data_is_cancelled_while_a_commit_hangs(hanging, tap):
     tap.end(0)
-    give_time(lambda: finished_subtasks(hanging))
+    eventually(lambda: finished_subtasks(hanging), 2)
     assert hanging.cancel(timeout=20).name == "CANCELED"
 
 

@@ -1,26 +1,22 @@
 """Output that is committed on the driver, while commits lag behind, and when a job is followed by another one."""
 
-# ruff: noqa: F401, F811  the fixtures of the kit are imported, and asked for by name
-
 import threading
 
 import pytest
-from edge_kit2 import (
+from edge_kit import (
     EpochLedgerSink,
     LedgerSink,
     Numbers,
-    PythonDataSink,
     checkpoints,
+    eventually,
     finished_subtasks,
-    give_time,
-    jobs,
-    ledger,
     record,
-    tap,
     wait_ended,
     wait_running,
 )
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
+
+from headgate.connectors.spark.sink import PythonDataSink
 
 
 class Lag:
@@ -138,7 +134,7 @@ def test_a_slow_commit_does_not_fail_the_job(jobs, tap, ledger, tmp_path):
         tap.give(count)
         client.trigger_checkpoint()
         assert lag.reached.wait(15)
-    give_time(lambda: len(checkpoints(tmp_path)) == 1)  # the files of older ones are deleted
+    eventually(lambda: len(checkpoints(tmp_path)) == 1, 2)  # the files of older ones are deleted
     lag.release()
     tap.close()
     assert wait_ended(client) == ("FINISHED", None)
@@ -160,7 +156,7 @@ def test_what_a_finished_subtask_prepared_is_committed_by_the_next_driver(jobs, 
     tap.end(0)
     client.trigger_checkpoint()
     assert lag.reached.wait(15)
-    give_time(lambda: finished_subtasks(client))
+    eventually(lambda: finished_subtasks(client), 2)
     client.trigger_checkpoint()
     lag.die()
     jobs.crash(client, tmp_path / "checkpoints")
@@ -184,9 +180,9 @@ def test_what_a_finished_subtask_prepared_is_committed_before_the_job_ends(jobs,
     tap.give(10, split=0)
     tap.end(0)
     client.trigger_checkpoint()
-    give_time(lambda: finished_subtasks(client))
+    eventually(lambda: finished_subtasks(client), 2)
     client.trigger_checkpoint()
-    give_time(lambda: len(checkpoints(tmp_path)) == 1)  # the files of older ones are deleted
+    eventually(lambda: len(checkpoints(tmp_path)) == 1, 2)  # the files of older ones are deleted
     lag.release()
     tap.close()
     assert wait_ended(client) == ("FINISHED", None)

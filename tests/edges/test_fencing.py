@@ -1,20 +1,15 @@
 """Several drivers and one checkpoint directory: who may go on, and whom another one must not stop."""
 
-# ruff: noqa: F401, F811  the fixtures of the kit are imported, and asked for by name
-
 import pytest
-from edge_kit2 import (
+from edge_kit import (
     EpochLedgerSink,
     LedgerSink,
     Numbers,
-    counted,
-    counting,
     damage,
     job_directory,
-    jobs,
-    ledger,
     log_entries,
-    tap,
+    numbered,
+    numbering,
     wait_ended,
     wait_running,
 )
@@ -32,7 +27,7 @@ def test_storage_without_create_if_absent_is_refused(jobs, tap, ledger, tmp_path
     with pytest.raises(
         ConfigError, match=r"no atomic create-if-absent on 'local://'.*use a local .*s3://, gs://, az://"
     ):
-        jobs.start(unfenced, counting(tap, ledger, sink)).wait(15)
+        jobs.start(unfenced, numbering(tap, ledger, sink)).wait(15)
     assert not ledger.visible
     assert not any(tmp_path.iterdir())
 
@@ -43,8 +38,8 @@ def crashed_beside_a_damaged_log(jobs, tap, ledger, tmp_path):
     mine, other = tmp_path / "mine", tmp_path / "other"
     tap.let(10)
     for directory, name, build in (
-        (other, "somebody else's", lambda env: env.from_source(Numbers(tap.name)).map(lambda n: n)),
-        (mine, "edge", counting(tap, ledger)),
+        (other, "another user's", lambda env: env.from_source(Numbers(tap.name)).map(lambda n: n)),
+        (mine, "edge", numbering(tap, ledger)),
     ):
         client = jobs.start(directory, build, name=name)
         wait_running(client)
@@ -58,9 +53,9 @@ def crashed_beside_a_damaged_log(jobs, tap, ledger, tmp_path):
 def test_a_job_is_resumed_though_the_log_of_another_one_is_damaged(jobs, tap, ledger, crashed_beside_a_damaged_log):
     tap.let(20)
     tap.close()
-    client = jobs.resume(crashed_beside_a_damaged_log, counting(tap, ledger))
+    client = jobs.resume(crashed_beside_a_damaged_log, numbering(tap, ledger))
     assert wait_ended(client) == ("FINISHED", None)
-    assert ledger.visible == counted(20)
+    assert ledger.visible == numbered(20)
 
 
 def test_gc_collects_what_one_job_left_though_the_log_of_another_one_is_damaged(crashed_beside_a_damaged_log):
@@ -70,13 +65,13 @@ def test_gc_collects_what_one_job_left_though_the_log_of_another_one_is_damaged(
         (job / "chk-9" / ".tmp-e1r0-0123456789abcdef").write_bytes(b"left by a worker that died")
     result = CliRunner().invoke(app, ["gc", "--stopped", str(directory)])
     left = list(directory.rglob(".tmp-*"))
-    assert len(left) == 1, result.output  # that of the damaged job stays: nobody can tell what it needs
+    assert len(left) == 1, result.output  # that of the damaged job stays: what it needs is not known
     assert "damaged" in result.output
 
 
 def test_a_job_is_resumed_on_a_host_where_workers_of_the_old_driver_still_run(jobs, tap, ledger, tmp_path):
     options = {"state.backend.type": "rocksdb", "io.tmp.dirs": str(tmp_path / "local")}
-    build = counting(tap, ledger)
+    build = numbering(tap, ledger)
     tap.let(10)
     old = jobs.start(tmp_path / "checkpoints", build, options)
     wait_running(old)

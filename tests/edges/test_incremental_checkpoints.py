@@ -45,6 +45,30 @@ def test_a_job_with_incremental_checkpoints_starts_from_a_full_one_of_another_jo
     )
 
 
+# SPEC R7.6
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("claimed", [False, True])
+def test_the_chain_continues_after_a_resume(cluster, backend, claimed):
+    options = INCREMENTAL | {"state.backend.type": backend, "execution.checkpointing.data-inline-threshold": "0 b"}
+
+    def chain(job):
+        job.feed(10)
+        number = job.checkpoint()
+        found = job.client.job.stats.snapshot().find(number)
+        return found.chain_length, found.full
+
+    job = cluster.start(options=options)
+    assert [chain(job) for _ in range(3)] == [(1, False), (2, False), (3, False)]
+    job.kill_driver()
+    if claimed:
+        (checkpoint,) = cluster.checkpoints.glob("*/chk-3")
+        job = cluster.start_from(checkpoint, options=options | {"execution.state-recovery.claim-mode": "CLAIM"})
+    else:
+        job = cluster.resume(options=options)
+    assert [chain(job) for _ in range(2)] == [(4, False), (5, False)]
+    job.cancel()
+
+
 # SPEC R5.10
 def test_incremental_checkpoints_in_the_memory_of_the_driver(cluster):
     in_memory = {"execution.checkpointing.storage": "jobmanager", "execution.checkpointing.dir": ""}

@@ -1,26 +1,21 @@
 """Nothing is left behind: neither on storage nor on the workers' disks."""
 
-# ruff: noqa: F401, F811  the fixtures of the kit are imported, and asked for by name
-
 import pytest
-from edge_kit2 import (
+from edge_kit import (
     LedgerSink,
     Numbers,
     check_whole,
-    counting,
+    eventually,
     fail_one_delete,
     files,
-    give_time,
     hold_creation,
     hold_state_files,
     in_background,
     job_directory,
-    jobs,
-    ledger,
     local_state_directory,
     lose_reply,
+    numbering,
     set_worker_clock_ahead,
-    tap,
     wait_ended,
     wait_running,
     was_unaligned,
@@ -32,43 +27,43 @@ from headgate.errors import HeadgateError
 
 
 def test_a_checkpoint_that_is_being_written_when_the_job_ends_is_deleted(jobs, tap, ledger, tmp_path, monkeypatch):
-    client = wait_running(jobs.start(tmp_path, counting(tap, ledger)))
+    client = wait_running(jobs.start(tmp_path, numbering(tap, ledger)))
     tap.give(10)
     held = hold_creation(monkeypatch, "chk-1/_metadata")
     in_background(client.trigger_checkpoint)
     assert held.reached.wait(15)
     cancelling = in_background(client.cancel)
-    give_time(lambda: client.get_job_status().is_terminal, 1)
+    eventually(lambda: client.get_job_status().is_terminal, 1)
     held.release()
     cancelling.join()
     assert wait_ended(client)[0] == "CANCELED"
-    give_time(lambda: not files(tmp_path), 1)
+    eventually(lambda: not files(tmp_path), 1)
     assert files(tmp_path) == []
 
 
 def test_a_part_of_a_checkpoint_that_is_written_when_the_job_has_failed_is_deleted(
     jobs, tap, ledger, tmp_path, monkeypatch
 ):
-    client = wait_running(jobs.start(tmp_path, counting(tap, ledger)))
+    client = wait_running(jobs.start(tmp_path, numbering(tap, ledger)))
     tap.give(10)
     held = hold_state_files(monkeypatch, "/chk-1")
     in_background(client.trigger_checkpoint)
     assert held.reached.wait(15)
     tap.fail()
-    give_time(lambda: client.get_job_status().is_terminal, 3)
+    eventually(lambda: client.get_job_status().is_terminal, 3)
     held.release()
     assert wait_ended(client)[0] == "FAILED"
-    give_time(lambda: files(tmp_path), 1)
-    give_time(lambda: not files(tmp_path), 1)
+    eventually(lambda: files(tmp_path), 1)
+    eventually(lambda: not files(tmp_path), 1)
     assert files(tmp_path) == []
 
 
 def test_nothing_of_a_claimed_savepoint_is_left_when_the_job_has_finished(jobs, tap, ledger, tmp_path):
-    client = wait_running(jobs.start(tmp_path / "first", counting(tap, ledger)))
+    client = wait_running(jobs.start(tmp_path / "first", numbering(tap, ledger)))
     tap.give(10)
     savepoint = client.stop_with_savepoint(savepoint_directory=str(tmp_path / "savepoints"))
     options = {"execution.state-recovery.path": savepoint, "execution.state-recovery.claim-mode": "CLAIM"}
-    client = jobs.start(tmp_path / "second", counting(tap, ledger), options)
+    client = jobs.start(tmp_path / "second", numbering(tap, ledger), options)
     tap.let(20)
     tap.close()
     assert wait_ended(client) == ("FINISHED", None)
@@ -78,7 +73,7 @@ def test_nothing_of_a_claimed_savepoint_is_left_when_the_job_has_finished(jobs, 
 
 def test_one_failed_delete_leaves_one_file(jobs, tap, ledger, tmp_path, monkeypatch):
     options = {"execution.checkpointing.incremental": "true"}
-    client = wait_running(jobs.start(tmp_path, counting(tap, ledger), options, parallelism=3))
+    client = wait_running(jobs.start(tmp_path, numbering(tap, ledger), options, parallelism=3))
     for count in (20, 40, 60):
         tap.give(count)
         client.trigger_checkpoint()
@@ -91,13 +86,13 @@ def test_one_failed_delete_leaves_one_file(jobs, tap, ledger, tmp_path, monkeypa
 
 def test_metadata_that_may_have_been_written_names_files_that_are_there(jobs, tap, ledger, tmp_path, monkeypatch):
     options = {"execution.checkpointing.tolerable-failed-checkpoints": "10"}
-    client = wait_running(jobs.start(tmp_path, counting(tap, ledger), options))
+    client = wait_running(jobs.start(tmp_path, numbering(tap, ledger), options))
     tap.give(10)
     assert lose_reply(monkeypatch, "chk-1/_metadata") == []
     with pytest.raises(HeadgateError):
         client.trigger_checkpoint()
     client.trigger_checkpoint()
-    give_time(lambda: not (job_directory(tmp_path) / "chk-1").exists(), 1)
+    eventually(lambda: not (job_directory(tmp_path) / "chk-1").exists(), 1)
     for metadata in tmp_path.rglob("_metadata"):
         check_whole(metadata.parent)
 
@@ -133,18 +128,18 @@ def test_staged_records_are_deleted_at_the_end_of_a_job_that_could_not_be_stoppe
 def test_no_local_state_is_left_when_the_job_has_ended(jobs, tap, ledger, tmp_path, end):
     local = tmp_path / "local"
     options = {"state.backend.type": "rocksdb", "io.tmp.dirs": str(local)}
-    client = wait_running(jobs.start(tmp_path / "checkpoints", counting(tap, ledger), options))
+    client = wait_running(jobs.start(tmp_path / "checkpoints", numbering(tap, ledger), options))
     tap.give(10)
     {"FINISHED": tap.close, "CANCELED": client.cancel, "FAILED": tap.fail}[end]()
     assert wait_ended(client)[0] == end
-    give_time(lambda: not list(local.glob("*/*")), 1)
+    eventually(lambda: not list(local.glob("*/*")), 1)
     assert list(local.glob("*/*")) == []
 
 
 def test_local_state_of_a_dead_driver_is_removed_when_the_job_is_resumed(jobs, tap, ledger, tmp_path):
     local = tmp_path / "local"
     options = {"state.backend.type": "rocksdb", "io.tmp.dirs": str(local)}
-    client = wait_running(jobs.start(tmp_path / "checkpoints", counting(tap, ledger), options))
+    client = wait_running(jobs.start(tmp_path / "checkpoints", numbering(tap, ledger), options))
     tap.give(10)
     client.trigger_checkpoint()
     subtask = local_state_directory(local)
@@ -152,7 +147,7 @@ def test_local_state_of_a_dead_driver_is_removed_when_the_job_is_resumed(jobs, t
     dead.mkdir()
     (dead / "000012.sst").write_bytes(b"state")
     jobs.crash(client, tmp_path / "checkpoints", local)
-    client = wait_running(jobs.resume(tmp_path / "checkpoints", counting(tap, ledger), options))
+    client = wait_running(jobs.resume(tmp_path / "checkpoints", numbering(tap, ledger), options))
     assert [path for path in local.rglob("000012.sst") if path.read_bytes() == b"state"] == []
 
 

@@ -1,23 +1,18 @@
 """What of a job's snapshots is known, used and kept when it goes on, possibly as another program."""
 
-# ruff: noqa: F401, F811  the fixtures of the kit are imported, and asked for by name
-
 import pytest
-from edge_kit2 import (
+from edge_kit import (
     LedgerSink,
     Numbers,
     check_whole,
     checkpoints,
-    counted,
-    counting,
     damage,
     files,
     finished_subtasks,
     job_directory,
-    jobs,
-    ledger,
+    numbered,
+    numbering,
     retained,
-    tap,
     wait_ended,
     wait_running,
     wait_until,
@@ -43,7 +38,7 @@ def take_checkpoints(client, tap, *counts):
 @pytest.fixture
 def crashed(jobs, tap, ledger, tmp_path):
     """The directory of a job that has retained chk-1, chk-2 and chk-3 when its driver died."""
-    client = wait_running(jobs.start(tmp_path / "checkpoints", counting(tap, ledger), THREE))
+    client = wait_running(jobs.start(tmp_path / "checkpoints", numbering(tap, ledger), THREE))
     take_checkpoints(client, tap, 10, 20, 30)
     wait_until(lambda: retained(tmp_path / "checkpoints") == ["chk-1", "chk-2", "chk-3"])
     jobs.crash(client, tmp_path / "checkpoints")
@@ -51,25 +46,25 @@ def crashed(jobs, tap, ledger, tmp_path):
 
 
 def test_a_resumed_job_steps_back_over_a_damaged_checkpoint(jobs, tap, ledger, crashed):
-    client = wait_running(jobs.resume(crashed, counting(tap, ledger), THREE | RESTARTS))
+    client = wait_running(jobs.resume(crashed, numbering(tap, ledger), THREE | RESTARTS))
     damage(job_directory(crashed) / "chk-3" / "_metadata")
     tap.fail()
     wait_until(lambda: client.job.restarts)
     tap.let(40)
     tap.close()
     assert wait_ended(client) == ("FINISHED", None)
-    assert ledger.visible.keys() == counted(40).keys()
+    assert ledger.visible.keys() == numbered(40).keys()
 
 
 def test_a_resumed_job_keeps_as_many_checkpoints_as_it_should(jobs, tap, ledger, crashed):
-    client = wait_running(jobs.resume(crashed, counting(tap, ledger), THREE))
+    client = wait_running(jobs.resume(crashed, numbering(tap, ledger), THREE))
     take_checkpoints(client, tap, 40, 50, 60)
     assert retained(crashed) == ["chk-4", "chk-5", "chk-6"]
     wait_until(lambda: checkpoints(crashed) == ["chk-4", "chk-5", "chk-6"], 3, "the end of older checkpoints")
 
 
 def test_every_checkpoint_that_the_log_of_a_resumed_job_names_is_whole(jobs, tap, ledger, crashed):
-    client = wait_running(jobs.resume(crashed, counting(tap, ledger), THREE))
+    client = wait_running(jobs.resume(crashed, numbering(tap, ledger), THREE))
     take_checkpoints(client, tap, 40)
     wait_until(lambda: client.trigger_checkpoint(full=True))
     take_checkpoints(client, tap, 50, 60)
@@ -79,7 +74,7 @@ def test_every_checkpoint_that_the_log_of_a_resumed_job_names_is_whole(jobs, tap
 
 def test_a_job_is_resumed_though_an_older_checkpoint_is_damaged(jobs, tap, ledger, crashed, caplog):
     damage(job_directory(crashed) / "chk-2" / "_metadata")
-    client = wait_running(jobs.resume(crashed, counting(tap, ledger), THREE))
+    client = wait_running(jobs.resume(crashed, numbering(tap, ledger), THREE))
     assert "checkpoint 2 is DAMAGED" in caplog.text
     take_checkpoints(client, tap, 40, 50, 60)
     assert retained(crashed) == ["chk-4", "chk-5", "chk-6"]
@@ -89,7 +84,7 @@ def test_a_job_is_resumed_though_an_older_checkpoint_is_damaged(jobs, tap, ledge
 
 
 def test_the_log_forgets_a_checkpoint_that_was_stepped_back_over(jobs, tap, ledger, tmp_path):
-    client = wait_running(jobs.start(tmp_path, counting(tap, ledger), THREE | RESTARTS))
+    client = wait_running(jobs.start(tmp_path, numbering(tap, ledger), THREE | RESTARTS))
     take_checkpoints(client, tap, 10, 20, 30)
     damage(job_directory(tmp_path) / "chk-3" / "_metadata")
     tap.fail()
@@ -103,9 +98,9 @@ def test_the_log_forgets_a_checkpoint_that_was_stepped_back_over(jobs, tap, ledg
 def test_a_resumed_job_takes_over_the_max_parallelism_of_its_state(jobs, tap, ledger, crashed):
     tap.let(40)
     tap.close()
-    client = jobs.resume(crashed, counting(tap, ledger), THREE, max_parallelism=None)
+    client = jobs.resume(crashed, numbering(tap, ledger), THREE, max_parallelism=None)
     assert wait_ended(client) == ("FINISHED", None)
-    assert ledger.visible.keys() == counted(40).keys()
+    assert ledger.visible.keys() == numbered(40).keys()
 
 
 # SPEC R4.5
@@ -133,7 +128,7 @@ def test_a_new_source_before_a_finished_operator_is_refused(jobs, tap, ledger, t
 
 
 def test_a_claimed_savepoint_stays_when_the_program_does_not_fit(jobs, tap, ledger, tmp_path):
-    client = wait_running(jobs.start(tmp_path / "first", counting(tap, ledger)))
+    client = wait_running(jobs.start(tmp_path / "first", numbering(tap, ledger)))
     tap.give(10)
     savepoint = client.stop_with_savepoint(savepoint_directory=str(tmp_path / "savepoints"))
     before = files(savepoint)

@@ -1,7 +1,5 @@
 """Other users of the same machine: they neither read a job's state, nor stop a job, nor make it write elsewhere."""
 
-# ruff: noqa: F401, F811  the fixtures of the kit are imported, and asked for by name
-
 import os
 import subprocess
 import sys
@@ -10,11 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from edge_kit2 import announce_rest_server, announcement, counting, jobs, ledger, tap, wait_running
+from edge_kit import announce_rest_server, announcement, numbering, wait_running
 
+from headgate.checkpoint.types import SavepointFormat
 from headgate.errors import HeadgateError
 
-SOMEBODY_ELSE = 12345
+OTHER_USER = 12345
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 
 
@@ -35,7 +34,7 @@ def test_the_rest_server_is_not_announced_in_a_directory_of_another_user(shared_
     trap = announcement()
     trap.parent.mkdir()
     trap.symlink_to(victim)
-    os.chown(trap.parent, SOMEBODY_ELSE, SOMEBODY_ELSE)
+    os.chown(trap.parent, OTHER_USER, OTHER_USER)
     announce_rest_server("http://127.0.0.1:8081")
     assert victim.read_text() == "mine"
 
@@ -48,8 +47,8 @@ BACKENDS = pytest.mark.parametrize(
 
 
 @BACKENDS
-def test_nobody_else_can_read_local_state(jobs, tap, ledger, tmp_path, shared_tmp, options):
-    client = wait_running(jobs.start(tmp_path / "checkpoints", counting(tap, ledger), options))
+def test_no_other_user_can_read_local_state(jobs, tap, ledger, tmp_path, shared_tmp, options):
+    client = wait_running(jobs.start(tmp_path / "checkpoints", numbering(tap, ledger), options))
     tap.give(10)
     client.trigger_checkpoint()
     found = list(shared_tmp.iterdir())
@@ -61,7 +60,7 @@ def test_nobody_else_can_read_local_state(jobs, tap, ledger, tmp_path, shared_tm
 @BACKENDS
 def test_no_state_is_put_into_a_directory_of_another_user(jobs, tap, ledger, tmp_path, shared_tmp, options):
     def run(number):
-        client = wait_running(jobs.start(tmp_path / f"checkpoints-{number}", counting(tap, ledger), options))
+        client = wait_running(jobs.start(tmp_path / f"checkpoints-{number}", numbering(tap, ledger), options))
         tap.give(10 * number)
         client.trigger_checkpoint()
         names = {path.name for path in shared_tmp.iterdir()}
@@ -70,23 +69,48 @@ def test_no_state_is_put_into_a_directory_of_another_user(jobs, tap, ledger, tmp
 
     for name in run(1):
         (shared_tmp / name).chmod(0o777)
-        os.chown(shared_tmp / name, SOMEBODY_ELSE, SOMEBODY_ELSE)
-    theirs = [path for path in shared_tmp.iterdir() if path.stat().st_uid == SOMEBODY_ELSE]
+        os.chown(shared_tmp / name, OTHER_USER, OTHER_USER)
+    theirs = [path for path in shared_tmp.iterdir() if path.stat().st_uid == OTHER_USER]
     before = {found for path in theirs for found in path.rglob("*")}
     with suppress(HeadgateError):  # to refuse is right as well
         run(2)
     assert {found for path in theirs for found in path.rglob("*")} - before == set()
 
 
+@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_the_files_of_checkpoints_are_private_by_option(jobs, tap, ledger, tmp_path, backend, private):
+    options = {
+        "state.backend.type": backend,
+        "execution.checkpointing.incremental": "true",
+        "headgate.storage.private-files": str(private),
+    }
+    usual = os.umask(0o022)
+    try:
+        client = wait_running(jobs.start(tmp_path / "checkpoints", numbering(tap, ledger), options))
+        for count in (10, 20):
+            tap.give(count)
+            client.trigger_checkpoint()
+        for format in SavepointFormat:
+            client.trigger_savepoint(str(tmp_path / "savepoints"), format)
+    finally:
+        os.umask(usual)
+    made = [path for name in ("checkpoints", "savepoints") for path in (tmp_path / name, *(tmp_path / name).rglob("*"))]
+    kinds = {path.parent.name.split("-")[0] for path in made if path.is_file()}
+    assert {"log", "shared", "chk", "savepoint"} <= kinds
+    modes = {(path.is_dir(), oct(path.stat().st_mode & 0o777)) for path in made}
+    assert modes == ({(True, "0o700"), (False, "0o600")} if private else {(True, "0o755"), (False, "0o644")})
+
+
 SECOND_USER = """
 import os, sys, tempfile
-import edge_kit2
+import edge_kit
 directory, uid = sys.argv[1], int(sys.argv[2])
 tempfile.tempdir = directory
-edge_kit2.use_local_state("a" * 32)
+edge_kit.use_local_state("a" * 32)
 os.setgid(uid)
 os.setuid(uid)
-edge_kit2.use_local_state("b" * 32)
+edge_kit.use_local_state("b" * 32)
 """
 
 
@@ -94,6 +118,6 @@ edge_kit2.use_local_state("b" * 32)
 def test_two_users_of_a_machine_can_both_use_rocksdb(shared_tmp):
     here = str(Path(__file__).parent)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([here, *sys.path])}
-    command = [sys.executable, "-c", SECOND_USER, str(shared_tmp), str(SOMEBODY_ELSE)]
+    command = [sys.executable, "-c", SECOND_USER, str(shared_tmp), str(OTHER_USER)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

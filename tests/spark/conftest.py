@@ -1,6 +1,7 @@
 """One Spark session for all tests of a process; tests that need another kind of session start a program of their own."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,11 @@ from kafka_broker import Broker, NoBroker
 HERE = Path(__file__).parent
 
 # Every JVM here lives for seconds or minutes: with its best compiler it spends more on compiling than it saves. Half of
-# the processor time of a JVM, measured from its start to its thirtieth job.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# the processor time of a JVM, measured from its start to its thirtieth job. Half of the rest, until the first job, is
+# spent on loading classes: scripts/class_archive.py makes them ready.
+_CLASSES = Path(sys.prefix) / "spark-classes.jsa"
+_ARCHIVE = f" -XX:SharedArchiveFile={_CLASSES} -Xlog:cds=off -Xlog:cds+dynamic=off" if _CLASSES.exists() else ""
+os.environ.setdefault("JDK_JAVA_OPTIONS", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC{_ARCHIVE}")
 
 
 def pytest_collection_modifyitems(items):

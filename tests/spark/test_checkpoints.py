@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 from spark_kit import Paced, release, wait_until
 
 from headgate import (
@@ -27,6 +28,8 @@ from headgate.errors import IllegalState, StorageError
 from headgate.job.status import JobStatus
 from headgate.pyflink.datastream.checkpoint_config import CheckpointConfig, ExternalizedCheckpointCleanup
 from headgate.pyflink.datastream.state_backend import FsStateBackend
+from headgate.rest import server
+from headgate.rest.app import make_app
 
 COUNT, KEYS = 12_000, 10
 INPUT = "k bigint, v bigint"
@@ -116,6 +119,48 @@ def test_killed_workers_cost_no_record(make_env, workers, tmp_path, mode):  # SP
     release(tmp_path)
     client.wait(120)
     assert_exactly_once(tmp_path)
+
+
+LIMITS = {
+    "max-size": ("1 b", "state_size", r"full size of {} bytes, limit 1"),
+    "max-files": (3, "shared_files", r"{} shared files, limit 3"),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_full_checkpoint_by_a_limit(make_env, workers, tmp_path, limit):  # SPEC R7.6, R10.1
+    value, figure, reason = LIMITS[limit]
+    options = MODES["rocksdb-incremental"] | {
+        "execution.checkpointing.data-inline-threshold": "0 b",
+        "web.checkpoints.history": 1000,
+        f"headgate.full-checkpoint.{limit}": value,
+    }
+    env = checkpointed(make_env(2, options), tmp_path)
+    build(env, tmp_path)
+    client = env.execute_async(f"full by {limit}")
+    http = TestClient(make_app(server._jobs, ["testserver"]))
+    path = f"/jobs/{client.get_job_id()}/checkpoints"
+
+    def history():
+        """The checkpoints that are completed, oldest first."""
+        found = http.get(path).json().get("history", [])
+        return [one for one in reversed(found) if one["status"] == "COMPLETED"]
+
+    wait_until(lambda: any(one["full"] for one in history()[:-1]), 60, "a full checkpoint and one after it")
+    release(tmp_path)
+    client.wait(120)
+    assert_exactly_once(tmp_path)
+
+    place = next(i for i, one in enumerate(history()) if one["full"])
+    before, full, after = history()[place - 1 : place + 2]
+    assert full["full_reason"] in [reason.format(one[figure]) for one in history()[:place]]
+    assert full["trigger"] == "automatic"
+    assert (full["chain_length"], after["chain_length"]) == (1, 2)
+    assert before["chain_length"] == place
+    assert full["checkpointed_size"] == full["state_size"]
+    assert sum(before["shared_files_by_operator"].values()) == before["shared_files"] > 0
+    policy = http.get(f"{path}/config").json()["full_checkpoint"]
+    assert policy[limit.replace("-", "_")] == (1 if limit == "max-size" else 3)
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])

@@ -19,6 +19,7 @@ COUNTS = {"BE": 20, "IS": 10, "NOT": 10, "OR": 10, "QUESTION": 10, "THAT": 10, "
 
 def check(found):
     assert found["counts"] == COUNTS
+    assert found["added"] == [1, 2]
     assert found["executors"] == 2
     assert found["executors_used"] == 2
     assert found["gone_after_stop"]

@@ -76,8 +76,9 @@ def savepoints(machine):
         shown = machine.headgate("list")
         assert re.search(r"[0-9a-f]{32} .*RUNNING .*totals .*http://127\.0\.0\.1:\d+", shown), shown
         (job_id,) = re.findall(r"[0-9a-f]{32}", shown)
-        assert re.fullmatch(r"checkpoint \d+ is complete\n", machine.headgate("checkpoint", "totals"))
-        assert re.fullmatch(r"checkpoint \d+ is complete\n", machine.headgate("checkpoint", job_id[:8], "--full"))
+        complete = r"checkpoint \d+ is complete: full size [\d,]+ bytes, \d+ shared files, chain of \d+\n"
+        assert re.fullmatch(complete, machine.headgate("checkpoint", "totals"))
+        assert re.fullmatch(complete, machine.headgate("checkpoint", job_id[:8], "--full"))
         first = machine.headgate("savepoint", "totals", "--target", machine.savepoints).strip()
         assert first.startswith(f"{machine.directory}/savepoints/savepoint-{job_id[:6]}-")
         assert machine.headgate("rescale", "totals", "-p", "3") == "the job runs with parallelism 3\n"

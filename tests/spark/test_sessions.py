@@ -17,7 +17,7 @@ from spark_kit import ORPHAN_SECONDS, PROGRAMS, run_program, wait_until
 from headgate import Configuration, SourceFunction, StreamExecutionEnvironment
 from headgate.driver.session import REQUIRED, get_session
 from headgate.driver.spark import check_version
-from headgate.errors import ConfigError, GraphError, NotEnoughSlots
+from headgate.errors import ConfigError, GraphError, InvalidArgument, JobFailed, NotEnoughSlots
 from headgate.job.status import JobStatus
 
 HEADGATE = Path(sys.executable).with_name("headgate")
@@ -144,6 +144,33 @@ def test_more_subtasks_than_key_groups(make_env):
     with pytest.raises(GraphError, match="max parallelism") as caught:
         env.execute()
     assert __file__ in str(caught.value)
+
+
+def greeting_added(name):
+    import added_greeting
+
+    return f"{added_greeting.WORD} {name}"
+
+
+def test_an_added_file_is_of_its_environment(make_env, tmp_path):
+    """Neither another file of the same name nor a broken one has an effect on other jobs of the session."""
+
+    def job(added):
+        env = make_env()
+        if added is not None:
+            (tmp_path / "added_greeting.py").write_text(added)
+            env.add_python_file(str(tmp_path / "added_greeting.py"))
+        return list(env.from_collection(["Ann"]).rebalance().map(greeting_added).execute_and_collect())
+
+    assert job("WORD = 'hello'") == ["hello Ann"]
+    assert job("WORD = 'good day'") == ["good day Ann"]
+    with pytest.raises(JobFailed, match="SyntaxError"):
+        job("WORD = (")
+    with pytest.raises(InvalidArgument, match="there is no such file"):
+        make_env().add_python_file(str(tmp_path / "none.py"))
+    with pytest.raises(JobFailed, match="No module named 'added_greeting'"):
+        job(None)
+    assert job("WORD = 'good night'") == ["good night Ann"]
 
 
 # --- sessions of other kinds, each in a process of its own ------------------------------------------------------------

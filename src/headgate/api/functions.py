@@ -430,6 +430,18 @@ class SourceFunction(Function, ABC):
 class SinkFunction(Function, ABC):
     """Takes each record out of the job; at-least-once unless it does better itself."""
 
+    class Context(Protocol):
+        """What a record comes with; the same object for all records of a subtask."""
+
+        def timestamp(self) -> int | None:
+            """The record's event timestamp in milliseconds, or None."""
+
+        def current_processing_time(self) -> int:
+            """Milliseconds since the epoch."""
+
+        def current_watermark(self) -> int:
+            """The event-time clock of this operator."""
+
     @abstractmethod
     def invoke(self, value: Any, context: Any) -> None:
         """Called for every record."""

@@ -473,6 +473,7 @@ class Coordinator:
             {vertex.id: VertexStats(vertex.parallelism) for vertex in self._topology.vertices},
             from_scratch,
             full_reason,
+            chain_length=1 if base is None or from_scratch else base.chain_length + 1,
         )
         for task in plan.finished:
             stats.report(task, SubtaskStats(self._now))
@@ -486,7 +487,6 @@ class Coordinator:
             stats=stats,
             attempt=self._attempt,
             base=None if base is None or properties.is_savepoint else base.id,
-            chain_length=1 if base is None or from_scratch else base.chain_length + 1,
         )
         self._triggering = checkpoint_id
         self.stats.pending(stats)
@@ -596,7 +596,6 @@ class Coordinator:
             dict(pending.states),
             dict(pending.driver_states),
             vertices,
-            pending.chain_length,
         )
         self._emit(ev.WriteMetadata(content))
 
@@ -700,7 +699,7 @@ class Coordinator:
             metadata.pointer,
             commit_number,
             pending.stats.totals.state_size,
-            pending.chain_length,
+            pending.stats.chain_length,
         )
         subsumed = self.store.add(completed)
         if not pending.properties.is_savepoint:
@@ -727,7 +726,8 @@ class Coordinator:
         if pending.properties.type is SnapshotType.FULL_CHECKPOINT:
             self._full.completed_full(self._now, requested_here=request.trigger is Trigger.AUTOMATIC)
         else:
-            size = CompletedSize(pending.stats.totals.state_size, pending.chain_length, pending.shared_files)
+            stats = pending.stats
+            size = CompletedSize(stats.totals.state_size, stats.chain_length, stats.shared_files)
             self._full.completed(self._now, size, earliest=self._now + self.settings.min_pause_ms)
 
     def _answer_stop(self) -> None:

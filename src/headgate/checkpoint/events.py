@@ -281,7 +281,6 @@ class Content(msgspec.Struct, frozen=True):
     states: Mapping[TaskId, Any]
     driver_states: Mapping[OperatorId, Any]
     vertices: Mapping[VertexId, VertexOutcome]
-    chain_length: int
 
 
 class WriteMetadata(Instruction, frozen=True):

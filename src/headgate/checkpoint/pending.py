@@ -10,7 +10,6 @@ CLAIMING       its log entry is being claimed: from here on the coordinator cann
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -46,7 +45,6 @@ class PendingCheckpoint:
     stats: CheckpointStats
     attempt: int | None
     base: int | None  # the completed checkpoint whose files it may build on
-    chain_length: int
     stage: Stage = Stage.PREPARING
     location: str | None = None
     barrier: Barrier | None = None
@@ -55,7 +53,6 @@ class PendingCheckpoint:
     driver_states: dict[OperatorId, Any] = field(default_factory=dict)
     states: dict[TaskId, Any] = field(default_factory=dict)
     reports: dict[TaskId, TaskReport] = field(default_factory=dict)
-    shared_files: defaultdict[OperatorId, int] = field(default_factory=lambda: defaultdict(int))
 
     @property
     def not_acknowledged(self) -> tuple[TaskId, ...]:
@@ -67,7 +64,8 @@ class PendingCheckpoint:
             return False
         self.reports[ack.task] = ack.report
         self.states[ack.task] = ack.state
+        of_all = self.stats.shared_files
         for operator, files in ack.shared_files.items():
-            self.shared_files[operator] += files
+            of_all[operator] = of_all.get(operator, 0) + files
         self.stats.report(ack.task, SubtaskStats(now, ack.metrics))
         return True

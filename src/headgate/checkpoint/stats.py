@@ -15,7 +15,7 @@ from enum import Enum
 import msgspec
 
 from headgate.checkpoint.plan import TaskId
-from headgate.ids import VertexId
+from headgate.ids import OperatorId, VertexId
 
 _PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 _WINDOW = 10_000  # values that percentiles are taken of
@@ -201,6 +201,8 @@ class CheckpointStats:
     vertices: dict[VertexId, VertexStats]
     full: bool = False
     full_reason: str | None = None  # why it writes everything anew, if it would not have to
+    chain_length: int = 1  # the checkpoints that a restore needs files of, this one included
+    shared_files: dict[OperatorId, int] = field(default_factory=dict)  # that it uses, new or old, if there are any
     status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
     metadata_size: int = -1
     metadata_objects: int = 0

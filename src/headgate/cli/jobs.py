@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +11,7 @@ from rich.status import Status
 
 from headgate.checkpoint.types import SavepointFormat
 from headgate.cli.output import console, make_table, reported
-from headgate.rest.client import find_job, find_jobs
+from headgate.rest.client import RestError, find_job, find_jobs, find_servers
 from headgate.storage.checkpoints import dispose_savepoint
 from headgate.storage.remote import open_store
 
@@ -27,18 +27,13 @@ Format = Annotated[
 
 def add_commands(app: typer.Typer) -> None:
     app.command(name="list")(reported(list_jobs))
-    for command in (checkpoint, savepoint, stop, rescale, cancel, dispose):
+    for command in (checkpoint, savepoint, stop, rescale, cancel, dispose, token):
         app.command()(reported(command))
-
-
-def _token() -> str | None:
-    """Not an argument: every user of the machine can see those."""
-    return os.environ.get("HEADGATE_REST_TOKEN")
 
 
 def list_jobs(url: Url = None) -> None:
     """List jobs: id, status, name, parallelism, restarts, duration."""
-    jobs = find_jobs(url, _token())
+    jobs = find_jobs(url)
     table = make_table("job", "status", "name", "tasks", "restarts", "seconds", "driver")
     for column in (table.columns[0], table.columns[-1]):
         column.no_wrap = True
@@ -54,7 +49,7 @@ def _operation(
     wanted: str, url: str | None, method: str, path: str, body: dict[str, Any] | None = None, result: str | None = None
 ) -> dict[str, Any]:
     """Start an operation on a job and wait for it; its result is at another path if `result` says so."""
-    job = find_job(wanted, url, _token())
+    job = find_job(wanted, url)
     request = job.client.send(method, job.path + path, body)["request-id"]
     name = path.partition("?")[0]
     with Status(f"{name.strip('/')} of job {job.id[:8]} ({job.overview['name']})", console=Console(stderr=True)):
@@ -68,7 +63,13 @@ def checkpoint(
 ) -> None:
     """Take a checkpoint now."""
     done = _operation(job, url, "POST", "/checkpoints", {"checkpointType": "FULL" if full else "CONFIGURED"})
-    typer.echo(f"checkpoint {done['checkpointId']} is complete")
+    figures = ""
+    with suppress(RestError):  # the job may have ended meanwhile
+        found = find_job(job, url)
+        one = found.client.send("GET", f"{found.path}/checkpoints/details/{done['checkpointId']}")
+        size, files, chain = one["state_size"], one["shared_files"], one["chain_length"]
+        figures = f": full size {size:,} bytes, {files} shared files, chain of {chain}"
+    typer.echo(f"checkpoint {done['checkpointId']} is complete{figures}")
 
 
 def savepoint(job: Job, target: Target = None, format: Format = SavepointFormat.CANONICAL, url: Url = None) -> None:
@@ -103,7 +104,7 @@ def rescale(
 
 def cancel(job: Job, url: Url = None) -> None:
     """Stop a job without a savepoint."""
-    found = find_job(job, url, _token())
+    found = find_job(job, url)
     found.client.send("PATCH", f"{found.path}?mode=cancel")
     typer.echo(f"job {found.id} is being cancelled")
 
@@ -113,3 +114,14 @@ def dispose(path: Annotated[str, typer.Argument(help="A savepoint: its directory
     done = dispose_savepoint(open_store(), path)
     left = f"; {len(done.left)} files that are not ours were left: {', '.join(done.left)}" if done.left else ""
     typer.echo(f"{done.deleted} files deleted{left}")
+
+
+def token(url: Url = None) -> None:
+    """Print the token that requests to a driver of this user must carry: for curl, or a command on another machine."""
+    servers = find_servers(url)
+    if len(servers) != 1:
+        running = ", ".join(server.url for server in servers) or "none"
+        raise RestError(f"name one driver with --url; running on this machine: {running}")
+    if servers[0].token is None:
+        raise RestError(f"no token is known for {servers[0].url}: it asks for none, or another user runs it")
+    typer.echo(servers[0].token)

@@ -20,7 +20,7 @@ from headgate.job.status import JobStatus
 _REFRESH_PER_SECOND = 2
 _CHECKPOINTS = 6
 _LONGEST = {"alignment": "alignment_ms", "sync": "sync_ms", "async": "async_ms", "start delay": "start_delay_ms"}
-_MEASUREMENTS = ("size", "full size", "end to end", *_LONGEST, "in flight", "objects")
+_MEASUREMENTS = ("size", "full size", "end to end", *_LONGEST, "in flight", "objects", "shared files", "chain")
 
 
 class JobTable:
@@ -108,6 +108,8 @@ def _checkpoint_row(stats: CheckpointStats) -> list[str]:
         *(f"{value} ms" for value in (max(0, totals.end_to_end_duration), *longest)),
         _size(totals.persisted_data),
         str(totals.objects_written),
+        str(sum(stats.shared_files.values())),
+        str(stats.chain_length),
     ]
 
 

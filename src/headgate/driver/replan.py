@@ -30,7 +30,7 @@ def with_key_groups(plan: JobPlan, saved: Mapping[OperatorId, SavedOperator]) ->
         vertices.append(vertex)
     if all(new is old for new, old in zip(vertices, plan.graph.vertices, strict=True)):
         return plan
-    return make_plan(replace(plan.graph, vertices=vertices), plan.layout, plan.settings)
+    return make_plan(replace(plan.graph, vertices=vertices), plan.layout, plan.settings, plan.python_files)
 
 
 def find_operators(plan: JobPlan, manifest: mf.Manifest) -> list[tuple[str, str | None, str, int]]:

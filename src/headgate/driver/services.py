@@ -16,6 +16,7 @@ from headgate.checkpoint.plan import TaskId
 from headgate.control.messages import FromDriver
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
+from headgate.storage.settings import StorageSettings
 
 _LOG = logging.getLogger(__name__)
 _THREADS = 4
@@ -107,9 +108,9 @@ class DriverIo:
         """Wait before something is tried again."""
         time.sleep(seconds)
 
-    def open_store(self, write_buffer: int) -> ObjectStore:
+    def open_store(self, settings: StorageSettings) -> ObjectStore:
         """The storage that holds checkpoints."""
-        return open_store(write_buffer=write_buffer)
+        return open_store(write_buffer=settings.write_buffer, private=settings.private)
 
     def warn(self, text: str) -> None:
         """Tell the user what they should know now."""

@@ -2,7 +2,10 @@
 
 Functions of the main script travel by value; what it imports from files beside it travels by name, so a worker must be
 able to import it. Workers on the driver's machine look where the driver looks. Others get an archive of the program's
-modules: those that are neither Python's own nor installed, and the files beside the main script.
+modules: those that are neither Python's own nor installed, and the files beside the main script. What an environment
+adds (`add_python_file`) is an archive too, which only its jobs look into.
+
+Archives are named after their content, so that in the Spark session two files never have the same name.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, InvalidArgument
 from headgate.worker.failures import ARCHIVE_PREFIX
 
 _MAX_BYTES = 64 << 20
@@ -28,19 +31,48 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same content makes the same archive
 
 
 def search_path() -> tuple[str, ...]:
-    """Where this process looks for modules, independent of its working directory."""
-    return tuple(dict.fromkeys(str(Path(entry).absolute()) for entry in sys.path))
+    """Where this process looks for modules, independent of its working directory and without what environments added."""
+    entries = (Path(entry).absolute() for entry in sys.path)
+    return tuple(dict.fromkeys(str(entry) for entry in entries if not entry.name.startswith(ARCHIVE_PREFIX)))
 
 
-def write_archive() -> Path | None:
-    """The program's own modules as a zip file named after its content; None if there are none."""
+def write_archive() -> str | None:
+    """The program's own modules as a zip file; None if there are none."""
     content = archive(dict(sys.modules))
-    if content is None:
-        return None
+    return None if content is None else _write(content)
+
+
+def add_file(path: str) -> str:
+    """Copy a module, an archive of modules, or the modules in a directory; the copy is a zip file.
+
+    This process can import from it as well, so that functions in it can be used in a program.
+    """
+    given = Path(path)
+    if given.is_dir():
+        files = (file for file in given.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+        content = _zip({str(file.relative_to(given)): file for file in files})
+    elif given.suffix == ".py" and given.is_file():
+        content = _zip({given.name: given})
+    elif zipfile.is_zipfile(given):
+        content = given.read_bytes()
+    else:
+        problem = "it is neither a module nor a zip archive" if given.exists() else "there is no such file"
+        raise InvalidArgument(
+            f"add_python_file({path!r}): {problem}; give a .py file, a .zip, .egg or .whl, or a directory, on this machine"
+        )
+    copy = _write(content)
+    if copy not in sys.path:
+        sys.path.insert(1, copy)
+    return copy
+
+
+def _write(content: bytes) -> str:
     path = _directory() / f"{ARCHIVE_PREFIX}{hashlib.sha256(content).hexdigest()[:16]}.zip"
     if not path.exists():
-        path.write_bytes(content)
-    return path
+        incomplete = path.with_suffix(".tmp")
+        incomplete.write_bytes(content)
+        incomplete.replace(path)
+    return str(path)
 
 
 def archive(modules: dict[str, ModuleType]) -> bytes | None:
@@ -66,8 +98,10 @@ def _files(name: str, module: ModuleType) -> Iterator[tuple[str, Path]]:
             for file in directory.rglob("*.py"):
                 yield str(Path(name, file.relative_to(directory))), file
     file_name = getattr(module, "__file__", None)
-    if not directories and file_name and file_name.endswith(".py") and _is_own(Path(file_name)):
-        yield f"{name}.py", Path(file_name)
+    if not directories and file_name and file_name.endswith(".py"):
+        file = Path(file_name)
+        if _is_own(file) and file.is_file():  # it may be in an archive
+            yield f"{name}.py", file
 
 
 def _is_own(path: Path) -> bool:

@@ -80,7 +80,7 @@ class JobSnapshots:
     def __init__(self, plan: JobPlan, job_id: JobId, configuration: Configuration, io: DriverIo) -> None:
         self._plan, self._configuration, self._io = plan, configuration, io
         self._settings = StorageSettings.of(configuration)
-        self._store = io.open_store(self._settings.write_buffer)
+        self._store = io.open_store(self._settings)
         self._registry = SharedStateRegistry()
         self._lock = threading.Lock()
         self._restart = 0
@@ -143,7 +143,7 @@ class JobSnapshots:
     def _retained(self, layout: JobLayout, ref: CompletedRef) -> CompletedCheckpoint:
         """A checkpoint that the log names, with its metadata loaded unless they are damaged."""
         mode = ClaimMode.NO_CLAIM if ref.is_savepoint else ClaimMode.CLAIM
-        size = 0
+        size, chain_length = 0, 1
         try:
             snapshot = self._patiently(lambda: load_completed(self._store, layout, ref))
         except (CorruptState, MissingObject) as error:
@@ -151,13 +151,15 @@ class JobSnapshots:
             self.damaged[ref.checkpoint_id] = error
         else:
             self._loaded[ref.checkpoint_id] = snapshot
-            size = _size(snapshot.manifest)
+            size, chain_length = _size(snapshot.manifest), mf.chain_length(snapshot.manifest)
             if mode is ClaimMode.CLAIM:
                 self._registry.register_restored(snapshot.manifest, mode)
         retention = CheckpointSettings.from_configuration(self._configuration).retention
         properties = CheckpointProperties.for_restored(mode, retention)
         where = resolve_ref(ref.pointer, layout.job)
-        return CompletedCheckpoint(ref.checkpoint_id, self._io.now(), properties, where, where, ref.commit, size)
+        return CompletedCheckpoint(
+            ref.checkpoint_id, self._io.now(), properties, where, where, ref.commit, size, chain_length
+        )
 
     def _start_log(self) -> JobLog | None:
         if self._layout is None:
@@ -199,8 +201,10 @@ class JobSnapshots:
         manifest = snapshot.manifest
         self._published[manifest.checkpoint_id] = self._loaded[manifest.checkpoint_id] = snapshot
         self._registry.register_restored(manifest, self._claim_mode)
-        where = snapshot.directory
-        return ev.SnapshotImported(manifest.checkpoint_id, where, where, self._claim_mode, _size(manifest))
+        where, chain_length = snapshot.directory, mf.chain_length(manifest)
+        return ev.SnapshotImported(
+            manifest.checkpoint_id, where, where, self._claim_mode, _size(manifest), chain_length
+        )
 
     @property
     def _claim_mode(self) -> ClaimMode:
@@ -222,6 +226,7 @@ class JobSnapshots:
             self._settings.inline_threshold,
             asynchronous,
             self.staging,
+            self._settings.private,
         )
 
     @property

@@ -125,16 +125,19 @@ class SparkCluster:
     def _functions(self, submission: Submission) -> list[LevelTask]:
         assert self._server is not None
         context = self._spark.sparkContext
+        added = submission.plan.python_files
         path: tuple[str, ...] = ()
-        archive = None
+        archives: list[str] = []
         if (context.master or "").startswith("local"):
-            path = search_path()
-        elif (file := write_archive()) is not None:
-            context.addFile(str(file))  # named after its content: sending it again changes nothing
-            archive = file.name
+            path = (*added, *search_path())
+        else:
+            for file in (*added, write_archive()):
+                if file is not None:
+                    context.addFile(file)  # named after its content: sending it again changes nothing
+                    archives.append(Path(file).name)
         address, timeout = self._server.address, self._seconds(config.CONTROL_TIMEOUT)
         return [
-            LevelTask(pickle.dumps(submission.tasks(level)), address, timeout, path, archive)
+            LevelTask(pickle.dumps(submission.tasks(level)), address, timeout, path, tuple(archives))
             for level in range(len(submission.plan.layout.levels))
         ]
 

@@ -130,6 +130,7 @@ class JobPlan:
     settings: Settings
     vertices: dict[VertexId, bytes]  # pickled VertexPlan of each vertex
     relays: dict[tuple[int, VertexId], int]  # (level, target vertex) -> task of the next level for reader 0
+    python_files: tuple[str, ...]  # archives of modules, for this job only
 
     def width(self, level: int) -> int:
         """Tasks in a level; 0 outside the job."""
@@ -149,7 +150,7 @@ class JobPlan:
         return f"{kind}{vertex.name} ({slot.subtask + 1}/{vertex.parallelism})"
 
 
-def make_plan(graph: JobGraph, layout: Layout, settings: Settings) -> JobPlan:
+def make_plan(graph: JobGraph, layout: Layout, settings: Settings, python_files: tuple[str, ...] = ()) -> JobPlan:
     """Pickle what each vertex needs; a GraphError names an operator that cannot be pickled."""
     vertices = {vertex.id: _pickle(_vertex_plan(graph, layout, vertex)) for vertex in graph.vertices}
     relays = {
@@ -158,7 +159,7 @@ def make_plan(graph: JobGraph, layout: Layout, settings: Settings) -> JobPlan:
         for slot in slots
         if slot.relay
     }
-    return JobPlan(graph.name, graph, layout, settings, vertices, relays)
+    return JobPlan(graph.name, graph, layout, settings, vertices, relays, python_files)
 
 
 def _vertex_plan(graph: JobGraph, layout: Layout, vertex: Vertex) -> VertexPlan:

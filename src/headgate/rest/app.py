@@ -16,39 +16,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from headgate.checkpoint.stats import CheckpointStats, StatsSnapshot
+from headgate.checkpoint.stats import CheckpointStats, StatsSnapshot, StatsTracker
 from headgate.checkpoint.types import SavepointFormat
 from headgate.driver.job import SparkJob
 from headgate.errors import HeadgateError, InvalidArgument
 from headgate.job_client import JobClient
 from headgate.rest import documents
+from headgate.rest.jobs import Jobs, UnknownJob
 from headgate.rest.operations import Operations, UnknownOperation
 from headgate.storage.checkpoints import dispose_savepoint
 from headgate.storage.remote import open_store
 
 Document = dict[str, Any]
-
-
-class Jobs:
-    """The jobs of this process, oldest first."""
-
-    def __init__(self) -> None:
-        self._jobs: list[SparkJob] = []
-
-    def add(self, job: SparkJob) -> None:
-        """Add a job that starts; of jobs that have ended the newest hundred are kept."""
-        ended = [one for one in self._jobs if one.status.is_terminal][:-100]
-        self._jobs = [one for one in self._jobs if one not in ended] + [job]
-
-    def all(self) -> list[SparkJob]:
-        return list(self._jobs)
-
-    def find(self, job_id: str) -> SparkJob:
-        """The job of this id; 404 if there is none."""
-        for job in reversed(self._jobs):
-            if job.job_id == job_id:
-                return job
-        raise HTTPException(404, f"job {job_id} is not known; GET /jobs lists the jobs of this driver")
 
 
 class _Body(BaseModel):
@@ -114,11 +93,21 @@ class _Api:
 
     # --- checkpoints ---
 
-    def _stats(self, job_id: str) -> StatsSnapshot:
+    def _tracker(self, job_id: str) -> StatsTracker:
         stats = self._jobs.find(job_id).stats
         if stats is None:
             raise HTTPException(409, f"job {job_id} has not started yet")
-        return stats.snapshot()
+        return stats
+
+    def _stats(self, job_id: str) -> StatsSnapshot:
+        return self._tracker(job_id).snapshot()
+
+    def metrics(self, job_id: str, get: str | None = None) -> list[Document]:
+        """The names of the job's metrics, or the values of those that `get` names; unknown ones are left out."""
+        gauges = self._tracker(job_id).gauges()
+        if get is None:
+            return [{"id": name} for name in gauges]
+        return [{"id": name, "value": str(gauges[name])} for name in get.split(",") if name in gauges]
 
     def checkpoints(self, job_id: str) -> Document:
         return documents.checkpoints(self._stats(job_id))
@@ -207,6 +196,7 @@ def _router(api: _Api) -> APIRouter:
     router.get("/jobs/overview")(api.overview)
     router.get(job)(api.job)
     router.patch(job, status_code=accepted)(api.cancel)
+    router.get(f"{job}/metrics")(api.metrics)
     router.get(f"{job}/checkpoints")(api.checkpoints)
     router.post(f"{job}/checkpoints", status_code=accepted)(api.trigger_checkpoint)
     router.get(f"{job}/checkpoints/config")(api.checkpoint_config)
@@ -247,7 +237,10 @@ def _require(token: str) -> Any:
     async def check(request: Request, call_next: Any) -> Response:
         given = request.headers.get("authorization", "").encode()
         if not hmac.compare_digest(given, expected):
-            return _errors(401, "give the token as 'Authorization: Bearer ...' (headgate.rest.token)")
+            return _errors(
+                401,
+                "give the token as 'Authorization: Bearer ...'; `headgate token` prints it to the user who runs the driver",
+            )
         answer: Response = await call_next(request)
         return answer
 
@@ -263,5 +256,7 @@ def _refused(_: Request, error: Exception) -> JSONResponse:
         return _errors(error.status_code, str(error.detail))
     if isinstance(error, RequestValidationError):
         return _errors(400, *(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()))
-    status = 404 if isinstance(error, UnknownOperation) else 400 if isinstance(error, InvalidArgument) else 409
+    status = (
+        404 if isinstance(error, UnknownOperation | UnknownJob) else 400 if isinstance(error, InvalidArgument) else 409
+    )
     return _errors(status, str(error))

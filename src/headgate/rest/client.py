@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import ssl
 import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import structs
+
 from headgate.errors import HeadgateError, InvalidArgument
-from headgate.rest.server import known_servers
+from headgate.rest.discovery import TOKEN_VARIABLE, Server, known_servers
 
 _POLL_SECONDS = 0.2
 
@@ -19,11 +23,20 @@ class RestError(HeadgateError):
     """A driver refused a request, or cannot be reached."""
 
 
+class DriverUnreachable(RestError):
+    """No driver answers at the address."""
+
+
 class RestClient:
-    def __init__(self, url: str, token: str | None = None) -> None:
+    def __init__(self, url: str, token: str | None = None, certificate: str | None = None) -> None:
         if not url.startswith(("http://", "https://")):
             raise InvalidArgument(f"'{url}' is no address of a driver; one looks like http://127.0.0.1:8081")
         self.url, self._token = url.rstrip("/"), token
+        # The certificate of an own driver is trusted as it is; SSL_CERT_FILE names what to trust of others.
+        self._tls = ssl.create_default_context(cafile=certificate) if url.startswith("https:") else None
+        if self._tls is not None and certificate is not None:
+            self._tls.check_hostname = False
+            self._tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
     def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """The response to a request; RestError if the driver refuses it."""
@@ -33,12 +46,14 @@ class RestClient:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310 - checked above
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=30, context=self._tls) as answer:  # noqa: S310
                 return json.loads(answer.read() or b"{}")
         except urllib.error.HTTPError as error:
             raise RestError(_reason(error)) from None
         except (urllib.error.URLError, OSError) as error:
-            raise RestError(f"cannot reach the driver at {self.url}: {getattr(error, 'reason', error)}") from None
+            raise DriverUnreachable(
+                f"cannot reach the driver at {self.url}: {getattr(error, 'reason', error)}"
+            ) from None
 
     def operation(self, path: str, request_id: str) -> dict[str, Any]:
         """Wait until an operation is done; its result, or RestError if it failed."""
@@ -76,14 +91,22 @@ class RemoteJob:
         return f"/jobs/{self.id}"
 
 
-def find_jobs(url: str | None, token: str | None) -> list[RemoteJob]:
+def find_servers(url: str | None) -> list[Server]:
+    """The driver at `url`, or all drivers of this user on this machine; HEADGATE_REST_TOKEN is the token of any other."""
+    servers = known_servers()
+    if url is not None:
+        servers = [one for one in servers if one.url == url.rstrip("/")] or [Server(0, url)]
+    return [structs.replace(one, token=one.token or os.environ.get(TOKEN_VARIABLE)) for one in servers]
+
+
+def find_jobs(url: str | None) -> list[RemoteJob]:
     """The jobs of one driver, or of all drivers of this user on this machine."""
     found = []
-    for one in [url] if url else known_servers():
-        client = RestClient(one, token)
+    for one in find_servers(url):
+        client = RestClient(one.url, one.token, one.certificate)
         try:
             jobs = client.send("GET", "/jobs/overview")["jobs"]
-        except RestError:
+        except DriverUnreachable:
             if url:
                 raise
             continue  # it is just ending
@@ -91,9 +114,9 @@ def find_jobs(url: str | None, token: str | None) -> list[RemoteJob]:
     return found
 
 
-def find_job(wanted: str, url: str | None, token: str | None) -> RemoteJob:
+def find_job(wanted: str, url: str | None) -> RemoteJob:
     """The job whose id starts with `wanted`, or that has this name; RestError if there is none, or more than one."""
-    jobs = find_jobs(url, token)
+    jobs = find_jobs(url)
     matching = [job for job in jobs if job.id.startswith(wanted)]
     named = [job for job in jobs if job.overview["name"] == wanted]
     matching = matching or [job for job in named if job.overview["state"] == "RUNNING"] or named

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import asdict as to_document
 
 from headgate import config
-from headgate.checkpoint.settings import stored_in_files
+from headgate.checkpoint.settings import FullCheckpointPolicy, stored_in_files
 from headgate.checkpoint.stats import CheckpointStats, StatsSnapshot, SummaryStatistics, Totals, VertexStats
 from headgate.config import Configuration
 from headgate.driver.job import SparkJob
@@ -113,7 +113,9 @@ def _one(stats: CheckpointStats) -> Document:
         "alignment_buffered": 0,
         "checkpoint_type": "UNALIGNED_CHECKPOINT" if unaligned else stats.checkpoint_type,
         "tasks": {},
-        **_fields(stats, "id is_savepoint trigger_timestamp trigger full full_reason"),
+        **_fields(stats, "id is_savepoint trigger_timestamp trigger full full_reason chain_length"),
+        "shared_files": sum(stats.shared_files.values()),
+        "shared_files_by_operator": stats.shared_files,
         **to_document(totals),
     }
     if stats.failure_timestamp is not None:
@@ -204,6 +206,10 @@ def checkpoint_config(conf: Configuration) -> Document:
         "state_changelog_enabled": False,
         "changelog_periodic_materialization_interval": 0,
         "changelog_storage": "",
+        "full_checkpoint": {
+            **asdict(FullCheckpointPolicy.from_configuration(conf)),
+            "cron": conf.get(config.FULL_CRON),
+        },
     }
 
 

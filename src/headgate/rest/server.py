@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import os
+import secrets
 import socket
+import ssl
 import stat
-import tempfile
 import threading
-from contextlib import suppress
 from pathlib import Path
-
-import uvicorn
 
 from headgate import config
 from headgate.config import Configuration
 from headgate.driver.job import SparkJob
 from headgate.errors import ConfigError
-from headgate.rest.app import Jobs, make_app
+from headgate.rest.discovery import TOKEN_VARIABLE, announce
+from headgate.rest.jobs import Jobs
 from headgate.rest.operations import Operations
-from headgate.storage.local import private_directory
 
 _LOG = logging.getLogger(__name__)
 _PORTS = 100  # how many are tried, beginning with rest.port
@@ -56,13 +53,13 @@ def linger() -> None:
 
 
 def _start(configuration: Configuration) -> str | None:
+    import uvicorn  # they take a third of a second, which commands and programs without REST need not spend
+
+    from headgate.rest.app import make_app
+
     address = configuration.get(config.REST_ADDRESS)
-    token = configuration.get(config.REST_TOKEN)
-    if address not in _LOOPBACK and not token:
-        raise ConfigError(
-            f"rest.address is {address}, which others can reach: set headgate.rest.token to a secret that requests must carry, "
-            "or leave rest.address at 127.0.0.1"
-        )
+    token = _token(configuration, address)
+    tls = _tls(configuration)
     listener = _listen(address, configuration.get(config.REST_PORT))
     if listener is None:
         _LOG.warning("no free port for REST from %s on; the job runs without REST", configuration.get(config.REST_PORT))
@@ -74,11 +71,75 @@ def _start(configuration: Configuration) -> str | None:
     global _operations  # noqa: PLW0603 - one server for each process
     _operations = app.state.operations
     atexit.register(linger)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, lifespan="off"))
+    certificate, key = tls or (None, None)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app, log_level="error", access_log=False, lifespan="off", ssl_certfile=certificate, ssl_keyfile=key
+        )
+    )
     threading.Thread(target=server.run, args=([listener],), name="headgate-rest", daemon=True).start()
-    url = f"http://{'127.0.0.1' if address in _LOOPBACK else address}:{port}"
-    _announce(url)
+    url = f"{'https' if tls else 'http'}://{'127.0.0.1' if address in _LOOPBACK else address}:{port}"
+    announce(url, token, certificate)
     return url
+
+
+def _token(configuration: Configuration, address: str) -> str | None:
+    """What requests must carry: what the user gave, else on loopback one that is made for this process."""
+    token = configuration.get(config.REST_TOKEN)
+    file = configuration.get(config.REST_TOKEN_FILE)
+    if token and file:
+        raise ConfigError(f"both {config.REST_TOKEN.key} and {config.REST_TOKEN_FILE.key} are set: leave one out")
+    token = token or os.environ.get(TOKEN_VARIABLE)
+    if file is not None:
+        token = _private_text(file, config.REST_TOKEN_FILE.key).strip()
+        if not token:
+            raise ConfigError(f"{config.REST_TOKEN_FILE.key}: '{file}' is empty; write the token into it")
+    if token and not (token.isascii() and token.isprintable() and " " not in token):
+        raise ConfigError("the token for REST may have printable ASCII characters without spaces only")
+    if address not in _LOOPBACK and not token:
+        raise ConfigError(
+            f"rest.address is {address}, which others can reach: give a secret that requests must carry, in "
+            f"{config.REST_TOKEN_FILE.key} or the environment variable {TOKEN_VARIABLE}, or leave rest.address at 127.0.0.1"
+        )
+    if not token and configuration.get(config.REST_AUTHENTICATION):
+        return secrets.token_urlsafe(32)
+    return token or None
+
+
+def _tls(configuration: Configuration) -> tuple[str, str] | None:
+    """The files of certificate and key, after a look whether they are of use; None without TLS."""
+    certificate, key = configuration.get(config.REST_CERTIFICATE), configuration.get(config.REST_KEY)
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise ConfigError(f"TLS for REST needs both {config.REST_CERTIFICATE.key} and {config.REST_KEY.key}")
+    _private_text(key, config.REST_KEY.key)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{config.REST_CERTIFICATE.key} '{certificate}' and {config.REST_KEY.key} '{key}' are no certificate and key in "
+            f"PEM form that belong together: {error}"
+        ) from None
+    return certificate, key
+
+
+def _no_password() -> str:
+    """Without it OpenSSL would ask for one on the terminal."""
+    raise ValueError("the key is encrypted; decrypt it")
+
+
+def _private_text(path: str, option: str) -> str:
+    """The content of a file that only its owner can read; ConfigError otherwise."""
+    try:
+        mode = Path(path).stat().st_mode
+        if not stat.S_ISREG(mode) or mode & 0o077:
+            raise ConfigError(
+                f"{option}: '{path}' is open to other users or no file (mode {stat.filemode(mode)}); run: chmod 600 {path}"
+            )
+        return Path(path).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{option}: cannot read '{path}': {error}") from None
 
 
 def _listen(address: str, first: int) -> socket.socket | None:
@@ -93,41 +154,3 @@ def _listen(address: str, first: int) -> socket.socket | None:
             continue
         return listener
     return None
-
-
-# ---- finding servers -----------------------------------------------------------------------------------------------
-
-
-def _directory() -> Path:
-    return Path(tempfile.gettempdir()) / f"headgate-{os.getuid()}"
-
-
-def _announce(url: str) -> None:
-    """Write a file by which the command line of this user finds the server."""
-    path = _directory() / f"{os.getpid()}.json"
-    try:
-        private_directory(path.parent)
-        path.unlink(missing_ok=True)  # of a dead process with the same number
-        with path.open("x") as file:
-            json.dump({"pid": os.getpid(), "url": url}, file)
-        atexit.register(lambda: path.unlink(missing_ok=True))
-    except OSError as error:
-        _LOG.warning("the command line does not find %s by itself, name it with --url: %s", url, error)
-
-
-def known_servers() -> list[str]:
-    """The addresses of this user's drivers on this machine; files of dead ones are deleted."""
-    found = []
-    directory = _directory()
-    with suppress(OSError):
-        found_directory = directory.lstat()
-        if not stat.S_ISDIR(found_directory.st_mode) or found_directory.st_uid != os.getuid():
-            return []
-        for path in sorted(directory.glob("*.json")):
-            with suppress(OSError, ValueError, KeyError):
-                content = json.loads(path.read_text())
-                if Path(f"/proc/{content['pid']}").exists() or not Path("/proc").exists():
-                    found.append(str(content["url"]))
-                else:
-                    path.unlink()
-    return found

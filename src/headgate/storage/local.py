@@ -19,7 +19,7 @@ from headgate.storage.objects import ObjectInfo, ObjectStore, ObjectWriter, Outc
 
 _OPEN_ATTEMPTS: Final = 3  # another thread may remove an empty directory between our mkdir and our open
 _NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-_DEFAULT_BUFFER: Final = 4096
+DEFAULT_BUFFER: Final = 4096
 
 
 class LocalStore(ObjectStore):
@@ -33,8 +33,9 @@ class LocalStore(ObjectStore):
     b'1'
     """
 
-    def __init__(self, write_buffer: int = _DEFAULT_BUFFER) -> None:
-        self._write_buffer = write_buffer
+    def __init__(self, write_buffer: int = DEFAULT_BUFFER, private: bool = False) -> None:
+        """`private`: other users can read neither the files nor the directories that are made."""
+        self._write_buffer, self._private = write_buffer, private
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         with reported("read", path), _local(path).open("rb") as file:
@@ -82,7 +83,7 @@ class LocalStore(ObjectStore):
 
     def create_if_absent(self, path: str, data: bytes) -> bool:
         target = _local(path)
-        with reported("create", path), _LocalWriter(path.rpartition("/")[0], self._write_buffer) as writer:
+        with reported("create", path), self._writer(path.rpartition("/")[0]) as writer:
             writer.write(data)
             writer.close()
             if not _link(writer.temporary, target):
@@ -100,9 +101,9 @@ class LocalStore(ObjectStore):
     def make_directory(self, directory: str) -> bool:
         with reported("make directory", directory):
             local = _local(directory)
-            _ensure_directory(local.parent)
+            _ensure_directory(local.parent, self._private)
             try:
-                local.mkdir()
+                local.mkdir(_directory_mode(self._private))
             except FileExistsError:
                 return False
             flush_directory(local.parent)
@@ -115,13 +116,16 @@ class LocalStore(ObjectStore):
 
     def writer(self, directory: str, label: str = "") -> ObjectWriter:
         with reported("write", directory):
-            return _LocalWriter(directory, self._write_buffer, label)
+            return self._writer(directory, label)
+
+    def _writer(self, directory: str, label: str = "") -> _LocalWriter:
+        return _LocalWriter(directory, *_open_temporary(_local(directory), self._write_buffer, self._private, label))
 
 
 class _LocalWriter(ObjectWriter):
-    def __init__(self, directory: str, write_buffer: int, label: str = "") -> None:
+    def __init__(self, directory: str, temporary: Path, file: BinaryIO) -> None:
         super().__init__(directory)
-        self.temporary, self._file = _open_temporary(_local(directory), write_buffer, label)
+        self.temporary, self._file = temporary, file
 
     def _append(self, data: bytes | memoryview) -> None:
         self._file.write(data)
@@ -149,24 +153,30 @@ def _local(path: str) -> Path:
     return Path(path.removeprefix("file://"))
 
 
-def _open_temporary(directory: Path, write_buffer: int, label: str) -> tuple[Path, BinaryIO]:
+def _open_temporary(directory: Path, write_buffer: int, private: bool, label: str) -> tuple[Path, BinaryIO]:
     for attempt in range(_OPEN_ATTEMPTS):
-        _ensure_directory(directory)
+        _ensure_directory(directory, private)
         temporary = directory / temporary_name(label)
         try:
+            if private:
+                temporary.touch(0o600, exist_ok=False)
             # 2 is the smallest buffer Python takes; 1 would mean lines.
-            return temporary, temporary.open("xb", buffering=max(write_buffer, 2))
+            return temporary, temporary.open("wb" if private else "xb", buffering=max(write_buffer, 2))
         except FileNotFoundError:
             if attempt == _OPEN_ATTEMPTS - 1:
                 raise
     raise AssertionError("unreachable")
 
 
-def _ensure_directory(directory: Path) -> None:
+def _directory_mode(private: bool) -> int:
+    return 0o700 if private else 0o777
+
+
+def _ensure_directory(directory: Path, private: bool) -> None:
     if directory.is_dir():
         return
-    _ensure_directory(directory.parent)
-    directory.mkdir(exist_ok=True)
+    _ensure_directory(directory.parent, private)
+    directory.mkdir(_directory_mode(private), exist_ok=True)
     flush_directory(directory.parent)
 
 

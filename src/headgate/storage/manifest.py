@@ -25,7 +25,7 @@ from headgate.errors import IllegalState, StorageError
 from headgate.ids import JobId, OperatorId
 from headgate.records.key_groups import KeyGroupRange
 from headgate.storage.handles import FileSegment, Handle, Placeholder, size_of
-from headgate.storage.layout import AttemptId
+from headgate.storage.layout import AttemptId, creator_of
 from headgate.storage.sealed import seal, unseal
 
 MAGIC: Final = b"\x89HGM"  # the first byte is not text, so that no tool mistakes the file for text
@@ -144,6 +144,12 @@ def handles_of(manifest: Manifest) -> Iterator[Handle]:
             for piece in subtask.pieces:
                 for part in piece.parts:
                     yield part.handle
+
+
+def chain_length(manifest: Manifest) -> int:
+    """The number of checkpoints whose files are needed, this one included."""
+    files = {creator_of(handle.path) for handle in handles_of(manifest) if isinstance(handle, FileSegment)}
+    return len(files - {None} | {manifest.checkpoint_id})
 
 
 def map_handles(manifest: Manifest, change: Callable[[Handle], Handle]) -> Manifest:

@@ -8,13 +8,15 @@ from typing import Any
 
 from headgate.errors import StorageError
 from headgate.storage.cloud import CloudStore
-from headgate.storage.local import LocalStore
+from headgate.storage.local import DEFAULT_BUFFER, LocalStore
 from headgate.storage.objects import ObjectInfo, ObjectStore, ObjectWriter, scheme_of, unsupported
 from headgate.storage.webhdfs import WebHdfsStore
 
 
-def open_store(options: Mapping[str, Mapping[str, Any]] | None = None, write_buffer: int | None = None) -> RoutingStore:
-    """A store for paths of every scheme.
+def open_store(
+    options: Mapping[str, Mapping[str, Any]] | None = None, write_buffer: int = DEFAULT_BUFFER, private: bool = False
+) -> RoutingStore:
+    """A store for paths of every scheme; on a local file system, `private` files are for this user only.
 
     `options` holds options by scheme, beside those of fsspec's own configuration (its files, `FSSPEC_S3_ENDPOINT_URL`
     and the like) and the variables of the environment that docs/storage.md names.
@@ -23,7 +25,7 @@ def open_store(options: Mapping[str, Mapping[str, Any]] | None = None, write_buf
     def open_scheme(scheme: str) -> ObjectStore:
         own = (options or {}).get(scheme, {})
         if scheme == "file":
-            return LocalStore() if write_buffer is None else LocalStore(write_buffer)
+            return LocalStore(write_buffer, private)
         if scheme in ("webhdfs", "swebhdfs"):
             return WebHdfsStore(scheme, own)
         return CloudStore(scheme, own)

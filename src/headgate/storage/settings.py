@@ -39,6 +39,7 @@ class StorageSettings(msgspec.Struct, frozen=True):
     create_subdir: bool
     inline_threshold: int
     write_buffer: int
+    private: bool  # files on local file systems are for this user only
 
     @classmethod
     def of(cls, configuration: Configuration) -> StorageSettings:
@@ -66,6 +67,7 @@ class StorageSettings(msgspec.Struct, frozen=True):
             configuration.get(config.CHECKPOINT_CREATE_SUBDIR),
             threshold,
             configuration.get(config.CHECKPOINT_WRITE_BUFFER),
+            configuration.get(config.STORAGE_PRIVATE),
         )
 
     def layout(self, job_id: JobId) -> JobLayout | None:

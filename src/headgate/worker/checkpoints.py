@@ -54,6 +54,7 @@ class WorkerStorage:
     inline_threshold: int
     asynchronous: bool = True  # otherwise records wait until a snapshot is written
     staging: str | None = None  # for files of sinks that are not visible yet
+    private: bool = False  # files on local file systems are for this user only
 
     def target(self, progress: SnapshotInProgress) -> SnapshotTarget:
         options = progress.barrier.options
@@ -76,7 +77,7 @@ class SnapshotWriter:
     ) -> None:
         """`copies`: where second copies of keyed state are written (SPEC R7.7)."""
         self._storage, self._owner, self._send, self.copies = storage, owner, send, copies
-        self._store = store or open_store()
+        self._store = store or open_store(private=storage.private)
         self._pool = executor or ThreadPoolExecutor(1, thread_name_prefix="headgate-snapshot")
         self._captured = threading.Condition()
         self._under_way: dict[int, SnapshotInProgress] = {}  # by checkpoint

@@ -31,7 +31,7 @@ from headgate.errors import JobCancelled, WorkerLost
 from headgate.graph.plan import Settings
 from headgate.job.status import Status
 from headgate.worker.checkpoints import CheckpointLink
-from headgate.worker.failures import describe
+from headgate.worker.failures import ARCHIVE_PREFIX, describe
 from headgate.worker.local_state import local_state_cleaned
 from headgate.worker.output import Piece
 from headgate.worker.relay import Relay
@@ -388,7 +388,7 @@ class LevelTask:
     address: ControlAddress
     control_timeout: float
     path: tuple[str, ...] = ()  # where the driver finds modules, if workers see the same files
-    archive: str | None = None  # else: the name of the archive with the program's own modules
+    archives: tuple[str, ...] = ()  # else: the names of the archives with the program's modules
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -433,14 +433,21 @@ class LevelTask:
         shell.over()
 
     def _extend_path(self) -> None:
-        """Search modules where the driver does and in the same order, so that a name means the same module."""
+        """Search modules where the driver does and in the same order, so that a name means the same module.
+
+        Spark may have run a task of another job in this process: what that job imported from its archives is not ours.
+        """
         path = list(self.path)
-        if self.archive is not None:
+        if self.archives:
             from pyspark import SparkFiles
 
-            path.append(SparkFiles.get(self.archive))
-        if path:
-            sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
+            path += map(SparkFiles.get, self.archives)
+        foreign = [entry for entry in sys.path if ARCHIVE_PREFIX in entry and entry not in path]
+        sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path and entry not in foreign)]
+        if foreign:
+            for name, module in list(sys.modules.items()):
+                if str(getattr(module, "__dict__", {}).get("__file__")).startswith(tuple(foreign)):
+                    del sys.modules[name]
 
 
 def process_mark(job_id: str, attempt: int) -> str:

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -98,6 +99,23 @@ def with_kills(configuration, client, app):
     return found
 
 
+def number_added(_):
+    import added_number
+
+    return added_number.NUMBER
+
+
+def with_added_files(configuration, directory):
+    """What jobs import whose environments added other files of the same name."""
+    for number in (1, 2):
+        file = Path(directory, str(number), "added_number.py")
+        file.parent.mkdir()
+        file.write_text(f"NUMBER = {number}\n")
+        env = StreamExecutionEnvironment.get_execution_environment(configuration)
+        env.add_python_file(str(file))
+        yield from env.from_collection([0]).rebalance().map(number_added).execute_and_collect()
+
+
 def main():
     configuration = Configuration({"headgate.spark.master": sys.argv[1], "headgate.slots.timeout": "60 s"})
     for pair in sys.argv[3:]:
@@ -111,6 +129,9 @@ def main():
     spark = env._session()
     app = spark.sparkContext.applicationId
     found["executors"] = len(executors(app))
+
+    with tempfile.TemporaryDirectory() as directory:
+        found["added"] = list(with_added_files(configuration, directory))
 
     client = start(configuration)
     found["executors_used"] = len({psutil.Process(r.pid).parent().parent().pid for r in client.job.workers().values()})

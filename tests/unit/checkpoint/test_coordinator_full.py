@@ -57,8 +57,8 @@ def test_chain_length():
     job.savepoint()
     job.ack(6)
     job.complete()
-    lengths = [i.content.chain_length for i in job.all(ev.WriteMetadata)]
-    assert lengths == [1, 2, 3, 1, 2, 1, 3]
+    history = job.coordinator.stats.snapshot().history
+    assert [one.chain_length for one in reversed(history)] == [1, 2, 3, 1, 2, 1, 3]
 
 
 # ---- by policy -----------------------------------------------------------------------------------------------------

@@ -1,15 +1,19 @@
 """The program's own modules, and only those, go into the archive for the workers."""
 
+import importlib
 import io
 import sys
 import types
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from headgate import StreamExecutionEnvironment
 from headgate.driver import shipping
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, InvalidArgument
+from headgate.worker.shell import LevelTask
 
 
 def module(name, file=None, path=None):
@@ -88,3 +92,81 @@ def test_the_search_path_does_not_depend_on_the_working_directory(monkeypatch, t
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", "lib", "/abs", "/abs"])
     assert shipping.search_path() == (str(tmp_path), str(tmp_path / "lib"), "/abs")
+
+
+# --- files that an environment adds -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_path(monkeypatch):
+    """The search path and the modules of this process are as before when the test has ended."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name in ("shapes", "pkg", "pkg.deep", "pkg.deep.inner"):
+        sys.modules.pop(name, None)
+
+
+def files_of(env):
+    env.from_collection([1]).map(lambda x: x).print()
+    return env._job_plan().python_files
+
+
+@pytest.mark.usefixtures("own_path")
+@pytest.mark.parametrize("kind", ["module", "archive", "directory"])
+def test_a_module_an_archive_and_a_directory_can_be_added(project, tmp_path, kind):
+    given = {"module": project / "shapes.py", "archive": tmp_path / "given.egg", "directory": project}[kind]
+    if kind == "archive":
+        given.write_bytes(shipping.archive(loaded(project)))
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.add_python_file(str(given))
+    (copy,) = files_of(env)
+    assert "shapes.py" in names(Path(copy).read_bytes())
+    assert ("pkg/deep/inner.py" in names(Path(copy).read_bytes())) is (kind != "module")
+    shapes = importlib.import_module("shapes")  # the program itself finds it too
+    assert shapes.__file__ == f"{copy}/shapes.py"
+    assert shipping.archive({"shapes": shapes}) is None  # and it is not sent once more
+
+
+@pytest.mark.usefixtures("own_path")
+def test_files_of_the_same_name_are_two(project):
+    plans = []
+    for text in ("X = 1", "X = 2", "X = 1"):
+        (project / "shapes.py").write_text(text)
+        env = StreamExecutionEnvironment.get_execution_environment()
+        env.add_python_file(str(project / "shapes.py"))
+        plans.append(files_of(env))
+    assert plans[0] == plans[2] != plans[1]
+    assert files_of(StreamExecutionEnvironment.get_execution_environment()) == ()
+    assert not set(plans[0] + plans[1]) & set(shipping.search_path())  # which all workers get
+
+
+@pytest.mark.usefixtures("own_path")
+def test_a_process_that_runs_tasks_of_two_jobs_imports_the_files_of_each(project):
+    """Spark may use a Python worker again, if the user's session says so."""
+    seen = []
+    for text in ("X = 1", "X = 2", None):
+        added = ()
+        if text is not None:
+            (project / "shapes.py").write_text(text)
+            added = (shipping.add_file(str(project / "shapes.py")),)
+        LevelTask(b"", None, 0, added)._extend_path()
+        try:
+            seen.append(importlib.import_module("shapes").X)
+        except ModuleNotFoundError:
+            seen.append(None)
+    assert seen == [1, 2, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("none.py", "there is no such file"),
+        ("broken.zip", "it is neither a module nor a zip archive"),
+        ("hdfs://host/x.py", "there is no such file"),
+    ],
+)
+def test_a_file_that_cannot_be_added(tmp_path, name, problem):
+    (tmp_path / "broken.zip").write_bytes(b"PK\x03\x04 and no more")
+    env = StreamExecutionEnvironment.get_execution_environment()
+    with pytest.raises(InvalidArgument, match=rf"add_python_file\(.*{name}'\): {problem}; give a .py file"):
+        env.add_python_file(name if ":" in name else str(tmp_path / name))

@@ -117,6 +117,7 @@ def test_contexts_can_be_named_in_annotations():
         f.KeyedCoProcessFunction: ["Context", "OnTimerContext"],
         f.BroadcastProcessFunction: ["Context", "ReadOnlyContext"],
         f.KeyedBroadcastProcessFunction: ["Context", "ReadOnlyContext", "OnTimerContext"],
+        f.SinkFunction: ["Context"],
     }.items():
         assert all(hasattr(owner, name) for name in names)
 
@@ -395,6 +396,110 @@ assert len(env.from_collection([1, 2, 3]).execute_and_collect(limit=2)) == 2
 print(env.get_parallelism())
 """
 
+# The samples of Flink's pages on checkpoints and on state, of 1.x and of today, in PyFlink's spelling.
+CHECKPOINTS_OF_FLINK_1 = """
+from pyflink.datastream import (CheckpointingMode, ExternalizedCheckpointCleanup, FsStateBackend, MemoryStateBackend,
+                                RocksDBStateBackend, StreamExecutionEnvironment)
+
+env = StreamExecutionEnvironment.get_execution_environment()
+
+# start a checkpoint every 1000 ms
+env.enable_checkpointing(1000)
+
+# set mode to exactly-once (this is the default)
+env.get_checkpoint_config().set_checkpointing_mode(CheckpointingMode.EXACTLY_ONCE)
+
+# make sure 500 ms of progress happen between checkpoints
+env.get_checkpoint_config().set_min_pause_between_checkpoints(500)
+
+# checkpoints have to complete within one minute, or are discarded
+env.get_checkpoint_config().set_checkpoint_timeout(60000)
+
+# allow only one checkpoint to be in progress at the same time
+env.get_checkpoint_config().set_max_concurrent_checkpoints(1)
+
+# enable externalized checkpoints which are retained after job cancellation
+env.get_checkpoint_config().enable_externalized_checkpoints(ExternalizedCheckpointCleanup.RETAIN_ON_CANCELLATION)
+
+# allow job recovery fallback to checkpoint when there is a more recent savepoint
+env.get_checkpoint_config().set_prefer_checkpoint_for_recovery(True)
+
+for backend in (MemoryStateBackend(), FsStateBackend("file:///chk"), RocksDBStateBackend("file:///chk", True)):
+    env.set_state_backend(backend)
+"""
+
+CHECKPOINTS_OF_TODAY = """
+from pyflink.datastream import CheckpointingMode, ExternalizedCheckpointCleanup, StreamExecutionEnvironment
+
+env = StreamExecutionEnvironment.get_execution_environment()
+env.enable_checkpointing(1000)
+env.get_checkpoint_config().set_checkpointing_mode(CheckpointingMode.EXACTLY_ONCE)
+env.get_checkpoint_config().set_min_pause_between_checkpoints(500)
+env.get_checkpoint_config().set_checkpoint_timeout(60000)
+
+# only two consecutive checkpoint failures are tolerated
+env.get_checkpoint_config().set_tolerable_checkpoint_failure_number(2)
+env.get_checkpoint_config().set_max_concurrent_checkpoints(1)
+env.get_checkpoint_config().set_externalized_checkpoint_cleanup(ExternalizedCheckpointCleanup.RETAIN_ON_CANCELLATION)
+
+# enables the unaligned checkpoints
+env.get_checkpoint_config().enable_unaligned_checkpoints()
+"""
+
+STATE_WITH_TTL = """
+from pyflink.common.time import Time
+from pyflink.common.typeinfo import Types
+from pyflink.datastream import FlatMapFunction, RuntimeContext, StreamExecutionEnvironment
+from pyflink.datastream.state import StateTtlConfig, ValueStateDescriptor
+
+TTLS = [
+    StateTtlConfig.new_builder(Time.seconds(1))
+        .set_update_type(StateTtlConfig.UpdateType.OnCreateAndWrite)
+        .set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
+        .build(),
+    StateTtlConfig.new_builder(Time.seconds(1)).disable_cleanup_in_background().build(),
+    StateTtlConfig.new_builder(Time.seconds(1)).cleanup_full_snapshot().build(),
+    StateTtlConfig.new_builder(Time.seconds(1)).cleanup_incrementally(10, True).build(),
+    StateTtlConfig.new_builder(Time.seconds(1)).cleanup_in_rocksdb_compact_filter(1000).build(),
+]
+
+
+class CountWindowAverage(FlatMapFunction):
+
+    def __init__(self, ttl):
+        self.sum = None
+        self.ttl = ttl
+
+    def open(self, runtime_context: RuntimeContext):
+        descriptor = ValueStateDescriptor("average", Types.PICKLED_BYTE_ARRAY())
+        descriptor.enable_time_to_live(self.ttl)
+        self.sum = runtime_context.get_state(descriptor)
+
+    def flat_map(self, value):
+        # access the state value
+        current_sum = self.sum.value()
+        if current_sum is None:
+            current_sum = (0, 0)
+
+        # update the count, and add the second field of the input value
+        current_sum = (current_sum[0] + 1, current_sum[1] + value[1])
+        self.sum.update(current_sum)
+
+        # if the count reaches 2, emit the average and clear the state
+        if current_sum[0] >= 2:
+            self.sum.clear()
+            yield value[0], int(current_sum[1] / current_sum[0])
+
+
+for ttl in TTLS:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_collection([(1, 3), (1, 5), (1, 7), (1, 4), (1, 2)]) \\
+        .key_by(lambda row: row[0]) \\
+        .flat_map(CountWindowAverage(ttl)) \\
+        .print()
+    env.execute()
+"""
+
 
 def run_program(source, capsys):
     program = source.replace("pyflink", "headgate.pyflink")
@@ -452,6 +557,40 @@ def test_job_client_and_configuration(capsys):
     lines = run_program(JOB_CLIENT, capsys)
     assert lines[0].endswith("> x")
     assert lines[-1] == "2"
+
+
+@pytest.mark.parametrize("sample", [CHECKPOINTS_OF_FLINK_1, CHECKPOINTS_OF_TODAY])
+def test_the_samples_of_checkpoint_settings(sample):
+    with local_runtime():
+        names = {}
+        exec(compile(sample.replace("pyflink", "headgate.pyflink"), "<sample>", "exec"), names)
+    found = names["env"].get_configuration().to_dict()
+    expected = {
+        "execution.checkpointing.interval": "1 s",
+        "execution.checkpointing.mode": "EXACTLY_ONCE",
+        "execution.checkpointing.min-pause": "500 ms",
+        "execution.checkpointing.timeout": "1 min",
+        "execution.checkpointing.max-concurrent-checkpoints": "1",
+        "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+    }
+    if sample is CHECKPOINTS_OF_FLINK_1:
+        expected |= {
+            "headgate.resume.prefer-checkpoint": "true",
+            "state.backend.type": "rocksdb",
+            "execution.checkpointing.storage": "filesystem",
+            "execution.checkpointing.dir": "file:///chk",
+            "execution.checkpointing.incremental": "true",
+        }
+    else:
+        expected |= {
+            "execution.checkpointing.tolerable-failed-checkpoints": "2",
+            "execution.checkpointing.unaligned.enabled": "true",
+        }
+    assert found == expected
+
+
+def test_the_samples_of_state_with_a_time_to_live(capsys):
+    assert run_program(STATE_WITH_TTL, capsys) == ["(1, 4)", "(1, 5)"] * 5
 
 
 def test_batch_mode_is_refused(capsys):

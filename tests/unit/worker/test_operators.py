@@ -26,6 +26,7 @@ from headgate import (
 from headgate.errors import UserCodeError
 from headgate.graph.job_graph import OperatorKind
 from headgate.worker.operators import registry
+from headgate.worker.operators.base import MIN_WATERMARK
 
 
 def run(build):
@@ -308,6 +309,31 @@ class Remember(SinkFunction):
 
     def invoke(self, value, context):
         Remember.seen.append(value)
+
+
+class RememberTimes(SinkFunction):
+    seen: list[object] = []  # noqa: RUF012 - shared on purpose: functions are copied into the subtask
+
+    def invoke(self, value, context):
+        times = context.timestamp(), context.current_processing_time(), context.current_watermark()
+        RememberTimes.seen.append((value, *times, context))
+
+
+@pytest.mark.parametrize(
+    ("source", "stamps"),
+    [
+        (lambda env: env.add_source(Stamped()), [10, 20, None]),
+        (lambda env: env.from_collection([1, 2, 3]), [None, None, None]),
+    ],
+)
+def test_the_context_of_a_sink_function(source, stamps):
+    RememberTimes.seen.clear()
+    env = StreamExecutionEnvironment.local(start_time=1234)
+    source(env).add_sink(RememberTimes())
+    env.execute()
+    expected = [(value, stamp, 1234, MIN_WATERMARK) for value, stamp in zip((1, 2, 3), stamps, strict=True)]
+    assert [one[:4] for one in RememberTimes.seen] == expected
+    assert len({id(one[4]) for one in RememberTimes.seen}) == 1
 
 
 def test_add_sink():

@@ -37,6 +37,7 @@ from headgate.job.machine import Timing
 from headgate.job.restart import FixedDelay
 from headgate.job.status import Status
 from headgate.storage.objects import ObjectStore
+from headgate.storage.settings import StorageSettings
 from headgate.testing.simulation.world import Violation
 from headgate.worker.checkpoints import CheckpointLink, WorkerStorage
 from headgate.worker.failures import describe
@@ -113,7 +114,7 @@ class SimulatedIo(DriverIo):
         """Virtual time passes."""
         self._pause()
 
-    def open_store(self, write_buffer: int) -> ObjectStore:
+    def open_store(self, settings: StorageSettings) -> ObjectStore:
         """The store of the run."""
         return self._store
 

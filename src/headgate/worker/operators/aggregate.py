@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -232,6 +231,8 @@ class Aggregate(_RunningOperator):
         """The result behind each record: what the key had before, and the records of the key up to this one."""
         if self._how in ("sum", "count"):
             return before + _running_sum(codes, values)
+        import pandas as pd  # it takes a third of a second, and is for this only
+
         grouped = pd.Series(values).groupby(codes, sort=False)
         running = grouped.cummin() if self._how == "min" else grouped.cummax()
         return np.asarray(_UFUNC[self._how](before, running.to_numpy()))

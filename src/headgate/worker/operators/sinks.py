@@ -21,7 +21,7 @@ from headgate.records.types import PICKLED, TypeInformation
 from headgate.state.api import ListStateDescriptor
 from headgate.state.backend import SnapshotKind
 from headgate.state.operator import OperatorStateBackend
-from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver
+from headgate.worker.operators.base import ElementContext, Operator, OperatorContext, OperatorSnapshot, Receiver
 
 _LOG = logging.getLogger(__name__)
 
@@ -169,21 +169,36 @@ def _requests(prepared: Sequence[Prepared], commits: Commits, recovered: bool = 
 
 
 class FunctionSink(Operator):
-    """Hands every record to a SinkFunction."""
+    """Hands every record to a SinkFunction, with a context that has its timestamp, or to a plain function."""
 
     def receiver(self, input: int) -> Receiver:
-        invoke = getattr(self.function, "invoke", None)
-        plain = callable_of(self.function, "invoke", "add_sink()")
+        invoke = callable_of(self.function, "invoke", "add_sink()")
+        context = ElementContext(self)
 
-        def loop(rows: Iterator[Any]) -> None:
-            if invoke is not None:
-                for row in rows:
-                    invoke(row, None)
-            else:
-                for row in rows:
-                    plain(row)
+        def call(rows: Iterator[Any]) -> None:
+            for row in rows:
+                invoke(row)
 
-        return lambda batch: self.each(batch.rows(), loop)
+        def call_with_context(rows: Iterator[Any]) -> None:
+            for row in rows:
+                invoke(row, context)
+
+        loop = call_with_context if hasattr(self.function, "invoke") else call
+
+        def receive(batch: Batch) -> None:
+            if batch.timestamps is None:
+                context.stamp = None
+                self.each(batch.rows(), loop)
+                return
+            stamps = batch.timestamps.tolist()
+
+            def stamped(rows: Iterator[Any]) -> Iterator[Any]:
+                for row, context.stamp in zip(rows, stamps, strict=True):
+                    yield row
+
+            self.each(batch.rows(), lambda rows: loop(stamped(rows)))
+
+        return receive
 
     def finish(self) -> None:
         finish = getattr(self.function, "finish", None)

@@ -1,0 +1,31 @@
+"""The jobs of a driver process that REST shows."""
+
+from __future__ import annotations
+
+from headgate.driver.job import SparkJob
+from headgate.errors import HeadgateError
+
+
+class UnknownJob(HeadgateError):
+    """This process has no job of that id."""
+
+
+class Jobs:
+    """The jobs of this process, oldest first."""
+
+    def __init__(self) -> None:
+        self._jobs: list[SparkJob] = []
+
+    def add(self, job: SparkJob) -> None:
+        """Add a job that starts; of jobs that have ended the newest hundred are kept."""
+        ended = [one for one in self._jobs if one.status.is_terminal][:-100]
+        self._jobs = [one for one in self._jobs if one not in ended] + [job]
+
+    def all(self) -> list[SparkJob]:
+        return list(self._jobs)
+
+    def find(self, job_id: str) -> SparkJob:
+        for job in reversed(self._jobs):
+            if job.job_id == job_id:
+                return job
+        raise UnknownJob(f"job {job_id} is not known; GET /jobs lists the jobs of this driver")

@@ -1,0 +1,248 @@
+"""The REST server of a driver: who may ask it, and how the command line finds it."""
+
+import datetime as dt
+import ipaddress
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import typer.testing
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from headgate import config
+from headgate.cli.main import app as command_line
+from headgate.config import Configuration
+from headgate.errors import ConfigError
+from headgate.rest import discovery
+from headgate.rest.client import RestClient, RestError, find_jobs
+from headgate.rest.server import _start
+
+ANY_PORT = {"rest.port": 0}
+
+
+@pytest.fixture(autouse=True)
+def own_directory(tmp_path, monkeypatch):
+    """No other server of this user is found, and no token comes from the environment."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv(discovery.TOKEN_VARIABLE, raising=False)
+
+
+def start():
+    return _start(Configuration(ANY_PORT))
+
+
+def secret_file(tmp_path, text, mode=0o600):
+    path = tmp_path / "secret"
+    path.write_text(text)
+    path.chmod(mode)
+    return str(path)
+
+
+def command(*args):
+    return typer.testing.CliRunner().invoke(command_line, args)
+
+
+def status(url, token=None):
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(f"{url}/jobs", headers=headers)) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_on_loopback_too_a_token_is_needed_which_the_command_line_of_the_user_finds():
+    url = start()
+    assert status(url) == 401
+    assert find_jobs(None) == []
+    printed = command("token", "--url", url)
+    assert printed.exit_code == 0
+    assert status(url, printed.stdout.strip()) == 200
+    assert "no job runs" in command("list").stdout
+
+
+def test_each_process_has_a_token_of_its_own():
+    tokens = set()
+    for _ in range(2):
+        start()
+        tokens |= {server.token for server in discovery.known_servers()}
+    assert len(tokens) == 2
+
+
+def test_the_token_is_in_a_file_that_only_its_user_can_read():
+    start()
+    (path,) = discovery.directory().glob("*.json")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_one_option_turns_it_off():
+    url = _start(Configuration(ANY_PORT | {config.REST_AUTHENTICATION.key: False}))
+    assert status(url) == 200
+    refused = command("token", "--url", url)
+    assert refused.exit_code == 1
+    assert "no token is known" in refused.stderr
+
+
+@pytest.mark.parametrize("way", ["file", "environment", "program"])
+def test_a_token_that_the_user_gives(tmp_path, monkeypatch, way):
+    options = dict(ANY_PORT)
+    if way == "file":
+        options[config.REST_TOKEN_FILE.key] = secret_file(tmp_path, "s3cret\n")
+    elif way == "environment":
+        monkeypatch.setenv(discovery.TOKEN_VARIABLE, "s3cret")
+    else:
+        options[config.REST_TOKEN.key] = "s3cret"
+    url = _start(Configuration(options))
+    assert (status(url), status(url, "wrong"), status(url, "s3cret")) == (401, 401, 200)
+
+
+def test_the_command_line_takes_the_token_of_another_machine_from_the_environment(monkeypatch):
+    url = _start(Configuration(ANY_PORT | {config.REST_TOKEN.key: "s3cret"}))
+    for path in discovery.directory().glob("*.json"):
+        path.unlink()
+    with pytest.raises(RestError, match="headgate token"):
+        find_jobs(url)
+    monkeypatch.setenv(discovery.TOKEN_VARIABLE, "s3cret")
+    assert find_jobs(url) == []
+
+
+def test_a_driver_that_refuses_the_token_is_not_left_out_in_silence():
+    url = start()
+    (path,) = discovery.directory().glob("*.json")
+    path.write_text(json.dumps({"pid": os.getpid(), "url": url, "token": "stale"}))
+    shown = command("list")
+    assert shown.exit_code == 1
+    assert "give the token" in shown.stderr
+
+
+def test_a_token_is_refused_as_an_argument():
+    refused = command("run", __file__, "-D", "headgate.rest.token=s3cret")
+    assert refused.exit_code == 1
+    assert "every user of the machine sees the arguments" in refused.stderr
+    assert "headgate.rest.token-file" in refused.stderr
+    assert "s3cret" not in refused.output
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "message"),
+    [
+        ("s3cret", 0o640, "open to other users.*chmod 600"),
+        ("", 0o600, "is empty"),
+        ("two words", 0o600, "printable ASCII"),
+        ("s3cret\nX-Evil: 1", 0o600, "printable ASCII"),
+        ("gehéim", 0o600, "cannot read"),
+    ],
+)
+def test_a_token_file_that_is_of_no_use(tmp_path, text, mode, message):
+    with pytest.raises(ConfigError, match=message):
+        _start(Configuration(ANY_PORT | {config.REST_TOKEN_FILE.key: secret_file(tmp_path, text, mode)}))
+
+
+def test_a_token_file_that_is_missing(tmp_path):
+    with pytest.raises(ConfigError, match=r"headgate\.rest\.token-file: cannot read '.*none'"):
+        _start(Configuration(ANY_PORT | {config.REST_TOKEN_FILE.key: str(tmp_path / "none")}))
+
+
+def test_two_tokens(tmp_path):
+    with pytest.raises(ConfigError, match="leave one out"):
+        _start(Configuration({config.REST_TOKEN.key: "a", config.REST_TOKEN_FILE.key: secret_file(tmp_path, "b")}))
+
+
+def test_beyond_loopback_no_token_is_made_since_others_could_not_know_it():
+    with pytest.raises(
+        ConfigError, match=r"rest\.address is 0\.0\.0\.0.*headgate\.rest\.token-file.*HEADGATE_REST_TOKEN"
+    ):
+        _start(Configuration({"rest.address": "0.0.0.0"}))
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+
+def write_key(path, key, encryption=None):
+    encryption = encryption or serialization.NoEncryption()
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    path.write_bytes(key.private_bytes(pem, pkcs8, encryption))
+    path.chmod(0o600)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def key():
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+@pytest.fixture
+def tls(tmp_path, key):
+    """A certificate signed by itself, for 127.0.0.1, and its key."""
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "headgate test")])
+    now = dt.datetime.now(dt.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now).not_valid_after(now + dt.timedelta(days=1))
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    signed = builder.add_extension(address, critical=False).sign(key, hashes.SHA256())
+    certificate = tmp_path / "rest.crt"
+    certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    return {config.REST_CERTIFICATE.key: str(certificate), config.REST_KEY.key: write_key(tmp_path / "rest.key", key)}
+
+
+def test_tls(tls):
+    url = _start(Configuration(ANY_PORT | tls))
+    assert url.startswith("https://127.0.0.1:")
+    assert find_jobs(None) == []
+    with pytest.raises(RestError, match="CERTIFICATE_VERIFY_FAILED"):
+        RestClient(url).send("GET", "/jobs")
+    with pytest.raises(RestError, match="cannot reach"):
+        RestClient(url.replace("https", "http")).send("GET", "/jobs")
+
+
+def test_a_client_elsewhere_trusts_what_ssl_cert_file_names(tls):
+    url = _start(Configuration(ANY_PORT | tls | {config.REST_TOKEN.key: "s3cret"}))
+    environment = os.environ | {
+        "SSL_CERT_FILE": tls[config.REST_CERTIFICATE.key],
+        discovery.TOKEN_VARIABLE: "s3cret",
+        "TMPDIR": "/var/tmp",
+    }
+    program = "from headgate.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "list", "--url", url],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no job runs" in done.stdout
+
+
+def test_tls_needs_both_files(tls):
+    del tls[config.REST_KEY.key]
+    with pytest.raises(ConfigError, match=r"needs both headgate\.rest\.tls\.certificate-file and"):
+        _start(Configuration(ANY_PORT | tls))
+
+
+def test_a_key_that_others_can_read(tls):
+    Path(tls[config.REST_KEY.key]).chmod(0o644)
+    with pytest.raises(ConfigError, match=r"key-file: .* open to other users"):
+        _start(Configuration(ANY_PORT | tls))
+
+
+def test_a_key_of_another_certificate(tls, tmp_path):
+    other = write_key(tmp_path / "other.key", ec.generate_private_key(ec.SECP256R1()))
+    with pytest.raises(ConfigError, match="no certificate and key in PEM form that belong together"):
+        _start(Configuration(ANY_PORT | tls | {config.REST_KEY.key: other}))
+
+
+def test_an_encrypted_key_is_refused_and_not_asked_for_on_the_terminal(tls, key, tmp_path):
+    encrypted = write_key(tmp_path / "encrypted.key", key, serialization.BestAvailableEncryption(b"x"))
+    with pytest.raises(ConfigError, match="the key is encrypted"):
+        _start(Configuration(ANY_PORT | tls | {config.REST_KEY.key: encrypted}))
