@@ -22,11 +22,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 from acceptance.checkpoints import MODES, referenced
 from acceptance.lines import Outcome, line, wait_until
 from headgate.rest.client import RestClient, RestError
+from headgate.rest.discovery import Server
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from command_line import Shell  # found by the path above
@@ -76,20 +78,22 @@ class Driver:
     def tail(self) -> str:
         return self.log.read_text()[-2500:]
 
-    @property
-    def url(self) -> str | None:
-        """Its REST address, when it has one."""
+    def server(self) -> Server | None:
+        """Its REST server, when it has one."""
         try:
-            return str(json.loads(self._announced.read_text())["url"])
-        except (OSError, ValueError):
+            return msgspec.json.decode(self._announced.read_bytes(), type=Server)
+        except (OSError, msgspec.DecodeError):
             return None
 
     def ask(self, path: str = "") -> dict[str, Any]:
         """The job as REST shows it, or something of it; empty before it has started."""
+        server = self.server()
         try:
-            client = RestClient(self.url or "http://127.0.0.1:1")
+            if server is None:
+                return {}
+            client = RestClient(server.url, server.token)
             (job,) = client.send("GET", "/jobs/overview")["jobs"]
-            return job if not path else dict(client.send("GET", f"/jobs/{job['jid']}{path}"))
+            return dict(client.send("GET", f"/jobs/{job['jid']}{path}") if path else job)
         except (RestError, ValueError):
             return {}
 
@@ -355,7 +359,7 @@ def two_drivers(case: Case) -> str:
         new.checkpoints()
         request = None
         if end == "is cancelled":
-            request = case.start("cancel", "story", "--url", old.url)
+            request = case.start("cancel", "story", "--url", old.server().url)
         elif end == "fails":
             old.workers()[-1].kill()
         elif end == "finishes":
