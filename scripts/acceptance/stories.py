@@ -32,6 +32,7 @@ from headgate.rest.discovery import Server
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from command_line import Shell  # found by the path above
+from short_jvm import set_options
 
 PROGRAM = Path(__file__).with_name("programs") / "story.py"
 COUNT, KEYS = 60_000, 20  # of the program
@@ -141,7 +142,7 @@ class Case(Shell):  # type: ignore[misc]
 
     def __init__(self, directory: Path, backend: str, mode: str) -> None:
         super().__init__(directory)
-        self.backend = backend
+        set_options()
         self.store = directory / "checkpoints"
         storage = {"execution.checkpointing.dir": f"file://{self.store}", "state.backend.type": backend}
         self.options = OPTIONS | MODES[mode] | storage
