@@ -3,7 +3,7 @@
 VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
-# Found by tests/spark/conftest.py. Tests run without it as well, but use more processor time.
+# Found by tests/short_jvm.py. Tests run without it as well, but use more processor time.
 CLASSES := $(VENV)/spark-classes.jsa
 
 .PHONY: help setup demo test test-fast test-spark test-long sim check bench bench-quick clean
@@ -38,7 +38,7 @@ SEEDS ?= 200
 sim: $(READY) ## Seeded simulation of checkpoints under faults: make sim SEEDS=2000
 	$(PYTHON) -m headgate.testing.simulation --seeds $(SEEDS)
 
-test-long: $(READY) ## Every long acceptance line: name, ok or FAILED, figure
+test-long: $(READY) $(CLASSES) ## Every long acceptance line: name, ok or FAILED, figure
 	$(PYTHON) scripts/test_long.py
 
 check: $(READY) ## Lint, format, types, import contracts

@@ -40,6 +40,15 @@ def test_the_end_of_an_old_driver_leaves_shared_files_that_the_new_one_builds_on
     assert cluster.checkpoint_files() == files
 
 
+def test_an_old_driver_whose_checkpoint_is_gone_says_that_another_one_has_taken_over(cluster):
+    old, new = two_drivers(cluster, {})
+    new.checkpoint()
+    assert eventually(lambda: not list(cluster.checkpoints.glob("*/chk-1")))
+    old.kill_worker()
+    assert old.wait() == "FAILED"
+    assert "another driver has taken over" in old.error
+
+
 def test_the_new_driver_goes_on_when_the_old_one_has_ended(cluster):
     old, new = two_drivers(cluster, {})
     old.cancel()

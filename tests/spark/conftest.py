@@ -1,7 +1,5 @@
 """One Spark session for all tests of a process; tests that need another kind of session start a program of their own."""
 
-import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,15 +9,11 @@ from headgate import Configuration, StreamExecutionEnvironment
 from headgate.driver.session import get_session
 from headgate.rest import server
 from kafka_broker import Broker, NoBroker
+from short_jvm import set_options
 
 HERE = Path(__file__).parent
 
-# Every JVM here lives for seconds or minutes: with its best compiler it spends more on compiling than it saves. Half of
-# the processor time of a JVM, measured from its start to its thirtieth job. Half of the rest, until the first job, is
-# spent on loading classes: scripts/class_archive.py makes them ready.
-_CLASSES = Path(sys.prefix) / "spark-classes.jsa"
-_ARCHIVE = f" -XX:SharedArchiveFile={_CLASSES} -Xlog:cds=off -Xlog:cds+dynamic=off" if _CLASSES.exists() else ""
-os.environ.setdefault("JDK_JAVA_OPTIONS", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC{_ARCHIVE}")
+set_options()
 
 
 def pytest_collection_modifyitems(items):

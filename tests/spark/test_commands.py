@@ -5,25 +5,20 @@ what it prints. The program and the code are cut out of the README, so that it c
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from spark_kit import wait_until
-from typer.testing import CliRunner
 
-from headgate.cli.main import app
+from command_line import Shell
 
 pytestmark = pytest.mark.xdist_group("commands")  # one job
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 USERS = 100
-FILES_ONLY = ("inspect", "diff", "gc", "dispose")  # they talk to nobody: quicker in this process, and just the same
 
 
 def readme(mark):
@@ -32,13 +27,11 @@ def readme(mark):
     return block
 
 
-class Machine:
+class Machine(Shell):
     """A user's machine: a directory for everything, and a shell."""
 
     def __init__(self, directory):
-        self.directory = directory
-        self.temporary = directory / "tmp"  # drivers announce themselves there: only ours are found
-        self.temporary.mkdir()
+        super().__init__(directory)
         self.program = directory / "totals.py"
         code = readme("class Total(")
         assert "count=1_000_000" in code
@@ -46,30 +39,6 @@ class Machine:
         self.program.write_text(slow)
         self.log = directory / "run.log"
         self.savepoints = f"file://{directory}/savepoints"
-
-    def start(self, *words, output=subprocess.PIPE):
-        """`headgate ...` in the background."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_", "HEADGATE_"))}
-        return subprocess.Popen(
-            [sys.executable, "-m", "headgate.cli.main", *map(str, words)],
-            stdout=output,
-            stderr=output,
-            text=True,
-            cwd=self.directory,
-            env=environment | {"TMPDIR": str(self.temporary)},
-        )
-
-    def headgate(self, *words, code=0):
-        """`headgate ...`: what it printed; it must end with this exit code."""
-        if words[0] in FILES_ONLY:
-            done = CliRunner().invoke(app, list(map(str, words)))
-            ended, out, err = done.exit_code, done.stdout, done.stderr
-        else:
-            process = self.start(*words)
-            out, err = process.communicate(timeout=100)
-            ended = process.returncode
-        assert ended == code, f"headgate {words} ended with {ended}\n{out}\n{err}"
-        return out if code == 0 else out + err
 
     @contextmanager
     def job(self, *words):

@@ -170,6 +170,7 @@ class CheckpointService:
                 snapshot = self._snapshots.load(checkpoint)
                 return Choice(checkpoint, snapshot, self._snapshots.driver_states(snapshot.manifest))
             except (CorruptState, MissingObject) as damage:
+                self._snapshots.check_leading()  # a driver that took over deletes what its checkpoints replace
                 self._warn(self._skip(checkpoint, damage))
         return Choice(None, None, {})
 

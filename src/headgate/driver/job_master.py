@@ -421,8 +421,8 @@ class JobMaster:
 def _may_work_later(error: HeadgateError, attempt: int) -> bool:
     """Whether starting again may help: storage that does not answer, slots that other jobs hold at a restart.
 
-    Damaged or missing state, missing permissions, a scheme that is not known, and a program or configuration that does
-    not fit stay as they are.
+    Damaged or missing state, and a program that does not fit, stay as they are; so do missing permissions, a path or a
+    scheme that cannot be used, but for a restart: the storage could be used before, and may come back.
     """
     if isinstance(error, NotEnoughSlots):
         return attempt > 0
@@ -430,6 +430,8 @@ def _may_work_later(error: HeadgateError, attempt: int) -> bool:
         return True
     if not isinstance(error, StorageError) or isinstance(error, CorruptState | MissingObject):
         return False
+    if attempt > 0:
+        return True
     cause = error.__cause__
     lasting = (PermissionError, NotADirectoryError, FileExistsError, FileNotFoundError, ValueError, ImportError)
     return not isinstance(cause, lasting) and "Credentials" not in type(cause).__name__

@@ -429,13 +429,13 @@ class JobSnapshots:
 
     # --- deleting: SupersededError if another driver, which may need the files, has taken over -----------------------
 
-    def _check_leading(self) -> None:
+    def check_leading(self) -> None:
         if self._log is not None:
             self._log.check_leading()
 
     def discard_part(self, state: TaskState) -> None:
         """Delete the private files of one subtask's part."""
-        self._check_leading()
+        self.check_leading()
         parts = (part for pieces in state.values() for piece in pieces for part in piece.parts)
         private = (p.handle.path for p in parts if isinstance(p.handle, FileSegment) and not p.shared)
         delete_each(self._store, dict.fromkeys(private))
@@ -446,7 +446,7 @@ class JobSnapshots:
             published = self._published.pop(do.checkpoint_id, None)
         if not do.location:
             return ev.Discarded(do.checkpoint_id)
-        self._check_leading()
+        self.check_leading()
         if do.completed and self._layout is not None and do.location == self._layout.checkpoint(do.checkpoint_id):
             discard_checkpoint(self._store, self._layout, do.checkpoint_id)
         elif do.completed:
@@ -468,7 +468,7 @@ class JobSnapshots:
 
     def delete(self, paths: Sequence[str], in_use: frozenset[int]) -> frozenset[int]:
         """Delete shared files; gives `in_use` back. What cannot be deleted is tried again with the next release."""
-        self._check_leading()
+        self.check_leading()
         failed = delete_each(self._store, paths)
         with self._lock:
             self._undeleted += failed

@@ -313,7 +313,8 @@ def test_what_is_tried_again(error, attempt, retried):
 @pytest.mark.parametrize(
     "cause", [PermissionError(), NotADirectoryError(), ValueError("no such scheme"), ImportError()]
 )
-def test_what_lasts_is_not_tried_again(cause):
+def test_what_lasts_is_not_tried_again_unless_the_job_has_run(cause):
     error = StorageError("cannot create")
     error.__cause__ = cause
     assert not _may_work_later(error, 0)
+    assert _may_work_later(error, 1)
