@@ -26,7 +26,7 @@ def small(tmp_path):
 
 def fill(directory, leave=0):
     """Take all the room but some bytes."""
-    with open(directory / "filler", "wb", buffering=0) as file:
+    with (directory / "filler").open("wb", buffering=0) as file:
         try:
             while file.write(b"x" * 4096):
                 pass
@@ -85,21 +85,19 @@ def test_checkpoint_directory_full_at_the_end(cluster, small):
     job.feed_rest()
     assert not job.wait_briefly(), (job.status, job.error)
     filler.unlink()
-    assert job.status == "FINISHED"
+    assert job.wait() == "FINISHED", job.error
     assert cluster.visible() == counted(range(400))
 
 
-@pytest.mark.parametrize("leave", [0, 8192, 20480])
+@pytest.mark.parametrize("leave", [0, 8192, 12288])
 def test_savepoint_target_full(cluster, small, leave):
     job = cluster.start()
     job.feed(100)
     filler = fill(small, leave)
     with pytest.raises(HeadgateError):
-        for _ in range(20):
-            job.savepoint(small)
+        job.savepoint(small)
     assert job.has_cleaned_up()
-    whole = [p for p in small.glob("savepoint-*") if (p / "_metadata").exists()]
-    assert [p for p in small.glob("savepoint-*") if p not in whole] == []
+    assert eventually(lambda: not list(small.glob("savepoint-*")), 2.0), list(small.rglob("*"))
     filler.unlink()
     job.savepoint(small)
     job.feed_rest()
