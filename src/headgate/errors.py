@@ -80,3 +80,7 @@ class StateMigrationError(HeadgateError):
 
 class StorageError(HeadgateError, OSError):
     """Reading or writing durable files failed."""
+
+
+class LocalStateError(StorageError):
+    """The working files of a state backend cannot be used any more: the task must begin anew from a checkpoint."""

@@ -161,9 +161,11 @@ def gc(
         raise ConfigError(f"there is no job{f' {job}' if job else ''} in '{directory}'")
     for log in damaged:
         typer.echo(f"job {log.job_id}: nothing is deleted, its log is damaged: {log.problem}", err=True)
+    names = set(store.list_names(directory))
     for entry in jobs:
         live = None if stopped else AttemptId(entry.epoch)
-        _gc_job(store, JobLayout.of(directory, entry.job_id), live, dry_run)
+        layout = JobLayout.of(directory, entry.job_id, create_subdir=entry.job_id in names)
+        _gc_job(store, layout, live, dry_run)
     if damaged:
         raise typer.Exit(1)
 

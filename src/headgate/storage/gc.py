@@ -26,7 +26,7 @@ class GcVerdict(enum.Enum):
     LOG = "part of the job log"
     TASK_OWNED = "owned by tasks"
     FOREIGN = "not written by Headgate"
-    UNCERTAIN = "damaged metadata may refer to it"
+    UNCERTAIN = "metadata that is damaged or missing may refer to it"
     ORPHAN = "no completed checkpoint refers to it"
 
 
@@ -105,7 +105,7 @@ def classify(facts: Facts) -> GcPlan:
         snapshot = facts.snapshots[number]
         if snapshot is not None:
             needed |= snapshot.files().keys()
-    unreadable = {number for number in kept if facts.snapshots[number] is None}
+    unreadable = {number for number in kept if facts.snapshots[number] is None} | _missing(facts)
 
     def verdict(path: str) -> GcVerdict:
         parsed = facts.layout.parse(path)
@@ -117,6 +117,17 @@ def classify(facts: Facts) -> GcPlan:
 
     damaged = tuple(facts.layout.metadata(number) for number, found in sorted(facts.snapshots.items()) if found is None)
     return GcPlan(tuple(Finding(info.path, info.size, verdict(info.path)) for info in facts.objects), damaged)
+
+
+def _missing(facts: Facts) -> set[int]:
+    """Checkpoints that the log retains and whose metadata is gone.
+
+    Another job that has claimed such a checkpoint deletes its metadata when it has newer ones, which still build on the
+    shared files (SPEC R8.4). That job may be in another directory, so it cannot be asked.
+    """
+    retained = () if facts.log is None else facts.log.retained
+    own = {ref.checkpoint_id for ref in retained if ref.pointer == f"chk-{ref.checkpoint_id}"}
+    return own - facts.snapshots.keys()
 
 
 def _verdict_on_metadata(facts: Facts, checkpoint_id: int) -> GcVerdict:

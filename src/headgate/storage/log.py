@@ -185,11 +185,15 @@ def _numbers(store: ObjectStore, layout: JobLayout) -> list[int]:
 
 
 class DamagedLog(msgspec.Struct, frozen=True):
-    """A job whose newest log entry is damaged; `older` is the newest entry that can be read, if any."""
+    """A job whose newest log entry is damaged; `older` is the newest entry that can be read, if any.
+
+    Without one, `job_name` is taken from its checkpoints, if they can be read.
+    """
 
     job_id: JobId
     problem: str
     older: LogEntry | None
+    job_name: str | None
 
 
 def read_logs(store: ObjectStore, directory: str) -> tuple[list[LogEntry], list[DamagedLog]]:
@@ -202,7 +206,9 @@ def read_logs(store: ObjectStore, directory: str) -> tuple[list[LogEntry], list[
         try:
             entry = read_log(store, layout)
         except CorruptState as error:
-            damaged.append(DamagedLog(layout.job_id, str(error), _newest_readable(store, layout)))
+            older = _newest_readable(store, layout)
+            name = _name_of(store, layout) if older is None else older.job_name
+            damaged.append(DamagedLog(layout.job_id, str(error), older, name))
         else:
             entries += [] if entry is None else [entry]
     return sorted(entries, key=_start_order, reverse=True), damaged
@@ -219,6 +225,15 @@ def _newest_readable(store: ObjectStore, layout: JobLayout) -> LogEntry | None:
     return None
 
 
+def _name_of(store: ObjectStore, layout: JobLayout) -> str | None:
+    """The name of the job that wrote the checkpoints in a directory."""
+    for name in store.list_names(layout.job):
+        if name.startswith("chk-"):
+            with suppress(CorruptState, MissingObject):
+                return load_snapshot(store, f"{layout.job}/{name}").manifest.job_name
+    return None
+
+
 def newest_job(store: ObjectStore, directory: str, name: str, warn: Callable[[str], None] = warnings.warn) -> LogEntry:
     """The job that `--resume` continues: the last one started under this name; StorageError if there is none.
 
@@ -227,12 +242,8 @@ def newest_job(store: ObjectStore, directory: str, name: str, warn: Callable[[st
     jobs, damaged = read_logs(store, directory)
     found = next((entry for entry in jobs if entry.job_name == name), None)
     for log in damaged:
-        older = log.older
-        if (
-            older is not None
-            and older.job_name == name
-            and (found is None or _start_order(older) > _start_order(found))
-        ):
+        newer = found is None or log.older is None or _start_order(log.older) > _start_order(found)
+        if log.job_name == name and newer:  # or it may be
             raise CorruptState(f"cannot resume job {log.job_id} ('{name}'): its log is damaged: {log.problem}")
         warn(f"job {log.job_id} is skipped, its log is DAMAGED: {log.problem}")
     if found is not None:
@@ -518,6 +529,12 @@ class JobLog:
         return _Read(decode_entry(data, path), sealed_crc32(data))
 
     def _superseded(self, seq: int) -> SupersededError:
+        with suppress(StorageError):
+            if not _numbers(self._store, self._layout):
+                return SupersededError(
+                    f"the log of job '{self._layout.job_id}' is gone: '{self._layout.log}' was deleted under the running job, which "
+                    "stops without committing anything; do not delete the directory of a job that runs"
+                )
         return SupersededError(
             f"another driver has taken over job '{self._layout.job_id}' (entry {seq} of '{self._layout.log}' is not ours); "
             "this one stops without committing anything"

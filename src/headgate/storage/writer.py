@@ -138,6 +138,8 @@ class StateWriter:
                 file.abort()
             for path in sorted(self._paths):
                 self._store.delete(path)
+            if self._target.directory is not None:  # the driver may have deleted it before a file was begun in it
+                self._store.remove_directory(self._target.directory)
 
     @contextmanager
     def _unbroken(self, action: str) -> Iterator[None]:

@@ -29,7 +29,7 @@ from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.stats import SubtaskMetrics
 from headgate.checkpoint.types import Barrier, SavepointFormat
 from headgate.control import messages
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, LocalStateError
 from headgate.ids import OperatorId
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.backend import SnapshotRun
@@ -82,6 +82,7 @@ class SnapshotWriter:
         self._store = store or open_store(write_buffer=storage.write_buffer, private=storage.private)
         self._pool = executor or ThreadPoolExecutor(1, thread_name_prefix="headgate-snapshot")
         self._captured = threading.Condition()
+        self._broken: LocalStateError | None = None  # what the task fails with
         self._under_way: dict[int, SnapshotInProgress] = {}  # by checkpoint
 
     def start(self, progress: SnapshotInProgress) -> None:
@@ -96,6 +97,8 @@ class SnapshotWriter:
         """The in-flight data of a snapshot may be complete, or the snapshot is cancelled."""
         with self._captured:
             self._captured.notify_all()
+        if self._broken is not None:
+            raise self._broken
 
     def confirmed(self, checkpoint_id: int) -> None:
         """A checkpoint is complete: copies of older ones are removed."""
@@ -164,6 +167,8 @@ class SnapshotWriter:
                 return
             reason = FailureReason.CHECKPOINT_ASYNC_EXCEPTION.name
             self._send(messages.DeclineCheckpoint(progress.barrier.id, reason, f"{type(error).__name__}: {error}"))
+            if isinstance(error, LocalStateError):
+                self._broken = error  # RocksDB refuses all work after an error: no later snapshot can succeed
         finally:
             self._under_way.pop(progress.barrier.id, None)
 

@@ -193,7 +193,7 @@ def test_refusals(tmp_path):
     with pytest.raises(InvalidArgument, match=r"'gs://b/x': a file cannot be made visible in one step on gs"):
         FileSink("gs://b/x")
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"the file sink cannot write to '.*/file/out'"):
+    with pytest.raises(StorageError, match=r"the file sink cannot write '.*/file/out'"):
         made(FileSink(f"{tmp_path}/file/out")).write_batch(batch(("a", 1)))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import quote
@@ -180,6 +180,7 @@ class FileSinkWriter(SinkWriter[PreparedFile]):
         self._rows: list[Any] = []
         self._prepared: list[PreparedFile] = []
         self._cleaned = False
+        self._target.remove_unfinished(self._is_abandoned)
 
     # --- records ---
 
@@ -226,8 +227,9 @@ class FileSinkWriter(SinkWriter[PreparedFile]):
         return f"{directory}{self._prefix}-{place}-{self._token}-{self._number}.{suffix}"
 
     def _finish(self, directory: str) -> None:
-        part = self._parts.pop(directory)
+        part = self._parts[directory]
         file = replace(part.finish(), rows=part.rows, size=part.file.size, partition=part.partition)
+        del self._parts[directory]  # not before: what cannot be finished is aborted
         self._prepared.append(file)
 
     # --- checkpoints ---
@@ -256,8 +258,9 @@ class FileSinkWriter(SinkWriter[PreparedFile]):
         return subtask == own or (own == 0 and subtask >= self._context.parallelism)
 
     def close(self) -> None:
-        for part in self._parts.values():
-            part.abort()
+        with ExitStack() as parts:  # all are aborted, also if one cannot be
+            for part in self._parts.values():
+                parts.callback(part.abort)
         self._parts.clear()
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import io
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,9 @@ class FileTarget(Committer[PreparedFile]):
     def remove(self, abandoned: Callable[[str], bool]) -> None:
         """Remove files that are not visible and whose names are those of abandoned ones."""
 
+    def remove_unfinished(self, abandoned: Callable[[str], bool]) -> None:
+        """Remove those of them that no checkpoint can hold, since they were never finished, and that take room."""
+
 
 def open_target(root: str, hidden: str) -> FileTarget:
     """The target of a path; `hidden` names the directory for files that are being written.
@@ -105,26 +108,45 @@ def open_target(root: str, hidden: str) -> FileTarget:
 # --- local ------------------------------------------------------------------------------------------------------------
 
 
+_WRITING, _PREPARED = ".inprogress", ".prepared"
+
+
 class _LocalFile(PendingFile):
     def __init__(self, hidden: Path, path: Path) -> None:
         self._hidden, self._path = hidden, path
         self._file = hidden.open("xb")
 
     def write(self, data: Any) -> int:
-        written = self._file.write(data)
+        with _reported(self._path):
+            written = self._file.write(data)
         self.size += written
         return written
 
     def finish(self) -> PreparedFile:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        flush_directory(self._hidden.parent)
-        return PreparedFile(str(self._path), str(self._hidden))
+        prepared = self._hidden.with_suffix(_PREPARED)
+        with _reported(self._path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._hidden.rename(prepared)
+            flush_directory(prepared.parent)
+        return PreparedFile(str(self._path), str(prepared))
 
     def abort(self) -> None:
-        self._file.close()
+        # Closing writes what is still buffered, so a full disk fails here once more; the file goes either way.
+        with suppress(OSError):
+            self._file.close()
         self._hidden.unlink(missing_ok=True)
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"the file sink cannot write '{path}': {error}; check that its disk has room and can be written to"
+        ) from error
 
 
 class LocalTarget(FileTarget):
@@ -135,12 +157,12 @@ class LocalTarget(FileTarget):
         self._hidden = Path(self.root) / hidden
 
     def open(self, name: str) -> PendingFile:
-        hidden = self._hidden / f"{name.rpartition('/')[2]}.inprogress"
-        try:
-            self._hidden.mkdir(parents=True, exist_ok=True)
-            return _LocalFile(hidden, Path(self.root) / name)
-        except OSError as error:
-            raise StorageError(f"the file sink cannot write to '{self.root}': {error}") from error
+        hidden = self._hidden / f"{name.rpartition('/')[2]}{_WRITING}"
+        with _reported(Path(self.root)):
+            while True:
+                self._hidden.mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):  # another subtask has ended, and has removed the directory
+                    return _LocalFile(hidden, Path(self.root) / name)
 
     def _commit(self, request: CommitRequest[PreparedFile]) -> None:
         path = Path(request.committable.path)
@@ -158,10 +180,20 @@ class LocalTarget(FileTarget):
         flush_directory(path.parent)
 
     def remove(self, abandoned: Callable[[str], bool]) -> None:
-        with suppress(FileNotFoundError):
+        self._remove(abandoned, (_WRITING, _PREPARED))
+
+    def remove_unfinished(self, abandoned: Callable[[str], bool]) -> None:
+        self._remove(abandoned, (_WRITING,))
+
+    def _remove(self, abandoned: Callable[[str], bool], suffixes: tuple[str, ...]) -> None:
+        with suppress(FileNotFoundError, NotADirectoryError):
             for file in self._hidden.iterdir():
-                if abandoned(file.name.removesuffix(".inprogress")):
+                if file.suffix in suffixes and abandoned(file.stem):
                     file.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        with suppress(OSError):  # files of other subtasks, or of the next checkpoint, are still there
+            self._hidden.rmdir()
 
 
 # --- S3 ---------------------------------------------------------------------------------------------------------------

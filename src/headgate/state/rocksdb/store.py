@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, cast
 import rocksdict
 from rocksdict import Options, Rdict, WriteBatch
 
-from headgate.errors import InvalidArgument, StorageError
+from headgate.errors import InvalidArgument, LocalStateError, StorageError
 
 _MIB: Final = 1 << 20
 _DEFAULT_COLUMN: Final = "default"  # RocksDB's own; no state is stored in it
@@ -120,7 +120,7 @@ def _storage(path: Path, what: str) -> Iterator[None]:
     except StorageError:
         raise
     except Exception as error:  # rocksdict raises plain exceptions
-        raise StorageError(
+        raise LocalStateError(
             f"rocksdb in {path}: {what} failed: {error}; check that the directory is writable and has space left"
         ) from error
 
