@@ -16,18 +16,19 @@ from headgate.rest.jobs import Jobs
 
 
 # SPEC R10.1
-def test_the_same_trigger_id_for_two_jobs_is_two_operations():
+def test_the_same_trigger_id_in_two_jobs_names_two_operations():
     first, second, jobs = FakeJob(), FakeJob(), Jobs()
     second.job_id = "b" * 32
     jobs.add(first)
     jobs.add(second)
     http = TestClient(make_app(jobs, ["testserver"]))
     for job in (first, second):
+        assert http.get(f"/jobs/{job.job_id}/savepoints/nightly").status_code == 404
         answer = http.post(f"/jobs/{job.job_id}/stop", json={"triggerId": "nightly", "targetDirectory": "/s"})
         assert answer.status_code == 202
         wait_for(http, f"/jobs/{job.job_id}/savepoints/nightly")
     assert [one[0] for one in first.asked] == ["stop"]
-    assert [one[0] for one in second.asked] == ["stop"]  # it was reported as done
+    assert [one[0] for one in second.asked] == ["stop"]
 
 
 @pytest.fixture
