@@ -115,13 +115,20 @@ def find_jobs(url: str | None) -> list[RemoteJob]:
 
 
 def find_job(wanted: str, url: str | None) -> RemoteJob:
-    """The job whose id starts with `wanted`, or that has this name; RestError if there is none, or more than one."""
-    jobs = find_jobs(url)
-    matching = [job for job in jobs if job.id.startswith(wanted)]
+    """The job of this id, or the only one whose id starts with `wanted` or that has this name; RestError otherwise.
+
+    Jobs that run come before those of the same name, or of the same id, that have ended.
+    """
+    if not wanted:
+        raise InvalidArgument("the text that names the job is empty; give the beginning of its id, or its name")
+    running_last = sorted(find_jobs(url), key=lambda job: job.overview["state"] == "RUNNING")
+    jobs = list({job.id: job for job in running_last}.values())  # a job that is resumed keeps its id
     named = [job for job in jobs if job.overview["name"] == wanted]
-    matching = matching or [job for job in named if job.overview["state"] == "RUNNING"] or named
+    named = [job for job in named if job.overview["state"] == "RUNNING"] or named
+    matching = [job for job in jobs if job.id == wanted]
+    matching = matching or [job for job in jobs if job in named or job.id.startswith(wanted)]
     if len(matching) == 1:
         return matching[0]
-    known = ", ".join(f"{job.id[:8]} ({job.overview['name']})" for job in jobs) or "none"
-    problem = "there is no job" if not matching else f"{len(matching)} jobs match"
-    raise RestError(f"{problem} '{wanted}'; known jobs: {known}. Give more of the id, or --url of the driver")
+    problem = f"{len(matching)} jobs match '{wanted}'" if matching else f"there is no job '{wanted}'; known jobs"
+    shown = ", ".join(f"{job.id[:8]} ({job.overview['name']})" for job in matching or jobs) or "none"
+    raise RestError(f"{problem}: {shown}. Give more of the id, or --url of the driver")
