@@ -16,7 +16,7 @@ from headgate import config
 from headgate.config import Configuration
 from headgate.driver.job import SparkJob
 from headgate.errors import ConfigError
-from headgate.rest.discovery import TOKEN_VARIABLE, announce
+from headgate.rest.discovery import TOKEN_RULE, TOKEN_VARIABLE, announce, is_token
 from headgate.rest.jobs import Jobs
 from headgate.rest.operations import Operations
 
@@ -94,8 +94,8 @@ def _token(configuration: Configuration, address: str) -> str | None:
         token = _private_text(file, config.REST_TOKEN_FILE.key).strip()
         if not token:
             raise ConfigError(f"{config.REST_TOKEN_FILE.key}: '{file}' is empty; write the token into it")
-    if token and not (token.isascii() and token.isprintable() and " " not in token):
-        raise ConfigError("the token for REST may have printable ASCII characters without spaces only")
+    if token and not is_token(token):
+        raise ConfigError(TOKEN_RULE)
     if address not in _LOOPBACK and not token:
         raise ConfigError(
             f"rest.address is {address}, which others can reach: give a secret that requests must carry, in "

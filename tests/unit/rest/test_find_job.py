@@ -2,9 +2,9 @@
 
 import pytest
 
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, InvalidArgument
 from headgate.rest import client
-from headgate.rest.client import RemoteJob, RestClient, find_job
+from headgate.rest.client import DriverUnreachable, RemoteJob, RestClient, find_job
 
 
 @pytest.fixture
@@ -51,14 +51,23 @@ def test_a_job_that_was_resumed_in_the_same_process_is_found(running):
     assert {find_job(text, None).overview["state"] for text in ("a", "a" * 32, "totals")} == {"RUNNING"}
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:port", "http://[::1", "http://"])
-def test_an_address_that_is_none_is_an_error_of_the_command(url):
-    with pytest.raises(HeadgateError):
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:port", "http://[::1", "http://", "http://h:99999", "ftp://h", "h:8081"]
+)
+def test_a_url_that_is_no_address_is_refused(url):
+    with pytest.raises(InvalidArgument, match="is no address of a driver"):
         client.find_jobs(url)
 
 
-@pytest.mark.parametrize("token", ["a\nb", "a\u20acb"])
-def test_a_token_that_cannot_be_sent_is_an_error_of_the_command(token, monkeypatch):
+def test_a_host_that_cannot_be_asked_is_unreachable():
+    for url in ("http://user:secret@127.0.0.1:1", "http://a..b"):
+        with pytest.raises(DriverUnreachable, match="cannot reach the driver"):
+            client.find_jobs(url)
+
+
+@pytest.mark.parametrize("token", ["s3\ncret", "s3\u20accret"])
+def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(token, monkeypatch):
     monkeypatch.setenv("HEADGATE_REST_TOKEN", token)
-    with pytest.raises(HeadgateError):
+    with pytest.raises(InvalidArgument, match=r"printable ASCII.*HEADGATE_REST_TOKEN") as refused:
         client.find_jobs("http://127.0.0.1:1")
+    assert "cret" not in str(refused.value)
