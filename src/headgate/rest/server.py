@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ipaddress
 import logging
 import os
 import secrets
@@ -22,7 +23,7 @@ from headgate.rest.operations import Operations
 
 _LOG = logging.getLogger(__name__)
 _PORTS = 100  # how many are tried, beginning with rest.port
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")  # as a request names its host
 
 _lock = threading.Lock()
 _jobs = Jobs()
@@ -57,15 +58,14 @@ def _start(configuration: Configuration) -> str | None:
 
     from headgate.rest.app import make_app
 
-    address = configuration.get(config.REST_ADDRESS)
-    token = _token(configuration, address)
+    address, is_loopback = _address(configuration)
+    token = _token(configuration, address, is_loopback)
     tls = _tls(configuration)
     listener = _listen(address, configuration.get(config.REST_PORT))
     if listener is None:
-        _LOG.warning("no free port for REST from %s on; the job runs without REST", configuration.get(config.REST_PORT))
         return None
-    port = listener.getsockname()[1]
-    hosts = list(_LOOPBACK) if address in _LOOPBACK else ["*"]
+    port, host = listener.getsockname()[1], _host(address)
+    hosts = [*_LOOPBACK, host] if is_loopback else ["*"]
     seconds = configuration.get(config.REST_STORE_DURATION) / 1000
     app = make_app(_jobs, hosts, token, seconds)
     global _operations  # noqa: PLW0603 - one server for each process
@@ -78,12 +78,28 @@ def _start(configuration: Configuration) -> str | None:
         )
     )
     threading.Thread(target=server.run, args=([listener],), name="headgate-rest", daemon=True).start()
-    url = f"{'https' if tls else 'http'}://{'127.0.0.1' if address in _LOOPBACK else address}:{port}"
+    url = f"{'https' if tls else 'http'}://{host}:{port}"
     announce(url, token, certificate)
     return url
 
 
-def _token(configuration: Configuration, address: str) -> str | None:
+def _address(configuration: Configuration) -> tuple[str, bool]:
+    """What REST listens on, in one spelling for each address, and whether that is loopback."""
+    given = configuration.get(config.REST_ADDRESS).strip("[]")
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if given == "localhost" else given)
+    except ValueError:
+        return given, False  # a name
+    return str(address), address.is_loopback
+
+
+def _host(address: str) -> str:
+    """The host in the URL that is announced on this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - all addresses include loopback
+    return f"[{host}]" if ":" in host else host
+
+
+def _token(configuration: Configuration, address: str, is_loopback: bool) -> str | None:
     """What requests must carry: what the user gave, else on loopback one that is made for this process."""
     token = configuration.get(config.REST_TOKEN)
     file = configuration.get(config.REST_TOKEN_FILE)
@@ -96,7 +112,7 @@ def _token(configuration: Configuration, address: str) -> str | None:
             raise ConfigError(f"{config.REST_TOKEN_FILE.key}: '{file}' is empty; write the token into it")
     if token and not is_token(token):
         raise ConfigError(TOKEN_RULE)
-    if address not in _LOOPBACK and not token:
+    if not is_loopback and not token:
         raise ConfigError(
             f"rest.address is {address}, which others can reach: give a secret that requests must carry, in "
             f"{config.REST_TOKEN_FILE.key} or the environment variable {TOKEN_VARIABLE}, or leave rest.address at 127.0.0.1"
@@ -143,14 +159,27 @@ def _private_text(path: str, option: str) -> str:
 
 
 def _listen(address: str, first: int) -> socket.socket | None:
-    for port in [0] if first == 0 else range(first, first + _PORTS):
-        listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    """Listen on the first free port; without one the job runs without REST. ConfigError if the address is wrong."""
+    try:
+        found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
+        family, _, _, _, (host, _, *scope) = min(found, key=lambda one: one[0])  # IPv4 before IPv6, for names
+        with socket.socket(family) as probe:
+            probe.bind((host, 0, *scope))
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"rest.address is '{address}', which REST cannot listen on: {error}; give an address of this machine"
+        ) from None
+    reason: OSError | str = "ports end at 65535"
+    for port in [0] if first == 0 else range(first, min(first + _PORTS, 1 << 16)):
+        listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((address, port))
+            listener.bind((host, port, *scope))
             listener.listen(128)
-        except OSError:
+        except OSError as error:
             listener.close()
+            reason = error
             continue
         return listener
+    _LOG.warning("REST cannot listen on %s from port %d on: %s; the job runs without REST", address, first, reason)
     return None

@@ -11,7 +11,6 @@ from test_rest import FakeJob, wait_for
 from headgate.config import Configuration
 from headgate.rest import discovery, server
 from headgate.rest.app import make_app
-from headgate.rest.client import RestClient
 from headgate.rest.jobs import Jobs
 
 
@@ -55,18 +54,3 @@ def test_a_job_that_asks_for_a_token_is_not_shown_without_one(fresh_server):
     url = server.register(careful, Configuration({"rest.port": 0, "headgate.rest.token": "secret"}))
     status, body = status_without_token(url)
     assert status == 401 or b"b" * 32 not in body
-
-
-def test_loopback_of_ipv6(fresh_server):
-    url = server.register(FakeJob(), Configuration({"rest.port": 0, "rest.address": "::1"}))
-    assert "[::1]" in url
-    (known,) = discovery.known_servers()
-    assert RestClient(known.url, known.token).send("GET", "/jobs")["jobs"]
-
-
-def test_a_wrong_address_is_reported_as_such(fresh_server, caplog):
-    """It is no matter of a free port."""
-    with pytest.raises(Exception, match=r"rest\.address"):
-        server.register(
-            FakeJob(), Configuration({"rest.port": 0, "rest.address": "203.0.113.77", "headgate.rest.token": "secret"})
-        )

@@ -4,6 +4,8 @@ import datetime as dt
 import ipaddress
 import json
 import os
+import re
+import socket
 import stat
 import subprocess
 import sys
@@ -163,6 +165,56 @@ def test_beyond_loopback_no_token_is_made_since_others_could_not_know_it():
         ConfigError, match=r"rest\.address is 0\.0\.0\.0.*headgate\.rest\.token-file.*HEADGATE_REST_TOKEN"
     ):
         _start(Configuration({"rest.address": "0.0.0.0"}))
+
+
+# --- addresses --------------------------------------------------------------------------------------------------------
+
+
+def has_ipv6():
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "::", "2001:db8::1", "driver.example"])
+def test_every_address_beyond_loopback_needs_a_token(address):
+    with pytest.raises(ConfigError, match=r"which others can reach: give a secret"):
+        _start(Configuration(ANY_PORT | {"rest.address": address}))
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("localhost", "127.0.0.1"),
+        ("127.0.0.2", "127.0.0.2"),
+        ("::1", "[::1]"),
+        ("[::1]", "[::1]"),
+        ("0:0:0:0:0:0:0:1", "[::1]"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", "[::1]"),
+    ],
+)
+def test_the_command_line_finds_a_server_on_any_address(address, host):
+    if ":" in address and not has_ipv6():
+        pytest.skip("the machine has no IPv6")
+    url = _start(Configuration(ANY_PORT | {"rest.address": address, config.REST_TOKEN.key: "s3cret"}))
+    assert url.rpartition(":")[0] == f"http://{host}"
+    assert find_jobs(None) == []
+    assert status(url, "s3cret") == 200
+
+
+@pytest.mark.parametrize("address", ["203.0.113.77", "2001:db8::77", "no-such-host.invalid", "a..b"])
+def test_an_address_that_is_not_of_this_machine_is_refused(address):
+    with pytest.raises(ConfigError, match=rf"rest\.address is '{re.escape(address)}'.*cannot listen on"):
+        _start(Configuration(ANY_PORT | {"rest.address": address, config.REST_TOKEN.key: "s3cret"}))
+
+
+def test_without_a_port_the_reason_is_told(caplog):
+    with socket.create_server(("127.0.0.1", 65535)):
+        assert _start(Configuration({"rest.port": 65535})) is None
+    assert "from port 65535 on: [Errno" in caplog.text
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
