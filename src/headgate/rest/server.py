@@ -12,9 +12,10 @@ import ssl
 import stat
 import threading
 from pathlib import Path
+from typing import NamedTuple
 
 from headgate import config
-from headgate.config import Configuration
+from headgate.config import Configuration, Origin
 from headgate.driver.job import SparkJob
 from headgate.errors import ConfigError
 from headgate.rest.discovery import TOKEN_RULE, TOKEN_VARIABLE, announce, is_token
@@ -25,9 +26,19 @@ _LOG = logging.getLogger(__name__)
 _PORTS = 100  # how many are tried, beginning with rest.port
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")  # as a request names its host
 
+
+class _Access(NamedTuple):
+    """How the server can be reached; `tls` are the files of certificate and key."""
+
+    address: str
+    token: str | None
+    tls: tuple[str, str] | None
+
+
 _lock = threading.Lock()
 _jobs = Jobs()
 _url: str | None = None
+_access: _Access | None = None
 _operations: Operations | None = None
 _LINGER_SECONDS = 3.0
 
@@ -35,7 +46,8 @@ _LINGER_SECONDS = 3.0
 def register(job: SparkJob, configuration: Configuration) -> str | None:
     """List a job in REST; the server's address, or None if REST is switched off.
 
-    ConfigError if REST would be reachable by others without a token; the job is not listed then.
+    ConfigError if REST would be reachable by others without a token, or if the job asks for another protection than that of
+    the server, which an earlier job has started; the job is not listed then.
     """
     global _url  # noqa: PLW0603 - one server for each process
     if not configuration.get(config.REST_ENABLED):
@@ -43,6 +55,8 @@ def register(job: SparkJob, configuration: Configuration) -> str | None:
     with _lock:
         if _url is None:
             _url = _start(configuration)
+        elif _access is not None:
+            _check_access(configuration, _access)
         _jobs.add(job)
     return _url
 
@@ -68,7 +82,8 @@ def _start(configuration: Configuration) -> str | None:
     hosts = [*_LOOPBACK, host] if is_loopback else ["*"]
     seconds = configuration.get(config.REST_STORE_DURATION) / 1000
     app = make_app(_jobs, hosts, token, seconds)
-    global _operations  # noqa: PLW0603 - one server for each process
+    global _access, _operations  # noqa: PLW0603 - one server for each process
+    _access = _Access(address, token, tls)
     _operations = app.state.operations
     atexit.register(linger)
     certificate, key = tls or (None, None)
@@ -81,6 +96,24 @@ def _start(configuration: Configuration) -> str | None:
     url = f"{'https' if tls else 'http'}://{host}:{port}"
     announce(url, token, certificate)
     return url
+
+
+def _check_access(configuration: Configuration, running: _Access) -> None:
+    """Refuse a job that sets what the running server does not have; what the job leaves open is taken as it is."""
+    token, tls = _given_token(configuration), _tls(configuration)
+    token_option = config.REST_TOKEN if configuration.get(config.REST_TOKEN) else config.REST_TOKEN_FILE
+    differs = {
+        config.REST_ADDRESS.key: _address(configuration)[0] != running.address,
+        config.REST_AUTHENTICATION.key: configuration.get(config.REST_AUTHENTICATION) and running.token is None,
+        token_option.key: token != running.token,
+        config.REST_CERTIFICATE.key: tls != running.tls,
+    }
+    options = " and ".join(key for key in differs if differs[key] and configuration.origin(key) is not Origin.DEFAULT)
+    if options:
+        raise ConfigError(
+            f"{options}: an earlier job of this process has started REST with another value; give all its jobs the same "
+            f"value, run this job in a process of its own, or set {config.REST_ENABLED.key}=false for it"
+        )
 
 
 def _address(configuration: Configuration) -> tuple[str, bool]:
@@ -101,15 +134,7 @@ def _host(address: str) -> str:
 
 def _token(configuration: Configuration, address: str, is_loopback: bool) -> str | None:
     """What requests must carry: what the user gave, else on loopback one that is made for this process."""
-    token = configuration.get(config.REST_TOKEN)
-    file = configuration.get(config.REST_TOKEN_FILE)
-    if token and file:
-        raise ConfigError(f"both {config.REST_TOKEN.key} and {config.REST_TOKEN_FILE.key} are set: leave one out")
-    token = token or os.environ.get(TOKEN_VARIABLE)
-    if file is not None:
-        token = _private_text(file, config.REST_TOKEN_FILE.key).strip()
-        if not token:
-            raise ConfigError(f"{config.REST_TOKEN_FILE.key}: '{file}' is empty; write the token into it")
+    token = _given_token(configuration) or os.environ.get(TOKEN_VARIABLE)
     if token and not is_token(token):
         raise ConfigError(TOKEN_RULE)
     if not is_loopback and not token:
@@ -119,6 +144,19 @@ def _token(configuration: Configuration, address: str, is_loopback: bool) -> str
         )
     if not token and configuration.get(config.REST_AUTHENTICATION):
         return secrets.token_urlsafe(32)
+    return token or None
+
+
+def _given_token(configuration: Configuration) -> str | None:
+    """The token in the options, if they have one."""
+    token = configuration.get(config.REST_TOKEN)
+    file = configuration.get(config.REST_TOKEN_FILE)
+    if token and file:
+        raise ConfigError(f"both {config.REST_TOKEN.key} and {config.REST_TOKEN_FILE.key} are set: leave one out")
+    if file is not None:
+        token = _private_text(file, config.REST_TOKEN_FILE.key).strip()
+        if not token:
+            raise ConfigError(f"{config.REST_TOKEN_FILE.key}: '{file}' is empty; write the token into it")
     return token or None
 
 
@@ -137,7 +175,7 @@ def _tls(configuration: Configuration) -> tuple[str, str] | None:
             f"{config.REST_CERTIFICATE.key} '{certificate}' and {config.REST_KEY.key} '{key}' are no certificate and key in "
             f"PEM form that belong together: {error}"
         ) from None
-    return certificate, key
+    return str(Path(certificate).resolve()), str(Path(key).resolve())
 
 
 def _no_password() -> str:
