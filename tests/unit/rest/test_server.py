@@ -95,6 +95,15 @@ def test_one_option_turns_it_off():
     assert "no token is known" in refused.stderr
 
 
+def test_servers_in_a_directory_of_another_user_are_not_asked(monkeypatch):
+    """They would be told the token."""
+    user = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: user)
+    discovery.directory().mkdir()  # it has the name of that user's, but not the owner
+    (discovery.directory() / "1.json").write_text(json.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:1"}))
+    assert discovery.known_servers() == []
+
+
 @pytest.mark.parametrize("way", ["file", "environment", "program"])
 def test_a_token_that_the_user_gives(tmp_path, monkeypatch, way):
     options = dict(ANY_PORT)
@@ -203,6 +212,19 @@ def test_the_command_line_finds_a_server_on_any_address(address, host):
     assert url.rpartition(":")[0] == f"http://{host}"
     assert find_jobs(None) == []
     assert status(url, "s3cret") == 200
+
+
+def test_on_loopback_only_names_of_loopback_are_answered():
+    """A web page must not reach the server under a name that its owner lets point to 127.0.0.1."""
+    url = _start(Configuration(ANY_PORT | {config.REST_AUTHENTICATION.key: False}))
+    answers = {}
+    for host in ("localhost", "127.0.0.1", "[::1]", "evil.example"):
+        try:
+            with urllib.request.urlopen(urllib.request.Request(f"{url}/jobs", headers={"Host": host})) as answer:
+                answers[host] = answer.status
+        except urllib.error.HTTPError as error:
+            answers[host] = error.code
+    assert answers == {"localhost": 200, "127.0.0.1": 200, "[::1]": 200, "evil.example": 400}
 
 
 @pytest.mark.parametrize("address", ["203.0.113.77", "2001:db8::77", "no-such-host.invalid", "a..b"])
