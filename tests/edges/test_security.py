@@ -18,8 +18,11 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as a
 
 
 @pytest.fixture
-def shared_tmp(monkeypatch):
-    """A temporary directory that all users may write to; pytest's own are closed to others."""
+def shared_tmp(tmp_path, monkeypatch):
+    """A temporary directory that all users may write to; pytest's own are closed to others.
+
+    pytest makes its own base directory with the first `tmp_path`: before `tempfile` is redirected.
+    """
     with tempfile.TemporaryDirectory() as name:
         path = Path(name)
         path.chmod(0o1777)

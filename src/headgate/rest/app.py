@@ -142,7 +142,7 @@ class _Api:
             raise HTTPException(400, f"checkpointType is '{body.checkpoint_type}': it must be CONFIGURED or FULL")
         client = JobClient(self._running(job_id))
         full = body.checkpoint_type == "FULL"
-        return self._start("checkpoint", body.trigger_id, lambda: client.trigger_checkpoint(full))
+        return self._start("checkpoint", body.trigger_id, lambda: client.trigger_checkpoint(full), job_id)
 
     def trigger_savepoint(self, job_id: str, body: SavepointBody | None = None) -> Document:
         body = body or SavepointBody.model_validate({})
@@ -154,19 +154,19 @@ class _Api:
                 client.cancel()
             return path
 
-        return self._start("savepoint", body.trigger_id, work)
+        return self._start("savepoint", body.trigger_id, work, job_id)
 
     def stop(self, job_id: str, body: StopBody | None = None) -> Document:
         body = body or StopBody.model_validate({})
         client = JobClient(self._running(job_id))
         work = lambda: client.stop_with_savepoint(body.drain, body.target_directory, body.format_type)  # noqa: E731
-        return self._start("savepoint", body.trigger_id, work)
+        return self._start("savepoint", body.trigger_id, work, job_id)
 
     def rescale(self, job_id: str, parallelism: int) -> Document:
         if parallelism < 1:
             raise HTTPException(400, f"parallelism is {parallelism}: it must be at least 1")
         client = JobClient(self._running(job_id))
-        return self._start("rescaling", None, lambda: client.rescale(parallelism))
+        return self._start("rescaling", None, lambda: client.rescale(parallelism), job_id)
 
     def dispose(self, body: DisposalBody) -> Document:
         return self._start(
@@ -175,16 +175,17 @@ class _Api:
 
     # --- operations ---
 
-    def _start(self, kind: str, request_id: str | None, work: Callable[[], Any]) -> Document:
-        return {"request-id": self._operations.start(kind, request_id, work)}
+    def _start(self, kind: str, request_id: str | None, work: Callable[[], Any], job_id: str | None = None) -> Document:
+        return {"request-id": self._operations.start(kind, request_id, work, job_id)}
 
     def status(self, kind: str, result: str, failure: str = "failure-cause") -> Callable[[str, Request], Document]:
         """The route for the status of operations of a kind."""
 
         def status(trigger_id: str, request: Request) -> Document:
-            if "job_id" in request.path_params:
-                self._jobs.find(request.path_params["job_id"])
-            return documents.operation(self._operations.find(kind, trigger_id), result, failure)
+            job_id = request.path_params.get("job_id")
+            if job_id is not None:
+                self._jobs.find(job_id)
+            return documents.operation(self._operations.find(kind, trigger_id, job_id), result, failure)
 
         return status
 

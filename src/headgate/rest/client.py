@@ -9,12 +9,14 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec import structs
 
 from headgate.errors import HeadgateError, InvalidArgument
-from headgate.rest.discovery import TOKEN_VARIABLE, Server, known_servers
+from headgate.rest.discovery import TOKEN_RULE, TOKEN_VARIABLE, Server, is_token, known_servers
 
 _POLL_SECONDS = 0.2
 
@@ -29,8 +31,10 @@ class DriverUnreachable(RestError):
 
 class RestClient:
     def __init__(self, url: str, token: str | None = None, certificate: str | None = None) -> None:
-        if not url.startswith(("http://", "https://")):
+        if not _is_address(url):
             raise InvalidArgument(f"'{url}' is no address of a driver; one looks like http://127.0.0.1:8081")
+        if token and not is_token(token):
+            raise InvalidArgument(f"{TOKEN_RULE}; check the environment variable {TOKEN_VARIABLE}")
         self.url, self._token = url.rstrip("/"), token
         # The certificate of an own driver is trusted as it is; SSL_CERT_FILE names what to trust of others.
         self._tls = ssl.create_default_context(cafile=certificate) if url.startswith("https:") else None
@@ -50,7 +54,7 @@ class RestClient:
                 return json.loads(answer.read() or b"{}")
         except urllib.error.HTTPError as error:
             raise RestError(_reason(error)) from None
-        except (urllib.error.URLError, OSError) as error:
+        except (OSError, HTTPException, ValueError) as error:
             raise DriverUnreachable(
                 f"cannot reach the driver at {self.url}: {getattr(error, 'reason', error)}"
             ) from None
@@ -66,6 +70,14 @@ class RestClient:
                     raise RestError(failure["stack-trace"])
                 return result
             time.sleep(_POLL_SECONDS)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # no closing bracket, or no port between 0 and 65535
+        return False
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
@@ -115,13 +127,20 @@ def find_jobs(url: str | None) -> list[RemoteJob]:
 
 
 def find_job(wanted: str, url: str | None) -> RemoteJob:
-    """The job whose id starts with `wanted`, or that has this name; RestError if there is none, or more than one."""
-    jobs = find_jobs(url)
-    matching = [job for job in jobs if job.id.startswith(wanted)]
+    """The job of this id, or the only one whose id starts with `wanted` or that has this name; RestError otherwise.
+
+    Jobs that run come before those of the same name, or of the same id, that have ended.
+    """
+    if not wanted:
+        raise InvalidArgument("the text that names the job is empty; give the beginning of its id, or its name")
+    running_last = sorted(find_jobs(url), key=lambda job: job.overview["state"] == "RUNNING")
+    jobs = list({job.id: job for job in running_last}.values())  # a job that is resumed keeps its id
     named = [job for job in jobs if job.overview["name"] == wanted]
-    matching = matching or [job for job in named if job.overview["state"] == "RUNNING"] or named
+    named = [job for job in named if job.overview["state"] == "RUNNING"] or named
+    matching = [job for job in jobs if job.id == wanted]
+    matching = matching or [job for job in jobs if job in named or job.id.startswith(wanted)]
     if len(matching) == 1:
         return matching[0]
-    known = ", ".join(f"{job.id[:8]} ({job.overview['name']})" for job in jobs) or "none"
-    problem = "there is no job" if not matching else f"{len(matching)} jobs match"
-    raise RestError(f"{problem} '{wanted}'; known jobs: {known}. Give more of the id, or --url of the driver")
+    problem = f"{len(matching)} jobs match '{wanted}'" if matching else f"there is no job '{wanted}'; known jobs"
+    shown = ", ".join(f"{job.id[:8]} ({job.overview['name']})" for job in matching or jobs) or "none"
+    raise RestError(f"{problem}: {shown}. Give more of the id, or --url of the driver")

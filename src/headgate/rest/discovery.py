@@ -19,6 +19,7 @@ from headgate.storage.local import private_directory
 
 _LOG = logging.getLogger(__name__)
 TOKEN_VARIABLE = "HEADGATE_REST_TOKEN"  # noqa: S105 - the variable's name
+TOKEN_RULE = "the token for REST may have printable ASCII characters without spaces only"  # noqa: S105 - not a token
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -28,6 +29,11 @@ class Server(msgspec.Struct, frozen=True):
     url: str
     token: str | None = None
     certificate: str | None = None
+
+
+def is_token(text: str) -> bool:
+    """Whether a header can carry it."""
+    return text.isascii() and text.isprintable() and " " not in text
 
 
 def directory() -> Path:

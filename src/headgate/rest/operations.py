@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from headgate.errors import HeadgateError
 
@@ -19,8 +19,14 @@ class UnknownOperation(HeadgateError):
     """No operation of this id was started, or its result has expired."""
 
 
+class _Key(NamedTuple):
+    kind: str
+    request_id: str  # a client may choose it, for each job anew
+    job_id: str | None  # None if the operation is of no job
+
+
 class Operations:
-    """Operations by kind and id.
+    """Operations by kind, id and job.
 
     >>> operations = Operations(store_seconds=300)
     >>> request = operations.start("savepoint", None, lambda: "/savepoints/1")
@@ -31,16 +37,16 @@ class Operations:
     def __init__(self, store_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._keep, self._clock = store_seconds, clock
         self._lock = threading.Lock()
-        self._running: dict[tuple[str, str], Future[Any]] = {}
-        self._done_at: dict[tuple[str, str], float] = {}
-        self._delivered: set[tuple[str, str]] = set()  # whose results were read
+        self._running: dict[_Key, Future[Any]] = {}
+        self._done_at: dict[_Key, float] = {}
+        self._delivered: set[_Key] = set()  # whose results were read
         self._delivered_at = clock() - store_seconds
         self._changed = threading.Condition(self._lock)
 
-    def start(self, kind: str, request_id: str | None, work: Callable[[], Any]) -> str:
-        """Run `work` in a thread of its own, unless an operation of this id was started before; the id."""
+    def start(self, kind: str, request_id: str | None, work: Callable[[], Any], job_id: str | None = None) -> str:
+        """Run `work` in a thread of its own, unless the job's operation of this id was started before; the id."""
         request_id = request_id or secrets.token_hex(16)
-        key = kind, request_id
+        key = _Key(kind, request_id, job_id)
         with self._lock:
             self._forget_old()
             if key in self._running:
@@ -49,12 +55,13 @@ class Operations:
         threading.Thread(target=self._run, args=(key, work, answer), name=f"headgate-{kind}", daemon=True).start()
         return request_id
 
-    def find(self, kind: str, request_id: str) -> Future[Any]:
+    def find(self, kind: str, request_id: str, job_id: str | None = None) -> Future[Any]:
+        key = _Key(kind, request_id, job_id)
         with self._lock:
             self._forget_old()
-            found = self._running.get((kind, request_id))
+            found = self._running.get(key)
             if found is not None and found.done():
-                self._delivered.add((kind, request_id))
+                self._delivered.add(key)
                 self._delivered_at = self._clock()
                 self._changed.notify_all()
         if found is None:
@@ -76,7 +83,7 @@ class Operations:
         if self._running and left > 0:
             time.sleep(left)
 
-    def _run(self, key: tuple[str, str], work: Callable[[], Any], answer: Future[Any]) -> None:
+    def _run(self, key: _Key, work: Callable[[], Any], answer: Future[Any]) -> None:
         try:
             answer.set_result(work())
         except BaseException as error:

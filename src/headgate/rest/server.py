@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ipaddress
 import logging
 import os
 import secrets
@@ -11,22 +12,33 @@ import ssl
 import stat
 import threading
 from pathlib import Path
+from typing import NamedTuple
 
 from headgate import config
-from headgate.config import Configuration
+from headgate.config import Configuration, Origin
 from headgate.driver.job import SparkJob
 from headgate.errors import ConfigError
-from headgate.rest.discovery import TOKEN_VARIABLE, announce
+from headgate.rest.discovery import TOKEN_RULE, TOKEN_VARIABLE, announce, is_token
 from headgate.rest.jobs import Jobs
 from headgate.rest.operations import Operations
 
 _LOG = logging.getLogger(__name__)
 _PORTS = 100  # how many are tried, beginning with rest.port
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")  # as a request names its host
+
+
+class _Access(NamedTuple):
+    """How the server can be reached; `tls` are the files of certificate and key."""
+
+    address: str
+    token: str | None
+    tls: tuple[str, str] | None
+
 
 _lock = threading.Lock()
 _jobs = Jobs()
 _url: str | None = None
+_access: _Access | None = None
 _operations: Operations | None = None
 _LINGER_SECONDS = 3.0
 
@@ -34,7 +46,8 @@ _LINGER_SECONDS = 3.0
 def register(job: SparkJob, configuration: Configuration) -> str | None:
     """List a job in REST; the server's address, or None if REST is switched off.
 
-    ConfigError if REST would be reachable by others without a token; the job is not listed then.
+    ConfigError if REST would be reachable by others without a token, or if the job asks for another protection than that of
+    the server, which an earlier job has started; the job is not listed then.
     """
     global _url  # noqa: PLW0603 - one server for each process
     if not configuration.get(config.REST_ENABLED):
@@ -42,6 +55,8 @@ def register(job: SparkJob, configuration: Configuration) -> str | None:
     with _lock:
         if _url is None:
             _url = _start(configuration)
+        elif _access is not None:
+            _check_access(configuration, _access)
         _jobs.add(job)
     return _url
 
@@ -57,18 +72,18 @@ def _start(configuration: Configuration) -> str | None:
 
     from headgate.rest.app import make_app
 
-    address = configuration.get(config.REST_ADDRESS)
-    token = _token(configuration, address)
+    address, is_loopback = _address(configuration)
+    token = _token(configuration, address, is_loopback)
     tls = _tls(configuration)
     listener = _listen(address, configuration.get(config.REST_PORT))
     if listener is None:
-        _LOG.warning("no free port for REST from %s on; the job runs without REST", configuration.get(config.REST_PORT))
         return None
-    port = listener.getsockname()[1]
-    hosts = list(_LOOPBACK) if address in _LOOPBACK else ["*"]
+    port, host = listener.getsockname()[1], _host(address)
+    hosts = [*_LOOPBACK, host] if is_loopback else ["*"]
     seconds = configuration.get(config.REST_STORE_DURATION) / 1000
     app = make_app(_jobs, hosts, token, seconds)
-    global _operations  # noqa: PLW0603 - one server for each process
+    global _access, _operations  # noqa: PLW0603 - one server for each process
+    _access = _Access(address, token, tls)
     _operations = app.state.operations
     atexit.register(linger)
     certificate, key = tls or (None, None)
@@ -78,31 +93,70 @@ def _start(configuration: Configuration) -> str | None:
         )
     )
     threading.Thread(target=server.run, args=([listener],), name="headgate-rest", daemon=True).start()
-    url = f"{'https' if tls else 'http'}://{'127.0.0.1' if address in _LOOPBACK else address}:{port}"
+    url = f"{'https' if tls else 'http'}://{host}:{port}"
     announce(url, token, certificate)
     return url
 
 
-def _token(configuration: Configuration, address: str) -> str | None:
+def _check_access(configuration: Configuration, running: _Access) -> None:
+    """Refuse a job that sets what the running server does not have; what the job leaves open is taken as it is."""
+    token, tls = _given_token(configuration), _tls(configuration)
+    token_option = config.REST_TOKEN if configuration.get(config.REST_TOKEN) else config.REST_TOKEN_FILE
+    differs = {
+        config.REST_ADDRESS.key: _address(configuration)[0] != running.address,
+        config.REST_AUTHENTICATION.key: configuration.get(config.REST_AUTHENTICATION) and running.token is None,
+        token_option.key: token != running.token,
+        config.REST_CERTIFICATE.key: tls != running.tls,
+    }
+    options = " and ".join(key for key in differs if differs[key] and configuration.origin(key) is not Origin.DEFAULT)
+    if options:
+        raise ConfigError(
+            f"{options}: an earlier job of this process has started REST with another value; give all its jobs the same "
+            f"value, run this job in a process of its own, or set {config.REST_ENABLED.key}=false for it"
+        )
+
+
+def _address(configuration: Configuration) -> tuple[str, bool]:
+    """What REST listens on, in one spelling for each address, and whether that is loopback."""
+    given = configuration.get(config.REST_ADDRESS).strip("[]")
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if given == "localhost" else given)
+    except ValueError:
+        return given, False  # a name
+    return str(address), address.is_loopback
+
+
+def _host(address: str) -> str:
+    """The host in the URL that is announced on this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - all addresses include loopback
+    return f"[{host}]" if ":" in host else host
+
+
+def _token(configuration: Configuration, address: str, is_loopback: bool) -> str | None:
     """What requests must carry: what the user gave, else on loopback one that is made for this process."""
-    token = configuration.get(config.REST_TOKEN)
-    file = configuration.get(config.REST_TOKEN_FILE)
-    if token and file:
-        raise ConfigError(f"both {config.REST_TOKEN.key} and {config.REST_TOKEN_FILE.key} are set: leave one out")
-    token = token or os.environ.get(TOKEN_VARIABLE)
-    if file is not None:
-        token = _private_text(file, config.REST_TOKEN_FILE.key).strip()
-        if not token:
-            raise ConfigError(f"{config.REST_TOKEN_FILE.key}: '{file}' is empty; write the token into it")
-    if token and not (token.isascii() and token.isprintable() and " " not in token):
-        raise ConfigError("the token for REST may have printable ASCII characters without spaces only")
-    if address not in _LOOPBACK and not token:
+    token = _given_token(configuration) or os.environ.get(TOKEN_VARIABLE)
+    if token and not is_token(token):
+        raise ConfigError(TOKEN_RULE)
+    if not is_loopback and not token:
         raise ConfigError(
             f"rest.address is {address}, which others can reach: give a secret that requests must carry, in "
             f"{config.REST_TOKEN_FILE.key} or the environment variable {TOKEN_VARIABLE}, or leave rest.address at 127.0.0.1"
         )
     if not token and configuration.get(config.REST_AUTHENTICATION):
         return secrets.token_urlsafe(32)
+    return token or None
+
+
+def _given_token(configuration: Configuration) -> str | None:
+    """The token in the options, if they have one."""
+    token = configuration.get(config.REST_TOKEN)
+    file = configuration.get(config.REST_TOKEN_FILE)
+    if token and file:
+        raise ConfigError(f"both {config.REST_TOKEN.key} and {config.REST_TOKEN_FILE.key} are set: leave one out")
+    if file is not None:
+        token = _private_text(file, config.REST_TOKEN_FILE.key).strip()
+        if not token:
+            raise ConfigError(f"{config.REST_TOKEN_FILE.key}: '{file}' is empty; write the token into it")
     return token or None
 
 
@@ -121,7 +175,7 @@ def _tls(configuration: Configuration) -> tuple[str, str] | None:
             f"{config.REST_CERTIFICATE.key} '{certificate}' and {config.REST_KEY.key} '{key}' are no certificate and key in "
             f"PEM form that belong together: {error}"
         ) from None
-    return certificate, key
+    return str(Path(certificate).resolve()), str(Path(key).resolve())
 
 
 def _no_password() -> str:
@@ -143,14 +197,27 @@ def _private_text(path: str, option: str) -> str:
 
 
 def _listen(address: str, first: int) -> socket.socket | None:
-    for port in [0] if first == 0 else range(first, first + _PORTS):
-        listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    """Listen on the first free port; without one the job runs without REST. ConfigError if the address is wrong."""
+    try:
+        found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
+        family, _, _, _, (host, _, *scope) = min(found, key=lambda one: one[0])  # IPv4 before IPv6, for names
+        with socket.socket(family) as probe:
+            probe.bind((host, 0, *scope))
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"rest.address is '{address}', which REST cannot listen on: {error}; give an address of this machine"
+        ) from None
+    reason: OSError | str = "ports end at 65535"
+    for port in [0] if first == 0 else range(first, min(first + _PORTS, 1 << 16)):
+        listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((address, port))
+            listener.bind((host, port, *scope))
             listener.listen(128)
-        except OSError:
+        except OSError as error:
             listener.close()
+            reason = error
             continue
         return listener
+    _LOG.warning("REST cannot listen on %s from port %d on: %s; the job runs without REST", address, first, reason)
     return None

@@ -2,10 +2,16 @@
 
 import pytest
 
-from headgate.api.sink import Committer, Sink, SinkWriter
+from headgate import StreamExecutionEnvironment
+from headgate.api.sink import Committer, Prepared, Sink, SinkWriter
 from headgate.checkpoint.commits import Commits
 from headgate.errors import HeadgateError, InvalidArgument
+from headgate.state.operator import OperatorStateBackend, rescale
+from headgate.storage.reader import SnapshotReader
+from headgate.testing.storage_faults import MemoryStore
 from headgate.worker.failures import OperatorFailure, describe
+from headgate.worker.operators.sinks import prepared_in
+from headgate.worker.restore import operator_state_of
 from rig import plan_of, restore_of, snapshot_of, subtask
 
 LOG = []
@@ -95,6 +101,31 @@ def test_committed_when_the_checkpoint_is_complete():
     assert committed() == [((1, 2), 7, 0)]
     task.notify_complete(1, Commits().add(1, 7))
     assert len(committed()) == 1
+
+
+class OnDriver(Notes):
+    commits_on_driver = True
+
+
+def test_what_the_driver_has_not_committed_yet_stays_in_later_checkpoints():
+    env = StreamExecutionEnvironment.get_execution_environment().enable_checkpointing(1000)
+    env.from_sequence(1, 6).sink_to(OnDriver())
+    task = subtask(env._job_plan(), "Sequence")
+    task.open()
+    for number in (1, 2):
+        task.step(2)
+        barrier(task, number)
+
+    def held_by(checkpoint_id):
+        state = operator_state_of(SnapshotReader(MemoryStore()), snapshot_of(task, checkpoint_id)[sink.id])
+        return prepared_in(OperatorStateBackend("sink", rescale([state], 1)[0]))
+
+    sink = task._chain.operators[-1].operator
+    assert held_by(3) == [Prepared(1, ((1, 2),)), Prepared(2, ((3, 4),))]
+    task.epoch_committed(sink.id, 1)
+    assert held_by(4) == [Prepared(2, ((3, 4),))]
+    task.epoch_committed(sink.id, 3)
+    assert held_by(5) == []
 
 
 def test_what_a_checkpoint_that_failed_has_prepared_goes_with_the_next():

@@ -638,6 +638,17 @@ def test_suspended_job_keeps_its_shared_files():
     assert len(job.all(ev.ReleaseShared)) == released
 
 
+@pytest.mark.parametrize(("status", "discarded"), [(EndStatus.FAILED, [1]), (EndStatus.SUSPENDED, [])])
+def test_what_leaving_tasks_wrote_is_deleted_at_the_end_of_the_job_only(status, discarded):
+    """R5.8: the driver that resumes a suspended job may write to the same directory."""
+    job = Job()
+    job.trigger()
+    job.fail()
+    at_failure = job.ids(ev.DiscardCheckpoint)
+    job.end(status)
+    assert job.ids(ev.DiscardCheckpoint) == at_failure + discarded
+
+
 # ---- fencing -------------------------------------------------------------------------------------------------------
 
 

@@ -186,3 +186,10 @@ def test_a_resumed_job_can_prefer_its_checkpoint_to_a_newer_savepoint(options, r
     log.complete(snapshot_of(env, store, "/data/savepoint", type=SnapshotType.SYNC_SAVEPOINT, number=2))
     resumed = service(env, store, headgate__resume="true", **options)
     assert {one.checkpoint_id for one in resumed.start_attempt(0, resumed.choose()).values()} == {restored}
+
+
+def test_a_job_that_has_ended_without_a_checkpoint_cannot_be_resumed():  # SPEC S6
+    store = MemoryStore()
+    JobLog.start(store, LAYOUT, "job", clock=lambda: 1).end("FINISHED", [])
+    with pytest.raises(IllegalState, match=r"is FINISHED and has retained no checkpoint; start it without --resume"):
+        service(program(), store, headgate__resume="true")

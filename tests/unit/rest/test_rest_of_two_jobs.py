@@ -1,33 +1,34 @@
 """One REST server serves several jobs of a process: what belongs to one of them is not mixed up with another."""
 
+import re
 import tempfile
-import urllib.error
-import urllib.request
 
 import pytest
 from fastapi.testclient import TestClient
 from test_rest import FakeJob, wait_for
 
+from headgate import config
 from headgate.config import Configuration
+from headgate.errors import ConfigError
 from headgate.rest import discovery, server
 from headgate.rest.app import make_app
-from headgate.rest.client import RestClient
 from headgate.rest.jobs import Jobs
 
 
 # SPEC R10.1
-def test_the_same_trigger_id_for_two_jobs_is_two_operations():
+def test_the_same_trigger_id_in_two_jobs_names_two_operations():
     first, second, jobs = FakeJob(), FakeJob(), Jobs()
     second.job_id = "b" * 32
     jobs.add(first)
     jobs.add(second)
     http = TestClient(make_app(jobs, ["testserver"]))
     for job in (first, second):
+        assert http.get(f"/jobs/{job.job_id}/savepoints/nightly").status_code == 404
         answer = http.post(f"/jobs/{job.job_id}/stop", json={"triggerId": "nightly", "targetDirectory": "/s"})
         assert answer.status_code == 202
         wait_for(http, f"/jobs/{job.job_id}/savepoints/nightly")
     assert [one[0] for one in first.asked] == ["stop"]
-    assert [one[0] for one in second.asked] == ["stop"]  # it was reported as done
+    assert [one[0] for one in second.asked] == ["stop"]
 
 
 @pytest.fixture
@@ -38,34 +39,47 @@ def fresh_server(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "_jobs", Jobs())
 
 
-def status_without_token(url):
-    try:
-        with urllib.request.urlopen(f"{url}/jobs", timeout=5) as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        return error.code, b""
+ANY_PORT = {"rest.port": 0}
+OPEN = {"headgate.rest.authentication.enabled": False}
 
 
-def test_a_job_that_asks_for_a_token_is_not_shown_without_one(fresh_server):
-    """The first job of the process has switched the token off, for itself."""
-    server.register(FakeJob(), Configuration({"rest.port": 0, "headgate.rest.authentication.enabled": False}))
-    careful = FakeJob()
-    careful.job_id = "b" * 32
-    url = server.register(careful, Configuration({"rest.port": 0, "headgate.rest.token": "secret"}))
-    status, body = status_without_token(url)
-    assert status == 401 or b"b" * 32 not in body
+def register_two(first, second):
+    """Two jobs of a process, with the options of each; the address of REST for each."""
+    return [server.register(FakeJob(), Configuration(ANY_PORT | options)) for options in (first, second)]
 
 
-def test_loopback_of_ipv6(fresh_server):
-    url = server.register(FakeJob(), Configuration({"rest.port": 0, "rest.address": "::1"}))
-    assert "[::1]" in url
-    (known,) = discovery.known_servers()
-    assert RestClient(known.url, known.token).send("GET", "/jobs")["jobs"]
+@pytest.mark.parametrize(
+    ("first", "second", "option"),
+    [
+        (OPEN, {"headgate.rest.token": "secret"}, "headgate.rest.token"),
+        (OPEN, {"headgate.rest.authentication.enabled": True}, "headgate.rest.authentication.enabled"),
+        ({"headgate.rest.token": "one"}, {"headgate.rest.token": "two"}, "headgate.rest.token"),
+        ({"headgate.rest.token": "one", "rest.address": "0.0.0.0"}, {"rest.address": "127.0.0.1"}, "rest.address"),
+    ],
+)
+def test_a_job_that_asks_for_another_protection_than_the_server_has_is_refused(fresh_server, first, second, option):
+    with pytest.raises(ConfigError, match=rf"^{re.escape(option)}: an earlier job .* process of its own"):
+        register_two(first, second)
+    assert len(server._jobs.all()) == 1
 
 
-def test_a_wrong_address_is_reported_as_such(fresh_server, caplog):
-    """It is no matter of a free port."""
-    with pytest.raises(Exception, match=r"rest\.address"):
-        server.register(
-            FakeJob(), Configuration({"rest.port": 0, "rest.address": "203.0.113.77", "headgate.rest.token": "secret"})
-        )
+def test_a_job_that_asks_for_tls_is_not_served_without(fresh_server, monkeypatch):
+    monkeypatch.setattr(server, "_tls", lambda of: ("c", "k") if of.get(config.REST_KEY) else None)
+    with pytest.raises(ConfigError, match=r"^headgate\.rest\.tls\.certificate-file: an earlier job"):
+        register_two({}, {"headgate.rest.tls.key-file": "k", "headgate.rest.tls.certificate-file": "c"})
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (OPEN, {}),
+        (OPEN, OPEN),
+        ({}, OPEN),  # the server asks for more than the job
+        ({}, {"headgate.rest.authentication.enabled": True, "rest.address": "localhost"}),
+        ({"headgate.rest.token": "one", "rest.address": "0.0.0.0"}, {"headgate.rest.token": "one"}),
+    ],
+)
+def test_a_job_that_the_protection_of_the_server_suits_is_served_by_it(fresh_server, first, second):
+    urls = register_two(first, second)
+    assert urls[0] == urls[1]
+    assert len(server._jobs.all()) == 2

@@ -4,6 +4,8 @@ import datetime as dt
 import ipaddress
 import json
 import os
+import re
+import socket
 import stat
 import subprocess
 import sys
@@ -93,6 +95,15 @@ def test_one_option_turns_it_off():
     assert "no token is known" in refused.stderr
 
 
+def test_servers_in_a_directory_of_another_user_are_not_asked(monkeypatch):
+    """They would be told the token."""
+    user = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: user)
+    discovery.directory().mkdir()  # it has the name of that user's, but not the owner
+    (discovery.directory() / "1.json").write_text(json.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:1"}))
+    assert discovery.known_servers() == []
+
+
 @pytest.mark.parametrize("way", ["file", "environment", "program"])
 def test_a_token_that_the_user_gives(tmp_path, monkeypatch, way):
     options = dict(ANY_PORT)
@@ -163,6 +174,69 @@ def test_beyond_loopback_no_token_is_made_since_others_could_not_know_it():
         ConfigError, match=r"rest\.address is 0\.0\.0\.0.*headgate\.rest\.token-file.*HEADGATE_REST_TOKEN"
     ):
         _start(Configuration({"rest.address": "0.0.0.0"}))
+
+
+# --- addresses --------------------------------------------------------------------------------------------------------
+
+
+def has_ipv6():
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "::", "2001:db8::1", "driver.example"])
+def test_every_address_beyond_loopback_needs_a_token(address):
+    with pytest.raises(ConfigError, match=r"which others can reach: give a secret"):
+        _start(Configuration(ANY_PORT | {"rest.address": address}))
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("localhost", "127.0.0.1"),
+        ("127.0.0.2", "127.0.0.2"),
+        ("::1", "[::1]"),
+        ("[::1]", "[::1]"),
+        ("0:0:0:0:0:0:0:1", "[::1]"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", "[::1]"),
+    ],
+)
+def test_the_command_line_finds_a_server_on_any_address(address, host):
+    if ":" in address and not has_ipv6():
+        pytest.skip("the machine has no IPv6")
+    url = _start(Configuration(ANY_PORT | {"rest.address": address, config.REST_TOKEN.key: "s3cret"}))
+    assert url.rpartition(":")[0] == f"http://{host}"
+    assert find_jobs(None) == []
+    assert status(url, "s3cret") == 200
+
+
+def test_on_loopback_only_names_of_loopback_are_answered():
+    """A web page must not reach the server under a name that its owner lets point to 127.0.0.1."""
+    url = _start(Configuration(ANY_PORT | {config.REST_AUTHENTICATION.key: False}))
+    answers = {}
+    for host in ("localhost", "127.0.0.1", "[::1]", "evil.example"):
+        try:
+            with urllib.request.urlopen(urllib.request.Request(f"{url}/jobs", headers={"Host": host})) as answer:
+                answers[host] = answer.status
+        except urllib.error.HTTPError as error:
+            answers[host] = error.code
+    assert answers == {"localhost": 200, "127.0.0.1": 200, "[::1]": 200, "evil.example": 400}
+
+
+@pytest.mark.parametrize("address", ["203.0.113.77", "2001:db8::77", "no-such-host.invalid", "a..b"])
+def test_an_address_that_is_not_of_this_machine_is_refused(address):
+    with pytest.raises(ConfigError, match=rf"rest\.address is '{re.escape(address)}'.*cannot listen on"):
+        _start(Configuration(ANY_PORT | {"rest.address": address, config.REST_TOKEN.key: "s3cret"}))
+
+
+def test_without_a_port_the_reason_is_told(caplog):
+    with socket.create_server(("127.0.0.1", 65535)):
+        assert _start(Configuration({"rest.port": 65535})) is None
+    assert "from port 65535 on: [Errno" in caplog.text
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
