@@ -22,8 +22,10 @@ from edge_kit import (
 )
 
 from headgate import CheckpointingMode
+from headgate.driver import services
 from headgate.errors import HeadgateError
 from headgate.pyflink.datastream.checkpoint_config import CheckpointConfig
+from headgate.worker import checkpoints
 
 HOUR = 3_600_000
 gates, seen = {}, {}  # functions travel as bytes: they find what they share with the test here, by name
@@ -125,3 +127,16 @@ def test_failed_checkpoints_fail_the_job_or_not(jobs, tap, ledger, tmp_path, mon
         assert status == "FAILED"
         assert f"failed in a row, {tolerated} are tolerated" in str(error)
         assert ledger.visible == Counter()
+
+
+def test_driver_and_workers_write_with_the_buffer_that_was_set(jobs, tap, ledger, tmp_path, monkeypatch):
+    opened = []
+    for module in (services, checkpoints):
+        real = module.open_store
+        monkeypatch.setattr(module, "open_store", lambda real=real, **given: opened.append(given) or real(**given))
+    options = {"execution.checkpointing.write-buffer-size": "64 kb"}
+    client = wait_running(jobs.start(tmp_path, numbering(tap, ledger), options))
+    tap.give(10)
+    client.trigger_checkpoint()
+    assert {given["write_buffer"] for given in opened} == {64 << 10}
+    assert len(opened) > 1

@@ -226,6 +226,7 @@ class JobSnapshots:
             self._settings.inline_threshold,
             asynchronous,
             self.staging,
+            self._settings.write_buffer,
             self._settings.private,
         )
 

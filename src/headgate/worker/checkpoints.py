@@ -36,6 +36,7 @@ from headgate.state.backend import SnapshotRun
 from headgate.state.operator import OperatorStateSnapshot
 from headgate.state.parquet.operator import StoredOperatorTable, StoredOperatorTables, write_operator_tables
 from headgate.storage.layout import AttemptId, table_directory, table_file
+from headgate.storage.local import DEFAULT_BUFFER
 from headgate.storage.manifest import PieceKind, SnapshotPart, StatePiece
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
@@ -54,6 +55,7 @@ class WorkerStorage:
     inline_threshold: int
     asynchronous: bool = True  # otherwise records wait until a snapshot is written
     staging: str | None = None  # for files of sinks that are not visible yet
+    write_buffer: int = DEFAULT_BUFFER
     private: bool = False  # files on local file systems are for this user only
 
     def target(self, progress: SnapshotInProgress) -> SnapshotTarget:
@@ -77,7 +79,7 @@ class SnapshotWriter:
     ) -> None:
         """`copies`: where second copies of keyed state are written (SPEC R7.7)."""
         self._storage, self._owner, self._send, self.copies = storage, owner, send, copies
-        self._store = store or open_store(private=storage.private)
+        self._store = store or open_store(write_buffer=storage.write_buffer, private=storage.private)
         self._pool = executor or ThreadPoolExecutor(1, thread_name_prefix="headgate-snapshot")
         self._captured = threading.Condition()
         self._under_way: dict[int, SnapshotInProgress] = {}  # by checkpoint
