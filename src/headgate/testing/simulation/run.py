@@ -371,6 +371,8 @@ class Run:
                 self.zombies.append((driver, driver.attempt if driver is not None else attempt, left - 1))
             elif driver is not None and not driver.ended:
                 status = self.random.choice([EndStatus.FINISHED, EndStatus.CANCELED, EndStatus.FAILED])
+                if status is not EndStatus.CANCELED and driver.service and driver.attempt is None:
+                    self._start(driver)  # it waits for its restart: its tasks can end in a way only when they run
                 self.note(f"a driver that was replaced ends: {status.name}")
                 driver.end(status)
                 if not self.flipped and self.driver.service and not self.driver.ended:
