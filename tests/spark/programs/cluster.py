@@ -75,21 +75,27 @@ def start(configuration, restart=None):
     return client
 
 
-def kill_executor(app):
-    os.kill(executors(app)[0].pid, signal.SIGKILL)
+def executors_of(client):
+    """The executors' JVMs that run tasks of a job."""
+    return {psutil.Process(worker.pid).parent().parent().pid for worker in client.job.workers().values()}
 
 
-def with_kills(configuration, client, app):
+def kill_executor(client):
+    """One that runs a task: an executor that has just replaced another one may run none, or all of them."""
+    os.kill(min(executors_of(client)), signal.SIGKILL)
+
+
+def with_kills(configuration, client):
     """Of a job that may not start again, and of one that may."""
     found = {}
-    kill_executor(app)
+    kill_executor(client)
     try:
         client.wait(60)
     except JobFailed as error:
         found["failure"] = str(error)
     found["gone_after_failure"] = comes_true(lambda: not marked(client.get_job_id()))
     client = start(configuration, RestartStrategies.fixed_delay_restart(3, 100))
-    kill_executor(app)
+    kill_executor(client)
     found["restarted"] = comes_true(lambda: client.job.restarts >= 1 and client.job.wait_running(0), 150)
     found["log"], found["status"] = client.job.failure_log, client.get_job_status().name
     attempts = {Path(f"/proc/{pid}/comm").read_text().strip().rsplit("-", 1)[1] for pid in marked(client.get_job_id())}
@@ -134,9 +140,9 @@ def main():
         found["added"] = list(with_added_files(configuration, directory))
 
     client = start(configuration)
-    found["executors_used"] = len({psutil.Process(r.pid).parent().parent().pid for r in client.job.workers().values()})
+    found["executors_used"] = len(executors_of(client))
     if sys.argv[2] == "with-kills":
-        found |= with_kills(configuration, client, app)
+        found |= with_kills(configuration, client)
     else:
         client.cancel()
 
