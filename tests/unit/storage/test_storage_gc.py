@@ -63,11 +63,32 @@ def test_work_under_way_is_kept_while_the_attempt_may_live(store):
         assert {finding.path for finding in plan_gc(store, LAYOUT, live=later).orphans} == under_way
 
 
-def test_an_older_gc_does_not_touch_a_newer_attempt(store):
+def test_a_temporary_file_of_the_driver_is_kept_while_it_may_live(store):
+    start(store).complete(take(store, 1))
+    temporary = f"{LAYOUT.shared}/.tmp-{'0' * 16}"
+    store.put(temporary, b"half")
+    assert paths(plan_gc(store, LAYOUT, live=AttemptId(1)), GcVerdict.IN_FLIGHT) == [temporary]
+    assert [finding.path for finding in plan_gc(store, LAYOUT, live=None).orphans] == [temporary]
+
+
+@pytest.mark.parametrize("checkpoint_id", [2, 6])
+def test_an_older_gc_does_not_touch_a_newer_attempt(store, checkpoint_id):
+    """Its checkpoints may have lower numbers: the new driver may have started from an older one."""
+    log = start(store)
+    log.complete(take(store, 5))
+    write_pieces(store, checkpoint_id, AttemptId(2), 0)
+    assert plan_gc(store, LAYOUT, live=AttemptId(1)).orphans == []
+
+
+def test_shared_files_of_a_checkpoint_whose_metadata_is_gone_are_uncertain(store):
+    """Another job has claimed it: it deletes the metadata, and its own checkpoints still need the files."""
     log = start(store)
     log.complete(take(store, 1))
-    write_pieces(store, 2, AttemptId(2), 0)
-    assert plan_gc(store, LAYOUT, live=AttemptId(1)).orphans == []
+    store.delete(LAYOUT.metadata(1))
+    for live in (AttemptId(1), None):
+        found = verdicts(plan_gc(store, LAYOUT, live=live))
+        shared = {verdict for path, verdict in found.items() if path.startswith("shared/")}
+        assert shared == {GcVerdict.UNCERTAIN}
 
 
 def test_what_an_aborted_checkpoint_left_goes_when_a_newer_one_completes(store):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import stat
 import sys
 import threading
 import zlib
@@ -17,7 +18,7 @@ from storage_race import race
 from headgate.config import Configuration
 from headgate.errors import ConfigError, IllegalState, InvalidArgument, StorageError
 from headgate.storage import local as local_module
-from headgate.storage.local import LocalStore
+from headgate.storage.local import LocalStore, private_directory
 from headgate.storage.objects import (
     MissingObject,
     OutcomeUnknown,
@@ -395,3 +396,13 @@ def test_failing_read_and_delete_and_healing():
     store.truncate("a", 0)
     store.flip("a", 0)
     assert store.read("a") == b""
+
+
+def test_a_private_directory_is_closed_to_others_also_if_it_was_there(tmp_path):
+    directory = tmp_path / "private"
+    directory.mkdir(mode=0o755)
+    assert stat.S_IMODE(private_directory(directory).stat().st_mode) == 0o700
+    link = tmp_path / "link"
+    link.symlink_to(directory)
+    with pytest.raises(StorageError, match="is not a directory of user"):
+        private_directory(link)
