@@ -191,9 +191,14 @@ class Case(Shell):  # type: ignore[misc]
     def unmark(self, name: str) -> None:
         (self.directory / "marks" / name).unlink()
 
+    def is_held(self, name: str) -> bool:
+        """Whether a snapshot or a commit waits because of the mark."""
+        return (self.directory / "marks" / f"{name}-waits").exists()
+
     @contextmanager
     def marked(self, name: str) -> Iterator[None]:
         """Hold snapshots or commits."""
+        (self.directory / "marks" / f"{name}-waits").unlink(missing_ok=True)
         self.mark(name)
         try:
             yield
@@ -392,7 +397,7 @@ def failed_stop(case: Case) -> str:
         with case.marked("hold-snapshot"):
             request = case.start("stop", "story", "--target", f"file://{target}", *drain)
             (made,) = driver.until(lambda target=target: list(target.glob("savepoint-*")), "the savepoint's directory")
-            time.sleep(1)  # tasks have been triggered
+            driver.until(lambda: case.is_held("hold-snapshot"), "a task holds its snapshot")
             made.rename(case.directory / f"gone-{number}")
             made.write_text("in the way")
         _, said = request.communicate(timeout=100)
@@ -527,7 +532,7 @@ def cancelled(case: Case) -> str:
                 elif moment == "restarting":
                     driver.workers()[-1].kill()
                 if moment in HELD:
-                    time.sleep(1)
+                    driver.until(lambda held=HELD[moment]: case.is_held(held), f"a {moment} is held")
                 case.headgate("cancel", "story")
                 assert "was cancelled" in driver.wait(1, 60)
                 case.wait_gone()

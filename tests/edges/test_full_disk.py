@@ -19,7 +19,10 @@ def small(tmp_path):
     """A directory on a disk of 1 MiB."""
     directory = tmp_path / "small"
     directory.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(directory)], check=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(directory)]
+    mounted = subprocess.run(mount, check=False, capture_output=True, text=True)
+    if mounted.returncode:  # root in a container need not be allowed to
+        pytest.skip(f"cannot mount a file system here: {mounted.stderr.strip()}")
     yield directory
     subprocess.run(["umount", "-l", str(directory)], check=True)
 

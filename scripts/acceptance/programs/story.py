@@ -37,8 +37,9 @@ NUMBER, ROW = "v bigint", "v bigint, n bigint"
 
 
 def wait_while(mark: str) -> None:
-    """Wait until a mark is gone."""
+    """Wait until a mark is gone; another mark says that something waits."""
     while (MARKS / mark).exists():
+        (MARKS / f"{mark}-waits").touch()
         time.sleep(0.02)
 
 

@@ -94,7 +94,10 @@ class SnapshotWriter:
             self._write(progress)
 
     def wake(self) -> None:
-        """The in-flight data of a snapshot may be complete, or the snapshot is cancelled."""
+        """The in-flight data of a snapshot may be complete, or the snapshot is cancelled.
+
+        LocalStateError if a snapshot has found that no later one can succeed: the task fails with it.
+        """
         with self._captured:
             self._captured.notify_all()
         if self._broken is not None:
@@ -168,7 +171,7 @@ class SnapshotWriter:
             reason = FailureReason.CHECKPOINT_ASYNC_EXCEPTION.name
             self._send(messages.DeclineCheckpoint(progress.barrier.id, reason, f"{type(error).__name__}: {error}"))
             if isinstance(error, LocalStateError):
-                self._broken = error  # RocksDB refuses all work after an error: no later snapshot can succeed
+                self._broken = error  # RocksDB refuses all work after an error
         finally:
             self._under_way.pop(progress.barrier.id, None)
 

@@ -273,3 +273,47 @@ def test_uploads_of_dead_attempts_are_aborted(s3_bucket):
     made(sink, attempt=1).prepare(False)
     answer = fsspec.filesystem("s3").call_s3("list_multipart_uploads", Bucket="files", Prefix="dead/")
     assert "Uploads" not in answer
+
+
+# --- what a killed attempt left ---------------------------------------------------------------------------------------
+
+
+def hidden(directory):
+    return sorted(path.suffix for path in directory.glob(".*/*"))
+
+
+def test_a_file_that_a_killed_attempt_was_writing_goes_before_the_next_one_writes(tmp_path):
+    """It takes room, and no checkpoint can hold it; what was prepared may be in one."""
+    sink = FileSink(f"file://{tmp_path}", "json")
+    killed = made(sink)
+    killed.write_batch(batch(("a", 1)))
+    prepared = killed.prepare(False)
+    killed.write_batch(batch(("b", 2)))
+    assert hidden(tmp_path) == [".inprogress", ".prepared"]
+    made(sink, subtask=1, parallelism=2)
+    assert hidden(tmp_path) == [".inprogress", ".prepared"]  # of another subtask
+    made(sink, attempt=1)
+    assert hidden(tmp_path) == [".prepared"]
+    commit(sink, prepared, attempt=1)
+    assert len(visible(tmp_path)) == 1
+
+
+def test_what_a_newer_driver_is_writing_stays(tmp_path):
+    sink = FileSink(f"file://{tmp_path}", "json")
+    newer = made(sink, epoch=2)
+    newer.write_batch(batch(("a", 1)))
+    made(sink, epoch=1, attempt=1)
+    assert hidden(tmp_path) == [".inprogress"]
+
+
+def test_the_hidden_directory_goes_with_the_last_subtask(tmp_path):
+    sink = FileSink(f"file://{tmp_path}", "json")
+    writer = made(sink)
+    writer.write_batch(batch(("a", 1)))
+    prepared = writer.prepare(True)
+    committer = sink.committer(context())
+    committer.close()
+    assert hidden(tmp_path) == [".prepared"]
+    committer.commit([CommitRequest(one, 1) for one in prepared])
+    committer.close()
+    assert list(tmp_path.glob(".*")) == []
