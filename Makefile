@@ -6,6 +6,9 @@ READY  := $(VENV)/.ready
 # Found by tests/short_jvm.py. Tests run without it as well, but use more processor time.
 CLASSES := $(VENV)/spark-classes.jsa
 
+# Each of a thousand workers would compile pytest again if the environment forbade to keep what was compiled.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help setup demo test test-fast test-spark test-long sim check bench bench-quick clean
 .DEFAULT_GOAL := help
 
