@@ -41,6 +41,8 @@ make_venv() {
 
 install_packages() {
     say "installing packages (pinned in constraints.txt)"
+    # The pip that comes with Python may be years old, and then takes three times as long.
+    "$VENV/bin/python" -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt pip
     # Python compiles what it imports; to compile all of every package takes most of a minute.
     "$VENV/bin/python" -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
 }

@@ -116,7 +116,7 @@ MAX_PARALLELISM = _count("pipeline.max-parallelism", -1, "Number of key groups o
 AUTO_GENERATE_UIDS = _flag("pipeline.auto-generate-uids", "Derive an id from the graph for operators without uid; false makes a missing uid an error.", default=True)
 CHAINING = _flag("pipeline.operator-chaining.enabled", "Run neighbouring operators in one task where no shuffle is between them.", "pipeline.operator-chaining", default=True)
 OBJECT_REUSE = _flag("pipeline.object-reuse", "Hand mutable state values out without copying; the program promises not to keep them.")
-BUFFER_TIMEOUT = _duration("execution.buffer-timeout", 100, "A buffer leaves after this time even if it is not full; 0 after every record, -1 only when full.", "execution.buffer-timeout.interval", minimum=-1)
+BUFFER_TIMEOUT = _duration("execution.buffer-timeout", 100, "A buffer leaves after this time even if it is not full, and at once after a pause; a quarter of it, at most 25 ms, is for gathering single records. 0: after every record, -1: only when full.", "execution.buffer-timeout.interval", minimum=-1)
 
 # --- Runtime ----------------------------------------------------------------------------------------------------------
 BUFFER_SIZE = _memory("headgate.buffer.size", 256 * KB, "A buffer leaves when it holds this much.", minimum=1)

@@ -139,7 +139,7 @@ class LocalRun:
                 count = task.step(self._slice) if ready else 0
             # The clock does not advance while a source has records, so no buffer timeout would be reached.
             if not count or self._random is None or self._random.random() < 0.5:
-                task.flush()
+                task.settle()
             moved = self._deliver(level, task)
             happened = happened or bool(count) or moved or task.status is not before or task.queued_bytes != queued
         if reading and not happened:  # a reader may have reached the end of its split in this round

@@ -1,5 +1,6 @@
 """One Spark session for all tests of a process; tests that need another kind of session start a program of their own."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,13 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def spark():
-    session = get_session(None, Configuration({"headgate.spark.master": "local[64]", "spark.driver.memory": "1g"}))
+    options = {
+        "headgate.spark.master": "local[64]",
+        "spark.driver.memory": "1g",
+        "spark.python.daemon.module": "daemon_with_pytest",
+    }
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    session = get_session(None, Configuration(options))
     yield session
     session.stop()
 

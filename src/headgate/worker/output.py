@@ -44,6 +44,10 @@ class RowBuffers:
         if close or self._size[target] >= self.buffer_size:
             self._close(target)
 
+    @property
+    def has_open(self) -> bool:
+        return bool(self._open)
+
     def flush(self) -> None:
         """End every open row."""
         for target in list(self._open):
@@ -81,7 +85,7 @@ class EdgeWriter:
         self._destination = {target: out.first_destination + target for target in self._channels}
         self._builders = {target: _Builder() for target in self._channels}
         self._bytes_per_record = 64.0  # of untyped records; learnt from every pickle
-        self._dirty = False
+        self.dirty = False  # whether records wait
         self._spread = self._spreader(out.readers, out.reader_max_parallelism, random)
 
     # --- choosing targets -------------------------------------------------------------------------------------------
@@ -152,7 +156,7 @@ class EdgeWriter:
         if not len(batch):
             return
         self.records_out += len(batch)
-        self._dirty = True
+        self.dirty = True
         self._spread(batch)
 
     def _add(self, target: int, batch: Batch) -> None:
@@ -227,10 +231,10 @@ class EdgeWriter:
 
     def flush(self) -> None:
         """Turn all waiting records into frames."""
-        if self._dirty:
+        if self.dirty:
             for target in self._channels:
                 self._build(target)
-            self._dirty = False
+            self.dirty = False
 
     def event(self, kind: FrameKind, body: bytes = b"", flags: int = 0, close: bool = False) -> None:
         """Send an event on every channel, after all records that were emitted before."""

@@ -56,7 +56,7 @@ class Relay:
     def step(self, max_records: int) -> int:
         return 0
 
-    def flush(self) -> None:
+    def settle(self) -> None:
         self._buffers.flush()
 
     def take(self) -> list[tuple[int, list[Piece]]]:

@@ -228,7 +228,7 @@ class Shell:
             self._check_input(task)
             worked = self._work(task)
             if not worked:
-                task.flush()
+                task.settle()
             yield from self._yield(task)
             if task.status is Status.FINISHED:
                 self._report_finished()

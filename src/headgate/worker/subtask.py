@@ -38,6 +38,7 @@ from headgate.worker.relay import end_task
 from headgate.worker.restore import SubtaskRestore
 
 _FORCED_ALIGNED = ("forward", "rescale", "broadcast")
+_LONGEST_PAUSE = 25  # ms
 
 
 @dataclass(slots=True)
@@ -109,7 +110,11 @@ class Subtask:
         self._source = head if isinstance(head, SourceOperator) else None
         timeout = plan.vertex.buffer_timeout
         self._buffer_timeout = settings.buffer_timeout if timeout is None else timeout
+        self._pause = 0 if services.lockstep else _pause(self._buffer_timeout)
         self._flush_at: int | None = None
+        self._flushed_at = 0
+        self._read_at: int | None = None  # the first poll that gave records since the source last had none
+        self._poll_at: int | None = None  # the source gathers records until then
         self._snapshots: list[SnapshotInProgress] = []
         self._capturing: SnapshotInProgress | None = None
         self._declines: list[do.Decline] = []
@@ -236,7 +241,10 @@ class Subtask:
         return self.has_events() or self._reads()
 
     def _reads(self) -> bool:
-        """Whether its source may be polled."""
+        """Whether its source may be polled now."""
+        return self._may_read() and (self._poll_at is None or self._services.now() >= self._poll_at)
+
+    def _may_read(self) -> bool:
         may_read = self._source is not None and self.status is Status.RUNNING
         return may_read and not self.data_finished and self._stopping is None
 
@@ -278,8 +286,14 @@ class Subtask:
 
     def _poll(self, max_records: int) -> int:
         assert self._source is not None
+        now = self._services.now()
         count = self._source.poll(max_records)
         self.records_in += count
+        self._poll_at = None
+        if count:
+            self._read_at = now if self._read_at is None else self._read_at
+        elif self._read_at is not None and self._pause:
+            self._poll_at, self._read_at = self._read_at + self._pause, None
         if self._source.reader.finished:
             self._finish_data()
         return count
@@ -439,7 +453,21 @@ class Subtask:
         for writer in self._writers:
             writer.flush()
         self._buffers.flush()
-        self._flush_at = None
+        self._flush_at, self._flushed_at = None, self._services.now()
+
+    def settle(self) -> None:
+        """There is nothing to do now: send the records that wait, at once if none has left for a while.
+
+        A row costs a millisecond of CPU on its way, with one record or with a thousand: a stream of single records is
+        gathered.
+        """
+        waits = any(writer.dirty for writer in self._writers) or self._buffers.has_open
+        if waits and self._buffer_timeout >= 0:
+            due = self._flushed_at + self._pause
+            if self._services.now() >= due:
+                self.flush()
+            else:
+                self._flush_at = due if self._flush_at is None else min(due, self._flush_at)
 
     def _flush_if_due(self) -> None:
         if self._buffer_timeout == 0:
@@ -467,8 +495,12 @@ class Subtask:
         times = [time for operator in operators if (time := operator.next_deadline()) is not None]
         if self._flush_at is not None:
             times.append(self._flush_at)
-        if self._reads() and self._source is not None and (ready := self._source.ready_at()) is not None:
-            times.append(ready)
+        if self._source is not None and self._may_read():
+            ready = self._source.ready_at()
+            if self._poll_at is not None:
+                times.append(max(self._poll_at, ready or 0))
+            elif ready is not None:
+                times.append(ready)
         if (align := self._gate.next_deadline()) is not None:
             times.append(align)
         return min(times, default=None)
@@ -488,6 +520,11 @@ class Subtask:
         align = self._gate.next_deadline()
         if align is not None and align <= now:
             self._execute(self._gate.on_time(now))
+
+
+def _pause(buffer_timeout: int) -> int:
+    """The time (ms) for which records are gathered: well below the buffer timeout, so that latency is too."""
+    return _LONGEST_PAUSE if buffer_timeout < 0 else min(_LONGEST_PAUSE, buffer_timeout // 4)
 
 
 def _kind(barrier: Barrier) -> SnapshotKind:

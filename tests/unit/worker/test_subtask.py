@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from headgate.api.functions import MapFunction, SinkFunction
+from headgate.api.sources import Source, SourceReader
 from headgate.errors import IllegalState
 from headgate.job.status import Status
+from headgate.records.batch import Batch
 from headgate.records.frames import DRAIN, FrameKind
+from headgate.records.types import Types
 from headgate.worker.failures import OperatorFailure
 from rig import Services, data, event, frames_to, plan_of, relay, subtask, taken, work_off
 
@@ -311,8 +314,97 @@ def test_no_buffer_timeout_waits_until_the_buffer_is_full():
     work_off(task)
     services.time = 10**9
     task.on_time(services.time)
+    task.settle()
     assert task.take() == []
     assert task.next_deadline() is None
+
+
+def test_a_record_after_a_pause_leaves_at_once_and_those_behind_it_are_gathered():
+    services = Services(lockstep=False)
+    services.time = 1000
+    task = middle(services, execution_buffer__timeout=40)
+
+    def arrives(value, time):
+        services.time = time
+        task.receive(data(value))
+        work_off(task)
+        task.settle()
+
+    arrives(1, 1000)
+    assert frames_to(taken(task), 0) == [(FrameKind.PICKLE, [2])]
+    assert task.next_deadline() is None
+    arrives(2, 1003)
+    arrives(3, 1007)
+    assert task.take() == []
+    assert task.next_deadline() == 1010  # a quarter of the timeout after the last row
+    services.time = 1010
+    task.on_time(1010)
+    assert frames_to(taken(task), 0) == [(FrameKind.PICKLE, [4, 6])]
+    arrives(4, 1020)
+    assert frames_to(taken(task), 0) == [(FrameKind.PICKLE, [8])]
+
+
+def test_records_are_gathered_for_at_most_25_ms():
+    services = Services(lockstep=False)
+    services.time = 1000
+    task = middle(services, execution_buffer__timeout=10_000)
+    for value in (1, 2):
+        task.receive(data(value))
+        work_off(task)
+        task.settle()
+    assert frames_to(taken(task), 0) == [(FrameKind.PICKLE, [2])]
+    assert task.next_deadline() == 1025
+
+
+class Trickle(Source):
+    """A record for each call of `give`."""
+
+    given: list[int] = []  # noqa: RUF012 - shared on purpose: the source is copied into the subtask
+    polls = 0
+
+    def splits(self, parallelism):
+        return []
+
+    def reader(self, context, splits):
+        return TrickleReader()
+
+
+class TrickleReader(SourceReader):
+    def poll(self, max_records):
+        Trickle.polls += 1
+        return Batch.of_rows([Trickle.given.pop(0)], Types.PICKLED_BYTE_ARRAY()) if Trickle.given else None
+
+    def snapshot(self):
+        return []
+
+
+def test_a_source_with_few_records_is_polled_once_in_a_while():
+    services = Services(lockstep=False)
+    services.time = 1000
+    plan = plan_of(
+        lambda env: env.from_source(Trickle()).rebalance().map(str).set_parallelism(2)._collect_into("out"),
+        execution_buffer__timeout=40,
+    )
+    task = subtask(plan, "Source", services=services)
+    task.open()
+    Trickle.given[:] = [1, 2]
+    assert [task.step(10), task.step(10), task.step(10)] == [1, 1, 0]  # what it has is read at once
+    assert not task.has_work()
+    assert task.next_deadline() == 1010
+    Trickle.given[:] = [3]
+    Trickle.polls = 0
+    services.time = 1009
+    assert task.step(10) == 0
+    assert Trickle.polls == 0
+    services.time = 1010
+    assert task.has_work()
+    assert [task.step(10), task.step(10)] == [1, 0]
+    services.time = 1020
+    assert task.step(10) == 0  # it had nothing: the next record is read when it comes
+    Trickle.given[:] = [4]
+    services.time = 1021
+    assert task.has_work()
+    assert task.step(10) == 1
 
 
 def test_an_operators_own_buffer_timeout_wins():

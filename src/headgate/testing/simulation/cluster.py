@@ -217,7 +217,7 @@ class Attempt:
         """Let a task process up to this number of records, or one event."""
         worker.task.step(records)
         if not worker.task.has_events():
-            worker.task.flush()
+            worker.task.settle()
         worker.serve()
         self.send_rows(worker)
 

@@ -132,7 +132,7 @@ def _drain(attempt: Attempt) -> None:
             while worker.task.has_events():
                 worker.task.step(1 << 20)
                 moved = True
-            worker.task.flush()
+            worker.task.settle()
             attempt.send_rows(worker)
 
 
