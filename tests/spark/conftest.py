@@ -30,7 +30,7 @@ def spark():
     options = {
         "headgate.spark.master": "local[64]",
         "spark.driver.memory": "1g",
-        "spark.python.daemon.module": "daemon_with_pytest",
+        "spark.python.daemon.module": "pytest_daemon",
     }
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     session = get_session(None, Configuration(options))
