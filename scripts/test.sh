@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All tests but the long ones. Those on Spark mostly wait and the others mostly compute, so both run at once; the output
-# of those on Spark follows behind the other.
+# All tests but the long ones. Those on Spark often wait and the others compute, so both run at once, and the others take
+# what those on Spark leave. The output of those on Spark follows behind the other.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 log=$(mktemp)
@@ -8,7 +8,7 @@ trap 'rm -f "$log"' EXIT
 
 make --no-print-directory test-spark >"$log" 2>&1 &
 spark=$!
-make --no-print-directory test-fast
+nice -n 10 make --no-print-directory test-fast
 fast_code=$?
 tail --pid=$spark -n +1 -f "$log"
 wait $spark
