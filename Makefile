@@ -27,8 +27,9 @@ demo: $(READY) ## Run the word count on local Spark
 test: $(READY) ## All tests but the long ones; under 20 minutes on 2 cores
 	@scripts/test.sh
 
+WORKERS ?= logical
 test-fast: $(READY) ## Tests that need no JVM
-	$(PYTHON) -m pytest --ignore=tests/spark -m "not long" -n logical --dist worksteal
+	$(PYTHON) -m pytest --ignore=tests/spark -m "not long" -n $(WORKERS) --dist worksteal
 
 # Each process has a Spark application of its own. Tests that share something expensive are in one xdist_group.
 test-spark: $(READY) $(CLASSES) ## Tests on Spark

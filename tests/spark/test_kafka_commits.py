@@ -105,6 +105,33 @@ def test_a_zombie_is_fenced(kafka_broker, topic):
     assert values(kafka_broker, topic) == [b"a", b"b"]
 
 
+class Forgetful:
+    """A producer that loses what went wrong, as confluent_kafka's does now and then."""
+
+    def __init__(self, kafka):
+        self._kafka = kafka
+
+    def __getattr__(self, name):
+        return getattr(self._kafka, name)
+
+    def flush(self, seconds):
+        try:
+            return self._kafka.flush(seconds)
+        except Exception:
+            raise SystemError("flush returned NULL without setting an exception") from None
+
+
+def test_a_zombie_is_fenced_even_if_its_client_loses_the_reason(kafka_broker, topic):
+    writer, zombie = Writer(topic), committer(kafka_broker, topic)
+    first, second = writer.committable(b"a"), writer.committable(b"b")
+    commit(zombie, first)
+    (transactions,) = zombie._open.values()
+    transactions.kafka = Forgetful(transactions.kafka)
+    commit(committer(kafka_broker, topic), second)
+    with pytest.raises(StorageError, match=f"another producer with transactional id '{topic}-Sink-0' has started"):
+        commit(zombie, second)
+
+
 def test_a_zombie_that_comes_late_sees_the_marker(kafka_broker, topic):
     writer, alive = Writer(topic), committer(kafka_broker, topic)
     first, second = writer.committable(b"a"), writer.committable(b"b")

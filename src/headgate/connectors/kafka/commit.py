@@ -98,6 +98,14 @@ class _TransactionalProducer(RecordProducer):
 
     def commit(self, committable: KafkaCommittable, number: int) -> None:
         """Produce the records, and store the marker, in one transaction."""
+        try:
+            self._transact(committable, number)
+        except SystemError as error:
+            if error.__cause__ is None:  # confluent_kafka may lose a fatal error if several callbacks are due
+                self.kafka.abort_transaction(self._seconds)  # and raises it here
+            raise
+
+    def _transact(self, committable: KafkaCommittable, number: int) -> None:
         marker = self.marker.after(committable.origin, committable.sequence)
         self.kafka.begin_transaction()
         self._produce(committable)
