@@ -141,7 +141,8 @@ class FunctionReader(SourceReader[Any]):
     def __init__(self, function: Any, type: TypeInformation, services: SubtaskServices) -> None:
         self._function, self._type = function, type
         self._wake, self._lockstep = services.wake, services.lockstep
-        self._capacity = 1 if self._lockstep else 10_000
+        self._capacity = 10_000
+        self._asked = not self._lockstep  # in lockstep a record is taken only while a poll waits for it
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._rows: deque[Any] = deque()
@@ -175,11 +176,12 @@ class FunctionReader(SourceReader[Any]):
         neither the record nor what follows it.
         """
         with self._lock:
-            while len(self._rows) >= self._capacity and not self._closed:
+            while (len(self._rows) >= self._capacity or not self._asked) and not self._closed:
                 self._changed.wait()
             if self._closed:
                 raise _SourceClosed
             self._rows.append(value)
+            self._asked = not self._lockstep
             self._stamped = self._stamped or value.__class__ is _Stamped
             if self._lockstep:
                 self._changed.notify_all()
@@ -208,6 +210,9 @@ class FunctionReader(SourceReader[Any]):
 
     def poll(self, max_records: int) -> Batch | None:
         with self._lock:
+            if self._lockstep:
+                self._asked = True
+                self._changed.notify_all()
             while self._lockstep and not self._rows and not self._ended:
                 self._changed.wait()
             rows = self._take(min(max_records, len(self._rows)))
