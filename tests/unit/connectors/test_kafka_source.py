@@ -49,6 +49,13 @@ def polled(reader, count, seconds=10.0):
     return rows
 
 
+def wait_for(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
 def discovered(source, restored=None):
     enumerator = source.enumerator(restored)
     return enumerator, list(enumerator.discover())
@@ -200,7 +207,7 @@ def test_a_function_decodes(cluster, topic):
     source = source_of(cluster, topic, value_format=lambda data: tuple(map(int, data.split(b","))), on_corrupt="skip")
     reader = reader_of(source, discovered(source)[1])
     assert polled(reader, 1) == [(1, 2)]
-    assert reader.corrupt == 1
+    wait_for(lambda: reader.poll(100) is None and reader.corrupt == 1)
     reader.close()
 
 
