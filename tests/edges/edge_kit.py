@@ -65,6 +65,7 @@ from headgate.testing.simulation import cluster as simulated
 from headgate.worker import shell as worker_shell
 from headgate.worker.failures import describe
 from headgate.worker.local_state import local_directory
+from waiting import wait_until
 
 WAIT = 20.0  # seconds that anything may take on a slow machine
 FAR_AWAY = "300 d"  # no checkpoint is taken that the test does not ask for, except the final one
@@ -165,6 +166,9 @@ class Storage:
         self._released = threading.Event()
         self.held = 0
         self._down = False
+        self._dead = False
+        self._under_way = 0
+        self._changed = threading.Condition()
         self.refused = 0
         self.reads: dict[str, list[str]] = {"driver": [], "workers": []}  # the files that were read, and by whom
 
@@ -191,6 +195,25 @@ class Storage:
         """Reads are answered again."""
         self._down = False
 
+    def die(self) -> None:
+        """Whoever uses this has been killed: what it does now comes to its end, and it can do nothing any more."""
+        with self._changed:
+            self._dead = True
+            assert self._changed.wait_for(lambda: not self._under_way, WAIT), "the storage is still in use"
+
+    @contextmanager
+    def in_use(self, path: str) -> Iterator[None]:
+        with self._changed:
+            if self._dead:
+                raise StorageError(f"cannot reach '{path}': the process was killed")
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._under_way -= 1
+                self._changed.notify_all()
+
     def before_read(self, reader: str, path: str) -> None:
         self.reads[reader].append(path)
         if self._down:
@@ -213,15 +236,34 @@ class _Disk(LocalStore):
 
     def read(self, path, offset=0, length=None):
         self._storage.before_read(self._reader, path)
-        return super().read(path, offset, length)
+        with self._storage.in_use(path):
+            return super().read(path, offset, length)
 
     def put(self, path, data):
         self._storage.before_write(path)
-        super().put(path, data)
+        with self._storage.in_use(path):
+            super().put(path, data)
 
     def create_if_absent(self, path, data):
         self._storage.before_write(path)
-        return super().create_if_absent(path, data)
+        with self._storage.in_use(path):
+            return super().create_if_absent(path, data)
+
+    def delete(self, path):
+        with self._storage.in_use(path):
+            super().delete(path)
+
+    def make_directory(self, directory):
+        with self._storage.in_use(directory):
+            return super().make_directory(directory)
+
+    def remove_directory(self, directory):
+        with self._storage.in_use(directory):
+            super().remove_directory(directory)
+
+    def writer(self, directory, label=""):
+        with self._storage.in_use(directory):
+            return super().writer(directory, label)
 
 
 class _Io(driver_services.DriverIo):
@@ -509,6 +551,7 @@ class Job:
         """The driver is gone, and its workers with it; it can do nothing any more."""
         self._job.cluster.driver_is_dead.set()
         self._job._thread.join(WAIT)
+        self.storage.die()
         self._requests.shutdown(wait=False)
 
 
@@ -595,17 +638,13 @@ class Cluster:
 
 
 def files_below(directory: Path) -> dict[str, bytes]:
-    """All files and what they hold."""
-    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
-
-
-def wait_until(condition, seconds=WAIT, what="the condition"):
-    """Poll until the condition gives something true; that."""
-    deadline = time.monotonic() + seconds
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come true in {seconds} s"
-        time.sleep(0.01)
-    return result
+    """All files and what they hold; a file that is deleted just then does not count."""
+    found = {}
+    for path in sorted(directory.rglob("*")):
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                found[str(path.relative_to(directory))] = path.read_bytes()
+    return found
 
 
 def in_background(action):

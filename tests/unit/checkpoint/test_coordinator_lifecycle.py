@@ -517,6 +517,26 @@ def test_end_of_data_triggers_the_final_checkpoint_at_once():
     assert (job.pending, job.kept) == ([], [2])
 
 
+def test_a_final_checkpoint_that_failed_does_not_wait_for_the_pause_between_checkpoints():
+    """R4.5: no record waits for its turn; it is tried again after 1 s, 2 s, 4 s ... 60 s, and each attempt begins anew."""
+    job = Job(chain(1), tolerable_failures=99, min_pause_ms=3_600_000, interval_ms=3_600_000)
+
+    def waits():
+        job.send(ev.EndOfData(job.attempt, task(0)))
+        for _ in range(8):
+            (pending,) = job.pending
+            job.decline(pending)
+            before = job.now
+            while not job.pending:
+                job.advance(500)
+            yield (job.now - before) // 1000
+
+    assert list(waits()) == [1, 2, 4, 8, 16, 32, 60, 60]
+    job.fail()
+    job.start()
+    assert next(waits()) == 1
+
+
 def test_end_of_data_without_checkpointing():
     job = Job(chain(1), interval_ms=None)
     job.send(ev.EndOfData(job.attempt, task(0)))

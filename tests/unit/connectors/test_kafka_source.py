@@ -13,6 +13,7 @@ from headgate.connectors.values import CORRUPT_TYPE
 from headgate.errors import ConfigError, HeadgateError, InvalidArgument, StorageError
 from headgate.local import LocalRun
 from kafka_mock import MockCluster
+from waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +48,6 @@ def polled(reader, count, seconds=10.0):
         else:
             time.sleep(0.005)
     return rows
-
-
-def wait_for(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def discovered(source, restored=None):
@@ -207,7 +201,7 @@ def test_a_function_decodes(cluster, topic):
     source = source_of(cluster, topic, value_format=lambda data: tuple(map(int, data.split(b","))), on_corrupt="skip")
     reader = reader_of(source, discovered(source)[1])
     assert polled(reader, 1) == [(1, 2)]
-    wait_for(lambda: reader.poll(100) is None and reader.corrupt == 1)
+    wait_until(lambda: reader.poll(100) is None and reader.corrupt == 1)
     reader.close()
 
 

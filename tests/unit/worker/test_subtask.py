@@ -357,7 +357,7 @@ def test_records_are_gathered_for_at_most_25_ms():
 
 
 class Trickle(Source):
-    """A record for each call of `give`."""
+    """One record of `given` for each poll."""
 
     given: list[int] = []  # noqa: RUF012 - shared on purpose: the source is copied into the subtask
     polls = 0

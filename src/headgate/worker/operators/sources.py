@@ -23,6 +23,7 @@ from headgate.worker.operators.base import Operator, OperatorContext, OperatorSn
 
 _SPLITS = ListStateDescriptor("splits", "string")
 _BURST_MS = 100
+_CAPACITY = 10_000  # records that a SourceFunction may be ahead
 
 
 class SourceOperator(Operator):
@@ -141,7 +142,6 @@ class FunctionReader(SourceReader[Any]):
     def __init__(self, function: Any, type: TypeInformation, services: SubtaskServices) -> None:
         self._function, self._type = function, type
         self._wake, self._lockstep = services.wake, services.lockstep
-        self._capacity = 10_000
         self._asked = not self._lockstep  # in lockstep a record is taken only while a poll waits for it
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -176,7 +176,7 @@ class FunctionReader(SourceReader[Any]):
         neither the record nor what follows it.
         """
         with self._lock:
-            while (len(self._rows) >= self._capacity or not self._asked) and not self._closed:
+            while (len(self._rows) >= _CAPACITY or not self._asked) and not self._closed:
                 self._changed.wait()
             if self._closed:
                 raise _SourceClosed
