@@ -40,11 +40,14 @@ make_venv() {
 }
 
 install_packages() {
+    local pip=("$VENV/bin/python" -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt)
+    local index=${PIP_INDEX_URL:-$("$VENV/bin/python" -m pip config get global.index-url 2>/dev/null || true)}
     say "installing packages (pinned in constraints.txt)"
-    # The pip that comes with Python may be years old, and then takes three times as long.
-    "$VENV/bin/python" -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt pip
-    # Python compiles what it imports; to compile all of every package takes most of a minute.
-    "$VENV/bin/python" -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
+    # Spark comes as a source archive: pip keeps the wheel that it makes of it, which takes a minute. All others are
+    # wheels, and uv fetches them side by side; where it cannot, pip does.
+    "${pip[@]}" --no-deps pyspark uv
+    ${index:+env UV_DEFAULT_INDEX="$index"} "$VENV/bin/uv" pip install -q --python "$VENV/bin/python" \
+        -c constraints.txt -e '.[dev]' || "${pip[@]}" -e '.[dev]'
 }
 
 # Prints the major version of the given java command, or nothing.

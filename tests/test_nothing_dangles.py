@@ -1,4 +1,4 @@
-"""What is written is used: definitions of the pure core, options, dependencies.
+"""What is written is used: definitions of the pure core.
 
 A rule that only its own tests call is not kept by anything, and a green test hides that.
 """
@@ -6,13 +6,9 @@ A rule that only its own tests call is not kept by anything, and a green test hi
 from __future__ import annotations
 
 import ast
-import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-
-from headgate import config
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "headgate"
@@ -74,30 +70,3 @@ def dangling(path: Path) -> list[str]:
 
 def test_the_pure_core_is_used():
     assert {str(path.relative_to(SOURCE)): found for path in CORE if (found := dangling(path))} == {}
-
-
-def test_every_option_has_a_reader():
-    tables = {SOURCE / "config.py", SOURCE / "options.py"}
-    names = set().union(*(names for path, names in NAMES.items() if path not in tables))
-    texts = {
-        n.value
-        for path, tree in TREES.items()
-        if path not in tables
-        for n in ast.walk(tree)
-        if isinstance(n, ast.Constant)
-    }
-    by_key = {option.key: name for name, option in vars(config).items() if isinstance(option, config.Option)}
-    assert [key for key, name in by_key.items() if name not in names and key not in texts] == []
-
-
-def test_every_dependency_is_imported():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    packages = {re.split(r"[\[<>=!~ ]", text)[0] for text in project["dependencies"]}
-    modules = {"grpcio": "grpc", "pyyaml": "yaml"}
-    imported = set()
-    for node in (node for tree in TREES.values() for node in ast.walk(tree)):
-        if isinstance(node, ast.Import):
-            imported |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            imported.add(node.module.partition(".")[0])
-    assert sorted(package for package in packages if modules.get(package, package) not in imported) == []
