@@ -35,7 +35,7 @@ class Machine(Shell):
         self.program = directory / "totals.py"
         code = readme("class Total(")
         assert "count=1_000_000" in code
-        slow = code.replace("/data/", f"{directory}/").replace("count=1_000_000", "count=1_000_000, rate=2000")
+        slow = code.replace("/data/", f"{directory}/").replace("count=1_000_000", "count=1_000_000, rate=500")
         self.program.write_text(slow)
         self.log = directory / "run.log"
         self.savepoints = f"file://{directory}/savepoints"
