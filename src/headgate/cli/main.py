@@ -6,7 +6,9 @@ and exit code 1.
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import runpy
 import sys
 import traceback
@@ -24,6 +26,7 @@ from headgate.cli.doctor import run_checks
 from headgate.cli.output import reported
 from headgate.config import Configuration
 from headgate.driver.log_output import start_log_output
+from headgate.driver.services import wait_for_calls
 from headgate.errors import ConfigError, HeadgateError
 from headgate.storage.gc import collect, plan_gc
 from headgate.storage.layout import AttemptId, JobLayout
@@ -51,7 +54,21 @@ ConfigFile = Annotated[
 
 
 def main() -> None:
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if not wait_for_calls():
+            _leave(end.code)
+        raise
+
+
+def _leave(code: str | int | None) -> None:
+    """End the process in spite of calls that do not return; Python would finalize, and they might abort that."""
+    atexit.unregister(wait_for_calls)
+    atexit._run_exitfuncs()  # noqa: SLF001 - there is no public way, and the REST server has something to do there
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def load_configuration(assignments: list[str], file: Path | None) -> Configuration:

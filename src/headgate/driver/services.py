@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from headgate.storage.settings import StorageSettings
 _LOG = logging.getLogger(__name__)
 _THREADS = 4
 _DISCOVERY_THREADS = 8
+_EXIT_SECONDS = 5.0
 _EPOCH_MS = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
 
 _Work = tuple["Future[Any]", Callable[[], Any]]
@@ -36,9 +39,10 @@ class DaemonPool(Executor):
         self._most, self._name = threads, name
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._unfinished = 0
         self._closed = False
+        _pools.add(self)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -62,6 +66,12 @@ class DaemonPool(Executor):
                 future.set_exception(error)
             with self._lock:
                 self._unfinished -= 1
+                self._lock.notify_all()
+
+    def is_idle(self, seconds: float) -> bool:
+        """Wait until all calls have returned; whether they have."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not self._unfinished, seconds)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         with self._lock:
@@ -71,6 +81,22 @@ class DaemonPool(Executor):
             self._work.put(None)
         for thread in threads if wait else ():
             thread.join()
+
+
+_pools: weakref.WeakSet[DaemonPool] = weakref.WeakSet()
+
+
+def wait_for_calls() -> bool:
+    """Let calls that are under way return before the process ends, but not for long; whether they have.
+
+    A thread that comes back from native code while Python finalizes may abort the process: pyarrow does, which an epoch's
+    `toPandas()` uses to read from Spark.
+    """
+    deadline = time.monotonic() + _EXIT_SECONDS
+    return all(pool.is_idle(max(0.0, deadline - time.monotonic())) for pool in list(_pools))
+
+
+atexit.register(wait_for_calls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,50 @@
+"""The end of a driver's process while calls are under way in its threads."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import io, sys, time
+import pyarrow as pa
+from headgate.driver.services import DaemonPool
+
+class Slow(io.RawIOBase):
+    def readable(self):
+        return True
+
+    def read(self, size=-1):
+        time.sleep(0.2)
+        return bytes(size)
+
+def read_for(seconds):
+    file, end = pa.PythonFile(Slow(), mode="r"), time.monotonic() + seconds
+    while time.monotonic() < end:
+        file.read(8)
+    print("the call has returned")
+
+class AtTheEnd:
+    def __del__(self, sleep=time.sleep):
+        sleep(1)  # while Python finalizes
+
+sys.at_the_end = AtTheEnd()
+DaemonPool(1, "commits").submit(read_for, {seconds})
+time.sleep(0.3)
+sys.exit(3)
+"""
+
+
+def run(tmp_path, seconds, *command):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.replace("{seconds}", str(seconds)))
+    return subprocess.run([sys.executable, *command, program], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_program_waits_for_a_call_that_is_under_way(tmp_path):
+    """A thread that came back to pyarrow while Python finalizes would abort the process."""
+    done = run(tmp_path, 1)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "the call has returned\n", "")
+
+
+def test_the_command_line_ends_in_spite_of_a_call_that_does_not_return(tmp_path):
+    done = run(tmp_path, 1000, "-m", "headgate.cli.main", "run")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
