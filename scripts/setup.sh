@@ -42,12 +42,17 @@ make_venv() {
 install_packages() {
     local pip=("$VENV/bin/python" -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt)
     local index=${PIP_INDEX_URL:-$("$VENV/bin/python" -m pip config get global.index-url 2>/dev/null || true)}
+    if [[ -n $index ]]; then
+        export UV_DEFAULT_INDEX=$index  # it may hold a password: not as an argument
+    fi
     say "installing packages (pinned in constraints.txt)"
     # Spark comes as a source archive: pip keeps the wheel that it makes of it, which takes a minute. All others are
-    # wheels, and uv fetches them side by side; where it cannot, pip does.
+    # wheels, and uv fetches them side by side. Nothing is compiled before it is imported, which would take a minute.
     "${pip[@]}" --no-deps pyspark uv
-    ${index:+env UV_DEFAULT_INDEX="$index"} "$VENV/bin/uv" pip install -q --python "$VENV/bin/python" \
-        -c constraints.txt -e '.[dev]' || "${pip[@]}" -e '.[dev]'
+    if ! "$VENV/bin/uv" pip install -q --python "$VENV/bin/python" -c constraints.txt -e '.[dev]'; then
+        say "uv could not install them, pip does"
+        "${pip[@]}" -e '.[dev]'
+    fi
 }
 
 # Prints the major version of the given java command, or nothing.

@@ -196,7 +196,7 @@ class Storage:
         self._down = False
 
     def die(self) -> None:
-        """Whoever uses this has been killed: what it does now comes to its end, and it can do nothing any more."""
+        """The process that uses this was killed: what is under way is finished, and everything else is refused."""
         with self._changed:
             self._dead = True
             assert self._changed.wait_for(lambda: not self._under_way, WAIT), "the storage is still in use"

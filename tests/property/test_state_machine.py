@@ -345,7 +345,7 @@ class StateMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_state_machine(name):
-    number = 25 if name == "hashmap" else 12  # it takes 15 ms to open a database, and many are opened
+    number = 25 if name == "hashmap" else 12  # most of the time is spent on opening databases, forty in each
     machine = type("Machine", (StateMachine,), {"backend_name": name})
     machine.TestCase.settings = settings(
         max_examples=examples(number), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)

@@ -42,7 +42,7 @@ from headgate.checkpoint.store import CheckpointStore, CompletedCheckpoint
 from headgate.checkpoint.types import Barrier, SnapshotType
 from headgate.errors import IllegalState
 
-_FINAL_RETRY_MS = (1000, 60_000)  # after a final checkpoint has failed once, and at most
+_FINAL_RETRY_MS, _LONGEST_FINAL_RETRY_MS = 1000, 60_000
 _EXPIRED_REMEMBERED = 16
 _NAMED_TASKS = 5  # in a message
 _STEP_FAILURES = {
@@ -117,7 +117,7 @@ class Coordinator:
         self.active = False  # the job runs, and so does every task that has not finished
         self._at_end: set[TaskId] = set()  # tasks that have reached the end of their data
         self._final_at: int | None = None  # when the final checkpoint of a bounded job is due
-        self._final_retry_ms = _FINAL_RETRY_MS[0]
+        self._final_retry_ms = _FINAL_RETRY_MS
         self._held = False
         self._stop: _Stop | None = None
         # Checkpoints
@@ -261,7 +261,7 @@ class Coordinator:
         self._update_active()
         self._stop = None  # it was answered
         self._at_end.clear()
-        self._final_at, self._final_retry_ms = None, _FINAL_RETRY_MS[0]
+        self._final_at, self._final_retry_ms = None, _FINAL_RETRY_MS
         self._schedule.clear_backlog()
         assert not self._pending, self._pending
         if self._claiming is not None:
@@ -774,7 +774,7 @@ class Coordinator:
         elif request.trigger is Trigger.END_OF_DATA:
             # Its user waits for it, and no records wait for their turn: the pause between checkpoints is not for it.
             self._final_at = self._now + self._final_retry_ms
-            self._final_retry_ms = min(2 * self._final_retry_ms, _FINAL_RETRY_MS[1])
+            self._final_retry_ms = min(2 * self._final_retry_ms, _LONGEST_FINAL_RETRY_MS)
         if request.properties.is_synchronous:
             self._stop = None
             if self.active:

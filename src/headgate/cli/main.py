@@ -13,7 +13,7 @@ import runpy
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -62,7 +62,7 @@ def main() -> None:
         raise
 
 
-def _leave(code: str | int | None) -> None:
+def _leave(code: str | int | None) -> NoReturn:
     """End the process in spite of calls that do not return; Python would finalize, and they might abort that."""
     atexit.unregister(wait_for_calls)
     atexit._run_exitfuncs()  # noqa: SLF001 - there is no public way, and the REST server has something to do there

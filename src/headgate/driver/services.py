@@ -68,7 +68,7 @@ class DaemonPool(Executor):
                 self._unfinished -= 1
                 self._lock.notify_all()
 
-    def is_idle(self, seconds: float) -> bool:
+    def wait_until_idle(self, seconds: float) -> bool:
         """Wait until all calls have returned; whether they have."""
         with self._lock:
             return self._lock.wait_for(lambda: not self._unfinished, seconds)
@@ -93,7 +93,7 @@ def wait_for_calls() -> bool:
     `toPandas()` uses to read from Spark.
     """
     deadline = time.monotonic() + _EXIT_SECONDS
-    return all(pool.is_idle(max(0.0, deadline - time.monotonic())) for pool in list(_pools))
+    return all(pool.wait_until_idle(max(0.0, deadline - time.monotonic())) for pool in list(_pools))
 
 
 atexit.register(wait_for_calls)

@@ -4,15 +4,18 @@ import subprocess
 import sys
 
 PROGRAM = """
-import io, sys, time
+import io, sys, threading, time
 import pyarrow as pa
 from headgate.driver.services import DaemonPool
+
+inside = threading.Event()
 
 class Slow(io.RawIOBase):
     def readable(self):
         return True
 
     def read(self, size=-1):
+        inside.set()
         time.sleep(0.2)
         return bytes(size)
 
@@ -28,7 +31,7 @@ class AtTheEnd:
 
 sys.at_the_end = AtTheEnd()
 DaemonPool(1, "commits").submit(read_for, {seconds})
-time.sleep(0.3)
+inside.wait()
 sys.exit(3)
 """
 
