@@ -33,7 +33,7 @@ TESTING = ["OneInputHarness", "RunResult", "TwoInputHarness", "local_runtime", "
 
 
 def test_the_public_names():
-    public = {n for n, value in vars(headgate).items() if not n.startswith("_") and not inspect.ismodule(value)}
+    public = {n for n in dir(headgate) if not n.startswith("_") and not inspect.ismodule(getattr(headgate, n))}
     assert public == set(NAMES)
     assert sorted(headgate.__all__) == sorted(NAMES)  # so a star import brings no module of ours
     assert headgate.testing.__all__ == TESTING
@@ -89,3 +89,17 @@ print(SparkContext._gateway, SparkContext._active_spark_context)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "None None\n"
+
+
+def test_no_other_name():
+    with pytest.raises(AttributeError, match="module 'headgate' has no attribute 'Job'"):
+        headgate.Job  # noqa: B018
+
+
+@pytest.mark.parametrize("module", ["headgate", "headgate.cli.main", "headgate.worker.shell"])
+def test_only_a_driver_loads_spark_and_what_a_driver_needs(module):
+    """A worker of a Spark application and a command start in half of the time."""
+    heavy = ("pyspark.sql", "fastapi", "pandas", "headgate.driver.job", "headgate.environment")
+    code = f"import sys, {module}; print(*(name for name in {heavy} if name in sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []

@@ -5,10 +5,14 @@
 >>> list(env.from_collection([1, 2, 3]).map(lambda n: n * 2).execute_and_collect())
 [2, 4, 6]
 
-The public names of a module of `headgate.api` are those of its `__all__`.
+The public names of a module of `headgate.api` are those of its `__all__`. What runs in a driver is imported when it is
+used: workers and most commands need neither a driver nor Spark, and start in half of the time without.
 """
 
+from importlib import import_module as _import_module
 from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from headgate.api.checkpoint_config import *
 from headgate.api.durable import durable as durable
@@ -19,8 +23,6 @@ from headgate.api.state_backends import *
 from headgate.api.stream import *
 from headgate.api.two_phase_commit import *
 from headgate.config import Configuration as Configuration
-from headgate.driver.session import spark_conf as spark_conf
-from headgate.environment import *
 from headgate.errors import *
 from headgate.job.restart import RestartStrategies as RestartStrategies
 from headgate.job.status import JobStatus as JobStatus
@@ -28,8 +30,6 @@ from headgate.records.batch import Batch as Batch
 from headgate.records.types import Row as Row
 from headgate.records.types import TypeInformation as TypeInformation
 from headgate.records.types import Types as Types
-from headgate.savepoints.reader import StateSnapshotReader as StateSnapshotReader
-from headgate.savepoints.writer import *
 from headgate.state.api import AggregatingState as AggregatingState
 from headgate.state.api import AggregatingStateDescriptor as AggregatingStateDescriptor
 from headgate.state.api import ListState as ListState
@@ -44,7 +44,32 @@ from headgate.state.timers import TimeDomain as TimeDomain
 from headgate.state.ttl_config import StateTtlConfig as StateTtlConfig
 from headgate.state.ttl_config import Time as Time
 
+if _TYPE_CHECKING:
+    from headgate.driver.session import spark_conf as spark_conf
+    from headgate.environment import *
+    from headgate.savepoints.reader import StateSnapshotReader as StateSnapshotReader
+    from headgate.savepoints.writer import *
+
 __version__ = "0.1.0"
 
+_OF_DRIVERS = {
+    "JobClient": "headgate.environment",
+    "JobExecutionResult": "headgate.environment",
+    "SavepointWriter": "headgate.savepoints.writer",
+    "StateSnapshotReader": "headgate.savepoints.reader",
+    "StreamExecutionEnvironment": "headgate.environment",
+    "spark_conf": "headgate.driver.session",
+}
+
 # Without it `from headgate import *` would bring our modules too: `config`, `state`, `job` ...
-__all__ = [n for n, v in globals().items() if not (n.startswith("_") or isinstance(v, _ModuleType))]
+__all__ = [n for n, v in globals().items() if not (n.startswith("_") or isinstance(v, _ModuleType))] + list(_OF_DRIVERS)
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _OF_DRIVERS:
+        raise AttributeError(f"module 'headgate' has no attribute '{name}'")
+    return getattr(_import_module(_OF_DRIVERS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_OF_DRIVERS})

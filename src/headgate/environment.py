@@ -47,7 +47,7 @@ from headgate.job.status import JobStatus
 from headgate.job_client import Job, JobClient, JobExecutionResult
 from headgate.local import LocalRun
 from headgate.records.types import TypeInformation, as_type
-from headgate.rest import linger, register
+from headgate.rest.server import linger, register
 from headgate.storage.settings import StorageSettings
 from headgate.worker.operators.sinks import decode_collected
 

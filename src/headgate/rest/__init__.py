@@ -1,5 +1,1 @@
 """REST on the driver: jobs, checkpoints and savepoints with Flink's paths and field names (SPEC R10.1)."""
-
-from headgate.rest.server import linger, register
-
-__all__ = ["linger", "register"]

@@ -25,6 +25,7 @@ _PRELOAD = (
     "grpc",
     "cloudpickle",
     "headgate.worker.shell",
+    "headgate.environment",  # modules of programs import it
 )
 
 

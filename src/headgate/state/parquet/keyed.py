@@ -53,6 +53,7 @@ from headgate.state.timers import TimeDomain, Timer
 CANONICAL = "canonical"
 _CHUNK = 1 << 20
 _ROWS = 1 << 16  # in a row group at most
+_READ_ROWS = 4096  # at once, unless a row group has more
 _STAMPS = pa.int64()
 
 
@@ -332,17 +333,20 @@ def _load(backend: KeyedStateBackend, handle: KeyedStateHandle, read: ReadPayloa
     files = {file.name: file.payload for file in handle.files}
     for table in stored_tables(handle):
         download(read, files[table.file], local, f"table '{table.file}' of checkpoint {handle.checkpoint_id}")
+        key_type = handle.key_type.type_info()
         with pq.ParquetFile(local) as parquet:
-            for index, group in enumerate(table.groups):
-                if group in backend.setup.key_groups:
-                    _load_rows(backend, table.meta, handle.key_type.type_info(), group, parquet.read_row_group(index))
+            wanted = [index for index, group in enumerate(table.groups) if group in backend.setup.key_groups]
+            # Several small row groups at once: each read has a cost of its own.
+            step = max(1, _READ_ROWS * len(table.groups) // max(1, parquet.metadata.num_rows))
+            for at in range(0, len(wanted), step):
+                _load_rows(backend, table.meta, key_type, parquet.read_row_groups(wanted[at : at + step]))
 
 
-def _load_rows(
-    backend: KeyedStateBackend, meta: StateMeta, key_type: TypeInformation, group: int, table: pa.Table
-) -> None:
+def _load_rows(backend: KeyedStateBackend, meta: StateMeta, key_type: TypeInformation, table: pa.Table) -> None:
+    groups = table.column("key_group").to_pylist()
     if meta.kind == "raw":
-        backend.put_raw_stream(group, table.column("value")[0].as_py())
+        for group, stream in zip(groups, table.column("value").to_pylist(), strict=True):
+            backend.put_raw_stream(group, stream)
         return
     keys = prepare_keys(values_of(table, "key", key_type))
     addresses = [
@@ -350,25 +354,25 @@ def _load_rows(
         for address, namespace in zip(keys, _read_namespaces(table.column("namespace")), strict=True)
     ]
     if meta.kind == "timers":
-        for address, domain, ts in zip(
-            addresses, table.column("domain").to_pylist(), table.column("ts").to_pylist(), strict=True
+        for group, address, domain, ts in zip(
+            groups, addresses, table.column("domain").to_pylist(), table.column("ts").to_pylist(), strict=True
         ):
             backend.timers.register(TimeDomain[domain.upper()], ts, address, group)
         return
     values = values_of(table, "value", meta.value_type.type_info())
     if meta.ttl:
         values = list(zip(values, table.column("ttl_ts").to_pylist(), strict=True))
-    backend.begin_batch(addresses, [group] * len(addresses))
+    backend.begin_batch(addresses, groups)
     target = backend.open_table(meta)
     if isinstance(target, ListTable):
-        for address, found in groupby(zip(addresses, values, strict=True), key=itemgetter(0)):
-            target.extend(group, address, [value for _, value in found])
+        for (group, address), found in groupby(zip(groups, addresses, values, strict=True), key=itemgetter(0, 1)):
+            target.extend(group, address, [value for _, _, value in found])
     elif isinstance(target, MapTable):
         map_keys = values_of(table, "map_key", _map_key_type(meta))
-        for address, map_key, value in zip(addresses, map_keys, values, strict=True):
+        for group, address, map_key, value in zip(groups, addresses, map_keys, values, strict=True):
             target.put(group, address, address_of(map_key), value)
     else:
-        target.put_many(addresses, [group] * len(addresses), values)
+        target.put_many(addresses, groups, values)
     backend.end_batch()
 
 
