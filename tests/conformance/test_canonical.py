@@ -21,6 +21,7 @@ from headgate.errors import IllegalState, StateMigrationError
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.backend import BackendSetup
 from headgate.state.hashmap.backend import HashMapBackend
+from headgate.state.parquet import keyed
 from headgate.state.parquet.keyed import CANONICAL, CanonicalRun, restore
 from headgate.state.rocksdb import RocksDBBackend
 from headgate.state.timers import TimeDomain
@@ -147,6 +148,34 @@ def test_state_that_was_never_touched_is_written_too(tmp_path, make):  # SPEC R1
     check(third)
     for backend in (first, second, third):
         backend.dispose()
+
+
+def test_small_key_groups_are_read_at_once_but_never_many_large_ones(tmp_path, monkeypatch):  # SPEC R8.2
+    monkeypatch.setattr(keyed, "_READ_ROWS", 50)
+    first = HashMapBackend(setup_for(tmp_path, "first"))
+    elements = {key: [key] * (1000 if key < 10 else 1) for key in range(500)}
+    seen = first.state(STATES["seen"])
+    for key, some in elements.items():
+        first.set_current_key(key)
+        seen.add_all(some)
+    handle, files = taken(first)
+    reads = []
+    read = pq.ParquetFile.read_row_groups
+
+    def noted(self, groups):
+        reads.append([self.metadata.row_group(group).num_rows for group in groups])
+        return read(self, groups)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", noted)
+    second = restored(HashMapBackend, setup_for(tmp_path, "second"), [handle], files)
+    again = second.state(STATES["seen"])
+    for key, some in elements.items():
+        second.set_current_key(key)
+        assert list(again.get()) == some
+    assert all(sum(sizes) - max(sizes) < 50 for sizes in reads)
+    assert len(reads) < sum(map(len, reads)) / 4
+    first.dispose()
+    second.dispose()
 
 
 @pytest.mark.parametrize("make", MAKES)

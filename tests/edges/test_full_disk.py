@@ -174,10 +174,8 @@ def test_sink_that_fills_its_disk_leaves_room_for_the_next_attempt(cluster, smal
     left = {path: data for path, data in files_below(small).items() if "inprogress" in path}
     assert left
     job.kill_worker()
-    for (
-        path,
-        data,
-    ) in left.items():  # as it is after SIGKILL: the writer was not closed; the next attempt has not started yet
+    # As it is after SIGKILL: the writer was not closed, and the next attempt has not started yet.
+    for path, data in left.items():
         (small / path).parent.mkdir(exist_ok=True)
         (small / path).write_bytes(data)
     assert job.running(), job.error

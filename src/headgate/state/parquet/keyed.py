@@ -21,7 +21,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ from headgate.state.timers import TimeDomain, Timer
 CANONICAL = "canonical"
 _CHUNK = 1 << 20
 _ROWS = 1 << 16  # in a row group at most
-_READ_ROWS = 4096  # at once, unless a row group has more
+_READ_ROWS = 4096  # at once, beside one row group of any size
 _STAMPS = pa.int64()
 
 
@@ -331,15 +331,15 @@ def describe_tables(
 def _load(backend: KeyedStateBackend, handle: KeyedStateHandle, read: ReadPayload, local: Path) -> None:
     """Each table is read as a whole, into the file `local`: its checksum is that of the whole file."""
     files = {file.name: file.payload for file in handle.files}
+    key_type = handle.key_type.type_info()
     for table in stored_tables(handle):
         download(read, files[table.file], local, f"table '{table.file}' of checkpoint {handle.checkpoint_id}")
-        key_type = handle.key_type.type_info()
         with pq.ParquetFile(local) as parquet:
             wanted = [index for index, group in enumerate(table.groups) if group in backend.setup.key_groups]
-            # Several small row groups at once: each read has a cost of its own.
-            step = max(1, _READ_ROWS * len(table.groups) // max(1, parquet.metadata.num_rows))
-            for at in range(0, len(wanted), step):
-                _load_rows(backend, table.meta, key_type, parquet.read_row_groups(wanted[at : at + step]))
+            ends = accumulate(parquet.metadata.row_group(index).num_rows for index in wanted)
+            # Several small row groups at once, since each read has a cost of its own.
+            for _, part in groupby(zip(wanted, ends, strict=True), key=lambda one: one[1] // _READ_ROWS):
+                _load_rows(backend, table.meta, key_type, parquet.read_row_groups([index for index, _ in part]))
 
 
 def _load_rows(backend: KeyedStateBackend, meta: StateMeta, key_type: TypeInformation, table: pa.Table) -> None:
