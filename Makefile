@@ -24,11 +24,12 @@ setup: $(READY) ## Make .venv and find Java (or install it, as root on Debian)
 demo: $(READY) ## Run the word count on local Spark
 	$(VENV)/bin/headgate run examples/word_count.py
 
-test: $(READY) ## All tests but the long ones; under 20 minutes on 2 cores
+test: $(READY) ## All tests but the long ones; half an hour on 2 cores
 	@scripts/test.sh
 
 WORKERS ?= logical
 test-fast: $(READY) ## Tests that need no JVM
+	@scripts/setup.sh browser
 	$(PYTHON) -m pytest --ignore=tests/spark -m "not long" -n $(WORKERS) --dist worksteal
 
 # Each process has a Spark application of its own. Tests that share something expensive are in one xdist_group.
@@ -50,6 +51,7 @@ check: $(READY) ## Lint, format, types, import contracts
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	@scripts/lint_ui.sh
 
 bench: $(READY) ## The benchmarks
 	$(PYTHON) benchmarks/run.py

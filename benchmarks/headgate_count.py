@@ -1,6 +1,7 @@
 """W1 and W2 on Headgate: the same work as the peers' scripts, one JSON line a run.
 
 W1  a Python function with keyed value state, one output for every record
+    `--kind batches`: the same over whole batches
 W2  the built-in running sum (`--emit record`: one output a record; `--emit batch`: one a key and batch)
 
 Seconds count from the moment all subtasks run until the job has finished; start-up is outside, as with the peers.
@@ -14,7 +15,7 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from headgate import KeyedProcessFunction, SinkFunction, StreamExecutionEnvironment, Types
+from headgate import KeyedBatchFunction, KeyedProcessFunction, SinkFunction, StreamExecutionEnvironment, Types
 from headgate.state.api import ValueStateDescriptor
 
 TYPE = Types.TUPLE([Types.LONG(), Types.LONG()])
@@ -42,6 +43,17 @@ class RunningSum(KeyedProcessFunction):
         yield value[0], total
 
 
+class RunningSumOfBatches(KeyedBatchFunction):
+    def open(self, runtime_context):
+        self.total = runtime_context.get_state(ValueStateDescriptor("total", Types.LONG(), default=0))
+
+    def process_batch(self, batch):
+        before = self.total.get_many()
+        self.total.put_many(before + batch.sum("f1"))
+        running = batch.running_sum("f1", before)
+        return pa.RecordBatch.from_arrays([batch.arrow.column(0), pa.array(running)], schema=TYPE.schema)
+
+
 class Discard(SinkFunction):
     """Takes whole batches away; records have been made by then."""
 
@@ -53,6 +65,8 @@ def run(env: StreamExecutionEnvironment, a: argparse.Namespace, records: int) ->
     stream = env.from_datagen(Generate(a.keys), count=records, type_info=TYPE, vectorised=True).key_by(0)
     if a.kind == "stateful":
         stream.process(RunningSum(), output_type=TYPE).add_sink(Discard())
+    elif a.kind == "batches":
+        stream.process_batches(RunningSumOfBatches()).map_batches(lambda batch: None).print()
     else:
         stream.sum(1, emit=a.emit).map_batches(lambda batch: None).print()
     client = env.execute_async()
@@ -76,7 +90,7 @@ def checkpoint(env: StreamExecutionEnvironment, interval: int, kind: str) -> Non
 
 def main() -> None:
     p = argparse.ArgumentParser()
-    p.add_argument("--kind", choices=["stateful", "sum"], default="stateful")
+    p.add_argument("--kind", choices=["stateful", "batches", "sum"], default="stateful")
     p.add_argument("--emit", choices=["record", "batch"], default="batch")
     p.add_argument("--backend", choices=["hashmap", "rocksdb"], default="hashmap")
     p.add_argument("--records", type=int, default=10_000_000)
@@ -95,7 +109,9 @@ def main() -> None:
     for kind in kinds * (a.rounds or a.runs):
         checkpoint(env, a.interval, kind)
         seconds = run(env, a, a.records)
-        work = "W1 process + value state" if a.kind == "stateful" else f"W2 sum, emit={a.emit}"
+        work = {"stateful": "W1 process + value state", "batches": "W1 over batches"}.get(
+            a.kind, f"W2 sum, emit={a.emit}"
+        )
         print(
             json.dumps(
                 {

@@ -42,7 +42,7 @@ def write_input(path: Path, records: int, keys: int) -> None:
 
 def on_headgate(spark: SparkSession, source: Path, target: Path, options: dict) -> float:
     env = StreamExecutionEnvironment.get_execution_environment(Configuration(options), spark).set_parallelism(1)
-    rows = env.from_source(FileSource(str(source), "parquet", TYPE), "parquet")
+    rows = env.from_source(FileSource(str(source), "parquet", TYPE), source_name="parquet")
     rows.key_by("k").sum("v", emit="batch").sink_to(FileSink(str(target), "parquet"))
     client = env.execute_async("parquet sum")
     client.job.wait_running()

@@ -20,6 +20,7 @@ REQUIREMENTS = {
     "flink": ["apache-flink==2.3.0"],
     "spark": ["pyspark==4.3.0", "pandas==2.3.3", "pyarrow==21.0.0", "protobuf>=6.33,<7"],
     "bytewax": ["bytewax==0.21.1"],
+    "quix": ["quixstreams==3.28.1"],
     "pathway": ["pathway==0.33.0"],
 }
 OWN = "headgate"

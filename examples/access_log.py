@@ -52,7 +52,7 @@ class Figures(KeyedProcessFunction):
 def build(env: StreamExecutionEnvironment, logs: str, out: str, watch: bool = False) -> None:
     """The program."""
     source = FileSource(logs, "text", watch_ms=500 if watch else None)
-    hits = env.from_source(source, "logs").process(Parse(), output_type=HIT).name("parse")
+    hits = env.from_source(source, source_name="logs").process(Parse(), output_type=HIT).name("parse")
     figures = hits.key_by(lambda hit: (hit.path, hit.day)).process(Figures(), output_type=FIGURES).name("figures")
     figures.sink_to(FileSink(f"{out}/figures", "parquet", partition_by="day")).name("write")
     hits.get_side_output(DAMAGED).sink_to(FileSink(f"{out}/damaged", "json")).name("damaged")

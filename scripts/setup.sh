@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv with everything pinned in constraints.txt, and finds Java 17+ (or installs it, as root on Debian).
+# `setup.sh browser` finds Chromium for the tests of the dashboard in the same way.
 # Running it again is cheap; it prints nothing but what it does.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -97,7 +98,27 @@ find_java() {
         "or unpack any JDK 17+ and set JAVA_HOME to its directory; then run make again"
 }
 
+# Not having one is no failure: the tests of the dashboard are skipped then, and say so.
+find_browser() {
+    local name
+    for name in chromium chromium-browser google-chrome google-chrome-stable; do
+        if command -v "$name" >/dev/null; then
+            return
+        fi
+    done
+    if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
+        say "installing chromium, for the tests of the dashboard"
+        apt-get update -qq || true
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null && return
+    fi
+    say "there is no Chromium, so the tests of the dashboard will be skipped; on Debian: sudo apt-get install chromium"
+}
+
 main() {
+    if [[ ${1:-} == browser ]]; then
+        find_browser
+        return
+    fi
     if [[ $VENV/.ready -nt pyproject.toml && $VENV/.ready -nt constraints.txt && $VENV/.ready -nt scripts/setup.sh ]]; then
         return
     fi
@@ -108,4 +129,4 @@ main() {
     say "ready"
 }
 
-main
+main "$@"

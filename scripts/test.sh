@@ -8,7 +8,7 @@ trap 'rm -f "$log"' EXIT
 
 make --no-print-directory test-spark >"$log" 2>&1 &
 spark=$!
-nice -n 5 make --no-print-directory test-fast WORKERS=$((2 * $(nproc)))  # some of them wait too
+nice -n 5 make --no-print-directory test-fast WORKERS=$(($(nproc) + 1))  # some of them wait too
 fast_code=$?
 tail --pid=$spark -n +1 -f "$log"
 wait $spark

@@ -26,6 +26,17 @@ _TEXT = """
     Sink SinkWriter WriterContext Committer CommitRequest Epoch EpochCommitter EpochContext TwoPhaseCommitSinkFunction
     SavepointWriter StateSnapshotReader
     BroadcastStream DataStreamSink FunctionInitializationContext FunctionSnapshotContext KeyedStateStore TimerService
+    MAX_WATERMARK MIN_WATERMARK TimestampAssigner Watermark WatermarkGenerator WatermarkOutput WatermarkStrategy
+    AllWindowFunction AllWindowedStream CoGroupFunction CoGroupedStreams ContinuousEventTimeTrigger
+    ContinuousProcessingTimeTrigger CountEvictor CountTrigger DeltaEvictor DeltaTrigger EventTimeSessionWindows
+    EventTimeTrigger Evictor FlatJoinFunction GlobalWindow GlobalWindows IntervalJoin JoinFunction JoinedStreams
+    MergingWindowAssigner NeverTrigger ProcessAllWindowFunction ProcessJoinFunction ProcessWindowFunction
+    ProcessingTimeSessionWindows ProcessingTimeTrigger PurgingTrigger SlidingEventTimeWindows SlidingProcessingTimeWindows
+    TimeEvictor TimeWindow Trigger TriggerResult TumblingEventTimeWindows TumblingProcessingTimeWindows WindowAssigner
+    WindowFunction WindowedStream
+    KeyedBatch KeyedBatchFunction
+    AsyncFunction AsyncRetryPredicate AsyncRetryStrategy ExponentialBackoffDelayRetryStrategy FixedDelayRetryStrategy
+    NoRetryStrategy RetryPredicate
 """
 NAMES = _TEXT.split()
 
@@ -89,6 +100,43 @@ print(SparkContext._gateway, SparkContext._active_spark_context)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "None None\n"
+
+
+def test_a_module_is_imported_when_it_is_used():
+    code = """
+import headgate
+for name in "connectors", "rest", "savepoints", "driver", "worker", "storage", "local", "testing", "pyflink", "environment":
+    assert name in dir(headgate), name
+    assert getattr(headgate, name).__name__ == f"headgate.{name}"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "statement", ["from headgate import StreamExecutionEnvironment", "import headgate; headgate.driver"]
+)
+def test_a_failure_of_a_late_import_keeps_its_cause(statement):
+    """Python replaces an AttributeError in `from headgate import ...` by "cannot import name" without a cause."""
+    module = "headgate.environment" if "Stream" in statement else "headgate.driver"
+    code = f"""
+import sys
+class Broken:
+    def find_spec(self, name, path=None, target=None):
+        if name == '{module}':
+            raise AttributeError("module 'profile' has no attribute 'run'")
+sys.meta_path.insert(0, Broken())
+try:
+    {statement.replace("; ", chr(10) + "    ")}
+except ImportError as error:
+    print(error.name, error, repr(error.__cause__), sep='|')
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    cause = "module 'profile' has no attribute 'run'"
+    assert run.stdout.strip().split("|") == [
+        module,
+        f"cannot import {module}: AttributeError: {cause}",
+        f'AttributeError("{cause}")',
+    ]
 
 
 def test_no_other_name():

@@ -142,7 +142,9 @@ def files(format: str) -> Make:
                 pa.csv.write_csv(part, inbox / f"{number}.csv", pa.csv.WriteOptions(include_header=False))
             else:
                 (inbox / f"{number}.json").write_text("".join(json.dumps(row) + "\n" for row in part.to_pylist()))
-        return env.from_source(FileSource(str(inbox), format, PAIR, split_bytes=1 << 20), "files", rate=RATE)
+        return env.from_source(
+            FileSource(str(inbox), format, PAIR, split_bytes=1 << 20), source_name="files", rate=RATE
+        )
 
     return make
 
@@ -150,7 +152,9 @@ def files(format: str) -> Make:
 def text(env: StreamExecutionEnvironment, directory: str) -> DataStream:
     """Lines of text."""
     Path(directory, "in.txt").write_text("".join(f"{n}\n" for n in range(COUNT)))
-    lines = env.from_source(FileSource(f"{directory}/in.txt", "text", split_bytes=1 << 20), "text", rate=RATE)
+    lines = env.from_source(
+        FileSource(f"{directory}/in.txt", "text", split_bytes=1 << 20), source_name="text", rate=RATE
+    )
     return lines.map(lambda line: (int(line), "x"), output_type=PAIR)
 
 
@@ -227,13 +231,13 @@ class LettersReader(SimpleDataSourceStreamReader):
 
 def simple_source(env: StreamExecutionEnvironment, _: str) -> DataStream:
     """A Python data source with a simple reader: a stream without end, cut off behind the last id."""
-    return env.from_source(PythonDataSource(Letters, poll_interval_ms=20), "letters", rate=RATE).rebalance()
+    return env.from_source(PythonDataSource(Letters, poll_interval_ms=20), source_name="letters", rate=RATE).rebalance()
 
 
 def collection(env: StreamExecutionEnvironment, _: str) -> DataStream:
     """A collection, in one subtask."""
     source = CollectionSource([(n, "x") for n in range(COUNT)], as_type(PAIR))
-    return env.from_source(source, "collection", rate=RATE).rebalance()
+    return env.from_source(source, source_name="collection", rate=RATE).rebalance()
 
 
 def datagen(env: StreamExecutionEnvironment, _: str) -> DataStream:
@@ -244,7 +248,7 @@ def datagen(env: StreamExecutionEnvironment, _: str) -> DataStream:
 def python_source(env: StreamExecutionEnvironment, _: str) -> DataStream:
     """A Python data source."""
     source = PythonDataSource(Numbers, bounded=True)
-    return env.from_source(source, "numbers", rate=RATE)
+    return env.from_source(source, source_name="numbers", rate=RATE)
 
 
 def sequence(env: StreamExecutionEnvironment, _: str) -> DataStream:
@@ -395,7 +399,7 @@ def _from_kafka(broker: Any) -> Outcome:
 
     def make(env: StreamExecutionEnvironment, _: str) -> DataStream:
         source = KafkaSource(broker.address, topics=["in"], value_format="json", type_info=PAIR, stop="latest")
-        return env.from_source(source, "kafka", rate=RATE)
+        return env.from_source(source, source_name="kafka", rate=RATE)
 
     return run(make, parquet, parquet_ids)
 

@@ -16,7 +16,10 @@ EFFORT = 20
 @line("properties", 3600)
 def properties() -> Outcome:
     """Property tests and simulated seeds, twenty times as many examples as in `make test`: none fails."""
-    tests = [str(ROOT / "tests" / name) for name in ("property", "simulation/test_seeds.py")]
+    subjects = ("windows", "window_columns", "timers_agree", "joins", "watermarks", "async_wait")
+    of_workers = [f"unit/worker/test_{subject}.py" for subject in subjects]
+    simulated = ["simulation/test_seeds.py", "simulation/test_rescale.py"]
+    tests = [str(ROOT / "tests" / name) for name in ("property", *simulated, *of_workers)]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "logical", "--timeout", "1800", *tests],
         cwd=ROOT,

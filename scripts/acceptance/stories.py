@@ -527,9 +527,7 @@ def cancelled(case: Case) -> str:
             if moment != "starting":
                 driver.checkpoints()
             with case.marked(HELD.get(moment, "nothing")):
-                if moment == "commit":
-                    driver.checkpoints(1)
-                elif moment == "restarting":
+                if moment == "restarting":
                     driver.workers()[-1].kill()
                 if moment in HELD:
                     driver.until(lambda held=HELD[moment]: case.is_held(held), f"a {moment} is held")

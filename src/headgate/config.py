@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, Self, TypeVar, overload
 
 from headgate.errors import ConfigError
 
@@ -115,13 +115,19 @@ JOB_NAME = _text("pipeline.name", "Name of the job; execute(name) overrides it."
 MAX_PARALLELISM = _count("pipeline.max-parallelism", -1, "Number of key groups of operators that set none; -1 derives it from the parallelism.", minimum=-1)
 AUTO_GENERATE_UIDS = _flag("pipeline.auto-generate-uids", "Derive an id from the graph for operators without uid; false makes a missing uid an error.", default=True)
 CHAINING = _flag("pipeline.operator-chaining.enabled", "Run neighbouring operators in one task where no shuffle is between them.", "pipeline.operator-chaining", default=True)
-OBJECT_REUSE = _flag("pipeline.object-reuse", "Hand mutable state values out without copying; the program promises not to keep them.")
+RUNTIME_MODE = _choice("execution.runtime-mode", "STREAMING", "STREAMING|BATCH|AUTOMATIC", "BATCH: reduce(), sum() and the like give one result for each key, when the bounded input has ended, and time stands still until then; AUTOMATIC: BATCH if all sources are bounded.")
+JOB_PARAMETERS = _text("pipeline.global-job-parameters", "Values that functions read with get_job_parameter(), as key:value, separated by commas.")
+PYTHON_FILES = _text("python.files", "Modules, archives and directories of modules for the job, separated by commas, as env.add_python_file().")
+PYTHON_ARCHIVES = _text("python.archives", "Archives that workers unpack, as path or path#directory, separated by commas, as env.add_python_archive().")
+PYTHON_REQUIREMENTS = _text("python.requirements", "Packages for the job, as requirements.txt or requirements.txt#directory, as env.set_python_requirements().")
+OBJECT_REUSE = _flag("pipeline.object-reuse", "Hand mutable state values, and records of PyFlink programs, out without copying; the program promises not to keep or change them.")
 BUFFER_TIMEOUT = _duration("execution.buffer-timeout", 100, "A buffer leaves after this time even if it is not full, and at once after a pause; a quarter of it, at most 25 ms, is for gathering single records. 0: after every record, -1: only when full.", "execution.buffer-timeout.interval", minimum=-1)
 
 # --- Runtime ----------------------------------------------------------------------------------------------------------
 BUFFER_SIZE = _memory("headgate.buffer.size", 256 * KB, "A buffer leaves when it holds this much.", minimum=1)
 INPUT_QUEUE_SIZE = _memory("headgate.input.queue-size", 8 * MB, "Input a subtask reads ahead before it holds its writers back.", minimum=1)
 SLICE_TARGET = _duration("headgate.slice.target", 10, "A subtask turns to timers and control messages at least this often.", minimum=1)
+AUTO_WATERMARK_INTERVAL = _duration("pipeline.auto-watermark-interval", 200, "How often watermarks are made from the records that have come; 0: never, unless a generator emits them at records.")
 CONTROL_HOST = _text("headgate.control.host", "Address that workers use to reach the driver; unset: loopback for local masters, else spark.driver.host.")
 CONTROL_PORT = _count("headgate.control.port", 0, "Port of the driver's control service; 0 takes any free one.")
 CONTROL_TIMEOUT = _duration("headgate.control.timeout", 20 * SECOND, "A worker that has not heard from the driver for so long stops itself.", minimum=1)
@@ -192,7 +198,7 @@ STEP_BACK = _flag("headgate.recovery.step-back", "Start from an older retained c
 ALLOW_REPEATED_OUTPUT = _flag("headgate.recovery.allow-repeated-output", "Step back over a damaged checkpoint even if a two-phase sink may have committed with it: its output is written again.")
 RESUME_PREFERS_CHECKPOINT = _flag("headgate.resume.prefer-checkpoint", "Let --resume take the newest checkpoint though the job was stopped with a savepoint that is newer: its output since then comes again.")
 RECOVERY_CLAIM_MODE = _choice("execution.state-recovery.claim-mode", "NO_CLAIM", "NO_CLAIM|CLAIM|LEGACY", "Who owns the files of the snapshot the job starts from.", "execution.savepoint-restore-mode")
-RECOVERY_IGNORE_UNCLAIMED = _flag("execution.state-recovery.ignore-unclaimed-state", "Drop state that belongs to no operator of the program.", "execution.savepoint.ignore-unclaimed-state")
+RECOVERY_IGNORE_UNCLAIMED = _flag("execution.state-recovery.ignore-unclaimed-state", "Drop state that no operator of the program takes.", "execution.savepoint.ignore-unclaimed-state")
 RECOVERY_WITHOUT_CHANNEL_STATE = _count("execution.state-recovery.without-channel-state.checkpoint-id", -1, "Restore this checkpoint without its in-flight data, which is lost; -1: none.", "execution.checkpointing.recover-without-channel-state.checkpoint-id", minimum=-1)
 
 # --- State ------------------------------------------------------------------------------------------------------------
@@ -216,6 +222,7 @@ REST_TOKEN = _text("headgate.rest.token", "What requests must carry as 'Authoriz
 REST_TOKEN_FILE = _text("headgate.rest.token-file", "File with the token; only its owner may read it.")
 REST_CERTIFICATE = _text("headgate.rest.tls.certificate-file", "Certificate of REST in PEM form, with what a chain needs: REST speaks TLS then.")
 REST_KEY = _text("headgate.rest.tls.key-file", "Key of the certificate in PEM form; only its owner may read it.")
+STATE_BROWSER_LIMIT = _memory("headgate.rest.state-browser.max-size", 256 * MB, "State of one subtask, in a checkpoint, up to which REST reads it for the state browser.")
 REST_STORE_DURATION = _duration("rest.async.store-duration", 5 * MINUTE, "How long the result of a triggered operation can be asked for.")
 # fmt: on
 
@@ -231,12 +238,10 @@ _FOREIGN: Final[tuple[tuple[str, tuple[str, ...] | None, str], ...]] = (
     ("classloader.", None, "there are no Java classes to load"),
     ("pipeline.jars", None, "connectors need no jars"),
     ("pipeline.classpaths", None, "connectors need no jars"),
-    ("pipeline.auto-watermark-interval", None, "there are no watermarks"),
     ("python.fn-execution.", None, "batches follow headgate.buffer.size and execution.buffer-timeout"),
     ("python.execution-mode", None, "Python runs in Spark's workers"),
     ("execution.target", None, "headgate.spark.master names the cluster"),
     ("execution.attached", None, "execute waits for the job, execute_async does not"),
-    ("execution.runtime-mode", ("streaming", "automatic"), "Headgate always streams; use Spark for batch jobs"),
     ("execution.checkpointing.cleaner.parallel-mode", None, "files are deleted in the background"),
     ("execution.checkpointing.file-merging.", None, "a subtask packs its state into one file for each checkpoint already"),
     ("execution.checkpointing.unaligned.max-subtasks-per-channel-state-file", None, "in-flight data is stored with the state of its subtask"),
@@ -245,15 +250,34 @@ _FOREIGN: Final[tuple[tuple[str, tuple[str, ...] | None, str], ...]] = (
     ("execution.checkpointing.during-recovery.enabled", None, "checkpoints are always taken while in-flight data is restored"),
     ("execution.checkpointing.sync-phase-timeout", ("0", "0 ms", "0 s"), "execution.checkpointing.timeout limits a checkpoint as a whole"),
     ("state.backend.rocksdb.", None, "RocksDB's other options are fixed; state.backend.rocksdb.memory.fixed-per-slot sets its memory"),
-    ("state.backend.changelog.", ("false",), "execution.checkpointing.incremental makes checkpoints short"),
-    ("state.changelog.enabled", ("false",), "execution.checkpointing.incremental makes checkpoints short"),
+    ("state.backend.changelog.", None, "execution.checkpointing.incremental makes checkpoints short"),
+    ("state.changelog.enabled", None, "execution.checkpointing.incremental makes checkpoints short"),
     ("state.changelog.", None, "there is no changelog"),
-    ("pipeline.sources.pause-until-first-checkpoint", ("false",), "sources are not held back"),
-    ("python.files", (), "call env.add_python_file(path)"),
-    ("python.requirements", (), "install packages on the workers, or ship them by spark.archives"),
-    ("python.archives", (), "use spark.archives"),
+    ("pipeline.closure-cleaner-level", None, "there are no Java closures"),
+    ("pipeline.force-", None, "there are no Java serializers"),
+    ("pipeline.generic-types", None, "there are no Java serializers"),
+    ("pipeline.serialization-config", None, "there are no Java serializers"),
+    ("pipeline.registered-", None, "there are no Java serializers"),
+    ("pipeline.default-kryo-serializers", None, "there are no Java serializers"),
+    ("pipeline.cached-files", None, "functions find the files of env.add_python_archive(path) in their working directory"),
+    ("pipeline.vertex-", None, "vertices are named after their operators"),
+    ("pipeline.operator-chaining.chain-operators-with-different-max-parallelism", None, "chained operators have one max parallelism"),
+    ("pipeline.watermark-alignment.allow-unaligned-source-splits", None, "splits of a source are aligned together"),
+    ("pipeline.task-name-length", None, "names are not cut"),
+    ("task.cancellation.", None, "a task that does not end in time is killed by its own timer"),
+    ("execution.batch", None, "the records of a bounded job stream"),
+    ("execution.shuffle-mode", None, "Spark's pipelined shuffle joins all stages"),
+    ("execution.sorted-inputs.", None, "inputs are not sorted"),
+    ("execution.submit-failed-job-on-application-error", None, "the program runs in the driver"),
+    ("execution.shutdown-on-", None, "the program runs in the driver"),
+    ("execution.checkpointing.snapshot-compression", None, "snapshots are as large as their Arrow columns"),
+    ("pekko.", None, "the control service is not Pekko"),
+    ("akka.", None, "the control service is not Akka"),
+    ("parallelism.default-local", None, "parallelism.default is for local runs, too"),
     ("python.executable", (), "use spark.pyspark.python"),
     ("python.client.executable", (), "use spark.pyspark.driver.python"),
+    ("python.", None, "Python runs in Spark's workers"),
+    ("pipeline.sources.pause-until-first-checkpoint", ("false",), "sources are not held back"),
     ("table.", (), "there is no Table API; use Spark's DataFrames"),
     ("security.", (), "headgate.rest.token-file and headgate.rest.tls.* protect REST; the control service is secured by itself"),
     ("s3.", (), "credentials and endpoints come from AWS's environment variables and files; see docs/storage.md"),
@@ -291,6 +315,22 @@ _EXPECTED: Final[dict[OptionKind, tuple[str, str]]] = {
 def default_text(option: Option[Any]) -> str:
     """The default as a user would write it; "(none)" where there is none."""
     return "(none)" if option.default is None else format_value(option, option.default)
+
+
+def read_map(text: str | None) -> dict[str, str]:
+    """Read pairs as Flink writes them.
+
+    >>> read_map("city:Basel, place:'a:b'")
+    {'city': 'Basel', 'place': 'a:b'}
+    """
+    pairs = (part.partition(":") for part in re.findall(r"(?:[^,'\"]|'[^']*'|\"[^\"]*\")+", text or ""))
+    return {key.strip().strip("'\""): value.strip().strip("'\"") for key, _, value in pairs}
+
+
+def write_map(pairs: Mapping[str, str]) -> str:
+    """Write pairs so that `read_map` reads them."""
+    quoted = {key: f"'{value}'" if re.search("[,:]", value) else value for key, value in pairs.items()}
+    return ",".join(f"{key}:{value}" for key, value in quoted.items())
 
 
 def parse_value(option: Option[Any], value: object) -> Value:
@@ -384,7 +424,11 @@ def _as_text(value: object) -> str:
 
 # --- The configuration ------------------------------------------------------------------------------------------------
 
-_SECRETS: Final = (".token", ".password", ".secret", ".secret-key")
+# As Flink's and Spark's own pages hide them; keys of other systems are among the options, as `spark.hadoop.fs.s3a.secret.key`.
+_SECRET: Final = re.compile(
+    r"password|passwd|secret|token(?!-file)|(access|account|api|service|shared)[.-]?key|auth-params|basic-auth|jaas\.config",
+    re.IGNORECASE,
+)
 
 
 class Origin(enum.Enum):
@@ -415,13 +459,13 @@ class Configuration:
             for key, value in other.items():
                 self.set(key, value)
 
-    def set(self, key: str | Option[Any], value: object, origin: Origin = Origin.CODE) -> Configuration:
+    def set(self, key: str | Option[Any], value: object, origin: Origin = Origin.CODE) -> Self:
         """Set a key; the value may be a Python value or a text. Returns the configuration itself, for chaining.
 
         >>> Configuration().set("execution.checkpointing.interval", "10 s").to_dict()
         {'execution.checkpointing.interval': '10 s'}
         """
-        name = _name(key)
+        name = current_key(key)
         option = OPTIONS.get(name)
         self._layers[origin][name] = _as_text(value) if option is None else parse_value(option, value)
         return self
@@ -437,14 +481,14 @@ class Configuration:
         600000
         """
         value = self._lookup(key)
-        option = OPTIONS.get(_name(key))
+        option = OPTIONS.get(current_key(key))
         if value is not None or option is None:
             return value
         return option.default if option.fallback is None else self.get(option.fallback)
 
     def origin(self, key: str | Option[Any]) -> Origin:
         """Where the value that `get` returns came from."""
-        name = _name(key)
+        name = current_key(key)
         return next((origin for origin, layer in self._layers.items() if name in layer), Origin.DEFAULT)
 
     def check(self) -> list[str]:
@@ -494,7 +538,7 @@ class Configuration:
 
     def get_string(self, key: str, default_value: str) -> str:
         """The value as text, with a unit where the option has one."""
-        return self.to_dict().get(_name(key), default_value)
+        return self.to_dict().get(current_key(key), default_value)
 
     def get_integer(self, key: str, default_value: int) -> int:
         """The value as int: milliseconds of a duration, bytes of a memory size."""
@@ -522,9 +566,9 @@ class Configuration:
 
     def remove_config(self, key: str | Option[Any]) -> bool:
         """Remove what code has set, so that -D and headgate.yaml apply again; whether there was something."""
-        return self._layers[Origin.CODE].pop(_name(key), None) is not None
+        return self._layers[Origin.CODE].pop(current_key(key), None) is not None
 
-    def add_all(self, other: Configuration, prefix: str = "") -> Configuration:
+    def add_all(self, other: Configuration, prefix: str = "") -> Self:
         """Copy every value of `other` with its origin; `prefix` goes before each key."""
         for origin, layer in other._layers.items():
             for key, value in layer.items():
@@ -543,10 +587,10 @@ class Configuration:
         return {k: format_value(OPTIONS[k], v) if k in OPTIONS else str(v) for k, v in merged.items()}
 
     def _shown(self) -> dict[str, str]:
-        return {key: "(hidden)" if key.endswith(_SECRETS) else text for key, text in self.to_dict().items()}
+        return {key: "(hidden)" if _SECRET.search(key) else text for key, text in self.to_dict().items()}
 
     def _lookup(self, key: str | Option[Any]) -> Value | None:
-        name = _name(key)
+        name = current_key(key)
         return next((layer[name] for layer in self._layers.values() if name in layer), None)
 
     def __eq__(self, other: object) -> bool:
@@ -558,7 +602,8 @@ class Configuration:
         return f"Configuration({self._shown()!r})"
 
 
-def _name(key: str | Option[Any]) -> str:
+def current_key(key: str | Option[Any]) -> str:
+    """The key of an option; an older key becomes the present one."""
     return key.key if isinstance(key, Option) else CURRENT_KEY.get(key, key)
 
 

@@ -15,16 +15,28 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate import config
 from headgate.api.checkpoint_config import CheckpointConfig, CheckpointingMode
+from headgate.api.execution_config import ExecutionConfig
 from headgate.api.functions import callable_of
 from headgate.api.sources import CollectionSource, DataGenSource, SequenceSource, Source, check_rate
 from headgate.api.state_backends import StateBackend
-from headgate.api.stream import DataStream, DataStreamSink, Records, call_site, check_buffer_timeout, check_parallelism
+from headgate.api.stream import (
+    DataStream,
+    DataStreamSink,
+    Records,
+    call_site,
+    check_buffer_timeout,
+    check_parallelism,
+    check_strategy,
+)
+from headgate.api.watermarks import WatermarkStrategy
+from headgate.api.windows import WindowAssigner
 from headgate.config import Configuration, process_defaults
 from headgate.connectors.spark.dataframe import DataFrameSource
 from headgate.connectors.spark.epochs import EpochSink
@@ -35,17 +47,18 @@ from headgate.driver.log_output import shows_progress, start_log_output
 from headgate.driver.progress import live_table
 from headgate.driver.replan import dry_run, with_key_groups
 from headgate.driver.session import get_session
-from headgate.driver.shipping import add_file
+from headgate.driver.shipping import add_archive, add_file, install_requirements
 from headgate.driver.snapshots import named_manifest, saved_operators
-from headgate.errors import ConfigError, HeadgateError, InvalidArgument
+from headgate.errors import ConfigError, GraphError, HeadgateError, InvalidArgument
 from headgate.graph.job_graph import JobGraph, NodeInput, OperatorSpec, Pipeline, build_job_graph
 from headgate.graph.levels import Layout, as_json, describe, lay_out
-from headgate.graph.plan import JobPlan, Settings, make_plan
+from headgate.graph.plan import JobPlan, Settings, ShippedArchive, graph_html, make_plan
 from headgate.ids import JobId, new_job_id
 from headgate.job.restart import RestartStrategyConfiguration, from_configuration
 from headgate.job.status import JobStatus
 from headgate.job_client import Job, JobClient, JobExecutionResult
 from headgate.local import LocalRun
+from headgate.records.html_tables import html_table
 from headgate.records.types import TypeInformation, as_type
 from headgate.rest.server import linger, register
 from headgate.storage.settings import StorageSettings
@@ -55,6 +68,7 @@ __all__ = ["JobClient", "JobExecutionResult", "StreamExecutionEnvironment"]
 
 _LOG = logging.getLogger(__name__)
 _OnOutput = Callable[[str, bytes, Callable[[], None]], None]
+_REQUIREMENTS = "python-requirements"  # the directory that they are unpacked into
 _local_everywhere: dict[str, Any] | None = None
 
 
@@ -76,6 +90,8 @@ class StreamExecutionEnvironment:
     2
     """
 
+    _copies_records: ClassVar[bool] = False  # a function must not change a record that it has emitted
+
     def __init__(
         self,
         configuration: Configuration | None = None,
@@ -90,6 +106,8 @@ class StreamExecutionEnvironment:
         self._pipeline = Pipeline()
         self._channels = itertools.count()
         self._python_files: list[str] = []
+        self._archives: list[ShippedArchive] = []
+        self._shipped: set[tuple[str, str]] = set()  # options of files that were shipped
 
     @classmethod
     def get_execution_environment(
@@ -110,6 +128,10 @@ class StreamExecutionEnvironment:
     def get_configuration(self) -> Configuration:
         """The options; changes have an effect until `execute`."""
         return self._configuration
+
+    def get_config(self) -> ExecutionConfig:
+        """The settings of the program's execution, in PyFlink's words."""
+        return ExecutionConfig(self._configuration)
 
     def configure(self, configuration: Configuration) -> Self:
         """Copy options into this environment."""
@@ -134,9 +156,9 @@ class StreamExecutionEnvironment:
         """The default max parallelism; -1 = derived from the parallelism."""
         return int(self._configuration.get(config.MAX_PARALLELISM))
 
-    def set_buffer_timeout(self, timeout_ms: int) -> Self:
+    def set_buffer_timeout(self, timeout_millis: int) -> Self:
         """How long a record may wait for its buffer to fill: 0 = not at all, -1 = until it is full."""
-        self._configuration.set(config.BUFFER_TIMEOUT, check_buffer_timeout(timeout_ms))
+        self._configuration.set(config.BUFFER_TIMEOUT, check_buffer_timeout(timeout_millis))
         return self
 
     def get_buffer_timeout(self) -> int:
@@ -180,11 +202,33 @@ class StreamExecutionEnvironment:
         """
         self._python_files.append(add_file(file_path))
 
+    def add_python_archive(self, archive_path: str, target_dir: str | None = None) -> None:
+        """Ship an archive (.zip, .tar, .tar.gz, .tgz) of any files with the jobs of this environment.
+
+        It is copied now. A function finds its files below `target_dir` (the name of the archive, if that is left out) in
+        its working directory.
+        """
+        call = f"add_python_archive({archive_path!r})"
+        file = add_archive(archive_path, call)
+        self._archives.append(ShippedArchive(file, target_dir or Path(archive_path).name))
+
+    def set_python_requirements(self, requirements_file_path: str, requirements_cache_dir: str | None = None) -> None:
+        """Install packages for the jobs of this environment, now and on this machine, and ship them.
+
+        With a directory of packages that were downloaded before, nothing is downloaded. The workers must have the same
+        platform and version of Python.
+        """
+        with tempfile.TemporaryDirectory(prefix="headgate-") as place:
+            install_requirements(requirements_file_path, requirements_cache_dir, place)
+            file = add_archive(place, "set_python_requirements()")
+        self._archives = [one for one in self._archives if one.directory != _REQUIREMENTS]
+        self._archives.append(ShippedArchive(file, _REQUIREMENTS, importable=True))
+
     # --- sources ----------------------------------------------------------------------------------------------------
 
     def from_collection(self, collection: Iterable[Any], type_info: object = None) -> DataStream:
         """A stream of the elements of a collection, in order."""
-        return self.from_source(CollectionSource(list(collection), as_type(type_info)), "Collection Source")
+        return self.from_source(CollectionSource(list(collection), as_type(type_info)), source_name="Collection Source")
 
     def from_elements(self, *elements: Any, type_info: object = None) -> DataStream:
         """A stream of the arguments."""
@@ -192,7 +236,7 @@ class StreamExecutionEnvironment:
 
     def from_sequence(self, start: int, end: int, *, rate: float | None = None) -> DataStream:
         """The integers start .. end, both included, in parallel; `rate` limits the records per second."""
-        return self.from_source(SequenceSource(start, end, as_type("bigint")), "Sequence Source", rate=rate)
+        return self.from_source(SequenceSource(start, end, as_type("bigint")), source_name="Sequence Source", rate=rate)
 
     def from_datagen(
         self,
@@ -208,7 +252,9 @@ class StreamExecutionEnvironment:
         generator gets a numpy array of numbers and gives a pyarrow.RecordBatch.
         """
         callable_of(generate, "generate", "from_datagen()")
-        return self.from_source(DataGenSource(generate, count, rate, as_type(type_info), vectorised), "DataGen Source")
+        return self.from_source(
+            DataGenSource(generate, count, rate, as_type(type_info), vectorised), source_name="DataGen Source"
+        )
 
     def from_dataframe(
         self, frame: DataFrame, source_name: str = "DataFrame", *, rate: float | None = None
@@ -219,18 +265,36 @@ class StreamExecutionEnvironment:
         machine), before the dataflow starts; they are deleted when the job has finished.
         """
         self._spark = self._spark or frame.sparkSession
-        return self.from_source(DataFrameSource(frame), source_name, rate=rate)
+        return self.from_source(DataFrameSource(frame), source_name=source_name, rate=rate)
 
-    def from_source(self, source: Source[Any], source_name: str = "Source", *, rate: float | None = None) -> DataStream:
-        """A stream from a source object; `rate` limits the records per second, over all subtasks."""
+    def from_source(
+        self,
+        source: Source[Any],
+        watermark_strategy: WatermarkStrategy | None = None,
+        source_name: str = "Source",
+        type_info: object = None,
+        *,
+        rate: float | None = None,
+    ) -> DataStream:
+        """A stream from a source object; `rate` limits the records per second, over all subtasks.
+
+        Without a strategy, records have the timestamps that the source gives them, and there are no watermarks before the
+        end of the data. The type is the source's own; a `type_info` must be equal to it.
+        """
         check_rate(rate)
-        operator = OperatorSpec("source", source, {"rate": rate})
-        node = self._pipeline.add(source_name, operator, [], source.type, call_site())
+        options: dict[str, Any] = {"rate": rate}
+        if watermark_strategy is not None:
+            options["watermarks"] = check_strategy(watermark_strategy, source.type, "from_source()")
+        if type_info is not None and as_type(type_info) != source.type:
+            raise InvalidArgument(f"from_source(): the source has the type {source.type}, not {as_type(type_info)}")
+        node = self._pipeline.add(source_name, OperatorSpec("source", source, options), [], source.type, call_site())
         node.single = source.single
         return DataStream(self._pipeline, self, [NodeInput(node.id, None, None, 0)], node.type, node)
 
     def add_source(self, source_func: Any, source_name: str = "Custom Source", type_info: object = None) -> DataStream:
-        """A stream from a SourceFunction, in one subtask unless you set its parallelism."""
+        """A stream from a SourceFunction, in one subtask unless you set its parallelism; a `Source` as in `from_source`."""
+        if isinstance(source_func, Source):
+            return self.from_source(source_func, source_name=source_name, type_info=type_info)
         for method in ("run", "cancel"):
             if not callable(getattr(source_func, method, None)):
                 raise InvalidArgument(f"add_source() needs an object with run(ctx) and cancel(), got {source_func!r}")
@@ -247,6 +311,17 @@ class StreamExecutionEnvironment:
     def explain(self) -> str:
         """The plan as a text tree."""
         return describe(*self._graph(None))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the program so far, and the options that are set."""
+        options = html_table(
+            "options", ["key", "value", "set by"], [(k, v, o.value) for k, v, o in self._configuration.changed()]
+        )
+        try:
+            graph, layout = self._graph(None)
+        except GraphError as error:  # as long as there is no operator
+            return html_table("environment", ["program"], [[str(error)]]) + options
+        return graph_html(graph, f"environment: {layout.slots} task slots") + options
 
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
         """Run the program and wait for its end."""
@@ -277,6 +352,12 @@ class StreamExecutionEnvironment:
         results.job = self._start(job_name, results.take)
         return results
 
+    def _count_assigner(self, size: int, slide: int) -> WindowAssigner | None:
+        return None
+
+    def _record_text(self) -> Callable[[Any], str]:
+        return str
+
     def _foreach_epoch(self, stream: DataStream, function: Callable[[Any, int], object]) -> DataStreamSink:
         """Give each completed checkpoint's output to a function (see DataStream.foreach_epoch)."""
         sink = stream.sink_to(EpochSink(function))
@@ -297,13 +378,49 @@ class StreamExecutionEnvironment:
         )
         return graph, lay_out(graph)
 
+    def _ship_configured(self) -> None:
+        """Ship what the options name, once."""
+        for path in self._taken(config.PYTHON_FILES):
+            self.add_python_file(path)
+        for path in self._taken(config.PYTHON_ARCHIVES):
+            archive, _, directory = path.partition("#")
+            self.add_python_archive(archive, directory or None)
+        for path in self._taken(config.PYTHON_REQUIREMENTS):
+            file, _, packages = path.partition("#")
+            self.set_python_requirements(file, packages or None)
+
+    def _taken(self, option: config.Option[str | None]) -> list[str]:
+        found = self._configuration.get(option) or ""
+        if (option.key, found) in self._shipped:
+            return []
+        self._shipped.add((option.key, found))
+        return [part.strip() for part in found.split(",") if part.strip()]
+
+    def _is_batch(self, graph: JobGraph) -> bool:
+        """Whether running aggregations give one result for each key, at the end of the bounded input."""
+        mode = self._configuration.get(config.RUNTIME_MODE)
+        if mode == "STREAMING":
+            return False
+        sources = [vertex.head for vertex in graph.vertices if vertex.is_source]
+        bounded = [getattr(source.spec.function, "bounded", None) for source in sources]
+        endless = next((one for one, ends in zip(sources, bounded, strict=True) if ends is False), None)
+        if mode == "BATCH" and endless is not None:
+            raise ConfigError(
+                f"execution.runtime-mode is BATCH, and the source '{endless.name}' ({endless.call_site}) never ends: use "
+                "STREAMING, or a source that is bounded"
+            )
+        return mode == "BATCH" or all(ends is True for ends in bounded)
+
     def _job_plan(self, job_name: str | None = None) -> JobPlan:
         """What a runtime gets to run; the program stays as it is. For tools and the test kit."""
+        self._ship_configured()
         graph, layout = self._graph(job_name)
         self._check_sinks(graph)
         self._check_unaligned(graph)
-        settings = Settings.of(self._configuration, self._waits_for_final_checkpoint())
-        return make_plan(graph, layout, settings, tuple(self._python_files))
+        settings = Settings.of(
+            self._configuration, self._waits_for_final_checkpoint(), self._is_batch(graph), self._copies_records
+        )
+        return make_plan(graph, layout, settings, tuple(self._python_files), tuple(self._archives))
 
     def _check_sinks(self, graph: JobGraph) -> None:
         """Sinks that commit on the driver need checkpoints."""
@@ -336,7 +453,7 @@ class StreamExecutionEnvironment:
         """A function that plans the program as it is now with another parallelism."""
         other = copy.copy(self)
         other._pipeline = self._pipeline.copy()
-        other._python_files = list(self._python_files)
+        other._python_files, other._archives = list(self._python_files), list(self._archives)
         other._configuration = Configuration(self._configuration)
 
         def replan(parallelism: int) -> JobPlan:
@@ -370,8 +487,10 @@ class StreamExecutionEnvironment:
         restart = from_configuration(self._configuration, checkpointing=checkpointing)
         job = SparkJob(plan, job_id, self._session(), self._configuration, restart, on_output, replan)
         self._stage(frames, job, resumed=manifest is not None)
-        register(job, self._configuration)  # first, since it may refuse: then nothing runs
+        address = register(job, self._configuration)  # first, since it may refuse: then nothing runs
         job.start()
+        if address is not None:
+            _LOG.info("job '%s' (%s) starts; dashboard: %s", plan.name, job_id[:8], address)
         return job
 
     def _place_frames(self, job_id: JobId, graph: JobGraph) -> list[DataFrameSource]:
@@ -463,6 +582,8 @@ class _Results(Iterator[Any], AbstractContextManager[Any]):
         except KeyboardInterrupt:  # not caught in the loop: CPython does not cover its backward jumps
             self.close()
             raise
+
+    next = __next__  # PyFlink's name
 
     def _read(self) -> Iterator[Any]:
         while True:

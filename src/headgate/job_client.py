@@ -7,11 +7,26 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from headgate.checkpoint.types import SavepointFormat
+from headgate.driver.job import SparkJob
 from headgate.errors import HeadgateError, IllegalState
 from headgate.ids import JobId
 from headgate.job.status import JobStatus
+from headgate.records.html_tables import html_table
 
 __all__ = ["Job", "JobClient", "JobExecutionResult"]
+
+
+_SHOWN = 5  # checkpoints
+
+
+def _display(what: object) -> Any | None:
+    """Show an object in a notebook; what can show it anew in the same place, None outside of notebooks."""
+    try:
+        from IPython import get_ipython
+        from IPython.display import display
+    except ImportError:
+        return None
+    return None if get_ipython() is None else display(what, display_id=True)
 
 
 class Job(Protocol):
@@ -47,6 +62,17 @@ class JobExecutionResult:
         """How long the job ran, in milliseconds."""
         return int(self._seconds * 1000)
 
+    def get_accumulator_result(self, accumulator_name: str) -> Any:
+        """None: as in PyFlink, no Python function can register an accumulator; see `RuntimeContext.get_metrics_group`."""
+        return self.get_all_accumulator_results().get(accumulator_name)
+
+    def get_all_accumulator_results(self) -> dict[str, Any]:
+        """An empty dict: as in PyFlink, no Python function can register an accumulator."""
+        return {}
+
+    def __str__(self) -> str:
+        return f"Program execution finished\nJob with JobID {self._job_id} has finished.\nJob Runtime: {self.get_net_runtime()} ms"
+
 
 class JobClient:
     """The handle of a running job."""
@@ -80,6 +106,35 @@ class JobClient:
         return JobExecutionResult(self._job.job_id, time.monotonic() - self._started)
 
     get_job_execution_result = wait
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: status, vertices with their rates, the newest checkpoints."""
+        job = self.job
+        title = f"job {self.get_job_id()} is {self.get_job_status().value}"
+        if not isinstance(job, SparkJob):
+            return html_table(title, [], [])
+        rows = []
+        for vertex in job.plan.graph.vertices:
+            measures = list(job.subtasks().get(vertex.id, {}).values())
+            received = sum(one.metrics.records_in for one in measures)
+            rate = round(sum(one.rates.records_in for one in measures))
+            busy = max((one.rates.busy_ms / 10 for one in measures), default=0.0)
+            rows.append([vertex.name, f"{len(measures)}/{vertex.parallelism}", received, rate, f"{busy:.0f} %"])
+        columns = ["vertex", "subtasks", "records in", "records/s", "busy"]
+        checkpoints = "" if job.stats is None else job.stats.snapshot(_SHOWN)._repr_html_()
+        return html_table(f"'{job.plan.name}', {title}, {job.restarts} restarts", columns, rows) + checkpoints
+
+    def watch(self, seconds: float | None = None, interval: float = 1.0) -> None:
+        """Show the job in a notebook, always anew in the same place, until it has ended or the time is over.
+
+        Without a notebook it only waits.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        handle = _display(self)
+        while not self.get_job_status().is_terminal and (deadline is None or time.monotonic() < deadline):
+            self._job.wait(interval)
+            if handle is not None:
+                handle.update(self)
 
     @property
     def job(self) -> Any:

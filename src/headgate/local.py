@@ -12,19 +12,21 @@ from random import Random
 
 import msgspec
 
+from headgate.checkpoint.assignment import describe_state, unclaimed_state
 from headgate.checkpoint.types import Barrier
 from headgate.driver.splits import SourceSplits, dynamic_sources
-from headgate.errors import IllegalState
+from headgate.errors import IllegalState, StateMigrationError
 from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, VertexId
 from headgate.job.status import Status
-from headgate.storage.manifest import StatePiece
+from headgate.storage.manifest import StatePiece, state_in
 from headgate.worker.chain import close_all
 from headgate.worker.checkpoints import snapshot_inline
 from headgate.worker.failures import reported
+from headgate.worker.operators.registry import taken_state
 from headgate.worker.relay import Relay
 from headgate.worker.restore import VertexRestore
-from headgate.worker.subtask import Subtask
+from headgate.worker.subtask import SnapshotInProgress, Subtask
 from headgate.worker.task import SteppedServices, describe_tasks, make_task
 
 __all__ = ["LocalRun"]
@@ -118,9 +120,16 @@ class LocalRun:
                     task.trigger(barrier)
         while self._round(reading=False):
             pass
+        taken: dict[Subtask, list[SnapshotInProgress]] = {task: task.take_snapshots() for task in subtasks}
+        while any(not taken[task] and task.status is not Status.FINISHED for task in subtasks):
+            self._advance(None)  # a barrier waits behind records for which there is no room yet
+            while self._round(reading=False):
+                pass
+            for task in subtasks:
+                taken[task] += task.take_snapshots()
         left: dict[str, list[tuple[StatePiece, ...] | None]] = {}
         for task in subtasks:
-            states = {op: pieces for s in task.take_snapshots() for op, pieces in snapshot_inline(s).items()}
+            states = {op: pieces for s in taken[task] for op, pieces in snapshot_inline(s).items()}
             for operator in task.operators:
                 left.setdefault(operator.operator.id, []).append(states.get(operator.operator.id))
         return msgspec.msgpack.encode(_LocalSnapshot(checkpoint_id, left, self._splits.snapshot(checkpoint_id)))
@@ -227,6 +236,14 @@ def _restore_plan(plan: JobPlan, taken: _LocalSnapshot) -> dict[VertexId, Vertex
     for vertex in plan.graph.vertices:
         own = {str(op.id): taken.operators[op.id] for op in vertex.operators if op.id in taken.operators}
         if own:
+            for operator in vertex.operators:
+                left = state_in(piece for pieces in own.get(operator.id, []) for piece in pieces or ())
+                unclaimed = unclaimed_state(left, taken_state(operator.spec))
+                if unclaimed is not None:
+                    raise StateMigrationError(
+                        f"the snapshot has {describe_state(unclaimed)} for '{operator.name}' ({operator.call_site}), which cannot "
+                        "take it: give the uid back to the operator that had it, and this one another uid"
+                    )
             restored[vertex.id] = VertexRestore(
                 taken.checkpoint_id, vertex.parallelism, vertex.max_parallelism, own, claim=False
             )

@@ -1,7 +1,9 @@
 """Keyed state as Parquet tables: any backend writes them, any reads them, other tools too. SPEC R8.2"""
 
+import datetime as dt
 import io
 from dataclasses import replace
+from decimal import Decimal
 
 import pandas as pd
 import pyarrow as pa
@@ -18,6 +20,8 @@ from headgate import (
     ValueStateDescriptor,
 )
 from headgate.errors import IllegalState, StateMigrationError
+from headgate.pyflink.common import Types as FlinkTypes
+from headgate.records.flink_values import MutableRow
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.backend import BackendSetup
 from headgate.state.hashmap.backend import HashMapBackend
@@ -178,6 +182,135 @@ def test_small_key_groups_are_read_at_once_but_never_many_large_ones(tmp_path, m
     second.dispose()
 
 
+def noted_reads(monkeypatch):
+    """The bytes in memory of each row group, for each read of several."""
+    reads = []
+    read = pq.ParquetFile.read_row_groups
+
+    def noted(self, groups):
+        reads.append([self.read_row_group(group).nbytes for group in groups])
+        return read(self, groups)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", noted)
+    return reads
+
+
+def with_values(tmp_path, name, values, groups=(0, 127)):
+    backend = HashMapBackend(setup_for(tmp_path, name, groups=groups))
+    state = backend.state(STATES["name"])
+    for key, value in values.items():
+        backend.set_current_key(key)
+        state.update(value)
+    return backend
+
+
+def values_in(backend, keys):
+    state, found = backend.state(STATES["name"]), {}
+    for key in keys:
+        backend.set_current_key(key)
+        found[key] = state.value()
+    return found
+
+
+def test_large_values_are_read_a_few_at_a_time_though_they_compress_well(tmp_path, monkeypatch):  # SPEC R8.2
+    monkeypatch.setattr(keyed, "_BYTES", 200_000)
+    values = {key: "x" * 50_000 if key % 2 else "y" for key in range(40)}
+    first = with_values(tmp_path, "first", values)
+    handle, files = taken(first)
+    (table,) = keyed.stored_tables(handle)
+    assert sum(table.sizes) > 5 * len(files[table.file])
+    reads = noted_reads(monkeypatch)
+    second = restored(HashMapBackend, setup_for(tmp_path, "second"), [handle], files)
+    assert values_in(second, values) == values
+    assert all(sum(sizes) <= 200_000 for sizes in reads)
+    assert len(reads) < sum(map(len, reads)) / 2
+    first.dispose()
+    second.dispose()
+
+
+def test_savepoints_without_sizes_are_read_one_row_group_at_a_time(tmp_path, monkeypatch):  # SPEC R8.2
+    values = {key: f"n{key}" for key in range(20)}
+    first = with_values(tmp_path, "first", values)
+    handle, files = taken(first)
+    for table in handle.extra["tables"]:
+        del table["sizes"]
+    reads = noted_reads(monkeypatch)
+    second = restored(HashMapBackend, setup_for(tmp_path, "second"), [handle], files)
+    assert values_in(second, values) == values
+    assert {len(sizes) for sizes in reads} == {1}
+    first.dispose()
+    second.dispose()
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_a_key_group_of_any_size_is_written_in_small_row_groups(tmp_path, monkeypatch, make):  # SPEC R8.2
+    monkeypatch.setattr(keyed, "_BYTES", 10_000)
+    monkeypatch.setattr(keyed, "_ROWS", 40)
+    first = MAKES[make](setup_for(tmp_path, "first"))
+    word = "ä" * 500
+    things = [(number, word) for number in range(30)]
+    names = {f"{word}{number}": number for number in range(30)}
+    for key in (1, 2):
+        first.set_current_key(key, 5)
+        first.state(STATES["name"]).update(word * 30)  # more than the limit
+        first.state(STATES["pair"]).update((word, key))
+        first.state(STATES["seen"]).add_all(range(100))
+        first.state(STATES["things"]).add_all(things)
+        first.state(STATES["by name"]).put_all(names)
+        for ts in range(100):
+            first.timers.register(TimeDomain.EVENT, ts, key, 5)
+    handle, files = taken(first)
+    for table in keyed.stored_tables(handle):
+        parquet = pq.ParquetFile(io.BytesIO(files[table.file]))
+        parts = [parquet.read_row_group(index) for index in range(parquet.num_row_groups)]
+        assert table.groups == [5] * len(parts)
+        assert all(part.num_rows == 1 or (part.nbytes <= 10_000 and part.num_rows <= 40) for part in parts)
+        assert table.rows == sum(part.num_rows for part in parts)
+        assert len(parts) == 1 if table.meta.name == "pair" else len(parts) > 1
+    second = restored(MAKES[make], setup_for(tmp_path, "second"), [handle], files)
+    for key in (1, 2):
+        second.set_current_key(key, 5)
+        assert second.state(STATES["name"]).value() == word * 30
+        assert list(second.state(STATES["seen"]).get()) == list(range(100))
+        assert list(second.state(STATES["things"]).get()) == things
+        assert dict(second.state(STATES["by name"]).items()) == names
+    assert len(list(second.timers.all())) == 200
+    first.dispose()
+    second.dispose()
+
+
+def test_states_may_be_called_like_internal_ones(tmp_path):  # SPEC R8.2
+    first = HashMapBackend(setup_for(tmp_path, "first"))
+    names = ["_timers", "_raw"]
+    first.set_current_key(1, 5)
+    for name in names:
+        first.state(ValueStateDescriptor(name, Types.STRING())).update(name)
+    first.timers.register(TimeDomain.EVENT, 7, 1, 5)
+    first.put_raw_stream(5, b"raw bytes")
+    handle, files = taken(first)
+    assert len(files) == 4
+    second = restored(HashMapBackend, setup_for(tmp_path, "second"), [handle], files)
+    second.set_current_key(1, 5)
+    assert [second.state(ValueStateDescriptor(name, Types.STRING())).value() for name in names] == names
+    assert [timer.timestamp for timer in second.timers.all()] == [7]
+    assert second.raw_streams() == {5: b"raw bytes"}
+    first.dispose()
+    second.dispose()
+
+
+def test_a_value_that_arrow_cannot_hold_is_refused(tmp_path, monkeypatch):  # SPEC R8.2
+    monkeypatch.setattr(keyed, "_LARGEST", 1000)
+    monkeypatch.setattr(keyed, "_BYTES", 500)
+    backend = with_values(tmp_path, "one", {1: "a", 2: "b", 7: "ä" * 500})
+    with pytest.raises(IllegalState) as caught:
+        taken(backend)
+    assert str(caught.value) == (
+        "operator 'op', state 'name', key 7: a value of 1024 bytes is too large for a canonical savepoint, where it can "
+        "have 1000: take a savepoint with --format NATIVE, or divide the value, for example into a map state"
+    )
+    backend.dispose()
+
+
 @pytest.mark.parametrize("make", MAKES)
 def test_rescaled(tmp_path, make):  # SPEC R3.4
     whole = MAKES[make](setup_for(tmp_path, "whole"))
@@ -239,6 +372,23 @@ def test_other_tools_read_the_tables(tmp_path):
         (Types.STRING(), ["a", "b", "ä"]),
         (Types.TUPLE([Types.STRING(), Types.LONG()]), [("a", 1), ("b", 2)]),
         (Types.PICKLED_BYTE_ARRAY(), [1, "a", (2, True), 1.5, b"x"]),
+        (
+            Types.PICKLED_BYTE_ARRAY(),
+            [
+                None,
+                ("a", None),
+                dt.date(2024, 1, 1),
+                Decimal("1.5"),
+                [1],
+                {"a": [1]},
+                frozenset([1]),
+                MutableRow(a=1),
+                1 << 90,
+            ],
+        ),
+        (FlinkTypes.BIG_DEC(), [Decimal("1.50"), Decimal(-2)]),
+        (FlinkTypes.SQL_DATE(), [dt.date(2024, 1, 1)]),
+        (FlinkTypes.LIST(FlinkTypes.INT()), [[1], [2, 3]]),
     ],
 )
 def test_keys_of_any_type(tmp_path, make, key_type, keys):

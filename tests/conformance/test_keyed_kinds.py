@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
+import enum
 import math
+from dataclasses import dataclass
 
 import pytest
 
 from headgate.errors import IllegalState, InvalidArgument
-from headgate.records.types import Row, Types
-from headgate.state.addresses import NoKeySet
+from headgate.pyflink.common import Types as FlinkTypes
+from headgate.records.flink_values import Instant, MutableRow
+from headgate.records.types import PICKLED, Row, Types
+from headgate.state.addresses import VOID, NoKeySet
 from headgate.state.api import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -117,12 +123,14 @@ def test_another_kind_under_the_same_name(lab):
 
 
 def test_null_key_and_null_namespace(still_lab):
-    # SPEC R1.2
-    with pytest.raises(InvalidArgument, match="key is None"):
-        still_lab.key(None)
-    with pytest.raises(InvalidArgument, match="key is None"):
-        still_lab.backend.prepare_keys(["a", None])
+    # SPEC R1.2, R3.1: an untyped key may be None; a map key may not
+    still_lab.key(None)
+    still_lab.state(value("x")).update(1)
+    assert still_lab.backend.current_key() is None
     still_lab.key("a")
+    assert still_lab.state(value("x")).value() is None
+    with pytest.raises(InvalidArgument, match="map state 'm': key is None"):
+        still_lab.state(MapStateDescriptor("m")).put(None, 1)
     with pytest.raises(InvalidArgument, match="namespace is None"):
         still_lab.backend.set_namespace(None)
 
@@ -536,6 +544,13 @@ def test_map_values_may_be_null(any_lab, types):
 def test_map_keys_of_different_types_stay_apart(any_lab):
     # SPEC R3.1, for map keys
     entries = [(1, "int"), (1.0, "float"), (True, "bool"), ((1, 1.0), "pair"), ((1.0, 1), "riap")]
+    entries += [
+        ([1], "list"),
+        ({"a": 1}, "dict"),
+        (MutableRow(a=1), "row"),
+        (dt.date(2024, 1, 1), "date"),
+        ((None,), "none"),
+    ]
     any_lab.key(1)
     state = any_lab.state(MapStateDescriptor("m"))
     for key, text in entries:
@@ -543,11 +558,83 @@ def test_map_keys_of_different_types_stay_apart(any_lab):
     any_lab.pause()
     any_lab.key(1)
     state = any_lab.state(MapStateDescriptor("m"))
-    assert {(type(key), key, text) for key, text in state.items()} == {(type(key), key, text) for key, text in entries}
+    found = list(state.items())
+    assert sorted((repr(key), text) for key, text in found) == sorted((repr(key), text) for key, text in entries)
     state.remove(1)
     assert state.get(True) == "bool"
-    with pytest.raises(InvalidArgument, match=r"map state 'm': key \[1\] of type list cannot be a key"):
-        state.put([1], 1)
+    assert state.get([1]) == "list"
+    assert state.get(dt.date(2024, 1, 1)) == "date"
+    with pytest.raises(
+        InvalidArgument, match=r"map state 'm': key bytearray\(b'a'\) of type bytearray cannot be a key"
+    ):
+        state.put(bytearray(b"a"), 1)
+
+
+class Day(enum.Enum):
+    MONDAY = 1
+
+
+@dataclass(frozen=True)
+class Place:
+    city: str
+    since: dt.date
+
+
+KEYS_OF_ALL_TYPES = [
+    None,
+    ("a", None),
+    1 << 100,
+    [1, [2.5]],
+    {"a": None},
+    {1, 2},
+    frozenset([1]),
+    MutableRow("a", 1),
+    MutableRow(word="a", n=1),
+    dt.date(2024, 1, 1),
+    dt.datetime(2024, 1, 1, 12),  # noqa: DTZ001
+    dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC),
+    dt.time(12),
+    dt.timedelta(1),
+    decimal.Decimal("1.5"),
+    Instant(1, 2),
+    Day.MONDAY,
+    Place("Basel", dt.date(2024, 1, 1)),
+]
+
+
+def test_keys_of_every_type(any_lab):
+    # SPEC R3.1
+    for number, key in enumerate(KEYS_OF_ALL_TYPES):
+        any_lab.key(key)
+        any_lab.state(value("v")).update(number)
+    any_lab.pause()
+    for number, key in enumerate(KEYS_OF_ALL_TYPES):
+        any_lab.key(key)
+        assert any_lab.state(value("v")).value() == number
+        assert any_lab.backend.current_key() == key
+    seen = []
+    any_lab.backend.apply_to_all_keys(value("v"), VOID, lambda key, state: seen.append((state.value(), repr(key))))
+    assert sorted(seen) == [(number, repr(key)) for number, key in enumerate(KEYS_OF_ALL_TYPES)]
+
+
+@pytest.mark.parametrize("fields", [[Types.STRING(), Types.INT()], [Types.STRING(), Types.LIST(Types.INT())]])
+def test_rows_that_can_be_changed_are_not_shared_with_the_state(any_lab, fields):
+    # SPEC R7.2
+    row = MutableRow("a", [1]) if len(fields) == 2 and fields[1] != Types.INT() else MutableRow("a", 1)
+    kind = FlinkTypes.ROW_NAMED(["word", "n"], fields)
+    expected = MutableRow(word=row[0], n=row[1])
+    any_lab.key("k")
+    state = any_lab.state(ValueStateDescriptor("r", kind))
+    state.update(row)
+    any_lab.pause()
+    any_lab.key("k")
+    state = any_lab.state(ValueStateDescriptor("r", kind))
+    read = state.value()
+    assert read == expected
+    read[0] = "changed"
+    assert state.value() == expected
+    state.update(read)
+    assert state.value().word == "changed"
 
 
 # --- R1.8 clear
@@ -711,3 +798,28 @@ def test_value_table(any_lab):
     any_lab.key("b")
     assert any_lab.state(descriptor).value() == 20
     assert any_lab.count("v") == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored"),
+    [
+        (FlinkTypes.BIG_DEC(), decimal.Decimal("1000000000000000000.05999999999999999899999999999")),
+        (FlinkTypes.BIG_INT(), 1 << 200),
+        (FlinkTypes.INSTANT(), Instant(-1, 999_999_999)),
+        (
+            FlinkTypes.TUPLE([FlinkTypes.INT(), FlinkTypes.TUPLE([FlinkTypes.BIG_DEC()])]),
+            (1, (decimal.Decimal("1.50"),)),
+        ),
+        (FlinkTypes.ROW_NAMED(["a", "b"], [PICKLED, FlinkTypes.INT()]), MutableRow(a={"any": {1, 2}}, b=1)),
+        (FlinkTypes.MAP(FlinkTypes.STRING(), FlinkTypes.ROW([FlinkTypes.INT()])), {"a": MutableRow(f0=1)}),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_values_of_pyflinks_types(any_lab, kind, stored):
+    any_lab.key("k")
+    any_lab.state(ValueStateDescriptor("v", kind)).update(stored)
+    any_lab.state(ListStateDescriptor("l", kind)).add(stored)
+    any_lab.pause()
+    any_lab.key("k")
+    assert any_lab.state(ValueStateDescriptor("v", kind)).value() == stored
+    assert list(any_lab.state(ListStateDescriptor("l", kind)).get()) == [stored]

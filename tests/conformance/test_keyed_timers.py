@@ -108,7 +108,7 @@ def test_the_current_address_can_be_used(still_lab):
     backend.set_namespace((3, 4))
     backend.timers.register(EVENT, 1, backend.context.address, backend.context.group)
     assert fire(still_lab, 1) == [(1, "a", (3, 4))]
-    with pytest.raises(InvalidArgument, match=r"a timer's time is an int in milliseconds, got 1\.5"):
+    with pytest.raises(InvalidArgument, match=r"a timer's time is an int of 64 bits in milliseconds, got 1\.5"):
         register(still_lab, 1.5, "a")
 
 

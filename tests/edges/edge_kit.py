@@ -15,6 +15,7 @@ import errno
 import os
 import queue
 import shutil
+import sys
 import threading
 import time
 from collections import Counter
@@ -293,7 +294,7 @@ class _ThreadCluster:
         self._tasks: simulated.Attempt | None = None
         self.kill_worker_now = threading.Event()
         self.driver_is_dead = threading.Event()
-        self.completions_are_lost = False
+        self.lost_completions = 0  # the newest checkpoint that no worker is told of
         self._stopped = -1
 
     def open(self):
@@ -307,7 +308,7 @@ class _ThreadCluster:
         threading.Thread(target=self._run, args=(submission,), daemon=True).start()
 
     def send(self, attempt, worker, message):
-        if isinstance(message, CheckpointComplete) and self.completions_are_lost:
+        if isinstance(message, CheckpointComplete) and message.checkpoint_id <= self.lost_completions:
             return
         if self._tasks is not None and self._tasks.number == attempt and not isinstance(message, Confirm):
             self._tasks.levels[worker[0]][worker[1]].inbox.append(message)
@@ -501,11 +502,10 @@ class Job:
 
     def checkpoint_without_notification(self) -> int:
         """A checkpoint that is complete; whatever happens next, nothing was committed with it."""
-        self._job.cluster.completions_are_lost = True
-        try:
-            return self.checkpoint()
-        finally:
-            self._job.cluster.completions_are_lost = False
+        self._job.cluster.lost_completions = sys.maxsize
+        lost = self.checkpoint()
+        self._job.cluster.lost_completions = lost  # its notification may not have been sent yet
+        return lost
 
     def checkpoint_later(self) -> Future[int]:
         """Ask for a checkpoint, and do not wait for it."""

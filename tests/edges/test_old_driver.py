@@ -3,6 +3,8 @@
 import pytest
 from edge_kit import counted, eventually
 
+from headgate.driver import snapshots
+
 
 def two_drivers(cluster, options):
     """A job whose driver was believed dead, and the one that goes on with it."""
@@ -68,3 +70,89 @@ def test_an_old_driver_that_restarts_its_tasks_deletes_no_prepared_file_of_the_n
         assert old.checkpoint_later().exception() is not None
     checkpoint.result()
     assert cluster.comes_to_show(counted(range(150)))
+
+
+class Meanwhile:
+    """Calls `act` once, between the moment when a new driver has read the log and the one when it claims it."""
+
+    def __init__(self, monkeypatch, act):
+        self._act, self._read = act, snapshots.newest_job
+        monkeypatch.setattr(snapshots, "newest_job", self)
+
+    def __call__(self, *arguments):
+        entry = self._read(*arguments)
+        if self._act is not None:
+            act, self._act = self._act, None
+            act()
+        return entry
+
+
+def job_with_output(cluster, retained):
+    first = cluster.start(options={"execution.checkpointing.num-retained": retained})
+    first.feed(40)
+    first.checkpoint()
+    first.feed(10)
+    return first
+
+
+@pytest.mark.parametrize("retained", ["1", "2"])
+def test_a_checkpoint_that_the_old_driver_completes_during_a_resume_is_the_one_that_is_restored(
+    cluster, monkeypatch, retained
+):
+    first = job_with_output(cluster, retained)
+
+    def complete():
+        first.checkpoint()
+        assert cluster.comes_to_show(counted(range(50)))
+        first.has_cleaned_up()
+
+    Meanwhile(monkeypatch, complete)
+    second = cluster.resume(options={"execution.checkpointing.num-retained": retained})
+    assert second.running(), second.error
+    second.feed_rest()
+    assert second.wait() == "FINISHED"
+    assert cluster.visible() == counted(range(400))
+
+
+def test_a_job_that_is_stopped_during_a_resume_continues_from_its_savepoint(cluster, monkeypatch):
+    first = job_with_output(cluster, "2")
+    Meanwhile(monkeypatch, lambda: first.stop(cluster.savepoints))
+    second = cluster.resume()
+    assert second.running(), second.error
+    second.feed_rest()
+    assert second.wait() == "FINISHED"
+    assert cluster.visible() == counted(range(400))
+
+
+def test_a_job_that_finishes_during_a_resume_is_not_run_again(cluster, monkeypatch):
+    first = job_with_output(cluster, "1")
+
+    def finish():
+        first.feed_rest()
+        assert first.wait() == "FINISHED"
+
+    Meanwhile(monkeypatch, finish)
+    second = cluster.resume(options={"restart-strategy.type": "none"})
+    assert second.wait() == "FAILED"
+    assert "is FINISHED and has retained no checkpoint; start it without --resume" in second.error
+    assert cluster.visible() == counted(range(400))
+
+
+def test_an_old_driver_that_is_faster_each_time_is_named(cluster, monkeypatch):
+    first = job_with_output(cluster, "1")
+    monkeypatch.setattr(snapshots, "_CLAIM_TRIES", 2)
+    read = snapshots.newest_job
+
+    def newest_job(*arguments):
+        entry = read(*arguments)
+        first.checkpoint()
+        return entry
+
+    monkeypatch.setattr(snapshots, "newest_job", newest_job)
+    second = cluster.resume(options={"restart-strategy.type": "none"})
+    assert second.wait() == "FAILED"
+    assert "2 times in a row; stop or cancel that driver first" in second.error
+    assert first.running()
+    first.feed_rest()
+    assert first.wait() == "FINISHED"
+    assert cluster.visible() == counted(range(400))

@@ -154,12 +154,13 @@ def every_connector(directory, kafka):
         typed.sink_to(DeltaSink(str(directory / "delta")))
         typed.sink_to(PythonDataSink(Tick))
         sources = [
-            env.from_source(FileSource(str(inbox), "json", "n bigint", watch_ms=50), "files", rate=1),
+            env.from_source(FileSource(str(inbox), "json", "n bigint", watch_ms=50), source_name="files", rate=1),
             env.from_source(
-                KafkaSource(kafka.address, topics=["in"], value_format="json", type_info="n bigint"), "kafka"
+                KafkaSource(kafka.address, topics=["in"], value_format="json", type_info="n bigint"),
+                source_name="kafka",
             ),
-            env.from_source(PythonDataSource(Tick, {}), "ticks"),
-            env.from_source(SequenceSource(1, 1 << 40, Types.LONG()), "sequence", rate=10),
+            env.from_source(PythonDataSource(Tick, {}), source_name="ticks"),
+            env.from_source(SequenceSource(1, 1 << 40, Types.LONG()), source_name="sequence", rate=10),
             env.from_datagen(lambda n: n, rate=1),
             env.from_collection([Row(n=1), Row(n=2)]),
         ]

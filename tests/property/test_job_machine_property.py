@@ -9,6 +9,7 @@ from headgate.job import events as ev
 from headgate.job.machine import JobMachine, Phase
 from headgate.job.restart import FixedDelay
 from headgate.job.status import JobStatus
+from headgate.testing.simulation.oracle import check_story
 
 WORKERS = [(0, 0), (0, 1), (1, 0)]
 
@@ -149,6 +150,7 @@ class JobLife(RuleBasedStateMachine):
         assert len(self.closed) <= 1
         if self.machine is not None:
             assert (self.machine.phase is Phase.ENDED) == bool(self.ended) == self.machine.status.is_terminal
+            check_story(self.machine)
 
     def teardown(self):
         """From wherever it is, a job that is cancelled ends, and every request is answered exactly once."""

@@ -1,12 +1,22 @@
 """Seeds that pass, and bugs planted on purpose that the simulator must find: else it proves nothing."""
 
+import re
+
 import pytest
 
 from effort import examples
+from headgate.api.windows import TimeWindow
+from headgate.job.alignment import WatermarkAligner
+from headgate.state.backend import KeyedStateBackend
 from headgate.state.hashmap.increments import History
-from headgate.testing.simulation.run import play
+from headgate.state.timers import Timers
+from headgate.storage import log
+from headgate.testing.simulation.run import Run, play
+from headgate.testing.simulation.timed import TIMED, aligned
 from headgate.worker.inputs import Inputs
+from headgate.worker.operators.windows import WindowOperator
 from headgate.worker.subtask import Subtask
+from headgate.worker.watermarks import WatermarkValve
 
 FIXED = [*range(examples(40)), 823]  # 823: a replaced driver that waits for its restart ends
 WITHIN = 500
@@ -56,3 +66,68 @@ def test_it_finds_an_increment_on_an_unconfirmed_checkpoint(monkeypatch):  # SPE
 
     monkeypatch.setattr(History, "base_for", hasty)
     assert first_failure(begin=27)  # few seeds meet it; this is the first one
+
+
+# --- event time -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", TIMED, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("seed", range(examples(2)))
+def test_a_program_by_event_time_passes(program, seed):  # SPEC R13.1, R13.6, R13.9, R13.10
+    Run(seed, program=program).go()
+
+
+def test_seeds_draw_every_program_by_event_time():
+    assert {program.__name__ for program in TIMED} <= {Run(seed).outcome.program for seed in range(60)}
+
+
+def test_aligned_sources_pause_and_go_on(monkeypatch):  # SPEC R13.7
+    answers = []
+    on_watermark = WatermarkAligner.on_watermark
+
+    def noting(self, task, watermark):
+        answer = on_watermark(self, task, watermark)
+        answers.extend(answer.values())
+        return answer
+
+    monkeypatch.setattr(WatermarkAligner, "on_watermark", noting)
+    options = {"pipeline.auto-watermark-interval": "1 ms"}
+    for seed in range(10):
+        Run(seed, program=aligned, calm=True, parallelism=[2], options=options).go()
+        if True in answers and False in answers:
+            return
+    pytest.fail("no source was ever too far ahead")
+
+
+def test_it_finds_a_clock_that_follows_the_fastest_channel(monkeypatch):  # SPEC R13.2
+    monkeypatch.setattr(
+        WatermarkValve,
+        "_advance_to_least",
+        lambda self: self._advance(max(one.watermark for one in self._channels.values())),
+    )
+    assert "Violation" in first_failure()
+
+
+def test_it_finds_sessions_that_lose_records_when_they_merge(monkeypatch):  # SPEC R13.10
+    monkeypatch.setattr(KeyedStateBackend, "merge_namespaces", lambda self, descriptor, target, sources: None)
+    assert "Violation" in first_failure()
+
+
+def test_it_finds_sessions_that_do_not_merge(monkeypatch):  # SPEC R13.10
+    monkeypatch.setattr(TimeWindow, "intersects", lambda self, other: False)
+    assert "Violation" in first_failure()
+
+
+def test_it_finds_that_merged_sessions_are_not_in_the_snapshot(monkeypatch):  # SPEC R13.10
+    monkeypatch.setattr(WindowOperator, "_keep_sessions", lambda self, address, sessions: None)
+    assert "Violation" in first_failure()
+
+
+def test_it_finds_timers_that_are_not_restored(monkeypatch):  # SPEC R13.6
+    monkeypatch.setattr(Timers, "reload", lambda self: None)
+    assert "Violation" in first_failure()
+
+
+def test_it_finds_a_resume_that_drops_what_the_old_driver_completes_meanwhile(monkeypatch):
+    monkeypatch.setattr(log, "_check_unmoved", lambda *_: None)
+    assert re.search("taken over|DAMAGED|more than once", first_failure(begin=6))

@@ -5,9 +5,12 @@ what it prints. The program and the code are cut out of the README, so that it c
 """
 
 import json
+import os
 import re
+import signal
+import stat
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -69,6 +72,20 @@ def machine(tmp_path_factory):
     return Machine(tmp_path_factory.mktemp("machine"))
 
 
+def look_at(machine, job_id):
+    """Commands that look at what only a real job has; tests/unit/cli has the others."""
+    details = json.loads(machine.headgate("info", "totals", "--json"))
+    assert (details["jid"], details["checkpoints"]["counts"]["failed"]) == (job_id, 0)
+    assert details["status-counts"]["RUNNING"] == 2
+    (attempt,) = json.loads(machine.headgate("story", "totals", "--json"))["attempts"]
+    assert (attempt["outcome"], attempt["restored_checkpoint"]) == ("OPEN", None)
+    assert re.search(r"totals.*│ total .*│ value", machine.headgate("state", "list", "totals"))
+    found = json.loads(machine.headgate("state", "get", "totals", "totals", "total", "7", "--json"))
+    assert [entry["key"] for entry in found["entries"]] == [7]
+    assert "has nothing for this key" in machine.headgate("state", "get", "totals", "totals", "total", "-1", code=1)
+    assert "dashboard: http://127.0.0.1:" in machine.headgate("logs", "totals")
+
+
 @pytest.fixture(scope="module")
 def savepoints(machine):
     """The job is asked for everything, and stopped: the savepoint that was taken before, and the last one."""
@@ -81,6 +98,7 @@ def savepoints(machine):
         assert re.fullmatch(complete, machine.headgate("checkpoint", job_id[:8], "--full"))
         first = machine.headgate("savepoint", "totals", "--target", machine.savepoints).strip()
         assert first.startswith(f"{machine.directory}/savepoints/savepoint-{job_id[:6]}-")
+        look_at(machine, job_id)
         assert machine.headgate("rescale", "totals", "-p", "3") == "the job runs with parallelism 3\n"
         assert "the job needs 200 task slots, but Spark has 16" in machine.headgate(
             "rescale", "totals", "-p", "100", code=1
@@ -155,3 +173,27 @@ def test_the_job_goes_on_and_is_cancelled(machine, savepoints):  # SPEC R8.3, R8
     assert all(after[user] > before[user] for user in range(USERS))
     assert re.fullmatch(r"\d+ files deleted\n", machine.headgate("dispose", first))
     assert "cannot find a checkpoint or savepoint" in machine.headgate("dispose", first, code=1)
+
+
+def test_a_detached_job(machine, savepoints):
+    options = ["-D", "headgate.spark.master=local[16]", "-D", "rest.port=0", "-D", "parallelism.default=1"]
+    shown = machine.headgate("run", "--detach", *options, machine.program)
+    (job_id, pid), (log,) = (
+        re.findall(r"\(([0-9a-f]{32})\) runs in process (\d+)", shown)[0],
+        re.findall(r"^log (.*)$", shown, re.MULTILINE),
+    )
+    try:
+        assert job_id in machine.headgate("list")
+        assert stat.S_IMODE(Path(log).stat().st_mode) == 0o600
+        wait_until(lambda: "dashboard" in machine.headgate("logs", job_id), 60, "a line in the log")
+        wait_until(
+            lambda: json.loads(machine.headgate("list", "--json"))["jobs"][0]["state"] == "RUNNING", 100, "a job"
+        )
+        machine.headgate("cancel", job_id, "--json")
+        wait_until(lambda: not Path(f"/proc/{pid}").exists() or "was cancelled" in Path(log).read_text(), 60, "its end")
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    broken = machine.directory / "broken.py"
+    broken.write_text("raise ValueError('too early')")
+    assert "before a job was listed" in machine.headgate("run", "--detach", broken, code=1)

@@ -175,7 +175,7 @@ def test_a_directory_that_is_watched(make_env, workers, tmp_path):
 
     env = checkpointed(make_env(2), tmp_path)
     source = FileSource(str(inbox), "json", PAIR, watch_ms=100, on_corrupt=corrupt)
-    rows = env.from_source(source, "Inbox", rate=4000)
+    rows = env.from_source(source, source_name="Inbox", rate=4000)
     rows.rebalance().sink_to(FileSink(f"{tmp_path}/out", "parquet"))
     rows.get_side_output(corrupt).sink_to(FileSink(f"{tmp_path}/corrupt", "parquet"))
     for number in range(6):
@@ -243,7 +243,7 @@ def test_a_data_frame_is_read_on_after_a_kill(make_env, spark, workers, tmp_path
 def test_a_bounded_file_source_ends_after_a_rescale(make_env, spark, workers, tmp_path):  # SPEC R9.4
     spark.range(0, 3 * COUNT, 1, 1).selectExpr("id", "'x' as word").write.parquet(f"{tmp_path}/in")
     env = checkpointed(make_env(2), tmp_path)
-    rows = env.from_source(FileSource(f"{tmp_path}/in", "parquet"), "Files", rate=8000)
+    rows = env.from_source(FileSource(f"{tmp_path}/in", "parquet"), source_name="Files", rate=8000)
     rows.rebalance().sink_to(FileSink(f"{tmp_path}/out", "parquet"))
     client = env.execute_async("files")
     assert client.job.wait_running(60)

@@ -1,11 +1,14 @@
 """The programs of the source documents, on Spark, with the output they promise (SPEC R1.3, R2, R4)."""
 
+import ast
+import json
 import sys
 from collections import Counter
 from pathlib import Path
 
 import duckdb
 import pytest
+from spark_kit import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -21,6 +24,7 @@ def _examples(monkeypatch):
         "counter_source",
         "pattern_matcher",
         "access_log",
+        "look_back",
     ):
         sys.modules.pop(name, None)
 
@@ -89,3 +93,49 @@ def test_access_log(make_env, tmp_path):  # SPEC R9.1
     assert dict(duckdb.sql(query).fetchall()) == expected
     assert damaged > 20
     assert sum(len(path.read_text().splitlines()) for path in (tmp_path / "out/damaged").glob("part-*")) == damaged
+
+
+def test_look_back(make_env, spark, tmp_path):  # SPEC R8.1
+    import look_back
+
+    env = make_env(
+        2, {"execution.checkpointing.interval": "200 ms", "execution.checkpointing.dir": f"file://{tmp_path}/c"}
+    )
+    readings = env.from_datagen(
+        lambda n: look_back.READINGS[n % len(look_back.READINGS)], rate=100, type_info=look_back.READING
+    )
+    seen = tmp_path / "seen"
+
+    def see(row):
+        if tuple(row) == ("south", 3, 1):  # the last reading has been seen
+            seen.touch()
+
+    look_back.build(env, readings.uid("readings"), 50).add_sink(see)
+    client = env.execute_async("look back")
+    wait_until(seen.exists, 60, "the last reading")
+    path = client.stop_with_savepoint(savepoint_directory=f"file://{tmp_path}/savepoints")
+    client.wait(60)
+    assert [tuple(row) for row in look_back.by_day(spark, path).collect()] == [(1, 55, 30), (2, 45, 70), (3, None, 42)]
+    options = {"execution.state-recovery.path": path, "execution.state-recovery.ignore-unclaimed-state": "true"}
+    env = make_env(1, options)
+    again = env.from_collection([("north", 9, 0), ("south", 9, 0)], type_info=look_back.READING).uid("others")
+    found = sorted(map(tuple, look_back.build(env, again, 40).execute_and_collect()))
+    assert found == [("north", 9, 2), ("south", 9, 2)]
+
+
+def test_the_notebook(spark):
+    """Its cells run one after the other; what the last line of a cell gives can be shown as HTML."""
+    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
+    names, shown = {"__name__": "__main__"}, []
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            tree = ast.parse("".join(cell["source"]))
+            last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+            exec(compile(tree, "notebook", "exec"), names)
+            if last is not None:
+                shown.append(eval(compile(ast.Expression(last.value), "notebook", "eval"), names))
+    env, client, checkpoints, savepoint, table = shown
+    for one in (env, client, checkpoints, savepoint):
+        assert "<td" in one._repr_html_()
+    assert len(table) == 5
+    wait_until(lambda: client.get_job_status().name == "FINISHED")  # the savepoint was complete before

@@ -167,7 +167,7 @@ def kill_after_a_checkpoint(job, victim):
 def run_with_a_kill(env, source, options):
     """Start the job, kill a worker while rows come, and let them end; the client, and how many there are."""
     checkpointed(env, options["directory"])
-    env.from_source(source, "meter").rebalance().sink_to(FileSink(f"{options['directory']}/out", "json"))
+    env.from_source(source, source_name="meter").rebalance().sink_to(FileSink(f"{options['directory']}/out", "json"))
     client = env.execute_async("meter")
     kill_after_a_checkpoint(client.job, (0, 0))
     return client, end_soon(options)
@@ -228,7 +228,7 @@ def test_an_error_of_the_source_on_the_driver_fails_the_job(make_env, workers, t
 
     env = make_env(1)
     env.set_restart_strategy(RestartStrategies.no_restart())
-    env.from_source(PythonDataSource(GoneMeter, meter(tmp_path, "gone")), "meter").print()
+    env.from_source(PythonDataSource(GoneMeter, meter(tmp_path, "gone")), source_name="meter").print()
     with pytest.raises(
         HeadgateError, match=r"source 'meter' .*latestOffset\(\) of data source 'meter' failed: OSError"
     ):

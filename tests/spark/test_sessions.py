@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -192,7 +193,16 @@ def test_a_session_of_the_users_own():
     assert found["left"] == []
 
 
-def test_run_finds_modules_beside_the_program_and_is_quiet(tmp_path):
+def test_records_keys_and_state_of_classes_of_the_programs_own_script():
+    found = run_program("own_classes.py")
+    assert [one[2] for one in found if one[:2] == ["sum", "red"]] in ([2, 5], [3, 5])  # in the order of their arrival
+    assert [one[2] for one in found if one[:2] == ["sum", "blue"]] in ([1, 5], [4, 5])
+    assert max(one for one in found if one[:2] == ["largest", "red"]) == ["largest", "red", 3]
+    assert max(one for one in found if one[:2] == ["largest", "blue"]) == ["largest", "blue", 4]
+    assert len(found) == 8
+
+
+def test_run_finds_modules_beside_the_program_and_only_says_where_the_dashboard_is(tmp_path):
     program = PROGRAMS / "beside" / "main.py"
     env = {key: value for key, value in os.environ.items() if key != "JDK_JAVA_OPTIONS"}  # Java tells that it is set
     done = subprocess.run(
@@ -200,8 +210,10 @@ def test_run_finds_modules_beside_the_program_and_is_quiet(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["*hello [a]*", "*hello [b]*"]
-    noise = [line for line in done.stderr.splitlines() if "incubator modules" not in line]  # Java's own, before any log
-    assert noise == []
+    (said,) = [
+        line for line in done.stderr.splitlines() if "incubator modules" not in line
+    ]  # Java's own, before any log
+    assert re.fullmatch(r"headgate: job 'beside' \(\w{8}\) starts; dashboard: http://127\.0\.0\.1:\d+/ui/", said)
 
 
 def alive(processes):

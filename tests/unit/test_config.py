@@ -258,9 +258,10 @@ def test_the_place_of_an_unknown_key_is_named(tmp_path):
         ("taskmanager.numberOfTaskSlots", 4),
         ("jobmanager.memory.process.size", "1600m"),
         ("pipeline.jars", "file:///kafka.jar"),
-        ("execution.runtime-mode", "STREAMING"),
+        ("python.fn-execution.bundle.size", 1),
+        ("pipeline.closure-cleaner-level", "NONE"),
         ("state.backend.rocksdb.thread.num", 4),
-        ("state.changelog.enabled", "false"),
+        ("state.changelog.enabled", "true"),
         ("execution.checkpointing.file-merging.enabled", "true"),
     ],
 )
@@ -272,11 +273,9 @@ def test_a_key_of_flink_without_effect_is_accepted_with_a_warning_that_names_it(
 @pytest.mark.parametrize(
     ("key", "value", "instead"),
     [
-        ("execution.runtime-mode", "BATCH", "Headgate always streams; use Spark for batch jobs"),
-        ("state.changelog.enabled", "true", "execution.checkpointing.incremental"),
         ("execution.checkpointing.sync-phase-timeout", "10 s", "execution.checkpointing.timeout"),
         ("pipeline.sources.pause-until-first-checkpoint", True, "sources are not held back"),
-        ("python.files", "a.py", "env.add_python_file(path)"),
+        ("python.executable", "/usr/bin/python3", "use spark.pyspark.python"),
     ],
 )
 def test_a_key_of_flink_that_would_change_the_job_is_refused_with_what_to_use(key, value, instead):

@@ -12,6 +12,9 @@ from headgate.config import Configuration, Option
 __all__ = ["CheckpointConfig", "CheckpointingMode", "ExternalizedCheckpointRetention"]
 
 
+_MILLISECOND = timedelta(milliseconds=1)
+
+
 class CheckpointingMode(Enum):
     """Whether a record counts exactly once in state after a failure, or at least once."""
 
@@ -50,9 +53,9 @@ class CheckpointConfig:
         """EXACTLY_ONCE unless set."""
         return CheckpointingMode(self._configuration.get(config.CHECKPOINT_MODE))
 
-    def set_checkpointing_mode(self, mode: CheckpointingMode) -> Self:
+    def set_checkpointing_mode(self, checkpointing_mode: CheckpointingMode) -> Self:
         """Whether barriers are aligned (exactly once) or only counted (at least once)."""
-        return self._set(config.CHECKPOINT_MODE, mode.value)
+        return self._set(config.CHECKPOINT_MODE, checkpointing_mode.value)
 
     def get_checkpoint_interval(self) -> int:
         """Milliseconds; -1 if there are no periodic checkpoints."""
@@ -75,9 +78,9 @@ class CheckpointConfig:
         """Milliseconds."""
         return self._configuration.get(config.CHECKPOINT_MIN_PAUSE)
 
-    def set_min_pause_between_checkpoints(self, min_pause: int) -> Self:
+    def set_min_pause_between_checkpoints(self, min_pause_between_checkpoints: int) -> Self:
         """Milliseconds between the end of one checkpoint and the start of the next."""
-        return self._set(config.CHECKPOINT_MIN_PAUSE, min_pause)
+        return self._set(config.CHECKPOINT_MIN_PAUSE, min_pause_between_checkpoints)
 
     def get_max_concurrent_checkpoints(self) -> int:
         """How many may be under way."""
@@ -103,9 +106,18 @@ class CheckpointConfig:
         """Whether `--resume` passes over a newer savepoint."""
         return self._configuration.get(config.RESUME_PREFERS_CHECKPOINT)
 
-    def set_externalized_checkpoint_retention(self, retention: ExternalizedCheckpointRetention) -> Self:
+    def set_externalized_checkpoint_retention(self, retention_mode: ExternalizedCheckpointRetention) -> Self:
         """What becomes of the retained checkpoints when the job ends."""
-        return self._set(config.CHECKPOINT_RETENTION, retention.value)
+        return self._set(config.CHECKPOINT_RETENTION, retention_mode.value)
+
+    def get_externalized_checkpoint_retention(self) -> ExternalizedCheckpointRetention:
+        """What becomes of the retained checkpoints when the job ends."""
+        return ExternalizedCheckpointRetention(self._configuration.get(config.CHECKPOINT_RETENTION))
+
+    def is_externalized_checkpoints_enabled(self) -> bool:
+        """Whether checkpoints may outlive the job."""
+        none = ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
+        return self.get_externalized_checkpoint_retention() is not none
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
         """Whether barriers may overtake records."""
@@ -119,10 +131,22 @@ class CheckpointConfig:
         """Barriers wait for the records before them."""
         return self.enable_unaligned_checkpoints(False)
 
-    def set_aligned_checkpoint_timeout(self, timeout: int | timedelta) -> Self:
+    def set_aligned_checkpoint_timeout(self, alignment_timeout: int | timedelta) -> Self:
         """An alignment that takes longer (milliseconds, or a timedelta) turns unaligned; 0 starts unaligned."""
-        timeout_ms = timeout // timedelta(milliseconds=1) if isinstance(timeout, timedelta) else timeout
-        return self._set(config.ALIGNED_TIMEOUT, timeout_ms)
+        given = alignment_timeout
+        return self._set(config.ALIGNED_TIMEOUT, given // _MILLISECOND if isinstance(given, timedelta) else given)
+
+    def get_aligned_checkpoint_timeout(self) -> timedelta:
+        """How long an alignment may take before it turns unaligned."""
+        return self._configuration.get(config.ALIGNED_TIMEOUT) * _MILLISECOND
+
+    def set_force_unaligned_checkpoints(self, force_unaligned_checkpoints: bool = True) -> Self:
+        """Allow unaligned checkpoints also in jobs with partition_custom()."""
+        return self._set(config.UNALIGNED_FORCED, force_unaligned_checkpoints)
+
+    def is_force_unaligned_checkpoints(self) -> bool:
+        """Whether unaligned checkpoints are allowed also in jobs with partition_custom()."""
+        return self._configuration.get(config.UNALIGNED_FORCED)
 
     def set_checkpoint_storage_dir(self, checkpoint_path: str) -> Self:
         """The directory for checkpoints: a path, or a URL (s3, gs, az, abfs, abfss, webhdfs, swebhdfs)."""

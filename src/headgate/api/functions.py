@@ -6,8 +6,9 @@ import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
+from headgate.api.metrics import MetricGroup
 from headgate.api.raw_state import RawKeyedStateOutput, RawOperatorStateOutput
 from headgate.errors import InvalidArgument
 from headgate.graph.job_graph import OutputTag
@@ -56,9 +57,9 @@ class KeyedStateStore:
     def __init__(self, state: StateAccess) -> None:
         self._state = state
 
-    def get_state(self, descriptor: Any) -> Any:
+    def get_state(self, state_descriptor: Any) -> Any:
         """The keyed state of a descriptor."""
-        return self._state.state(descriptor)
+        return self._state.state(state_descriptor)
 
     get_list_state = get_map_state = get_reducing_state = get_aggregating_state = get_state
 
@@ -66,9 +67,17 @@ class KeyedStateStore:
 class RuntimeContext(KeyedStateStore):
     """What a rich function learns of its surroundings in `open`."""
 
-    def __init__(self, info: TaskInfo, state: StateAccess) -> None:
+    def __init__(
+        self,
+        info: TaskInfo,
+        state: StateAccess,
+        metrics: MetricGroup | None = None,
+        job_parameters: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(state)
         self._info = info
+        self._metrics = metrics or MetricGroup(info.task_name, {}, lambda: 0)
+        self._job_parameters = job_parameters or {}
 
     def get_task_name(self) -> str:
         """The operator's name."""
@@ -99,6 +108,14 @@ class RuntimeContext(KeyedStateStore):
         """The job's id, 32 hex digits."""
         return self._info.job_id
 
+    def get_metrics_group(self) -> MetricGroup:
+        """Where the function registers counters, gauges, meters and distributions."""
+        return self._metrics
+
+    def get_job_parameter(self, key: str, default_value: str | None = None) -> str | None:
+        """A value of pipeline.global-job-parameters."""
+        return self._job_parameters.get(key, default_value)
+
 
 class Function:
     """Base of all user functions: `open` before the first record, `close` at the end, also after a failure."""
@@ -108,6 +125,10 @@ class Function:
 
     def close(self) -> None:
         """Called once when the subtask ends, also when it failed."""
+
+    def __class_getitem__(cls, _: Any) -> type[Self]:
+        """`MapFunction[int, str]` is the class itself: types of records are not checked."""
+        return cls
 
 
 class MapFunction(Function, ABC):
@@ -167,7 +188,7 @@ class KeySelector(Function, ABC):
 
     @abstractmethod
     def get_key(self, value: Any) -> Any:
-        """The key: str, int, float, bool, bytes, or a tuple of these; always the same for equal records."""
+        """The key: a number, a text, bytes, a date, ..., or a tuple, list, dict or row of these; the same for equal records."""
 
 
 class Partitioner(Function, ABC):
@@ -296,7 +317,7 @@ class BroadcastProcessFunction(Function, ABC):
     class ReadOnlyContext(ProcessFunction.Context, Protocol):
         """What a record of the first stream comes with."""
 
-        def get_broadcast_state(self, descriptor: Any) -> Any:
+        def get_broadcast_state(self, state_descriptor: Any) -> Any:
             """The broadcast state, to be read."""
 
     class Context(Protocol):
@@ -305,7 +326,7 @@ class BroadcastProcessFunction(Function, ABC):
         def timestamp(self) -> int | None:
             """The record's event timestamp in milliseconds, or None."""
 
-        def get_broadcast_state(self, descriptor: Any) -> Any:
+        def get_broadcast_state(self, state_descriptor: Any) -> Any:
             """The broadcast state, to be changed."""
 
     @abstractmethod

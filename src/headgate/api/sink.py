@@ -11,8 +11,9 @@ checkpoints are used again after a step back: a sink that stores the number with
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -36,6 +37,10 @@ __all__ = [
 C = TypeVar("C")
 
 
+def _wall_clock() -> int:
+    return time.time_ns() // 1_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class WriterContext(TaskInfo):
     """The subtask in which a writer or committer runs.
@@ -47,6 +52,7 @@ class WriterContext(TaskInfo):
     staging: str | None = None  # a directory of the job on the checkpoint storage, for files that are not visible yet
     type: TypeInformation = PICKLED  # of the records
     epoch: int = 1
+    clock: Callable[[], int] = _wall_clock  # milliseconds; virtual where the runtime's time is
 
 
 class CommitRequest(Generic[C]):
@@ -165,6 +171,10 @@ class Sink(ABC, Generic[C]):
         """The committer in the same subtask; None if the output of the writer is visible at once."""
         return None
 
+    output_kind: str | None = None
+    """What names the form of the committables and of the writers' state; None: the name of the class. A restore is refused
+    if the sink under a uid has another kind than the one that prepared what the checkpoint holds."""
+
     commits_on_driver = False
     """Whether the committables of all subtasks are committed together, on the driver, by `epoch_committer`."""
 
@@ -174,6 +184,11 @@ class Sink(ABC, Generic[C]):
     def epoch_committer(self, context: EpochContext) -> EpochCommitter[C]:
         """The committer on the driver, if `commits_on_driver` is set; it is never pickled."""
         raise NotImplementedError(f"{type(self).__name__} sets commits_on_driver, but has no epoch_committer()")
+
+
+def sink_kind(sink: Sink[Any]) -> str:
+    """What tells sinks apart that cannot commit each other's output."""
+    return sink.output_kind or type(sink).__name__
 
 
 def check_sink(sink: Any) -> None:

@@ -9,7 +9,7 @@ Spark and in the local runtime. A restore may distribute the splits over another
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
@@ -90,6 +90,14 @@ class SourceReader(ABC, Generic[S]):
         """Records for side outputs; called after each `poll`."""
         return []
 
+    def ordered_splits(self) -> Collection[Hashable] | None:
+        """The names of the splits being read, if records of one are in order of time: each has its own watermark then."""
+        return None
+
+    def split_of_each(self) -> Iterable[Hashable]:
+        """Of a reader with `ordered_splits`: the split of each record that the last `poll` returned."""
+        return ()
+
     def close(self) -> None:
         """Release resources."""
 
@@ -128,6 +136,9 @@ class Source(ABC, Generic[S]):
     """Whether it must run in one subtask."""
 
     type: TypeInformation = PICKLED
+
+    bounded: bool | None = None
+    """Whether the stream ends; None: it is not known."""
 
     side_outputs: tuple[OutputTag, ...] = ()
     """The side outputs that its readers give records to."""
@@ -228,6 +239,7 @@ class CollectionSource(Source[int]):
     """Records of a Python collection, in order, in one subtask; a split is the position."""
 
     single = True
+    bounded = True
 
     def __init__(self, rows: Sequence[Any], type: TypeInformation = PICKLED) -> None:
         self.type = type
@@ -275,6 +287,8 @@ class NumberRange(msgspec.Struct, frozen=True):
 
 class SequenceSource(Source[NumberRange]):
     """The integers start .. end (both included); a split is a range (next, end) of them."""
+
+    bounded = True
 
     def __init__(self, start: int, end: int, type: TypeInformation) -> None:
         self.start, self.end, self.type = start, end, type
@@ -346,6 +360,7 @@ class DataGenSource(Source[Stride]):
         if vectorised and not type.is_typed:
             raise InvalidArgument("a vectorised generator needs a type, for example type_info='word string, n bigint'")
         self.generate, self.count, self.rate, self.type, self.vectorised = generate, count, rate, type, vectorised
+        self.bounded = count is not None
 
     def splits(self, parallelism: int) -> list[Stride]:
         """Interleaved numbers, so that every subtask has low ones and high ones."""

@@ -6,7 +6,7 @@ metadata, a worker with the handles of its vertex; the result names what each ne
     keyed state      assign_keyed           old handles cut to the new subtask's key groups
     operator state   redistribute           split evenly, everything to everyone, or one copy each
     in-flight data   assign_inflight        old channels by the kind of the edge
-    before all that  restored_max_parallelism, check_finished_graph, check_inflight_chain
+    before all that  unclaimed_state, restored_max_parallelism, check_finished_graph, check_inflight_chain
 """
 
 from __future__ import annotations
@@ -242,6 +242,60 @@ def restored_max_parallelism(
         return configured
     # Only keyed state depends on the number, so a keyed operator's value goes before that of one without.
     return next((operator.max_parallelism for operator in [*keyed, *saved]), default_max_parallelism(parallelism))
+
+
+# ---- state that an operator cannot take ----------------------------------------------------------------------------
+
+SPLITS = "splits"
+ASYNC_CALLS = "async calls"
+_PREPARED = "prepared by "
+_OWN_TEXTS = {SPLITS: "splits of a source", ASYNC_CALLS: "records that wait for asynchronous calls"}
+
+
+def prepared_by(sink_kind: str) -> str:
+    """What the operator state of a sink is."""
+    return f"{_PREPARED}{sink_kind}"
+
+
+class TakenState(msgspec.Struct, frozen=True):
+    """The state that an operator takes, or has left.
+
+    `own` says what Headgate keeps in the operator state of its own accord: SPLITS, ASYNC_CALLS, `prepared_by(...)`. None:
+    only what the user's function declares.
+    """
+
+    keyed: bool = False
+    own: str | None = None
+
+
+def unclaimed_state(left: TakenState, takes: TakenState) -> TakenState | None:
+    """The part of the state under a uid that the operator which has the uid now cannot take, if any (SPEC R8.5).
+
+    State that a function declares is never part of it: a function that declares it no more, or not yet, carries it on
+    (SPEC R1.10).
+
+    >>> unclaimed_state(TakenState(keyed=True), TakenState())
+    TakenState(keyed=True, own=None)
+    >>> unclaimed_state(TakenState(own=prepared_by("files")), TakenState(own=prepared_by("files"))) is None
+    True
+    """
+    unclaimed = TakenState(left.keyed and not takes.keyed, None if left.own == takes.own else left.own)
+    return None if unclaimed == TakenState() else unclaimed
+
+
+def describe_state(state: TakenState) -> str:
+    """For error messages.
+
+    >>> describe_state(TakenState(keyed=True, own=prepared_by("files")))
+    "keyed state and output that a sink of kind 'files' has prepared and may not have committed"
+    """
+    texts = ["keyed state"] if state.keyed else []
+    if state.own is not None and state.own.startswith(_PREPARED):
+        kind = state.own.removeprefix(_PREPARED)
+        texts.append(f"output that a sink of kind '{kind}' has prepared and may not have committed")
+    elif state.own is not None:
+        texts.append(_OWN_TEXTS.get(state.own, state.own))
+    return " and ".join(texts)
 
 
 # ---- finished subtasks ---------------------------------------------------------------------------------------------

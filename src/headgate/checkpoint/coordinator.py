@@ -29,7 +29,7 @@ from typing import Any
 
 from headgate import config
 from headgate.checkpoint import events as ev
-from headgate.checkpoint.decider import Activity, Decision, RequestDecider, RequestId, Trigger, TriggerRequest
+from headgate.checkpoint.decider import Activity, Decision, RequestDecider, RequestId, RequestOrigin, TriggerRequest
 from headgate.checkpoint.failure_manager import FailureManager
 from headgate.checkpoint.full_policy import AutomaticFull, CompletedSize
 from headgate.checkpoint.pending import PendingCheckpoint, Stage
@@ -226,16 +226,16 @@ class Coordinator:
 
     def _fire_periodic(self) -> None:
         self._schedule.fire()
-        self._submit(TriggerRequest(self._checkpoint_properties(), Trigger.PERIODIC, self._now))
+        self._submit(TriggerRequest(self._checkpoint_properties(), RequestOrigin.PERIODIC, self._now))
 
     def _fire_full(self) -> None:
         properties = self._checkpoint_properties(full=True)
         reason = self._full.take(self._now)
-        self._submit(TriggerRequest(properties, Trigger.AUTOMATIC, self._now, full_reason=reason))
+        self._submit(TriggerRequest(properties, RequestOrigin.AUTOMATIC, self._now, full_reason=reason))
 
     def _fire_final(self) -> None:
         self._final_at = None
-        self._submit(TriggerRequest(self._checkpoint_properties(), Trigger.END_OF_DATA, self._now))
+        self._submit(TriggerRequest(self._checkpoint_properties(), RequestOrigin.END_OF_DATA, self._now))
 
     # ---- the job ---------------------------------------------------------------------------------------------------
 
@@ -385,7 +385,7 @@ class Coordinator:
             return
         properties = self._checkpoint_properties(full=event.full)
         reason = "requested" if event.full else None
-        self._submit(TriggerRequest(properties, Trigger.USER, self._now, event.request_id, full_reason=reason))
+        self._submit(TriggerRequest(properties, RequestOrigin.USER, self._now, event.request_id, full_reason=reason))
 
     def _on_savepoint_requested(self, event: ev.SavepointRequested) -> None:
         if self._refused(event.request_id):
@@ -401,7 +401,7 @@ class Coordinator:
             self._schedule.stop()
             self._abort_all(FailureReason.CHECKPOINT_COORDINATOR_SUSPEND)
             properties = CheckpointProperties.for_stop(properties.force, event.drain, event.format)
-        request = TriggerRequest(properties, Trigger.USER, self._now, event.request_id, target)
+        request = TriggerRequest(properties, RequestOrigin.USER, self._now, event.request_id, target)
         if properties.is_synchronous:
             self._stop = _Stop(request)
         self._submit(request)
@@ -471,10 +471,11 @@ class Coordinator:
             properties.is_savepoint,
             properties.format.value if properties.format else None,
             request.trigger.value,
-            {vertex.id: VertexStats(vertex.parallelism) for vertex in self._topology.vertices},
+            {one.id: VertexStats(one.parallelism, operators=one.operators) for one in self._topology.vertices},
             from_scratch,
             full_reason,
             chain_length=1 if base is None or from_scratch else base.chain_length + 1,
+            chain_started=self._now if base is None or from_scratch else self.stats.chain_started(base.id),
         )
         for task in plan.finished:
             stats.report(task, SubtaskStats(self._now))
@@ -725,7 +726,7 @@ class Coordinator:
             return
         self._warn_if_slow(pending)
         if pending.properties.type is SnapshotType.FULL_CHECKPOINT:
-            self._full.completed_full(self._now, requested_here=request.trigger is Trigger.AUTOMATIC)
+            self._full.completed_full(self._now, requested_here=request.trigger is RequestOrigin.AUTOMATIC)
         else:
             stats = pending.stats
             size = CompletedSize(stats.totals.state_size, stats.chain_length, stats.shared_files)
@@ -769,9 +770,9 @@ class Coordinator:
     ) -> None:
         if request.id is not None:
             self._emit(ev.CompleteRequest(request.id, ev.RequestFailed(message, reason, checkpoint_id)))
-        if request.trigger is Trigger.AUTOMATIC:
+        if request.trigger is RequestOrigin.AUTOMATIC:
             self._full.failed(self._now)
-        elif request.trigger is Trigger.END_OF_DATA:
+        elif request.trigger is RequestOrigin.END_OF_DATA:
             # Its user waits for it, and no records wait for their turn: the pause between checkpoints is not for it.
             self._final_at = self._now + self._final_retry_ms
             self._final_retry_ms = min(2 * self._final_retry_ms, _LONGEST_FINAL_RETRY_MS)

@@ -19,7 +19,7 @@ RequestId = NewType("RequestId", str)
 """Chosen by the caller who requests a checkpoint, unique in the job; the answer carries it."""
 
 
-class Trigger(Enum):
+class RequestOrigin(Enum):
     """The origin of a request; statistics show the value."""
 
     PERIODIC = "periodic"
@@ -33,7 +33,7 @@ class TriggerRequest:
     """A request for a checkpoint. Only those of users have an id, which is answered exactly once."""
 
     properties: CheckpointProperties
-    trigger: Trigger
+    trigger: RequestOrigin
     timestamp: int
     id: RequestId | None = None
     target: str | None = None  # directory of a savepoint
@@ -42,7 +42,7 @@ class TriggerRequest:
     @property
     def periodic(self) -> bool:
         """Whether the scheduler made it: only then the pause between checkpoints applies."""
-        return self.trigger is Trigger.PERIODIC
+        return self.trigger is RequestOrigin.PERIODIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Decision:
 class RequestDecider:
     """Holds the queue and takes the decisions.
 
-    >>> request = TriggerRequest(CheckpointProperties.for_savepoint(force=True), Trigger.USER, timestamp=0)
+    >>> request = TriggerRequest(CheckpointProperties.for_savepoint(force=True), RequestOrigin.USER, timestamp=0)
     >>> decider = RequestDecider(max_concurrent=1, min_pause_ms=0)
     >>> decider.submit(request, now=0, activity=Activity(pending=1)).start is request
     True

@@ -9,13 +9,15 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import islice
 
 import msgspec
 
 from headgate.checkpoint.plan import TaskId
 from headgate.ids import OperatorId, VertexId
+from headgate.records.html_tables import html_table
 
 _PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 _WINDOW = 10_000  # values that percentiles are taken of
@@ -121,6 +123,11 @@ class SubtaskMetrics(msgspec.Struct, frozen=True):
     persisted_bytes: int = 0
     unaligned: bool = False
     objects_written: int = 0
+    sync_started: int = -1  # ms since the epoch, by the clock of the worker's host
+    written: int = -1  # as above: when everything was durable
+
+
+_NOT_SUMMARISED = {"unaligned", "objects_written", "sync_started", "written"}
 
 
 class SubtaskStats(msgspec.Struct, frozen=True):
@@ -133,15 +140,16 @@ class SubtaskStats(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class VertexStats:
-    """The subtasks of a vertex."""
+    """The subtasks of a vertex; `operators` are those that it had, since a rescale may chain them in another way."""
 
     parallelism: int
     subtasks: dict[int, SubtaskStats] = field(default_factory=dict)
+    operators: tuple[OperatorId, ...] = ()
 
     def summary(self, trigger_timestamp: int) -> dict[str, SummaryStatistics]:
         """Every measurement over the subtasks, and `end_to_end_duration`."""
         done = [subtask for subtask in self.subtasks.values() if subtask.completed]
-        measures = [name for name in SubtaskMetrics.__struct_fields__ if name not in {"unaligned", "objects_written"}]
+        measures = [name for name in SubtaskMetrics.__struct_fields__ if name not in _NOT_SUMMARISED]
         statistics = {name: SummaryStatistics.of(getattr(s.metrics, name) for s in done) for name in measures}
         durations = (max(0, s.ack_timestamp - trigger_timestamp) for s in done)
         return statistics | {"end_to_end_duration": SummaryStatistics.of(durations)}
@@ -202,6 +210,7 @@ class CheckpointStats:
     full: bool = False
     full_reason: str | None = None  # why it writes everything anew, if it would not have to
     chain_length: int = 1  # the checkpoints that a restore needs files of, this one included
+    chain_started: int | None = None  # when the oldest of them began; None if that was before this driver
     shared_files: dict[OperatorId, int] = field(default_factory=dict)  # that it uses, new or old, if there are any
     status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
     metadata_size: int = -1
@@ -213,10 +222,17 @@ class CheckpointStats:
     failure_timestamp: int | None = None
     failure_reason: str | None = None
     failure_message: str | None = None
+    final_totals: Totals | None = None  # when it is completed: no subtask reports any more
 
     @property
     def totals(self) -> Totals:
+        if self.final_totals is not None:
+            return self.final_totals
         return Totals.of(self.vertices.values(), self.trigger_timestamp, self.metadata_objects)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return checkpoints_html(f"checkpoint {self.id}", [self])
 
     def report(self, task: TaskId, stats: SubtaskStats) -> bool:
         """Add a subtask's metrics; False if the subtask is not known or has reported before."""
@@ -225,6 +241,18 @@ class CheckpointStats:
             return False
         vertex.subtasks[task.subtask] = stats
         return True
+
+
+def checkpoints_html(title: str, checkpoints: Iterable[CheckpointStats]) -> str:
+    """Checkpoints as a table, for notebooks."""
+    columns = ["id", "type", "trigger", "status", "size", "full size", "end to end (ms)", "objects", "chain", "reason"]
+    rows = []
+    for one in checkpoints:
+        totals, kind = one.totals, one.checkpoint_type.lower() + ", full" * one.full
+        figures = [totals.checkpointed_size, totals.state_size, totals.end_to_end_duration, totals.objects_written]
+        reason = one.failure_message or one.full_reason
+        rows.append([one.id, kind, one.trigger, one.status.value, *figures, one.chain_length, reason])
+    return html_table(title, columns, rows)
 
 
 class RestoredStats(msgspec.Struct, frozen=True):
@@ -261,9 +289,27 @@ class StatsSnapshot:
     latest: Mapping[str, CheckpointStats]
     restored: RestoredStats | None
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        counts = self.counts
+        title = f"checkpoints: {counts.completed} completed, {counts.failed} failed, {counts.in_progress} in progress"
+        return checkpoints_html(title, self.history)
+
     def find(self, checkpoint_id: int) -> CheckpointStats | None:
         """The checkpoint of this id, if it is still remembered."""
         return next((s for s in (*self.history, *self.latest.values()) if s.id == checkpoint_id), None)
+
+
+def _copy(stats: CheckpointStats, copies: dict[int, CheckpointStats]) -> CheckpointStats:
+    """A copy that does not change; what does not change any more is shared."""
+    found = copies.get(stats.id)
+    if found is None:
+        vertices, shared_files = stats.vertices, stats.shared_files
+        if stats.final_totals is None:
+            vertices = {id: replace(one, subtasks=dict(one.subtasks)) for id, one in vertices.items()}
+            shared_files = dict(shared_files)
+        found = copies[stats.id] = replace(stats, vertices=vertices, shared_files=shared_files)
+    return found
 
 
 class StatsTracker:
@@ -298,7 +344,7 @@ class StatsTracker:
         self._counts.in_progress -= 1
         self._counts.completed += 1
         self._newest_completed = stats
-        totals = stats.totals
+        totals = stats.final_totals = stats.totals
         for measure, summary in self._summary.items():
             summary.add(getattr(totals, measure))
         self._remember("savepoint" if stats.is_savepoint else "completed", stats)
@@ -336,19 +382,27 @@ class StatsTracker:
             if stats.id == checkpoint_id:
                 stats.discarded = True
 
-    def snapshot(self) -> StatsSnapshot:
-        """A copy that does not change; checkpoints that have ended are copied too, as late reports may come.
+    def chain_started(self, checkpoint_id: int) -> int | None:
+        """When the oldest checkpoint began that a restore of this one needs files of."""
+        remembered = (*self._history, *self._latest.values())
+        return next((stats.chain_started for stats in remembered if stats.id == checkpoint_id), None)
+
+    def snapshot(self, newest: int | None = None) -> StatsSnapshot:
+        """A copy that does not change; of the history only the `newest`, if that is given.
+
+        Checkpoints that have ended are copied too, as late reports may come.
 
         May be called by any thread: if something changes meanwhile, it is copied again.
         """
         while True:
-            try:  # in one go: equal parts stay one object
-                history, latest = copy.deepcopy((tuple(reversed(self._history)), self._latest))
-                break
+            try:
+                copies: dict[int, CheckpointStats] = {}  # equal parts stay one object
+                history = tuple(_copy(stats, copies) for stats in islice(reversed(self._history), newest))
+                latest = {kind: _copy(stats, copies) for kind, stats in self._latest.items()}
+                statistics = {measure: summary.statistics() for measure, summary in self._summary.items()}
+                return StatsSnapshot(copy.copy(self._counts), statistics, history, latest, self._restored)
             except RuntimeError:  # a dict or deque changed its size under the copy
                 continue
-        statistics = {measure: summary.statistics() for measure, summary in self._summary.items()}
-        return StatsSnapshot(copy.copy(self._counts), statistics, history, latest, self._restored)
 
     def gauges(self) -> dict[str, int | str]:
         """The metrics of the job (SPEC R10.3); -1 and "n/a" before the first completed checkpoint."""

@@ -1,4 +1,4 @@
-"""The `headgate` command: run a program, check the machine, delete unused files, list the options.
+"""The `headgate` command: run a program, migrate one, check the machine, delete unused files, list the options.
 
 It is a process of its own; `run` makes it the driver of the program's jobs. A HeadgateError becomes one message on stderr
 and exit code 1.
@@ -19,11 +19,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+import headgate
 from headgate import config
 from headgate.cli import jobs as cli_jobs
+from headgate.cli import migrate as cli_migrate
 from headgate.cli import state as cli_state
+from headgate.cli.detached import start_detached
 from headgate.cli.doctor import run_checks
-from headgate.cli.output import reported
+from headgate.cli.output import Json, print_json, reported
 from headgate.config import Configuration
 from headgate.driver.log_output import start_log_output
 from headgate.driver.services import wait_for_calls
@@ -36,14 +39,18 @@ from headgate.storage.remote import open_store
 
 app = typer.Typer(
     help="Headgate: stateful stream processing in Python on Spark.",
+    epilog=(
+        "Exit codes: 0 done; 1 refused or failed, or `diff` found differences, or `state get` found nothing; "
+        "2 wrong usage; 130 interrupted. `run` ends with the exit code of the program."
+    ),
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 
 cli_jobs.add_commands(app)
 cli_state.add_commands(app)
+cli_migrate.add_commands(app)
 
 Assignments = Annotated[
     list[str] | None, typer.Option("-D", metavar="KEY=VALUE", help="Set an option; may be given more than once.")
@@ -97,7 +104,7 @@ def run(
         str | None, typer.Option("--from", "-s", metavar="PATH", help="Start from a savepoint or checkpoint.")
     ] = None,
     allow_non_restored: Annotated[
-        bool, typer.Option("--allow-non-restored-state", "-n", help="Drop state of operators that are gone.")
+        bool, typer.Option("--allow-non-restored-state", "-n", help="Drop state that no operator of the program takes.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --from: list matched, new and dropped operators, start nothing.")
@@ -107,11 +114,23 @@ def run(
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log in detail (headgate.log.level=DEBUG).")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Log warnings and errors only.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when the job is listed; it runs on without this shell.")
+    ] = False,
 ) -> None:
     """Run a program. What stands after `--` is left to the program, even if it looks like one of our options."""
     try:
         if not file.is_file():
             raise ConfigError(f"there is no file {str(file)!r}")
+        if detach:
+            flags = {"--resume": resume, "-n": allow_non_restored, "--traceback": show_traceback}
+            flags |= {"--verbose": verbose, "--quiet": quiet}
+            options = [flag for flag, given in flags.items() if given]
+            options += [word for one in assignments or [] for word in ("-D", one)]
+            options += [] if config_file is None else ["--config", str(config_file)]
+            options += [] if savepoint is None else ["--from", savepoint]
+            start_detached([*options, str(file), "--", *(args or [])])
+            return
         given = load_configuration(assignments or [], config_file)
         if dry_run and savepoint is None:
             raise ConfigError("--dry-run shows what becomes of a snapshot's state: name one with --from PATH")
@@ -140,6 +159,9 @@ def run(
 
 def _run_as_main(file: Path, args: list[str]) -> None:
     """Run the file as `python FILE ARGS` would; a failure of its own shows from its first line on."""
+    # Spark and what else a driver needs: a `profile.py` beside the program must not be taken for Python's own.
+    for name in headgate.__all__:
+        getattr(headgate, name)
     path = str(file)
     sys.argv = [path, *args]
     sys.path.insert(0, str(file.resolve().parent))
@@ -168,6 +190,7 @@ def gc(
     stopped: Annotated[
         bool, typer.Option("--stopped", help="No driver runs the job: unfinished work of its last one may go too.")
     ] = False,
+    json: Json = False,
 ) -> None:
     """Delete files that no checkpoint needs any more, such as what a killed driver left behind."""
     store = open_store()
@@ -179,24 +202,36 @@ def gc(
     for log in damaged:
         typer.echo(f"job {log.job_id}: nothing is deleted, its log is damaged: {log.problem}", err=True)
     names = set(store.list_names(directory))
+    found = []
     for entry in jobs:
         live = None if stopped else AttemptId(entry.epoch)
         layout = JobLayout.of(directory, entry.job_id, create_subdir=entry.job_id in names)
-        _gc_job(store, layout, live, dry_run)
+        found.append(_gc_job(store, layout, live, dry_run, quiet=json))
+    if json:
+        print_json({"jobs": found, "damaged": [{"job": log.job_id, "problem": log.problem} for log in damaged]})
     if damaged:
         raise typer.Exit(1)
 
 
-def _gc_job(store: ObjectStore, layout: JobLayout, live: AttemptId | None, dry_run: bool) -> None:
+def _gc_job(
+    store: ObjectStore, layout: JobLayout, live: AttemptId | None, dry_run: bool, *, quiet: bool
+) -> dict[str, Any]:
     plan = plan_gc(store, layout, live=live)
+
+    def echo(line: str) -> None:
+        if not quiet:
+            typer.echo(line)
+
+    files = [{"path": one.path, "bytes": one.size, "verdict": one.verdict.value} for one in plan.orphans]
     for finding in plan.orphans:
-        typer.echo(f"{finding.path}  {finding.size} bytes  {finding.verdict.value}")
+        echo(f"{finding.path}  {finding.size} bytes  {finding.verdict.value}")
     size = sum(finding.size for finding in plan.orphans)
     if dry_run:
-        typer.echo(f"job {layout.job_id}: {len(plan.orphans)} files, {size} bytes would be deleted")
-        return
+        echo(f"job {layout.job_id}: {len(plan.orphans)} files, {size} bytes would be deleted")
+        return {"job": layout.job_id, "files": files, "deleted": 0, "failed": 0}
     done = collect(store, layout, plan)
-    typer.echo(f"job {layout.job_id}: {done.deleted} files, {done.bytes} bytes deleted, {len(done.failed)} failed")
+    echo(f"job {layout.job_id}: {done.deleted} files, {done.bytes} bytes deleted, {len(done.failed)} failed")
+    return {"job": layout.job_id, "files": files, "deleted": done.deleted, "failed": len(done.failed)}
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -205,8 +240,24 @@ def _gc_job(store: ObjectStore, layout: JobLayout, live: AttemptId | None, dry_r
 @app.command()
 def options(
     prefix: Annotated[str, typer.Argument(help="Show only options whose key starts with this.")] = "",
+    json: Json = False,
 ) -> None:
     """List all options with kind, default and meaning."""
+    if json:
+        shown = [option for option in config.OPTIONS.values() if option.key.startswith(prefix)]
+        print_json(
+            [
+                {
+                    "key": o.key,
+                    "kind": o.kind.value,
+                    "default": config.default_text(o),
+                    "choices": o.choices,
+                    "doc": o.doc,
+                }
+                for o in shown
+            ]
+        )
+        return
     for option in config.OPTIONS.values():
         if option.key.startswith(prefix):
             kind = "|".join(option.choices) or option.kind.value
@@ -224,9 +275,16 @@ def doctor(
     spark: Annotated[bool, typer.Option(help="Start a Spark session to count its slots.")] = True,
     assignments: Assignments = None,
     config_file: ConfigFile = None,
+    json: Json = False,
 ) -> None:
     """Check everything that a job needs: one line each, ok or what to do. Exit code 1 if something is missing."""
     configuration = load_configuration(assignments or [], config_file)
+    if json:
+        checks = list(run_checks(configuration, master, checkpoint_dir, spark))
+        print_json([{"found": check.found, "ok": check.ok, "fix": check.fix} for check in checks])
+        if not all(check.ok for check in checks):
+            raise typer.Exit(1)
+        return
     console = Console(highlight=False, soft_wrap=True)
     healthy = True
     for check in run_checks(configuration, master, checkpoint_dir, spark):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from headgate.cli.output import console, make_table, reported
+from headgate.cli.output import Json, console, make_table, print_json, reported, visible
 from headgate.savepoints.reader import StateInfo, StateSnapshotReader
 from headgate.storage.layout import creator_of
 
@@ -29,6 +29,7 @@ def inspect(
     files: Annotated[bool, typer.Option("--files", help="List every file and the checkpoint that wrote it.")] = False,
     counts: Annotated[bool, typer.Option(help="Read all state and count its entries.")] = True,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every file with its checksum.")] = False,
+    json: Json = False,
 ) -> None:
     """Show what a checkpoint or savepoint holds: operators, states, sizes, keys, how evenly they are spread, files."""
     output = console()
@@ -36,16 +37,56 @@ def inspect(
     if verify:
         snapshot.verify()
     manifest = snapshot.manifest
+    if json:
+        print_json(_document(snapshot, counts, files))
+        return
     output.print(
-        f"{manifest.type.value} {manifest.checkpoint_id}{f', {manifest.format}' if manifest.format else ''} of job "
-        f"'{manifest.job_name}' ({manifest.job_id}), attempt {manifest.attempt}\n{snapshot.snapshot.directory}",
-        highlight=False,
+        visible(
+            f"{manifest.type.value} {manifest.checkpoint_id}{f', {manifest.format}' if manifest.format else ''} of job "
+            f"'{manifest.job_name}' ({manifest.job_id}), attempt {manifest.attempt}\n{snapshot.snapshot.directory}"
+        )
     )
     output.print(_operators(snapshot))
     output.print(_states(snapshot, counts))
     output.print(_files(snapshot, files))
     if verify:
         output.print("every file matches its checksum")
+
+
+def _document(snapshot: StateSnapshotReader, counts: bool, files: bool) -> dict[str, Any]:
+    manifest = snapshot.manifest
+    states = []
+    for info in snapshot.states():
+        count = _count(snapshot, info) if counts else None
+        states.append(
+            {
+                "operator": info.operator,
+                "operator_id": info.operator_id,
+                "uid": info.uid,
+                "state": info.name,
+                "kind": info.kind,
+                "columns": {one.name: str(one.type) for one in info.schema},
+                "backend": info.backend,
+                "rows": None if count is None else count.rows,
+                "keys": len(count.keys) if count is not None and info.keyed else None,
+                "key_groups": len(count.by_group) if count is not None and info.keyed else None,
+            }
+        )
+    return {
+        "checkpoint": manifest.checkpoint_id,
+        "type": manifest.type.value,
+        "format": manifest.format,
+        "job": manifest.job_id,
+        "job_name": manifest.job_name,
+        "directory": snapshot.snapshot.directory,
+        "operators": [
+            {"id": op.id, "name": op.name, "uid": op.uid, "parallelism": op.parallelism, "bytes": op.size}
+            for op in manifest.operators
+        ],
+        "states": states,
+        "files": snapshot.files() if files else len(snapshot.files()),
+        "bytes": sum(snapshot.files().values()),
+    }
 
 
 def _operators(snapshot: StateSnapshotReader) -> Table:
@@ -136,12 +177,14 @@ def diff(
     old: Path,
     new: Path,
     show: Annotated[int, typer.Option("--show", help="How many differing rows to show for each state.")] = 5,
+    json: Json = False,
 ) -> None:
     """Compare two checkpoints or savepoints, state by state. Exit code 1 if they differ."""
     before, after = StateSnapshotReader.open(old), StateSnapshotReader.open(new)
     columns = ("operator", "state", "added", "removed", "changed", "same")
     table = make_table(*columns, right="added, removed, changed, same")
     samples: list[str] = []
+    found: list[dict[str, Any]] = []
     differs = False
     # An operator is identified by its id: its name may differ between the two.
     names = {(info.operator_id, info.name): info.operator for info in (*after.states(), *before.states())}
@@ -152,14 +195,19 @@ def diff(
         same = len(first) - len(removed) - len(changed)
         counts = [f"{len(part):,}" for part in (added, removed, changed)]
         table.add_row(operator, state, *counts, f"{same:,}")
+        numbers = {"added": len(added), "removed": len(removed), "changed": len(changed), "same": same}
+        found.append({"operator": operator, "operator_id": operator_id, "state": state, **numbers})
         differs = differs or bool(added or removed or changed)
         samples += [f"+ {state} {key} = {second[key]}" for key in _some(added, show)]
         samples += [f"- {state} {key} = {first[key]}" for key in _some(removed, show)]
         samples += [f"~ {state} {key} = {first[key]} -> {second[key]}" for key in _some(changed, show)]
     output = console()
-    output.print(table)
-    for line in samples:
-        output.print(line, highlight=False, markup=False)
+    if json:
+        print_json({"states": found, "examples": samples, "differs": differs})
+    else:
+        output.print(table)
+        for line in samples:
+            output.print(visible(line))
     if differs:
         raise typer.Exit(1)
 

@@ -31,6 +31,7 @@ class DeltaSink(Sink[PreparedFile]):
     '/data/orders'
     """
 
+    output_kind = "delta"
     commits_on_driver = True
 
     def __init__(

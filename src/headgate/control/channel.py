@@ -279,7 +279,11 @@ class ControlClient:
                 _exit(f"no message from the driver for {self._timeout:.0f} s")
             if time.monotonic() >= next_beat - 0.1:
                 next_beat = time.monotonic() + _BEAT_SECONDS
-                message = self._beat()
+                try:
+                    message = self._beat()
+                except Exception:  # the watch for the driver must continue
+                    _log.exception("worker %d: its counters cannot be read", os.getpid())
+                    continue
                 if message is not None:
                     self.send(message)
 

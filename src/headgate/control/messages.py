@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -48,6 +48,11 @@ class Metrics(msgspec.Struct, tag=True, frozen=True):
     restore_bytes: int = 0  # what is to be restored
     restored_locally: int = 0  # of the restored ones: from copies on the worker's host
     corrupt_records: int = 0  # that a source could not read
+    late_records: int = 0  # that were too late for their windows
+    watermark: int | None = None  # its event-time clock, once it has moved
+    spilled_bytes: int = 0  # rows of blocked channels that wait on disk
+    operators: dict[str, dict[str, float]] = {}  # by operator: what only it measures
+    user: dict[str, float] = {}  # metrics of the user's functions: `operator.group.name` -> value
 
 
 class Output(msgspec.Struct, tag=True, frozen=True):
@@ -75,6 +80,7 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     user_line: str = ""
     key: str = ""
     kind: FailureKind = "user"
+    subtask: int | None = None  # filled in by the driver
 
 
 TaskState: TypeAlias = dict[OperatorId, tuple[StatePiece, ...]]
@@ -108,6 +114,12 @@ class SourceBacklog(msgspec.Struct, tag=True, frozen=True):
     backlog: bool
 
 
+class SourceWatermark(msgspec.Struct, tag=True, frozen=True):
+    """The watermark of a source that is aligned with others; None while it is idle."""
+
+    watermark: int | None
+
+
 class AskForSplit(msgspec.Struct, tag=True, frozen=True):
     """The reader of a dynamic source has nothing left to read."""
 
@@ -119,6 +131,21 @@ class AssignSplits(msgspec.Struct, tag=True, frozen=True):
     no_more: bool = False
 
 
+class StackSample(msgspec.Struct, tag=True, frozen=True):
+    """The answer to `SampleStacks`: how often each stack was seen; frames are separated by lines, the outermost first."""
+
+    question: int
+    on_cpu: dict[str, int]
+    off_cpu: dict[str, int]  # waiting, or blocked by its readers
+
+
+class RecordSample(msgspec.Struct, tag=True, frozen=True):
+    """The answer to `SampleRecords`."""
+
+    question: int
+    records: list[str]
+
+
 class HoldWriter(msgspec.Struct, tag=True, frozen=True):
     """Stop the writer of a blocked channel that has spilled much, or (`hold` is false) let it continue."""
 
@@ -128,7 +155,7 @@ class HoldWriter(msgspec.Struct, tag=True, frozen=True):
 
 
 class Hold(msgspec.Struct, tag=True, frozen=True):
-    """A reader requests that this subtask emits no more records, or (`hold` is false) withdraws the request."""
+    """A reader, or the alignment of sources, requests that this subtask emits no more records, or withdraws the request."""
 
     reader: str
     hold: bool
@@ -188,6 +215,25 @@ class EpochCommitted(msgspec.Struct, tag=True, frozen=True):
     checkpoint_id: int
 
 
+class SampleStacks(msgspec.Struct, tag=True, frozen=True):
+    """Look this often at what the subtask's thread is doing."""
+
+    question: int
+    samples: int
+    interval_ms: int
+
+
+class SampleRecords(msgspec.Struct, tag=True, frozen=True):
+    """Show some of the records that were sent last."""
+
+    question: int
+    count: int
+
+
+Probe: TypeAlias = SampleStacks | SampleRecords
+"""Questions that a worker answers beside the work of its subtask."""
+
+
 class Ping(msgspec.Struct, tag=True, frozen=True):
     """The driver is alive; there is no answer, since metrics show that the worker is."""
 
@@ -205,7 +251,10 @@ FromWorker = (
     | DataFinished
     | HoldWriter
     | SourceBacklog
+    | SourceWatermark
     | AskForSplit
+    | StackSample
+    | RecordSample
 )
 ToSubtask = (
     TriggerCheckpoint
@@ -217,8 +266,32 @@ ToSubtask = (
     | EpochCommitted
 )
 """Messages that the subtask itself handles, between two steps."""
-FromDriver = Accepted | Cancel | Confirm | Ping | StartProcessing | ToSubtask
+FromDriver = Accepted | Cancel | Confirm | Ping | Probe | StartProcessing | ToSubtask
 
-encode: Callable[[FromWorker | FromDriver], bytes] = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
 decode_from_worker: Callable[[bytes], FromWorker] = msgspec.msgpack.Decoder(FromWorker).decode
 decode_from_driver: Callable[[bytes], FromDriver] = msgspec.msgpack.Decoder(FromDriver).decode
+
+
+def encode(message: FromWorker | FromDriver) -> bytes:
+    """A message as bytes. Text that UTF-8 cannot carry is escaped: a message that fails would end the stream of the worker."""
+    try:
+        return _encode(message)
+    except UnicodeEncodeError:  # lone surrogates, as bytes that were decoded with `surrogateescape` have them
+        return _encode(escaped(msgspec.to_builtins(message, builtin_types=(bytes,))))
+
+
+def escaped(value: Any) -> Any:
+    r"""A document whose texts UTF-8 can carry: lone surrogates become escapes.
+
+    >>> escaped({"name": ["whole", "half \udcff"]})
+    {'name': ['whole', 'half \\udcff']}
+    """
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {escaped(key): escaped(one) for key, one in value.items()}
+        case list() | tuple():
+            return [escaped(one) for one in value]
+    return value

@@ -29,12 +29,14 @@ from headgate.driver.epochs import Epochs
 from headgate.driver.replan import with_key_groups
 from headgate.driver.schedule import cron
 from headgate.driver.services import DriverIo, JobPort
-from headgate.driver.snapshots import JobSnapshots, restore_plan, saved_operators
+from headgate.driver.snapshots import JobSnapshots, claimed_state, restore_plan, saved_operators
+from headgate.driver.spans import Spans
 from headgate.driver.splits import Splits
 from headgate.driver.step_back import StepBack
 from headgate.errors import IllegalState, StorageError
 from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, OperatorId, VertexId
+from headgate.job.alignment import WatermarkAligner
 from headgate.storage.checkpoints import Snapshot
 from headgate.storage.objects import MissingObject, OutcomeUnknown
 from headgate.worker.checkpoints import WorkerStorage
@@ -103,6 +105,7 @@ class CheckpointService:
         self._end_claimed = False
         self.end_recorded = False  # the end is in the job log, or need not be
         self._backlogs: set[TaskId] = set()
+        self._aligner = WatermarkAligner(self._alignment)
         for warning in self.settings.warnings:
             self._warn(warning)
         if configuration.get(config.CHECKPOINT_INCREMENTAL) and not self.settings.incremental:
@@ -124,26 +127,37 @@ class CheckpointService:
         """
         return self.coordinator.settled and self._epochs.idle
 
+    def newest_snapshot(self) -> Snapshot | None:
+        """The newest completed checkpoint with its metadata; may be called by any thread, which may have to wait."""
+        newest = self.coordinator.store.latest
+        return None if newest is None else self._snapshots.look_up(newest)
+
+    def commit_figures(self) -> dict[OperatorId, dict[str, float]]:
+        """Commits on the driver, by sink; may be called by any thread."""
+        return self._epochs.figures()
+
     def start_attempt(self, number: int, choice: Choice) -> dict[VertexId, VertexRestore]:
         """A new attempt begins: what its subtasks restore."""
         self._attempt, self._restoring = number, choice.checkpoint is not None
         self._backlogs.clear()
+        self._aligner = WatermarkAligner(self._alignment)
         restore: dict[VertexId, VertexRestore] = {}
         checkpoint, snapshot = choice.checkpoint, choice.snapshot
         if checkpoint is None or snapshot is None:
             self._epochs.start_attempt(None, None, NO_COMMITS)
         else:
+            ignore = self._configuration.get(config.RECOVERY_IGNORE_UNCLAIMED)
+            manifest = claimed_state(self.plan, snapshot.manifest, ignore_unmatched=ignore)
             commits = self._snapshots.step_back_to(checkpoint)
             restore = restore_plan(
                 self.plan,
-                snapshot.manifest,
+                manifest,
                 claim=self.settings.incremental
                 and not checkpoint.properties.unclaimed
                 and self._snapshots.has_registered(snapshot.manifest),
-                ignore_unmatched=self._configuration.get(config.RECOVERY_IGNORE_UNCLAIMED),
                 commits=commits,
             )
-            self._epochs.start_attempt(snapshot.manifest, checkpoint.id, commits)
+            self._epochs.start_attempt(manifest, checkpoint.id, commits)
         self._splits.start_attempt(choice.driver_states)
         restored = None if checkpoint is None else checkpoint.id
         self._tell(ev.AttemptStarted(number, _topology(self.plan), restored))
@@ -203,13 +217,26 @@ class CheckpointService:
             case msg.Finished():
                 self._tell(ev.TaskStatusChanged(self._attempt, task, TaskStatus.FINISHED))
             case msg.DataFinished():
+                self._align(task, None)
                 self._tell(ev.EndOfData(self._attempt, task))
+            case msg.SourceWatermark(watermark):
+                self._align(task, watermark)
             case msg.AskForSplit():
                 self._splits.asked(task)
             case msg.SourceBacklog(backlog):
                 self._backlog(task, backlog)
             case msg.HoldWriter(edge, writer, hold):
                 self._job.send(TaskId(self.plan.graph.edges[edge].source, writer), msg.Hold(f"{task}/{edge}", hold))
+
+    def _align(self, task: TaskId, watermark: int | None) -> None:
+        for one, hold in self._aligner.on_watermark(task, watermark).items():
+            self._job.send(one, msg.Hold("alignment", hold))
+
+    def _alignment(self, task: TaskId) -> tuple[str, int] | None:
+        """The group of a source whose watermarks are aligned, and the largest drift."""
+        strategy = self.plan.graph.vertices[task.vertex].head.spec.options.get("watermarks")
+        found = None if strategy is None else strategy.alignment
+        return None if found is None else (found.group, found.max_drift)
 
     def _backlog(self, task: TaskId, backlog: bool) -> None:
         """A subtask of a source works off a backlog or not; the source does while any of its subtasks does."""
@@ -324,7 +351,9 @@ class CheckpointService:
                 if self._epochs.any:
                     self._epochs.completed(self._snapshots.published(id), id, self._snapshots.commits)
                 self._splits.notify_complete(id)
+                self._trace(id)
             case ev.NotifyAborted(id):
+                self._trace(id)
                 self._send_all(do.tasks, msg.CheckpointAborted(id, do.latest_completed, self._snapshots.commits))
             case ev.DiscardFiles():
                 self._later(lambda: self._snapshots.discard_part(do.state))
@@ -340,6 +369,13 @@ class CheckpointService:
                 self._warn(message)
             case ev.StandDown(message):
                 self._job.stand_down(message)
+
+    def _trace(self, checkpoint_id: int) -> None:
+        """A span for a checkpoint that has ended, if spans are wanted."""
+        if (tracer := self._io.tracer) is not None:
+            stats = self.coordinator.stats.snapshot().find(checkpoint_id)
+            if stats is not None:
+                self._io.spans.submit(Spans(tracer, self.job_id, self.plan.name).checkpoint, stats)
 
     def _send_all(self, tasks: Iterable[TaskId], message: msg.FromDriver) -> None:
         for task in tasks:

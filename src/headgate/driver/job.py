@@ -6,6 +6,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property
 
 from pyspark.sql import SparkSession
 
@@ -18,12 +20,13 @@ from headgate.config import Configuration
 from headgate.control.messages import Metrics, Register
 from headgate.driver.cluster import Cluster
 from headgate.driver.job_master import JobMaster, MasterEvent, OnOutput
+from headgate.driver.metrics import SubtaskMeasures
 from headgate.driver.replan import with_key_groups
-from headgate.driver.services import DriverIo
+from headgate.driver.services import DriverIo, ends_soon
 from headgate.driver.spark_cluster import SparkCluster
 from headgate.errors import HeadgateError, IllegalState, JobCancelled
 from headgate.graph.plan import JobPlan
-from headgate.ids import JobId, VertexId
+from headgate.ids import JobId, OperatorId, VertexId
 from headgate.job.events import CancelRequested, StartRequested
 from headgate.job.machine import Timing
 from headgate.job.restart import RestartStrategy
@@ -95,6 +98,8 @@ class SparkJob(JobMaster):
         with self._changed:
             status = self.machine.status
             if not status.is_terminal or self.closed:
+                if status.is_terminal:
+                    ends_soon(self._thread)
                 self.status = status
                 self.ended_ms = time.time_ns() // 1_000_000 if status.is_terminal else None
             self._changed.notify_all()
@@ -109,6 +114,26 @@ class SparkJob(JobMaster):
     def restarts(self) -> int:
         return self.machine.restarts
 
+    @cached_property
+    def spark_ui(self) -> str | None:
+        """The address of Spark's own pages, if they are served."""
+        with suppress(Exception):  # the session may be stopped, or not be Spark's
+            return str(self._spark.sparkContext.uiWebUrl or "") or None
+        return None
+
+    def spark_stage(self, vertex: VertexId) -> str | None:
+        """The address of a vertex's stage in Spark's own pages, if they are served."""
+        if self.spark_ui is None or not isinstance(self._cluster, SparkCluster):
+            return None
+        with suppress(Exception):  # as above
+            if stages := self._cluster.stages():
+                return f"{self.spark_ui}/stages/stage/?id={stages[self.plan.layout.level_of[vertex]]}&attempt=0"
+        return None
+
+    def commit_figures(self) -> dict[OperatorId, dict[str, float]]:
+        """Commits on the driver, by sink."""
+        return {} if self.service is None else self.service.commit_figures()
+
     @property
     def stats(self) -> StatsTracker | None:
         """What is remembered of the job's checkpoints; None before the job has started."""
@@ -120,15 +145,21 @@ class SparkJob(JobMaster):
 
     def metrics(self) -> dict[tuple[int, int], Metrics]:
         """The newest counters of every subtask."""
-        return dict(self._metrics)
+        return self.history.newest()
 
     def metrics_by_vertex(self) -> dict[VertexId, list[Metrics]]:
-        """The newest counters of the subtasks of each vertex; relays belong to none."""
-        found: dict[VertexId, list[Metrics]] = {}
-        for (level, index), metrics in self.metrics().items():
-            slot = self.plan.layout.levels[level][index]
-            if not slot.relay:
-                found.setdefault(slot.vertex, []).append(metrics)
+        """The newest counters of the subtasks of each vertex, in their order; relays belong to none."""
+        return {vertex: [seen.metrics for seen in subtasks.values()] for vertex, subtasks in self.subtasks().items()}
+
+    def subtasks(self) -> dict[VertexId, dict[int, SubtaskMeasures]]:
+        """The newest counters and the rates of the subtasks of each vertex, by their number."""
+        plan = self.plan
+        found: dict[VertexId, dict[int, SubtaskMeasures]] = {}
+        for (level, index), measures in sorted(self.history.measures().items()):
+            if level < len(plan.layout.levels) and index < len(plan.layout.levels[level]):  # a rescale changes the plan
+                slot = plan.layout.levels[level][index]
+                if not slot.relay:
+                    found.setdefault(slot.vertex, {})[slot.subtask] = measures
         return found
 
     def wait(self, timeout: float | None = None) -> JobStatus:

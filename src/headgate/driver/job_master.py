@@ -27,10 +27,13 @@ from headgate.config import Configuration
 from headgate.control import messages as msg
 from headgate.driver.checkpoints import CheckpointService, Choice
 from headgate.driver.cluster import AttemptOver, Cluster, Submission, WorkerMessage
+from headgate.driver.metrics import MetricsHistory
+from headgate.driver.probes import Probes, Question
 from headgate.driver.services import DriverIo, JobPort
+from headgate.driver.spans import Spans
 from headgate.errors import HeadgateError, IllegalState, JobFailed, NotEnoughSlots, StorageError, UserCodeError
 from headgate.graph.plan import JobPlan
-from headgate.ids import JobId
+from headgate.ids import JobId, VertexId
 from headgate.job import events as ev
 from headgate.job.machine import JobMachine, Phase, Timing
 from headgate.job.restart import RestartStrategy
@@ -77,8 +80,8 @@ class JobMaster:
         self.machine = JobMachine(plan.name, plan.layout.slots, restart, timing)
         self.service: CheckpointService | None = None
         self._workers: dict[ev.Worker, msg.Register] = {}
-        self._metrics: dict[ev.Worker, msg.Metrics] = {}
-        self.failure_log: list[str] = []
+        self.history = MetricsHistory()
+        self.probes = Probes()
         # Called when all data is processed: nothing continues the job.
         self.when_finished: list[Callable[[], None]] = []
         self.closed = False
@@ -168,7 +171,9 @@ class JobMaster:
                 self._awaiting_settled = True
             case ev.StartAttempt(attempt):
                 self._failures, self._cluster_error = [], None
-                self._workers, self._metrics = {}, {}
+                self._workers = {}
+                self.history.clear()
+                self.probes.release()
                 self._io.starts.submit(self._prepare_attempt, attempt)
             case ev.StartTasks(attempt):
                 for worker in self._workers:
@@ -176,6 +181,11 @@ class JobMaster:
             case ev.SetCheckpointing(running):
                 if self.service is not None:
                     self.service.job_running(running)
+                if running and (tracer := self._io.tracer) is not None:
+                    story = self.machine.story
+                    started = story.attempts[-1]
+                    spans = Spans(tracer, self.job_id, self.plan.name)
+                    self._io.spans.submit(spans.initialization, started, story.phases(started))
             case ev.StopAttempt(attempt, reason):
                 self._cluster.stop(attempt, reason)
             case ev.CheckTasks(attempt):
@@ -189,8 +199,6 @@ class JobMaster:
                 self._record_lost_worker(do)
             case ev.FindCause():
                 self._find_cause(do)
-            case ev.RecordFailure(error):
-                self.failure_log.append(str(error))
             case ev.ApplyRescale(request):
                 self.plan, _ = self._rescales[request]
                 if self.service is not None:
@@ -235,7 +243,10 @@ class JobMaster:
                 if self._on_output is not None:
                     self._on_output(message.channel, message.payload, confirm)
             case msg.Metrics():
-                self._metrics[worker] = message
+                self.history.add(worker, self._io.now(), message)
+                self._tell(ev.WorkerHeard(attempt, worker))
+            case msg.StackSample() | msg.RecordSample():
+                self.probes.answered(worker, message)
                 self._tell(ev.WorkerHeard(attempt, worker))
             case msg.Register():
                 self._tell(ev.WorkerRegistered(attempt, worker))
@@ -247,7 +258,7 @@ class JobMaster:
             case msg.Finished():
                 self._tell(ev.WorkerFinished(attempt, worker))
             case msg.Failed():
-                self._failures.append(message)
+                self._failures.append(msgspec.structs.replace(message, subtask=slot.subtask))
                 self._tell(ev.TaskFailed(attempt, certain=message.kind in ("user", "damaged")))
             case _:
                 self._tell(ev.WorkerHeard(attempt, worker))
@@ -306,7 +317,7 @@ class JobMaster:
         except HeadgateError as error:
             self._tell(ev.AttemptRefused(number, error, _may_work_later(error, number)))
             return
-        self._tell(ev.AttemptSubmitted(number))
+        self._tell(ev.AttemptSubmitted(number, None if choice.checkpoint is None else choice.checkpoint.id))
 
     def _send(self, task: TaskId, message: msg.FromDriver) -> None:
         """Send to a subtask. Between two attempts nothing is sent: the next one gets its messages when it runs."""
@@ -330,10 +341,21 @@ class JobMaster:
         process = f"(process {register.pid} on {register.host})"
         seconds = f"{self.machine.timing.silence / 1000:.0f} s"
         what = f"was not heard for {seconds} {process}" if do.silent else f"died {process}"
-        self._failures.append(msg.Failed(f"the worker of {name} {what}", "", operator=name, kind="lost"))
+        subtask = self.plan.layout.levels[do.worker[0]][do.worker[1]].subtask
+        lost = msg.Failed(f"the worker of {name} {what}", "", operator=name, kind="lost", subtask=subtask)
+        self._failures.append(lost)
 
     def _find_cause(self, do: ev.FindCause) -> None:
         found = self._cluster.cause(do.attempt, self._failures, self._cluster_error, do.stopped)
+        failure = next((one for one in self._failures if one.message == str(found.error)), None)
+        if failure is not None:
+            found = msgspec.structs.replace(
+                found,
+                location=failure.user_line,
+                operator=failure.operator,
+                subtask=failure.subtask,
+                traceback=failure.traceback,
+            )
         damage = next((failure.message for failure in self._failures if failure.kind == "damaged"), None)
         if damage is not None and self.machine.restoring and self.service is not None:
             try:
@@ -342,7 +364,32 @@ class JobMaster:
                 found = msgspec.structs.replace(found, error=error, damaged=True, final=True)
         self._tell(found)
 
+    # --- what others see --------------------------------------------------------------------------------------------
+
+    @property
+    def failure_log(self) -> list[str]:
+        """Why attempts failed, the oldest first."""
+        return [cause.message for cause in self.machine.story.failures()]
+
     # --- requests, from any thread ----------------------------------------------------------------------------------
+
+    def probe(self, vertex: VertexId, make: Callable[[int], msg.Probe], subtask: int | None = None) -> Question:
+        """Ask the subtasks of a vertex, or one of them, for a sample: `make` gets the number of the question.
+
+        Those that do not answer, because they are blocked or just ending, are missing among the answers.
+        """
+        question = Question()
+
+        def ask() -> None:
+            numbers = range(self.plan.graph.vertices[vertex].parallelism) if subtask is None else [subtask]
+            workers = {self.plan.worker_of(vertex, number): number for number in numbers}
+            connected = {one: number for one, number in workers.items() if one in self._workers}
+            message = make(self.probes.begin(question, connected))
+            for worker in connected:
+                self._cluster.send(self.machine.attempt, worker, message)
+
+        self._post(Call(ask))
+        return question
 
     def request(self, make: Callable[[RequestId], UserRequest]) -> Future[RequestDone]:
         """Ask for a checkpoint, a savepoint or a stop: `make` gets the id of the request and gives the event."""
@@ -412,6 +459,7 @@ class JobMaster:
             except Exception:  # of a user's enumerator or committer: the job has ended all the same
                 _LOG.exception("job '%s' has ended, but a part of it cannot be closed", self.plan.name)
         self.closed = True
+        self.probes.release()
         for answer in unanswered:
             if not answer.done():
                 answer.set_exception(self._over())

@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from headgate.api.watermarks import MAX_WATERMARK
 from headgate.checkpoint.stats import CheckpointStats, StatsSnapshot
 from headgate.control.messages import Metrics
 from headgate.driver.job import SparkJob
+from headgate.driver.log_output import make_console
 from headgate.ids import VertexId
 from headgate.job.status import JobStatus
 
@@ -49,14 +52,18 @@ class JobTable:
         for column in ("subtasks", "in", "records/s", "out", "busy", "back-pressured", "queued"):
             table.add_column(column, justify="right")
         by_vertex = job.metrics_by_vertex()
+        timed = any(m.watermark is not None for ms in by_vertex.values() for m in ms)
+        if timed:
+            table.add_column("watermark", justify="right")
         now, records = time.monotonic(), {v: sum(m.records_in for m in ms) for v, ms in by_vertex.items()}
         seconds = max(now - self._at, 1e-3)
         for vertex in plan.graph.vertices:
             metrics = by_vertex.get(vertex.id, [])
             rate = (records.get(vertex.id, 0) - self._records.get(vertex.id, 0)) / seconds
-            corrupt = sum(m.corrupt_records for m in metrics)
+            corrupt, late = sum(m.corrupt_records for m in metrics), sum(m.late_records for m in metrics)
+            notes = f", {corrupt:,} corrupt records left out" * bool(corrupt) + f", {late:,} late records" * bool(late)
             table.add_row(
-                f"{vertex.name}, {corrupt:,} corrupt records left out" if corrupt else vertex.name,
+                vertex.name + notes,
                 f"{len(metrics)}/{vertex.parallelism}",
                 f"{records.get(vertex.id, 0):,}",
                 f"{max(rate, 0):,.0f}",
@@ -64,6 +71,7 @@ class JobTable:
                 _share(metrics, [m.busy_ms for m in metrics]),
                 _share(metrics, [m.back_pressured_ms for m in metrics]),
                 f"{sum(m.queued_bytes for m in metrics) / 1024:,.0f} KiB",
+                *([_watermark(metrics)] if timed else []),
             )
         if seconds >= 0.9:
             self._at, self._records = now, records
@@ -117,6 +125,21 @@ def _size(count: int) -> str:
     return f"{count / 1024:,.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):,.1f} MiB"
 
 
+def _watermark(metrics: list[Metrics]) -> str:
+    """The least event-time clock of the subtasks, and by how much it is behind the time of day."""
+    clocks = [m.watermark for m in metrics]
+    known = [clock for clock in clocks if clock is not None]
+    if not known or len(known) < len(clocks):
+        return "none yet"
+    if min(known) == MAX_WATERMARK:
+        return "end of data"
+    try:
+        shown = datetime.fromtimestamp(min(known) / 1000, UTC).isoformat(" ", "seconds").removesuffix("+00:00")
+    except (ValueError, OverflowError, OSError):  # timestamps may be any number, a count for example
+        return str(min(known))
+    return f"{shown}, {(time.time_ns() // 1_000_000 - min(known)) / 1000:,.1f} s ago"
+
+
 def _share(metrics: list[Metrics], part: list[int]) -> str:
     total = sum(m.busy_ms + m.back_pressured_ms + m.idle_ms for m in metrics)
     return f"{100 * sum(part) / total:.0f} %" if total else ""
@@ -125,7 +148,7 @@ def _share(metrics: list[Metrics], part: list[int]) -> str:
 @contextmanager
 def live_table(job: SparkJob) -> Iterator[None]:
     """Show the table while the block runs, if standard error is a terminal."""
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     if not console.is_terminal:
         yield
         return

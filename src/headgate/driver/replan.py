@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rich.console import Console
 from rich.table import Table
 
 from headgate import config
 from headgate.checkpoint.assignment import SavedOperator, restored_max_parallelism
 from headgate.config import Configuration
-from headgate.driver.snapshots import restore_plan
+from headgate.driver.log_output import make_console
+from headgate.driver.snapshots import claimed_state, restore_plan, unclaimed_of
 from headgate.errors import HeadgateError
 from headgate.graph.plan import JobPlan, make_plan
 from headgate.ids import OperatorId
@@ -30,7 +30,9 @@ def with_key_groups(plan: JobPlan, saved: Mapping[OperatorId, SavedOperator]) ->
         vertices.append(vertex)
     if all(new is old for new, old in zip(vertices, plan.graph.vertices, strict=True)):
         return plan
-    return make_plan(replace(plan.graph, vertices=vertices), plan.layout, plan.settings, plan.python_files)
+    return make_plan(
+        replace(plan.graph, vertices=vertices), plan.layout, plan.settings, plan.python_files, plan.archives
+    )
 
 
 def find_operators(plan: JobPlan, manifest: mf.Manifest) -> list[tuple[str, str | None, str, int]]:
@@ -44,6 +46,8 @@ def find_operators(plan: JobPlan, manifest: mf.Manifest) -> list[tuple[str, str 
         for operator in vertex.operators:
             old = stored.pop(operator.id, None)
             fate, size = ("new", 0) if old is None else ("matched", old.size)
+            if old is not None and unclaimed_of(old, operator) is not None:
+                fate = "dropped"
             found.append((operator.name, operator.uid, fate, size))
     return found + [(op.name, op.uid, "dropped", op.size) for op in stored.values() if op.size]
 
@@ -55,9 +59,10 @@ def dry_run(plan: JobPlan, manifest: mf.Manifest, configuration: Configuration) 
     table.add_column("bytes", justify="right")
     for name, uid, fate, size in find_operators(plan, manifest):
         table.add_row(name, uid or "", fate, f"{size:,}")
-    Console(width=None if Console().is_terminal else 120).print(table)
+    make_console(width=None if make_console().is_terminal else 120).print(table)
     try:
-        restore_plan(plan, manifest, claim=False, ignore_unmatched=configuration.get(config.RECOVERY_IGNORE_UNCLAIMED))
+        ignore = configuration.get(config.RECOVERY_IGNORE_UNCLAIMED)
+        restore_plan(plan, claimed_state(plan, manifest, ignore_unmatched=ignore), claim=False)
     except HeadgateError as error:
         print(f"the job would be refused: {error}")  # noqa: T201 - the user asked for it
         return 1

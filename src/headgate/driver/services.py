@@ -16,6 +16,7 @@ from typing import Any
 
 from headgate.checkpoint.plan import TaskId
 from headgate.control.messages import FromDriver
+from headgate.driver.spans import find_tracer
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 from headgate.storage.settings import StorageSettings
@@ -77,13 +78,24 @@ class DaemonPool(Executor):
         with self._lock:
             self._closed = True
             threads = list(self._threads)
-        for _ in threads:
+        for thread in threads:
+            ends_soon(thread)
             self._work.put(None)
         for thread in threads if wait else ():
             thread.join()
 
 
 _pools: weakref.WeakSet[DaemonPool] = weakref.WeakSet()
+_ending: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+def ends_soon(thread: threading.Thread) -> None:
+    """A daemon thread that has done its work: the process waits for its end.
+
+    With it ends its connection to Spark's JVM, and py4j logs that. A thread that Python stops in the middle of it, when it
+    finalizes, keeps the lock of the log's handler for ever, and the connection of the main thread is closed and logged next.
+    """
+    _ending.add(thread)
 
 
 def wait_for_calls() -> bool:
@@ -93,7 +105,11 @@ def wait_for_calls() -> bool:
     `toPandas()` uses to read from Spark.
     """
     deadline = time.monotonic() + _EXIT_SECONDS
-    return all(pool.wait_until_idle(max(0.0, deadline - time.monotonic())) for pool in list(_pools))
+    returned = all(pool.wait_until_idle(max(0.0, deadline - time.monotonic())) for pool in list(_pools))
+    for thread in list(_ending):
+        if thread.is_alive():
+            thread.join(max(0.0, deadline - time.monotonic()))
+    return returned
 
 
 atexit.register(wait_for_calls)
@@ -112,6 +128,8 @@ class JobPort:
 class DriverIo:
     """The real world."""
 
+    tracer: Any | None = None  # of OpenTelemetry, if spans are made
+
     def __init__(self) -> None:
         self.random = Random()
         self.pool: Executor = DaemonPool(_THREADS, "headgate-checkpoints")
@@ -120,10 +138,12 @@ class DriverIo:
         self.starts: Executor = DaemonPool(1, "headgate-start")
         # A discovery is user code and may never return: it must not take a thread from checkpoints.
         self.discoveries: Executor = DaemonPool(_DISCOVERY_THREADS, "headgate-discovery")
+        self.spans: Executor = DaemonPool(1, "headgate-spans")  # an exporter may hang
+        self.tracer = find_tracer()
 
     def close(self) -> None:
         """Let the threads end when they have done what they were given; nothing waits for them."""
-        for pool in (self.pool, self.log, self.epochs, self.starts, self.discoveries):
+        for pool in (self.pool, self.log, self.epochs, self.starts, self.discoveries, self.spans):
             pool.shutdown(wait=False)
 
     def now(self) -> int:

@@ -14,6 +14,7 @@ import atexit
 import hashlib
 import io
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -66,10 +67,35 @@ def add_file(path: str) -> str:
     return copy
 
 
-def _write(content: bytes) -> str:
-    path = _directory() / f"{ARCHIVE_PREFIX}{hashlib.sha256(content).hexdigest()[:16]}.zip"
+def add_archive(path: str, call: str) -> str:
+    """Copy an archive of any files, or a directory as one."""
+    given = Path(path)
+    if given.is_dir():
+        return _write(_zip({str(file.relative_to(given)): file for file in given.rglob("*") if file.is_file()}))
+    suffix = next((s for s in (".tar.gz", ".tgz", ".tar", ".zip", ".jar", ".whl") if given.name.endswith(s)), None)
+    if suffix is None or not given.is_file():
+        problem = "it is no archive (.zip, .tar, .tar.gz, .tgz)" if given.exists() else "there is no such file"
+        raise InvalidArgument(f"{call}: {path!r}: {problem}")
+    return _write(given.read_bytes(), suffix if "tar" in suffix or suffix == ".tgz" else ".zip")
+
+
+def install_requirements(requirements: str, packages: str | None, target: str) -> None:
+    """Install packages into a directory, from a directory of packages if that is given."""
+    if not Path(requirements).is_file():
+        raise InvalidArgument(f"set_python_requirements({requirements!r}): there is no such file")
+    offline = [] if packages is None else ["--no-index", "--find-links", packages]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", target, "-r", requirements, *offline]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InvalidArgument(
+            f"set_python_requirements({requirements!r}): pip could not install the packages: {done.stderr.strip()[-500:]}"
+        )
+
+
+def _write(content: bytes, suffix: str = ".zip") -> str:
+    path = _directory() / f"{ARCHIVE_PREFIX}{hashlib.sha256(content).hexdigest()[:16]}{suffix}"
     if not path.exists():
-        incomplete = path.with_suffix(".tmp")
+        incomplete = path.with_name(path.name + ".tmp")
         incomplete.write_bytes(content)
         incomplete.replace(path)
     return str(path)

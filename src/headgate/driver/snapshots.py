@@ -6,15 +6,21 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+import msgspec
+
 from headgate import config
-from headgate.api.sink import Prepared
+from headgate.api.sink import Prepared, Sink, sink_kind
 from headgate.checkpoint import events as ev
 from headgate.checkpoint.assignment import (
+    SPLITS,
     FinishedState,
     Predecessor,
     SavedOperator,
+    TakenState,
     check_finished_graph,
+    describe_state,
     restored_max_parallelism,
+    unclaimed_state,
 )
 from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.checkpoint.handles import CorruptState
@@ -26,7 +32,7 @@ from headgate.config import Configuration
 from headgate.control.messages import TaskState
 from headgate.driver.services import DriverIo
 from headgate.errors import IllegalState, StateMigrationError, StorageError
-from headgate.graph.job_graph import Vertex
+from headgate.graph.job_graph import ChainedOperator, Vertex
 from headgate.graph.plan import JobPlan
 from headgate.ids import JobId, OperatorId, VertexId
 from headgate.state.operator import OperatorStateBackend, rescale
@@ -54,6 +60,8 @@ from headgate.storage.log import (
     CompletedRef,
     JobEndClaimed,
     JobLog,
+    LogEntry,
+    LogMoved,
     SupersededError,
     load_completed,
     newest_job,
@@ -65,12 +73,14 @@ from headgate.storage.remote import open_store
 from headgate.storage.settings import StorageKind, StorageSettings
 from headgate.storage.shared import SharedStateRegistry
 from headgate.worker.checkpoints import WorkerStorage
+from headgate.worker.operators.registry import taken_state
 from headgate.worker.operators.sinks import prepared_in
 from headgate.worker.restore import VertexRestore, operator_state_of
 
 _SETTLE_SECONDS = 0.5
 _READ_TRIES = 5
 _READ_PAUSE_SECONDS = 1.0
+_CLAIM_TRIES = 20
 _KEYED = {mf.PieceKind.KEYED, mf.PieceKind.CHANNEL}
 
 
@@ -94,15 +104,15 @@ class JobSnapshots:
         self._newest: CompletedRef | None = None  # in the log of a job that is resumed
         self._recovered: list[CompletedCheckpoint] = []  # that one and those before it, oldest first
         self._origin = configuration.get(config.RECOVERY_PATH)  # the snapshot of another job that the job began with
+        self._layout: JobLayout | None = None
+        self._named: Snapshot | None = None  # that snapshot, as long as the job has no checkpoint of its own
+        self._log: JobLog | None = None
         if configuration.get(config.RESUME):
-            self._recover()
-        self._layout: JobLayout | None = self._settings.layout(self.job_id) if self._in_files else None
-        named = self._newest is None and self._origin is not None
-        self._named = load_snapshot(self._store, str(self._origin)) if named else None
-        if self._named is not None:
-            self._commits, self._numbers_after = self._imported_numbers(self._named)
-            self._numbered = self._numbers_after
-        self._log = self._start_log()
+            self._resume()
+        else:
+            self._layout = self._settings.layout(job_id) if self._in_files else None
+            self._load_named()
+            self._log = self._start_log()
 
     @property
     def _in_files(self) -> bool:
@@ -114,11 +124,12 @@ class JobSnapshots:
 
     # --- starting ---------------------------------------------------------------------------------------------------
 
-    def _recover(self) -> None:
-        """Everything that the log of the newest job of this name says; without a checkpoint, what the job began with.
+    def _resume(self) -> None:
+        """Continue the newest job of this name: from its newest checkpoint, without one from what it began with.
 
-        Older checkpoints stay retained, a step back may need them: their shared files are registered, oldest first. A savepoint
-        belongs to the user: none of its files is registered, and no increment builds on it.
+        The log is claimed with the entry that the checkpoint was chosen from. As long as the driver that is replaced is faster,
+        the choice is made again: what it completes meanwhile must not be dropped. Older checkpoints stay retained, a step back
+        may need them.
         """
         directory = self._settings.directory
         if directory is None or not self._in_files:
@@ -126,22 +137,46 @@ class JobSnapshots:
                 "--resume needs execution.checkpointing.dir, the directory of the job that is to be continued, and "
                 "execution.checkpointing.storage=filesystem"
             )
-        entry = newest_job(self._store, directory, self._plan.name, self._io.warn)
-        layout = self._settings.layout(entry.job_id)
-        assert layout is not None
-        self.job_id, self._origin = entry.job_id, entry.origin or self._origin
-        newest_first = entry.newest_first(self._configuration.get(config.RESUME_PREFERS_CHECKPOINT))
-        if newest_first:
-            self._newest = newest_first[0]
-            self._recovered = [self._retained(layout, ref) for ref in entry.retained_up_to(self._newest.commit)]
-        elif isinstance(entry.event, JobEndClaimed):
-            raise IllegalState(
-                f"cannot resume: job '{entry.job_name}' ({entry.job_id}) is {entry.event.status} and has retained no "
-                "checkpoint; start it without --resume"
+        named = self._origin
+        for tries_left in reversed(range(_CLAIM_TRIES)):
+            entry = newest_job(self._store, directory, self._plan.name, self._io.warn)
+            self._layout = self._settings.layout(entry.job_id)
+            self.job_id, self._origin = entry.job_id, entry.origin or named
+            self._newest = next(
+                iter(entry.newest_first(self._configuration.get(config.RESUME_PREFERS_CHECKPOINT))), None
             )
+            if self._newest is None and isinstance(entry.event, JobEndClaimed):
+                raise IllegalState(
+                    f"cannot resume: job '{entry.job_name}' ({entry.job_id}) is {entry.event.status} and has retained no "
+                    "checkpoint; start it without --resume"
+                )
+            self._load_named()
+            try:
+                self._log = self._start_log(entry)
+                break
+            except LogMoved as error:
+                if not tries_left:
+                    raise IllegalState(
+                        f"cannot resume: {error}, {_CLAIM_TRIES} times in a row; stop or cancel that driver first"
+                    ) from error
+        assert self._layout is not None
+        if self._newest is not None:
+            refs = entry.retained_up_to(self._newest.commit)
+            self._recovered = [self._retained(self._layout, ref) for ref in refs]
+
+    def _load_named(self) -> None:
+        """Load the snapshot that the job begins with, unless it has a checkpoint of its own."""
+        named = self._newest is None and self._origin is not None
+        self._named = load_snapshot(self._store, str(self._origin)) if named else None
+        if self._named is not None:
+            self._commits, self._numbers_after = self._imported_numbers(self._named)
+            self._numbered = self._numbers_after
 
     def _retained(self, layout: JobLayout, ref: CompletedRef) -> CompletedCheckpoint:
-        """A checkpoint that the log names, with its metadata loaded unless they are damaged."""
+        """A checkpoint that the log names, with its metadata loaded unless they are damaged.
+
+        Its shared files are registered. A savepoint belongs to the user: none of its files is, and no increment builds on it.
+        """
         mode = ClaimMode.NO_CLAIM if ref.is_savepoint else ClaimMode.CLAIM
         size, chain_length = 0, 1
         try:
@@ -161,7 +196,7 @@ class JobSnapshots:
             ref.checkpoint_id, self._io.now(), properties, where, where, ref.commit, size, chain_length
         )
 
-    def _start_log(self) -> JobLog | None:
+    def _start_log(self, resumed: LogEntry | None = None) -> JobLog | None:
         if self._layout is None:
             return None
         return JobLog.start(
@@ -169,6 +204,7 @@ class JobSnapshots:
             self._layout,
             self._plan.name,
             clock=self._io.now,
+            resumed=resumed,
             restored=self._newest,
             origin=self._configuration.get(config.RECOVERY_PATH),
             commits=self._commits,
@@ -391,6 +427,11 @@ class JobSnapshots:
                 self.damaged[checkpoint.id] = error
         raise self.damaged[checkpoint.id]
 
+    def look_up(self, checkpoint: CompletedCheckpoint) -> Snapshot:
+        """The metadata of a completed checkpoint, for a look from another thread."""
+        found = self._published.get(checkpoint.id)
+        return load_snapshot(self._store, checkpoint.pointer) if found is None else found
+
     def step_back_to(self, checkpoint: CompletedCheckpoint) -> Commits:
         """The completions up to a checkpoint that is restored; later ones are history that did not happen.
 
@@ -502,19 +543,81 @@ def named_manifest(configuration: Configuration) -> mf.Manifest | None:
     return None if pointer is None else load_snapshot(open_store(), pointer).manifest
 
 
-def restore_plan(
-    plan: JobPlan, manifest: mf.Manifest, *, claim: bool, ignore_unmatched: bool, commits: Commits = NO_COMMITS
-) -> dict[VertexId, VertexRestore]:
-    """What each vertex starts from; an error names state that belongs to no operator (SPEC R8.5)."""
-    by_id = {operator.id: operator for operator in manifest.operators}
-    known = {operator.id for vertex in plan.graph.vertices for operator in vertex.operators}
+def claimed_state(plan: JobPlan, manifest: mf.Manifest, *, ignore_unmatched: bool) -> mf.Manifest:
+    """The manifest without state that no operator of the program takes (SPEC R8.5).
+
+    StateMigrationError if there is such state, unless it may be dropped.
+    """
+    known = {operator.id: operator for vertex in plan.graph.vertices for operator in vertex.operators}
     lost = [op for op in manifest.operators if op.id not in known and any(s.pieces for s in op.subtasks)]
-    if lost and not ignore_unmatched:
-        names = ", ".join(f"'{op.name}'" + (f" (uid {op.uid})" if op.uid else "") for op in lost)
+    refused = {op.id: left for op in manifest.operators if op.id in known and (left := unclaimed_of(op, known[op.id]))}
+    if not ignore_unmatched:
+        _refuse_lost(manifest.checkpoint_id, lost)
+        _refuse_unclaimed(manifest, refused, known)
+    operators = tuple(
+        _without(op, refused[op.id]) if op.id in refused else op for op in manifest.operators if op.id in known
+    )
+    return msgspec.structs.replace(manifest, operators=operators)
+
+
+def unclaimed_of(left: mf.OperatorManifest, operator: ChainedOperator) -> TakenState | None:
+    """The state of running subtasks that the operator which has their uid now cannot take; None if it takes all."""
+    state = mf.state_in(piece for subtask in left.subtasks if not subtask.finished for piece in subtask.pieces)
+    if left.coordinator is not None and not left.fully_finished:
+        state = TakenState(state.keyed, SPLITS)  # those that no reader has yet
+    return unclaimed_state(state, taken_state(operator.spec))
+
+
+def _label(operator: mf.OperatorManifest) -> str:
+    return f"'{operator.name}'" + (f" (uid {operator.uid})" if operator.uid else "")
+
+
+def _refuse_lost(checkpoint_id: int, lost: Sequence[mf.OperatorManifest]) -> None:
+    if lost:
+        names = ", ".join(map(_label, lost))
         raise StateMigrationError(
-            f"checkpoint {manifest.checkpoint_id} has state of operators that the program does not have any more: {names}; "
+            f"checkpoint {checkpoint_id} has state of operators that the program does not have any more: {names}; "
             "give them their uids back, or set execution.state-recovery.ignore-unclaimed-state=true to drop that state"
         )
+
+
+def _refuse_unclaimed(
+    manifest: mf.Manifest, refused: Mapping[OperatorId, TakenState], known: Mapping[OperatorId, ChainedOperator]
+) -> None:
+    if refused:
+        before = {op.id: op for op in manifest.operators}
+        found = "; ".join(
+            f"{_label(before[id])} has left {describe_state(left)}, and its place has {_taker(known[id])}"
+            for id, left in refused.items()
+        )
+        raise StateMigrationError(
+            f"checkpoint {manifest.checkpoint_id} has state that the operator under the same uid cannot take: {found}; give the "
+            "uid back to the operator that had it, and the new one another uid, or set "
+            "execution.state-recovery.ignore-unclaimed-state=true to drop that state"
+        )
+
+
+def _taker(operator: ChainedOperator) -> str:
+    sink = operator.spec.function
+    kind = f", a sink of kind '{sink_kind(sink)}' (its output_kind)" if isinstance(sink, Sink) else ""
+    return f"'{operator.name}' ({operator.call_site}){kind}"
+
+
+def _without(operator: mf.OperatorManifest, dropped: TakenState) -> mf.OperatorManifest:
+    kinds = {mf.PieceKind.KEYED} if dropped.keyed else set()
+    kinds |= {mf.PieceKind.OPERATOR} if dropped.own is not None else set()
+    subtasks = tuple(
+        msgspec.structs.replace(subtask, pieces=tuple(piece for piece in subtask.pieces if piece.kind not in kinds))
+        for subtask in operator.subtasks
+    )
+    return msgspec.structs.replace(operator, subtasks=subtasks)
+
+
+def restore_plan(
+    plan: JobPlan, manifest: mf.Manifest, *, claim: bool, commits: Commits = NO_COMMITS
+) -> dict[VertexId, VertexRestore]:
+    """What each vertex starts from; `manifest` is a `claimed_state`."""
+    by_id = {operator.id: operator for operator in manifest.operators}
     restore: dict[VertexId, VertexRestore] = {}
     finished: dict[VertexId, FinishedState] = {}
     for vertex in plan.graph.vertices:

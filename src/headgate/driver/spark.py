@@ -139,6 +139,12 @@ def active_tasks(spark: SparkSession, group: str) -> int:
     return total
 
 
+def stages(spark: SparkSession, group: str) -> list[int]:
+    """The stages of a job group; those of one job are its levels in order."""
+    tracker = spark.sparkContext.statusTracker()
+    return sorted({s for j in tracker.getJobIdsForGroup(group) if (i := tracker.getJobInfo(j)) for s in i.stageIds})
+
+
 # --- what Spark's errors say ------------------------------------------------------------------------------------------
 # They reach Python as one long text with the JVM's trace; the error class in brackets is what stays the same.
 
@@ -163,14 +169,12 @@ def executor_lost(error: BaseException | None) -> bool:
 
 
 def failed_task(spark: SparkSession, group: str, error: BaseException | None) -> tuple[int, int] | None:
-    """(level, number) of the task that Spark blames, if it blames one: the stages of a job are its levels in order."""
+    """(level, number) of the task that Spark blames, if it blames one."""
     found = re.search(r"Task (\d+) in stage (\d+)\.\d+ failed", str(error))
     if found is None:
         return None
-    tracker = spark.sparkContext.statusTracker()
-    stages = sorted({s for j in tracker.getJobIdsForGroup(group) if (i := tracker.getJobInfo(j)) for s in i.stageIds})
-    stage = int(found[2])
-    return (stages.index(stage), int(found[1])) if stage in stages else None
+    levels, stage = stages(spark, group), int(found[2])
+    return (levels.index(stage), int(found[1])) if stage in levels else None
 
 
 def reason(error: BaseException | None) -> str:

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark import InheritableThread
@@ -24,6 +25,7 @@ from headgate.control.messages import Cancel, Failed, FromDriver, FromWorker, Re
 from headgate.driver import spark as spark_internals
 from headgate.driver.cluster import AttemptOver, Submission, WorkerMessage
 from headgate.driver.failure_cause import choose_cause
+from headgate.driver.services import ends_soon
 from headgate.driver.session import dataflow_session
 from headgate.driver.shipping import search_path, write_archive
 from headgate.errors import JobCancelled, NotEnoughSlots, WorkerLost
@@ -44,6 +46,7 @@ class SparkCluster:
         self._spark, self._configuration, self._report = spark, configuration, report
         self._server: ControlServer | None = None
         self._submission: Submission | None = None
+        self._stages: tuple[int, list[int]] = -1, []  # of an attempt
         self._registered = -1  # the newest attempt of which a worker has connected
         self._stopped = threading.Event()  # the attempt that runs was told to stop, or the job has ended
 
@@ -97,6 +100,7 @@ class SparkCluster:
                 error = WorkerLost(f"the attempt of job '{submission.plan.name}' was stopped before its tasks ran")
         except BaseException as caught:
             error = caught
+        ends_soon(threading.current_thread())
         self._report(AttemptOver(submission.attempt, error))
 
     def _collect(self, submission: Submission) -> None:
@@ -135,9 +139,14 @@ class SparkCluster:
                 if file is not None:
                     context.addFile(file)  # named after its content: sending it again changes nothing
                     archives.append(Path(file).name)
+        unpack = submission.plan.archives
+        if not path:
+            for one in unpack:
+                context.addFile(one.file)
+            unpack = tuple(replace(one, file=Path(one.file).name) for one in unpack)
         address, timeout = self._server.address, self._seconds(config.CONTROL_TIMEOUT)
         return [
-            LevelTask(pickle.dumps(submission.tasks(level)), address, timeout, path, tuple(archives))
+            LevelTask(pickle.dumps(submission.tasks(level)), address, timeout, path, tuple(archives), unpack)
             for level in range(len(submission.plan.layout.levels))
         ]
 
@@ -164,6 +173,20 @@ class SparkCluster:
             with contextlib.suppress(Exception):
                 active = spark_internals.active_tasks(self._spark, _group(self._submission))
         return connected, active
+
+    def stages(self) -> list[int]:
+        """Spark's stages of the present attempt, level by level; empty until Spark knows all of them."""
+        submission = self._submission
+        if submission is None:
+            return []
+        attempt, found = self._stages
+        if attempt != submission.attempt:
+            levels = len(submission.plan.layout.levels)
+            found = spark_internals.stages(self._spark, _group(submission))[-levels:]
+            if len(found) < levels:
+                return []
+            self._stages = submission.attempt, found
+        return found
 
     def kill(self, attempt: int, register: Register) -> None:
         """Some C code holds the interpreter of the worker: it does not even react to its own timer."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from headgate.errors import GraphError, InvalidArgument
 from headgate.ids import EdgeId, OperatorId, VertexId
 from headgate.records.key_groups import check_max_parallelism, default_max_parallelism, murmur3_128
-from headgate.records.types import PICKLED, TypeInformation, as_type
+from headgate.records.types import PICKLED, TypeInformation, as_type, check_storable
 
 OperatorKind = Literal[
     "source",
@@ -24,6 +24,11 @@ OperatorKind = Literal[
     "filter",
     "map_batches",
     "process",
+    "async",
+    "timestamps",
+    "window",
+    "window_columns",
+    "interval_join",
     "co_map",
     "co_flat_map",
     "co_process",
@@ -34,6 +39,7 @@ OperatorKind = Literal[
     "reduce",
     "aggregate",
     "keyed_process",
+    "keyed_batches",
     "keyed_co_process",
     "broadcast_process",
 ]
@@ -48,6 +54,16 @@ class OutputTag:
     """
 
     __slots__ = ("name", "type")
+
+    @property
+    def tag_id(self) -> str:
+        """PyFlink's name for the name."""
+        return self.name
+
+    @property
+    def type_info(self) -> TypeInformation:
+        """PyFlink's name for the type."""
+        return self.type
 
     def __init__(self, tag_id: str, type_info: object = None) -> None:
         if not tag_id:
@@ -141,6 +157,8 @@ class Node:
     chaining: Literal["always", "head", "never"] = "always"
     single: bool = False  # its parallelism must be 1
     buffer_timeout: int | None = None
+    uid_hash: str | None = None
+    slot_sharing_group: str | None = None
 
     @property
     def where(self) -> str:
@@ -281,6 +299,7 @@ def build_job_graph(
     nodes = pipeline.next_job()
     if not nodes:
         raise GraphError("the program is empty: add a source and at least one operator before execute()")
+    check_storable(name, "the name of the job")
     for node in nodes:
         _settle_parallelism(node, parallelism)
     ids = _operator_ids(nodes, auto_uids)
@@ -316,6 +335,15 @@ def build_job_graph(
             output = ChainedOutput(tag, edge=edge_id)
         vertices[vertex].operators[position].outputs.append(output)
     return JobGraph(name, vertices, edges)
+
+
+def settled_nodes(pipeline: Pipeline, parallelism: int) -> list[tuple[Node, list[Partitioning]]]:
+    """The nodes of the next job with their parallelism, and the partitioning of each input."""
+    nodes = pipeline.next_job()
+    by_id = {node.id: node for node in nodes}
+    for node in nodes:
+        _settle_parallelism(node, parallelism)
+    return [(node, [_settle_partitioning(by_id[i.node], node, i) for i in node.inputs]) for node in nodes]
 
 
 def _settle_parallelism(node: Node, default: int) -> None:
@@ -393,7 +421,9 @@ def _operator_ids(nodes: list[Node], auto_uids: bool) -> dict[int, OperatorId]:
     ids: dict[int, OperatorId] = {}
     owners: dict[str, Node] = {}
     for position, node in enumerate(nodes):
-        if node.uid is not None:
+        if node.uid_hash is not None:
+            ids[node.id] = OperatorId(node.uid_hash)
+        elif node.uid is not None:
             if node.uid in owners:
                 raise GraphError(
                     f"uid '{node.uid}' is used twice: by {owners[node.uid].where} and by {node.where}; every uid must be unique"

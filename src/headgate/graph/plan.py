@@ -5,6 +5,7 @@ Made on the driver; the pickled `VertexPlan` is loaded by every subtask.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -17,6 +18,7 @@ from headgate.errors import GraphError
 from headgate.graph.job_graph import ChainedOperator, Edge, JobGraph, Partitioning, PartitioningKind, Vertex
 from headgate.graph.levels import Layout
 from headgate.ids import VertexId
+from headgate.records.html_tables import html_table
 from headgate.records.types import TypeInformation
 
 
@@ -34,6 +36,7 @@ class Settings:
     queue_size: int = _option(config.INPUT_QUEUE_SIZE)
     slice_ms: int = _option(config.SLICE_TARGET)
     max_unconfirmed: int = _option(config.COLLECT_MAX_UNCONFIRMED)
+    watermark_interval: int = _option(config.AUTO_WATERMARK_INTERVAL)
     object_reuse: bool = _option(config.OBJECT_REUSE)
     state_backend: str = _option(config.STATE_BACKEND)
     tmp_dir: str | None = _option(config.IO_TMP_DIRS)
@@ -52,12 +55,17 @@ class Settings:
     ttl_compaction_ms: int = _option(config.ROCKSDB_TTL_COMPACTION)
     without_channel_state: int = _option(config.RECOVERY_WITHOUT_CHANNEL_STATE)
     committer_retries: int = _option(config.COMMITTER_RETRIES)
+    job_parameters: Mapping[str, str]
+    copies_records: bool = False  # a function may change a record after it has emitted it
+    batch: bool = False  # running aggregations emit one result for each key, at the end
     staging: str | None = None  # where sinks may put files on the checkpoints' storage; known when the job runs
     epoch: int = 1  # of the driver, by the job log; known when the job runs
     final_checkpoint: bool  # whether a finished subtask waits for one more complete checkpoint (SPEC R4.5)
 
     @staticmethod
-    def of(configuration: Configuration, final_checkpoint: bool) -> Settings:
+    def of(
+        configuration: Configuration, final_checkpoint: bool, batch: bool = False, copies_records: bool = False
+    ) -> Settings:
         get = configuration.get
         copies = get(config.LOCAL_BACKUP_DIRS) or get(config.IO_TMP_DIRS) or ""
         return Settings(
@@ -66,6 +74,9 @@ class Settings:
             exactly_once=get(config.CHECKPOINT_MODE) == "EXACTLY_ONCE",
             copies_dirs=tuple(part.strip() for part in copies.split(",") if part.strip()),
             final_checkpoint=final_checkpoint,
+            job_parameters=config.read_map(get(config.JOB_PARAMETERS)),
+            batch=batch,
+            copies_records=copies_records and not get(config.OBJECT_REUSE),
         )
 
 
@@ -122,6 +133,15 @@ class VertexPlan:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ShippedArchive:
+    """An archive that a worker unpacks into its working directory before a task of this job runs."""
+
+    file: str
+    directory: str  # relative to the working directory
+    importable: bool = False  # whether modules are found in it
+
+
 @dataclass(slots=True)
 class JobPlan:
     name: str
@@ -131,6 +151,11 @@ class JobPlan:
     vertices: dict[VertexId, bytes]  # pickled VertexPlan of each vertex
     relays: dict[tuple[int, VertexId], int]  # (level, target vertex) -> task of the next level for reader 0
     python_files: tuple[str, ...]  # archives of modules, for this job only
+    archives: tuple[ShippedArchive, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return graph_html(self.graph, f"plan of '{self.name}': {self.layout.slots} task slots")
 
     def width(self, level: int) -> int:
         """Tasks in a level; 0 outside the job."""
@@ -142,6 +167,11 @@ class JobPlan:
         level = self.layout.level_of[vertex]
         return level, self.layout.index(level, vertex, subtask)
 
+    def workers_of(self, vertex: VertexId) -> list[tuple[int, int]]:
+        """The same for all subtasks of a vertex, which follow on each other in their level."""
+        level, first = self.worker_of(vertex, 0)
+        return [(level, first + subtask) for subtask in range(self.graph.vertices[vertex].parallelism)]
+
     def task_name(self, level: int, index: int) -> str:
         """The vertex and number of a task, for messages."""
         slot = self.layout.levels[level][index]
@@ -150,7 +180,24 @@ class JobPlan:
         return f"{kind}{vertex.name} ({slot.subtask + 1}/{vertex.parallelism})"
 
 
-def make_plan(graph: JobGraph, layout: Layout, settings: Settings, python_files: tuple[str, ...] = ()) -> JobPlan:
+def graph_html(graph: JobGraph, title: str) -> str:
+    """The vertices of a program as a table, for notebooks."""
+    rows = []
+    for vertex in graph.vertices:
+        inputs = [f"{graph.vertices[edge.source].name} ({edge.partitioning.kind})" for edge in graph.inputs(vertex.id)]
+        keyed = "" if not any(any(one.spec.keys) for one in vertex.operators) else "keyed"
+        lines = [operator.call_site for operator in vertex.operators]
+        rows.append([vertex.name, vertex.parallelism, keyed, "; ".join(inputs), "; ".join(lines)])
+    return html_table(title, ["vertex", "parallelism", "state", "reads from", "made at"], rows)
+
+
+def make_plan(
+    graph: JobGraph,
+    layout: Layout,
+    settings: Settings,
+    python_files: tuple[str, ...] = (),
+    archives: tuple[ShippedArchive, ...] = (),
+) -> JobPlan:
     """Pickle what each vertex needs; a GraphError names an operator that cannot be pickled."""
     vertices = {vertex.id: _pickle(_vertex_plan(graph, layout, vertex)) for vertex in graph.vertices}
     relays = {
@@ -159,7 +206,7 @@ def make_plan(graph: JobGraph, layout: Layout, settings: Settings, python_files:
         for slot in slots
         if slot.relay
     }
-    return JobPlan(graph.name, graph, layout, settings, vertices, relays, python_files)
+    return JobPlan(graph.name, graph, layout, settings, vertices, relays, python_files, archives)
 
 
 def _vertex_plan(graph: JobGraph, layout: Layout, vertex: Vertex) -> VertexPlan:

@@ -33,7 +33,9 @@ class Settled(JobEvent, frozen=True):
 
 
 class AttemptSubmitted(AttemptEvent, frozen=True):
-    """The cluster runs the tasks of an attempt, or is about to."""
+    """The cluster runs the tasks of an attempt, or is about to; they restore this checkpoint, or None."""
+
+    restored_checkpoint: int | None = None
 
 
 class AttemptRefused(AttemptEvent, frozen=True):
@@ -94,13 +96,18 @@ class CauseFound(AttemptEvent, frozen=True):
 
     `cancelled`: the attempt was cancelled in the cluster. `final`: another attempt cannot run, for example because the
     Spark session was stopped. `damaged`: a worker found damage in its checkpoint; the next attempt restores another one, and
-    the restart strategy is not asked, or (`final`) there is no other one.
+    the restart strategy is not asked, or (`final`) there is no other one. `location` (the user's file and line), `operator`
+    and `subtask` say where, as far as that is known.
     """
 
     error: HeadgateError
     cancelled: bool = False
     final: bool = False
     damaged: bool = False
+    location: str = ""
+    operator: str = ""
+    subtask: int | None = None
+    traceback: str = ""
 
 
 class TasksLeft(AttemptEvent, frozen=True):
@@ -205,12 +212,6 @@ class RecordLostWorker(AttemptInstruction, frozen=True):
 
     worker: Worker
     silent: bool
-
-
-class RecordFailure(JobInstruction, frozen=True):
-    """Remember why an attempt failed, for the user."""
-
-    error: HeadgateError
 
 
 class FindCause(AttemptInstruction, frozen=True):

@@ -29,7 +29,8 @@ from enum import Enum, auto
 from headgate.errors import HeadgateError, IllegalState, JobCancelled, JobFailed
 from headgate.job import events as ev
 from headgate.job.restart import RestartStrategy
-from headgate.job.status import LEGAL_MOVES, JobStatus
+from headgate.job.status import LEGAL_MOVES, ExecutionState, JobStatus
+from headgate.job.story import AttemptOutcome, Cause, Story
 
 
 class Phase(Enum):
@@ -54,6 +55,34 @@ class _Next(Enum):
     FAILED = auto()
 
 
+_STATES = {
+    Phase.CREATED: ExecutionState.CREATED,
+    Phase.SETTLING: ExecutionState.CREATED,
+    Phase.STARTING: ExecutionState.SCHEDULED,
+    Phase.STOPPING: ExecutionState.CANCELING,
+    Phase.COMMITTING: ExecutionState.FINISHED,
+}
+"""The state of every task that has not finished, in phases in which it is the same for all."""
+
+_OUTCOMES = {
+    _Next.RESTART: AttemptOutcome.FAILED,
+    _Next.RESCALE: AttemptOutcome.RESCALED,
+    _Next.CANCELED: AttemptOutcome.CANCELED,
+    _Next.FAILED: AttemptOutcome.FAILED,
+}
+
+
+def _cause(found: ev.CauseFound) -> Cause:
+    return Cause(
+        str(found.error),
+        type(found.error).__name__,
+        found.location or None,
+        found.operator or None,
+        found.subtask,
+        found.traceback or None,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """How long the machine waits, in milliseconds."""
@@ -74,9 +103,10 @@ class Timing:
 class _Attempt:
     number: int
     tasks: int
-    restored: set[ev.Worker] = field(default_factory=set)
-    running: set[ev.Worker] = field(default_factory=set)
-    finished: set[ev.Worker] = field(default_factory=set)
+    registered: dict[ev.Worker, int] = field(default_factory=dict)  # when; so for the next ones
+    restored: dict[ev.Worker, int] = field(default_factory=dict)
+    running: dict[ev.Worker, int] = field(default_factory=dict)
+    finished: dict[ev.Worker, int] = field(default_factory=dict)
     heard: dict[ev.Worker, int] = field(default_factory=dict)
     failing_since: int | None = None
     stop_reason: str | None = None
@@ -95,6 +125,7 @@ class JobMachine:
         self.restarts = 0
         self.error: HeadgateError | None = None
         self.timing = timing or Timing()
+        self.story = Story()
         self._tasks, self._restart = tasks, restart
         self._attempt = _Attempt(0, tasks)
         self._alarm: int | None = None
@@ -119,6 +150,30 @@ class JobMachine:
     def restoring(self) -> bool:
         """Whether some task of the attempt has not restored its state yet."""
         return len(self._attempt.restored) < self._attempt.tasks
+
+    def task_state(self, worker: ev.Worker) -> ExecutionState:
+        """The state of a task; may be called by any thread."""
+        attempt, phase = self._attempt, self.phase
+        if worker in attempt.finished:
+            return ExecutionState.FINISHED
+        if phase in _STATES:
+            return _STATES[phase]
+        if phase in (Phase.LEAVING, Phase.WAITING, Phase.CLOSING, Phase.ENDED):
+            ended = self.status is JobStatus.CANCELED or self.status is JobStatus.CANCELLING
+            return ExecutionState.CANCELED if ended or attempt.next is _Next.RESCALE else ExecutionState.FAILED
+        if worker in attempt.running:
+            return ExecutionState.RUNNING
+        return ExecutionState.INITIALIZING if worker in attempt.registered else ExecutionState.DEPLOYING
+
+    def task_times(self, worker: ev.Worker) -> dict[ExecutionState, int]:
+        """When a task of the attempt got each of its states; may be called by any thread."""
+        attempt = self._attempt
+        seen = {
+            ExecutionState.INITIALIZING: attempt.registered.get(worker),
+            ExecutionState.RUNNING: attempt.running.get(worker),
+            ExecutionState.FINISHED: attempt.finished.get(worker),
+        }
+        return {state: at for state, at in seen.items() if at is not None}
 
     def is_starting(self, attempt: int) -> bool:
         return self.phase is Phase.STARTING and self._attempt.number == attempt
@@ -146,22 +201,26 @@ class JobMachine:
     def _dispatch(self, event: ev.JobEvent) -> None:
         match event:
             case ev.StartRequested():
+                self.story.statuses[self.status] = self._now
                 self._settle()
             case ev.Settled():
                 self._on_settled()
-            case ev.AttemptSubmitted():
+            case ev.AttemptSubmitted(_, restored_checkpoint):
                 if self.phase is Phase.STARTING:
                     self._enter(Phase.RUNNING)
+                    self.story.submitted(restored_checkpoint)
             case ev.AttemptRefused(_, error, retry):
                 self._on_refused(error, retry)
             case ev.WorkerRegistered(_, worker):
-                self._attempt.heard[worker] = self._now
+                self._attempt.heard[worker] = self._attempt.registered[worker] = self._now
+                if len(self._attempt.registered) == self._attempt.tasks:
+                    self.story.deployed(self._now)
             case ev.WorkerRestored(_, worker):
                 self._on_restored(worker)
             case ev.WorkerRunning(_, worker):
                 self._on_running(worker)
             case ev.WorkerFinished(_, worker):
-                self._attempt.finished.add(worker)
+                self._attempt.finished[worker] = self._now
                 self._attempt.heard.pop(worker, None)
             case ev.WorkerHeard(_, worker):
                 if worker in self._attempt.heard:
@@ -199,6 +258,7 @@ class JobMachine:
 
     def _settle(self) -> None:
         self._enter(Phase.SETTLING)
+        self.story.begin(self._attempt.number, self._now)
         self._emit(ev.AwaitSettled())
 
     def _on_settled(self) -> None:
@@ -216,24 +276,25 @@ class JobMachine:
         """Starting is retried as failing is; nothing was changed, so nothing has to be stopped."""
         if self.phase is not Phase.STARTING:
             return
-        self._decide_restart(error, final=not retry)
+        self._decide_restart(ev.CauseFound(self._attempt.number, error, final=not retry))
         self._must_keep = self._attempt.next is _Next.FAILED  # what could not be restored now may be restored later
         self._proceed()
 
     def _on_restored(self, worker: ev.Worker) -> None:
         """Nothing may be committed before all state is verified: the attempt may step back to an older checkpoint."""
         attempt = self._attempt
-        attempt.restored.add(worker)
+        attempt.restored[worker] = self._now
         if self.phase is Phase.RUNNING and attempt.failing_since is None and not self.restoring:
             self._emit(ev.StartTasks(attempt.number))
 
     def _on_running(self, worker: ev.Worker) -> None:
         attempt = self._attempt
-        attempt.running.add(worker)
+        attempt.running.setdefault(worker, self._now)
         if self.phase is not Phase.RUNNING or attempt.failing_since is not None or attempt.all_ran:
             return
         if len(attempt.running) == attempt.tasks:
             attempt.all_ran = self._ever_ran = True
+            self.story.running(self._now)
             self._set_status(JobStatus.RUNNING)
             self._emit(ev.SetCheckpointing(True))
             if self._rescale is not None and self._rescaled:
@@ -266,11 +327,13 @@ class JobMachine:
                 self._stop("another subtask failed")
 
     def _fail_status(self) -> None:
+        self.story.stopping(self._now)
         self._set_status(JobStatus.FAILING)
         self._emit(ev.SetCheckpointing(False))
 
     def _stop(self, reason: str) -> None:
         self._enter(Phase.STOPPING)
+        self.story.stopping(self._now)
         self._attempt.stop_reason = reason
         self._on_alarm()
 
@@ -289,6 +352,7 @@ class JobMachine:
 
     def _leave(self) -> None:
         self._enter(Phase.LEAVING)
+        self.story.stopping(self._now)
         self._attempt.ended_at = self._now
         self._alarm = self._now + self.timing.poll_tasks  # also if the answer to the first question is lost
         self._emit(ev.CheckTasks(self._attempt.number))
@@ -328,17 +392,17 @@ class JobMachine:
             self._attempt.next = _Next.RESCALE
         elif event.damaged and not event.final:
             self._set_status(JobStatus.RESTARTING)
-            self._emit(ev.RecordFailure(event.error))
+            self.story.failed(_cause(event))
             self._restart_at, self._attempt.next = self._now, _Next.RESTART
         else:
-            self._decide_restart(event.error, event.final)
+            self._decide_restart(event)
             self._must_keep = event.damaged  # what cannot be restored now may be restored when it is repaired
         self._emit(ev.CheckTasks(self._attempt.number))
 
-    def _decide_restart(self, error: HeadgateError, final: bool) -> None:
+    def _decide_restart(self, found: ev.CauseFound) -> None:
         """Ask the restart strategy, which counts the failure."""
-        attempt = self._attempt
-        self._emit(ev.RecordFailure(error))
+        attempt, error, final = self._attempt, found.error, found.final
+        self.story.failed(_cause(found))
         delay = None if final else self._restart.on_failure(self._now)
         if delay is None:
             tries = f" after {self.restarts} restarts" if self.restarts else ""
@@ -355,6 +419,7 @@ class JobMachine:
 
     def _proceed(self) -> None:
         """All tasks of the attempt have left."""
+        self.story.end(_OUTCOMES[self._attempt.next or _Next.RESTART], self._now)
         match self._attempt.next:
             case _Next.CANCELED:
                 self._close(JobStatus.CANCELED)
@@ -415,6 +480,7 @@ class JobMachine:
             self._must_keep = True
             return
         self._must_keep, self.error = True, error
+        self.story.failed(_cause(ev.CauseFound(self._attempt.number, error)))
         if self.phase is Phase.RUNNING:
             self._fail_status()
             self._stop("the driver stopped")
@@ -428,6 +494,8 @@ class JobMachine:
         """End at once, whatever the phase: the caller cannot carry out instructions any more."""
         self._enter(Phase.ENDED)
         self.status, self.error = JobStatus.FAILED, error
+        self.story.failed(_cause(ev.CauseFound(self._attempt.number, error)))
+        self.story.end(AttemptOutcome.FAILED, self._now)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -439,6 +507,7 @@ class JobMachine:
             self._set_status(JobStatus.FAILING)
         self._final = status
         self._enter(Phase.CLOSING)
+        self.story.end(AttemptOutcome[status.name], self._now)
         self._answer_rescale(IllegalState(f"job '{self.name}' has ended"))
         keep_all = self._must_keep or (status is not JobStatus.FINISHED and not self._ever_ran)
         self._emit(ev.CloseCheckpoints(status, keep_all))
@@ -480,6 +549,7 @@ class JobMachine:
         if status not in LEGAL_MOVES[self.status]:
             raise IllegalState(f"job '{self.name}' cannot move from {self.status.value} to {status.value}")
         self.status = status
+        self.story.statuses[status] = self._now
         self._emit(ev.SetStatus(status))
 
     def _warn(self, message: str) -> None:

@@ -14,6 +14,21 @@ class Status(Enum):
     FINISHED = "FINISHED"
 
 
+class ExecutionState(Enum):
+    """The state of a task as the driver sees it; Flink's names, of which DEPLOYING is the way to its worker."""
+
+    CREATED = "CREATED"
+    SCHEDULED = "SCHEDULED"
+    DEPLOYING = "DEPLOYING"
+    INITIALIZING = "INITIALIZING"
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    CANCELING = "CANCELING"
+    CANCELED = "CANCELED"
+    FAILED = "FAILED"
+    RECONCILING = "RECONCILING"
+
+
 class JobStatus(Enum):
     """Flink's names."""
 

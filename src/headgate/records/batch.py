@@ -5,6 +5,7 @@ Records are held as Python values, as Arrow columns, or both; the missing form i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -42,14 +43,16 @@ class Batch:
     def of_output(cls, rows: list[Any], type: TypeInformation, origin: Any) -> Batch:
         """Rows that a user's function returned; they are checked against the type when they are used."""
         batch = cls(type, rows, None)
-        batch._raw = type.row is not None
+        batch._raw = type.converts
         batch.origin = origin
         return batch
 
     @classmethod
     def of_rows(cls, rows: list[Any], type: TypeInformation = PICKLED) -> Batch:
-        """A batch of Python values."""
-        return cls(type, rows, None)
+        """A batch of Python values; plain tuples become the rows that the type promises when they are used."""
+        batch = cls(type, rows, None)
+        batch._raw = type.converts
+        return batch
 
     @classmethod
     def of_arrow(cls, arrow: pa.RecordBatch, type: TypeInformation) -> Batch:
@@ -86,6 +89,29 @@ class Batch:
                 error.origin = self.origin
                 raise
         return self._arrow
+
+    def retyped(self, type: TypeInformation) -> Batch:
+        """The same columns as records of a type that differs only in the form of its values."""
+        batch = Batch(type, None, self.arrow(), self.timestamps)
+        batch.origin = self.origin
+        return batch
+
+    def with_timestamps(self, stamps: np.ndarray[Any, np.dtype[np.int64]] | None) -> Batch:
+        """The same records with other timestamps."""
+        batch = Batch(self.type, self._rows, self._arrow, stamps)
+        batch._raw, batch.origin = self._raw, self.origin
+        return batch
+
+    def copied(self, copy: Callable[[Any], Any]) -> Batch:
+        """The same records for a receiver that may change them; columns are shared."""
+        if self._arrow is not None:
+            batch = Batch(self.type, None, self._arrow, self.timestamps)
+        else:
+            assert self._rows is not None
+            batch = Batch(self.type, list(map(copy, self._rows)), None, self.timestamps)
+            batch._raw = self._raw
+        batch.origin = self.origin
+        return batch
 
     def slice(self, start: int, length: int) -> Batch:
         """Part of the batch; Arrow columns are shared, not copied."""

@@ -10,10 +10,14 @@ boundary (they come over Spark's own shuffle), therefore untyped records may be 
 
 from __future__ import annotations
 
+import pickle
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import NamedTuple
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import cloudpickle
 
 HEADER = struct.Struct("<BBHIQ")
 _PAD = b"\0" * 8
@@ -24,7 +28,7 @@ class FrameKind(IntEnum):
 
     ARROW = 1  # a batch of typed records
     PICKLE = 2  # a batch of untyped records
-    WATERMARK = 3
+    WATERMARK = 3  # a timestamp; without one, whether the channel is idle
     BARRIER = 4
     CANCEL_MARKER = 5
     END_OF_DATA = 6  # no record follows on the channel (FLIP-147)
@@ -37,6 +41,14 @@ STAMPED = 1
 
 DRAIN = 2
 """Flag of END_OF_DATA: the job ends for good, so operators finish and timers fire."""
+
+
+IDLE = 4
+"""Flag of WATERMARK: no record comes on the channel for now, and its clock is not to be waited for."""
+
+
+BY_VALUE = 8
+"""Flag of PICKLE: classes of the program's own script are in the pickle, since no worker can import them."""
 
 
 class Frame(NamedTuple):
@@ -77,3 +89,13 @@ def read_frames(row: bytes | memoryview) -> Iterator[Frame]:
             raise ValueError(f"row cut short: a frame of {length} bytes at {at} in a row of {end}")
         yield Frame(kind, flags, edge, writer, view[at : at + length])
         at += padded
+
+
+def pickle_rows(rows: list[Any]) -> tuple[bytes, int]:
+    """The body and the flags of a frame of untyped records; what pickle raises, if there is one that cannot travel."""
+    try:
+        return pickle.dumps(rows, 5), 0
+    except (pickle.PicklingError, AttributeError):  # perhaps a class of the program's own script
+        if any(isinstance(row, FunctionType) for row in rows):
+            raise
+        return bytes(cloudpickle.dumps(rows, 5)), BY_VALUE

@@ -10,12 +10,16 @@ Python int the long rule: these differ for negative numbers, so a keyed operator
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
+from enum import Enum
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -23,6 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headgate.errors import InvalidArgument
+from headgate.records.flink_values import Instant, MutableRow
 
 _UPPER_BOUND = 32768
 _M32 = 0xFFFFFFFF
@@ -31,7 +36,12 @@ _C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F  # of MurmurHash3 x64 128
 _MAX_LONG = 0x7FFFFFFFFFFFFFFF
 _NAN_BITS = 0x7FF8000000000000
 _UTF16 = f"utf-16-{sys.byteorder[0]}e"
-_ALLOWED = "allowed are str, int, float, bool, bytes and tuples of these"
+_ALLOWED = "allowed are str, int, float, bool, bytes and tuples of these"  # of columns
+_KEYS = (
+    "allowed are None, numbers, texts, bytes, dates, times, UUIDs, members of an Enum, instances of dataclasses, and tuples, "
+    "lists, dicts, sets and rows of these"
+)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 # Bytes or UTF-16 units hashed at a time: the two tables and the temporaries stay in the L2 cache.
 _BLOCK = 1 << 15
@@ -74,10 +84,15 @@ def _signed(word: int) -> int:
 
 
 def _hash_int(key: int) -> int:
-    if not -_MAX_LONG - 1 <= key <= _MAX_LONG:
-        # Not the number itself: Python refuses to print very long ones.
-        raise InvalidArgument(f"key is an int of {key.bit_length()} bits, more than 64 with its sign: use str or bytes")
-    return _signed(key ^ key >> 32)
+    return _signed(key ^ key >> 32) if -_MAX_LONG - 1 <= key <= _MAX_LONG else _hash_long_int(key)
+
+
+def _hash_long_int(key: int) -> int:
+    """Java's BigInteger: a polynomial over the 32-bit words of the magnitude."""
+    magnitude = abs(key)
+    words = magnitude.to_bytes(-(-magnitude.bit_length() // 32) * 4, "big")
+    h = _polynomial_of(struct.unpack(f">{len(words) // 4}I", words), 0)
+    return _signed(-h if key < 0 else h)
 
 
 def _hash_float(key: float) -> int:
@@ -97,10 +112,73 @@ def _hash_str(key: str) -> int:
 def _hash_tuple(key: tuple[object, ...]) -> int:
     if not key:
         return 1  # as Java's hash of an empty array
-    h = hash32(key[0])
-    for field in key[1:]:
-        h = 31 * h + hash32(field) & _M32
+    return _polynomial_of(map(hash32, key[1:]), hash32(key[0]))
+
+
+def _polynomial_of(units: Iterable[int], start: int) -> int:
+    h = start
+    for unit in units:
+        h = 31 * h + unit & _M32
     return _signed(h)
+
+
+def _hash_decimal(key: Decimal) -> int:
+    """Java's BigDecimal without trailing zeros, so that equal numbers hash alike."""
+    if not key.is_finite():
+        return _hash_str(str(key))
+    exact = Context(prec=len(key.as_tuple().digits) + 1, Emax=MAX_EMAX, Emin=MIN_EMIN)
+    sign, digits, exponent = key.normalize(exact).as_tuple()
+    assert isinstance(exponent, int)
+    number = int(Decimal((sign, digits, 0)))
+    return _signed(31 * _hash_long_int(number) - (exponent if number else 0))
+
+
+def _hash_date(key: dt.date) -> int:
+    return _signed(key.year & 0xFFFFF800 ^ (key.year << 11) + (key.month << 6) + key.day)
+
+
+def _hash_seconds(seconds: int, nanos: int) -> int:
+    """Java's Instant and Duration."""
+    return _signed(_hash_int(seconds) + 51 * nanos)
+
+
+def _hash_timedelta(key: dt.timedelta) -> int:
+    return _hash_seconds(key.days * 86400 + key.seconds, key.microseconds * 1000)
+
+
+def _hash_time(key: dt.time) -> int:
+    offset = key.utcoffset() or dt.timedelta()
+    micros = ((key.hour * 60 + key.minute) * 60 + key.second) * 1_000_000 + key.microsecond
+    return _hash_int((micros - offset // dt.timedelta(microseconds=1)) * 1000)
+
+
+def _hash_datetime(key: dt.datetime) -> int:
+    if key.utcoffset() is not None:
+        return _hash_timedelta(key - _EPOCH)  # Java's Instant: equal points in time are one key, whatever the zone
+    return _signed(_hash_date(key) ^ _hash_time(key.time()))
+
+
+# In the order in which they are tried: an aware or naive datetime is a date, too. All but Enum are Java's.
+_OTHER_RULES: dict[type, Callable[[Any], int]] = {
+    type(None): lambda _: 0,
+    Decimal: _hash_decimal,
+    dt.datetime: _hash_datetime,
+    dt.date: _hash_date,
+    dt.time: _hash_time,
+    dt.timedelta: _hash_timedelta,
+    Instant: lambda key: _hash_seconds(key.seconds, key.nanos),
+    uuid.UUID: lambda key: _hash_int(_signed64((key.int >> 64 ^ key.int) & _M64)),
+    Enum: lambda key: _hash_str(f"{type(key).__qualname__}.{key.name}"),
+    list: lambda key: _polynomial_of(map(hash32, key), 1),
+    dict: lambda key: _signed(sum(hash32(k) ^ hash32(v) for k, v in key.items())),
+    frozenset: lambda key: _signed(sum(map(hash32, key))),
+    set: lambda key: _signed(sum(map(hash32, key))),
+    MutableRow: lambda key: _hash_tuple(tuple(key)),
+}
+
+
+def _signed64(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
 
 
 _RULES: dict[type, Callable[[Any], int]] = {
@@ -117,14 +195,14 @@ def _hash_other(key: object) -> int:
     """Subclasses and numpy scalars hash as their plain type; all else is refused."""
     if isinstance(key, np.generic) and key.dtype.kind in "biufSU":
         key = key.item()
-    for kind, rule in _RULES.items():
-        if isinstance(key, kind):
-            return rule(key)
-    if key is None:
-        raise InvalidArgument(f"key is None: every record, and every field of a tuple key, needs a value; {_ALLOWED}")
+    for rules in (_RULES, _OTHER_RULES):
+        for kind, rule in rules.items():
+            if isinstance(key, kind):
+                return rule(key)
+    if is_dataclass(key) and not isinstance(key, type):
+        return _hash_tuple(tuple(getattr(key, field.name) for field in fields(key)))
     raise InvalidArgument(
-        f"key of type {type(key).__module__}.{type(key).__qualname__} cannot be hashed: {_ALLOWED}; convert the key, "
-        "for example a date with isoformat(), a Decimal with str(), a list with tuple()"
+        f"key of type {type(key).__module__}.{type(key).__qualname__} cannot be hashed: {_KEYS}; give the key as one of these"
     )
 
 

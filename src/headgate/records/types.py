@@ -7,19 +7,39 @@ What a function sees of a typed record:
     scalar type   "bigint", Types.LONG()            the value itself
     tuple type    Types.TUPLE([...])                a tuple
     row type      "word string, n bigint", ROW(..)  a Row: a tuple with named fields
+
+Where a value has another form than the one Arrow gives it (a struct that is a tuple, a decimal of any length that is
+stored as text), the metadata of the Arrow field say so; so everything that stores or sends a schema keeps the form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+from functools import lru_cache, partial
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any, Final, cast
 
+import cloudpickle
 import pyarrow as pa
 
 from headgate.errors import InvalidArgument
 from headgate.records import ddl
+from headgate.records.flink_values import Instant, MutableRow, first_change, rows_with_names
+
+_FORM: Final = b"headgate.form"
+_RECORDS: Final = (tuple, list, MutableRow)
+
+
+def form_of(field: pa.Field) -> str:
+    """The form of a column's values: tuple, mutable (a row), decimal, integer, instant or pickled; "" is Arrow's own."""
+    return "" if field.metadata is None else field.metadata.get(_FORM, b"").decode()
+
+
+def formed(arrow: pa.DataType, form: str, name: str = "value") -> pa.Field:
+    """A column whose values have a form."""
+    return pa.field(name, arrow, metadata={_FORM: form} if form else None)
 
 
 class TypeMismatch(InvalidArgument):
@@ -105,6 +125,26 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _check_names(rows: Sequence[Any], names: Sequence[str]) -> None:
+    """Rows with other names than those of the type; only names that stand for positions are as good as none."""
+    for index, row in enumerate(rows):
+        if type(row) is MutableRow and row.names != [f"f{place}" for place in range(len(row))]:
+            raise TypeMismatch(
+                f"{_short(row)} has the fields {', '.join(row.names or ())}, and the type has {', '.join(names)}", index
+            )
+
+
+def _check_kinds(rows: Sequence[Any]) -> None:
+    """Columns have no place for the kind of a row."""
+    if (index := first_change(rows)) is not None:
+        row = rows[index]
+        raise TypeMismatch(
+            f"the kind {row.get_row_kind()} of {_short(row)} would be lost on a stream of a declared type: leave out the type, "
+            "or make the kind a field of the row",
+            index,
+        )
+
+
 class TypeInformation:
     """The type of a stream's records, a key or a state value.
 
@@ -115,13 +155,18 @@ class TypeInformation:
     [Row(word='a', n=1)]
     """
 
-    __slots__ = ("_converters", "kind", "row", "schema")
+    __slots__ = ("_converters", "converts", "kind", "mutable", "row", "schema")
 
     def __init__(self, kind: str, schema: pa.Schema | None) -> None:
         self.kind = kind  # scalar | tuple | row | pickled
         self.schema = schema
-        self.row: type[Row] | None = row_class(tuple(schema.names)) if kind == "row" and schema is not None else None
-        self._converters = [_converter(field.type) for field in schema] if schema is not None else []
+        # Whether rows are PyFlink's, which can be changed; the other rows are tuples.
+        self.mutable = kind == "row" and schema is not None and (schema.metadata or {}).get(_FORM) == b"mutable"
+        self.row: type[Row] | None = (
+            row_class(tuple(schema.names)) if kind == "row" and schema is not None and not self.mutable else None
+        )
+        self.converts = self.row is not None or self.mutable  # whether what a function returned needs `normalise`
+        self._converters = [_converter(field) for field in schema] if schema is not None else []
 
     @property
     def is_typed(self) -> bool:
@@ -139,11 +184,22 @@ class TypeInformation:
         columns = [convert(column) for convert, column in zip(self._converters, batch.columns, strict=True)]
         if self.kind == "scalar":
             return columns[0]
+        fields = zip(*columns, strict=True)
+        return self.records(fields) if self.converts else list(fields)
+
+    def records(self, fields: Iterable[Sequence[Any]]) -> list[Any]:
+        """A record of this tuple or row type for the fields of each."""
         if self.row is not None:
             # tuple.__new__ skips Row.__new__: a third of the time for each record
             new, cls = tuple.__new__, self.row
-            return [new(cls, values) for values in zip(*columns, strict=True)]
-        return list(zip(*columns, strict=True))
+            return [new(cls, values) for values in fields]
+        if self.mutable:
+            return cast("list[Any]", rows_with_names(self._columns().names, fields))
+        return list(map(tuple, fields))
+
+    def record(self, fields: Sequence[Any]) -> Any:
+        """A record of this tuple or row type."""
+        return self.records((fields,))[0]
 
     def columns(self, batch: pa.RecordBatch, positions: Sequence[int]) -> list[list[Any]]:
         """Some columns of a batch, as lists of Python values."""
@@ -153,17 +209,44 @@ class TypeInformation:
         """Plain tuples as the named rows that the type promises."""
         cls, new, width = self.row, tuple.__new__, len(self._converters)
         kinds = set(map(type, rows))
-        if cls is None or kinds <= {cls}:
+        if kinds <= {cls} or not self.converts:
             return rows
-        if not all(issubclass(kind, tuple | list) for kind in kinds) or set(map(len, rows)) != {width}:
+        if not all(issubclass(kind, _RECORDS) for kind in kinds) or set(map(len, rows)) != {width}:
             for index, row in enumerate(rows):
-                if not isinstance(row, tuple | list) or len(row) != width:
+                if not isinstance(row, _RECORDS) or len(row) != width:
                     raise TypeMismatch(f"expected {self}, got {_short(row)}: {self._problem(row)}", index)
+        if cls is None:
+            return self._mutable_rows(rows, kinds)
         return [row if row.__class__ is cls else new(cls, row) for row in self._in_order(rows, kinds)]
+
+    def named(self, value: Any) -> Any:
+        """One plain tuple as the row that the type promises; any other value as it is."""
+        cls = self.row
+        if value.__class__ is cls or not self.converts:
+            return value
+        if cls is not None and value.__class__ is tuple and len(value) == len(self._converters):
+            return tuple.__new__(cls, value)
+        return self.normalise([value])[0]
+
+    def _mutable_rows(self, rows: Sequence[Any], kinds: set[type]) -> list[Any]:
+        names = self._columns().names
+        done = [row.__class__ is MutableRow and row.names == names for row in rows]
+        if all(done):
+            return list(rows)
+        made = self.records(self._in_order(rows, kinds))
+        return [row if as_is else new for row, new, as_is in zip(rows, made, done, strict=True)]
 
     def _in_order(self, rows: Sequence[Any], kinds: set[type]) -> Sequence[Any]:
         """Reorder the fields of named rows whose order differs from the type's; other rows are unchanged."""
         names = self._columns().names
+        if MutableRow in kinds:
+            known = set(names)
+            rows = [
+                row.get_fields_by_names(names) if type(row) is MutableRow and set(row.names or names) == known else row
+                for row in rows
+            ]
+            if any(type(row) is MutableRow for row in rows):
+                _check_names(rows, names)
         swapped = {
             kind: itemgetter(*map(kind._fields.index, names))
             for kind in kinds
@@ -192,9 +275,11 @@ class TypeInformation:
         if not rows:
             return [()] * len(self._columns())
         kinds = set(map(type, rows))
-        if not all(issubclass(kind, tuple | list) for kind in kinds):
+        if not all(issubclass(kind, _RECORDS) for kind in kinds):
             # zip would take a str or a dict for a row of its characters or keys
             raise TypeError("not a tuple")
+        if MutableRow in kinds:
+            _check_kinds(rows)
         return list(zip(*self._in_order(rows, kinds), strict=True))
 
     def fit(self, batch: Any) -> pa.RecordBatch:
@@ -225,12 +310,12 @@ class TypeInformation:
         schema = self._columns()
         if self.kind == "scalar":
             values: Sequence[Any] = [value]
-        elif isinstance(value, tuple | list):
-            values = value
+        elif isinstance(value, _RECORDS):
+            values = cast("Sequence[Any]", value)
             if len(values) != len(schema):
                 return f"{len(values)} fields instead of {len(schema)}"
         else:
-            return f"a {type(value).__name__} is not a {'row' if self.row else 'tuple'} of {len(schema)} fields"
+            return f"a {type(value).__name__} is not a {self.kind} of {len(schema)} fields"
         for item, field in zip(values, schema, strict=True):
             where = "" if self.kind == "scalar" else f" for field '{field.name}'"
             if item is None and not field.nullable:
@@ -238,7 +323,7 @@ class TypeInformation:
             try:
                 _to_array([item], field)
             except (pa.ArrowException, TypeError, ValueError, OverflowError):
-                return f"{_short(item)} is not {ddl.text_of(field.type)}{where}"
+                return f"{_short(item)} is not {_text_of(field)}{where}"
         return None
 
     def _columns(self) -> pa.Schema:
@@ -249,7 +334,11 @@ class TypeInformation:
         return self.schema
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TypeInformation) and self.kind == other.kind and self.schema == other.schema
+        if not isinstance(other, TypeInformation) or self.kind != other.kind:
+            return False
+        if self.schema is None or other.schema is None:
+            return self.schema is other.schema
+        return bool(self.schema.equals(other.schema, check_metadata=True))
 
     def __hash__(self) -> int:
         return hash((self.kind, str(self.schema)))
@@ -258,8 +347,28 @@ class TypeInformation:
         if self.schema is None:
             return "pickled"
         if self.kind == "scalar":
-            return ddl.text_of(self.schema.field(0).type)
-        return f"{self.kind}<{', '.join(f'{f.name} {ddl.text_of(f.type)}' for f in self.schema)}>"
+            return _text_of(self.schema.field(0))
+        return f"{self.kind}<{', '.join(f'{f.name} {_text_of(f)}' for f in self.schema)}>"
+
+    def need_conversion(self) -> bool:
+        """False: values are converted when they become columns, so none needs it before."""
+        return False
+
+    def to_internal_type(self, obj: Any) -> Any:
+        """The value itself."""
+        return obj
+
+    def from_internal_type(self, obj: Any) -> Any:
+        """The value itself."""
+        return obj
+
+    def get_field_names(self) -> list[str]:
+        """The names of the fields of a row or tuple."""
+        return list(self._columns().names)
+
+    def get_field_types(self) -> list[TypeInformation]:
+        """The types of the fields of a row or tuple."""
+        return [_of_field(field) for field in self._columns()]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TypeInformation, (self.kind, self.schema)
@@ -304,7 +413,40 @@ def _fields(kind: str, names: Sequence[str], types: Sequence[TypeInformation]) -
     """A row or tuple type; a field that can only be pickled makes the whole record one that is pickled."""
     if not all(field.is_typed for field in types):
         return PICKLED
-    return TypeInformation(kind, pa.schema([(n, t.arrow_type) for n, t in zip(names, types, strict=True)]))
+    return TypeInformation(kind, pa.schema([field_of(t, n) for n, t in zip(names, types, strict=True)]))
+
+
+def field_of(type_info: TypeInformation, name: str) -> pa.Field:
+    """A column for values of a type; those of an untyped one are pickled one by one."""
+    if type_info.schema is None:
+        return formed(pa.binary(), "pickled", name)
+    if type_info.kind == "scalar":
+        field = type_info.schema.field(0).with_name(name)
+        return field if field.nullable else field.with_nullable(True)
+    return formed(
+        type_info.arrow_type, "mutable" if type_info.mutable else "tuple" if type_info.kind == "tuple" else "", name
+    )
+
+
+def mutable_row(names: Sequence[str], types: Sequence[TypeInformation]) -> TypeInformation:
+    """PyFlink's row type: its records can be changed, and it may have fields that are pickled."""
+    fields = [field_of(type_info, name) for name, type_info in zip(names, types, strict=True)]
+    return TypeInformation("row", pa.schema(fields, metadata={_FORM: b"mutable"}))
+
+
+def _of_field(field: pa.Field) -> TypeInformation:
+    form = form_of(field)
+    if form == "pickled":
+        return PICKLED
+    if not pa.types.is_struct(field.type) or form == "instant":
+        return TypeInformation("scalar", pa.schema([field.with_name("value")]))
+    metadata = {_FORM: b"mutable"} if form == "mutable" else None
+    return TypeInformation("tuple" if form == "tuple" else "row", pa.schema(list(field.type), metadata=metadata))
+
+
+def _text_of(field: pa.Field) -> str:
+    form = form_of(field)
+    return form if form in _SCALAR_FORMS else ddl.text_of(field.type)
 
 
 def _constant(arrow: pa.DataType) -> staticmethod[[], TypeInformation]:
@@ -339,7 +481,7 @@ class Types:
 
     @staticmethod
     def LIST(element_type_info: TypeInformation) -> TypeInformation:
-        return _scalar(pa.list_(element_type_info.arrow_type)) if element_type_info.is_typed else PICKLED
+        return _scalar(pa.list_(field_of(element_type_info, "item"))) if element_type_info.is_typed else PICKLED
 
     @staticmethod
     def BASIC_ARRAY(element_type: TypeInformation) -> TypeInformation:
@@ -351,7 +493,8 @@ class Types:
     def MAP(key_type_info: TypeInformation, value_type_info: TypeInformation) -> TypeInformation:
         if not (key_type_info.is_typed and value_type_info.is_typed):
             return PICKLED
-        return _scalar(pa.map_(key_type_info.arrow_type, value_type_info.arrow_type))
+        key = field_of(key_type_info, "key").with_nullable(False)
+        return _scalar(pa.map_(key, field_of(value_type_info, "value")))
 
     @staticmethod
     def TUPLE(field_types: Sequence[TypeInformation]) -> TypeInformation:
@@ -375,13 +518,13 @@ class Types:
 # --- from Arrow to Python -------------------------------------------------------------------------------------------
 
 
-def _converter(arrow: pa.DataType) -> Callable[[pa.Array], list[Any]]:
+def _converter(field: pa.Field) -> Callable[[pa.Array], list[Any]]:
     """How to turn a column of this type into a list, the quickest way that keeps the values exact."""
-    if pa.types.is_integer(arrow) or pa.types.is_floating(arrow):
+    if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
         return _numbers
-    if _has_struct(arrow):
-        return lambda column: [_rebuild(value, arrow) for value in column.to_pylist()]
-    return lambda column: cast("list[Any]", column.to_pylist())
+    if _is_plain(field):
+        return lambda column: cast("list[Any]", column.to_pylist())
+    return lambda column: [_rebuild(value, field) for value in column.to_pylist()]
 
 
 def _numbers(column: pa.Array) -> list[Any]:
@@ -392,59 +535,119 @@ def _numbers(column: pa.Array) -> list[Any]:
 
 def _to_array(column: Sequence[Any], field: pa.Field) -> pa.Array:
     """A column as Arrow array; what pa.array raises, or ValueError for a null in a column that is NOT NULL."""
-    if _has_struct(field.type):
-        column = [_unbuild(value, field.type) for value in column]
+    if not _is_plain(field):
+        column = [_unbuild(value, field) for value in column]
     array = pa.array(column, field.type)
     if array.null_count and not field.nullable:
         raise ValueError(f"a null in column {field.name!r}, which is NOT NULL")
     return array
 
 
-def _unbuild(value: Any, arrow: pa.DataType) -> Any:
-    """Rows and tuples inside a value as the dicts and pairs that Arrow wants; the inverse of `_rebuild`."""
+def _store_decimal(value: Any) -> str:
+    if not isinstance(value, Decimal | int) or isinstance(value, bool):
+        raise TypeError(f"{_short(value)} is not a Decimal")
+    return str(value)
+
+
+def _store_integer(value: Any) -> str:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{_short(value)} is not an int")
+    return hex(value)  # Python refuses to print very long numbers
+
+
+def _store_instant(value: Any) -> dict[str, int]:
+    if not isinstance(value, Instant):
+        raise TypeError(f"{_short(value)} is not an Instant")
+    return {"seconds": value.seconds, "nanos": value.nanos}
+
+
+def _store_pickled(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value, 5)
+    except (pickle.PicklingError, AttributeError):  # a class of the program's own script
+        return bytes(cloudpickle.dumps(value, 5))
+
+
+# What a form stores of a value, and how the value is made of it again.
+_SCALAR_FORMS: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
+    "decimal": (_store_decimal, Decimal),
+    "integer": (_store_integer, partial(int, base=16)),
+    "instant": (_store_instant, lambda stored: Instant(stored["seconds"], stored["nanos"])),
+    "pickled": (_store_pickled, pickle.loads),
+}
+
+
+def _unbuild(value: Any, field: pa.Field) -> Any:
+    """A value as Arrow wants it, with rows and tuples inside as dicts and pairs; the inverse of `_rebuild`."""
+    form, arrow = form_of(field), field.type
+    if form == "pickled":
+        return _store_pickled(value)
     if value is None:
         return None
+    if form in _SCALAR_FORMS:
+        return _SCALAR_FORMS[form][0](value)
     if pa.types.is_struct(arrow):
         return _struct(value, arrow)
     if pa.types.is_map(arrow):
         pairs = value.items() if isinstance(value, dict) else value
-        return [(_unbuild(k, arrow.key_type), _unbuild(v, arrow.item_type)) for k, v in pairs]
+        return [(_unbuild(k, arrow.key_field), _unbuild(v, arrow.item_field)) for k, v in pairs]
     if pa.types.is_list(arrow):
-        return [_unbuild(item, arrow.value_type) for item in value]
+        return [_unbuild(item, arrow.value_field) for item in value]
     return value
 
 
 def _struct(value: Any, arrow: pa.DataType) -> dict[str, Any]:
     names = [field.name for field in arrow]
-    if isinstance(value, Row) and sorted(value._fields) == sorted(names):
-        value = dict(zip(value._fields, value, strict=True))
-    elif isinstance(value, tuple | list):
+    own = value.names if isinstance(value, MutableRow) else getattr(value, "_fields", None)
+    if isinstance(value, Row | MutableRow) and own is not None and sorted(own) == sorted(names):
+        value = dict(zip(own, value, strict=True))
+    elif isinstance(value, _RECORDS):
         value = dict(zip(names, value, strict=True))
     elif not isinstance(value, dict) or not value.keys() <= set(names):
         raise TypeError(f"{_short(value)} is not a struct of {', '.join(names)}")
-    return {field.name: _unbuild(value.get(field.name), field.type) for field in arrow}
+    return {field.name: _unbuild(value.get(field.name), field) for field in arrow}
 
 
-def _has_struct(arrow: pa.DataType) -> bool:
-    if pa.types.is_struct(arrow) or pa.types.is_map(arrow):
-        return True
-    return pa.types.is_list(arrow) and _has_struct(arrow.value_type)
+def _is_plain(field: pa.Field) -> bool:
+    """Whether Arrow's own conversion gives the values."""
+    arrow = field.type
+    if form_of(field) or pa.types.is_struct(arrow) or pa.types.is_map(arrow):
+        return False
+    return not pa.types.is_list(arrow) or _is_plain(arrow.value_field)
 
 
-def _rebuild(value: Any, arrow: pa.DataType) -> Any:
-    """Nested structs come as dicts and maps as pairs: give them back as rows and dicts."""
+def _rebuild(value: Any, field: pa.Field) -> Any:
+    """The value of a column: structs come as dicts and maps as pairs, and become rows, tuples and dicts."""
     if value is None:
         return None
+    form, arrow = form_of(field), field.type
+    if form in _SCALAR_FORMS:
+        return _SCALAR_FORMS[form][1](value)
     if pa.types.is_struct(arrow):
-        names = tuple(field.name for field in arrow)
-        return tuple.__new__(row_class(names), [_rebuild(value[f.name], f.type) for f in arrow])
+        values = [_rebuild(value[f.name], f) for f in arrow]
+        if form == "tuple":
+            return tuple(values)
+        names = [f.name for f in arrow]
+        return rows_with_names(names, [values])[0] if form else tuple.__new__(row_class(tuple(names)), values)
     if pa.types.is_map(arrow):
-        return {_rebuild(k, arrow.key_type): _rebuild(v, arrow.item_type) for k, v in value}
+        return {_rebuild(k, arrow.key_field): _rebuild(v, arrow.item_field) for k, v in value}
     if pa.types.is_list(arrow):
-        return [_rebuild(item, arrow.value_type) for item in value]
+        return [_rebuild(item, arrow.value_field) for item in value]
     return value
 
 
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def check_storable(name: str, what: str) -> str:
+    """A name that checkpoints are to hold; InvalidArgument if it is not Unicode text."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"{what} {name!a} cannot be stored: its character {error.start + 1} is a lone surrogate, which comes from bytes "
+            "that were decoded with the wrong encoding; use other characters"
+        ) from None
+    return name

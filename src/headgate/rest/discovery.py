@@ -12,6 +12,7 @@ import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
@@ -19,16 +20,30 @@ from headgate.storage.local import private_directory
 
 _LOG = logging.getLogger(__name__)
 TOKEN_VARIABLE = "HEADGATE_REST_TOKEN"  # noqa: S105 - the variable's name
+LOG_VARIABLE = "HEADGATE_LOG_FILE"  # set for a detached driver
 TOKEN_RULE = "the token for REST may have printable ASCII characters without spaces only"  # noqa: S105 - not a token
 
 
 class Server(msgspec.Struct, frozen=True):
-    """A driver's REST server; `certificate` is the path of what it shows to clients, if it speaks TLS."""
+    """A driver's REST server.
+
+    `certificate` is the path of what it shows to clients, if it speaks TLS; `log` that of its log, if it was detached.
+    """
 
     pid: int
     url: str
     token: str | None = None
     certificate: str | None = None
+    log: str | None = None
+
+
+def login_address(url: str, token: str | None) -> str:
+    """The address to open in a browser.
+
+    >>> login_address("http://127.0.0.1:8081", "s3cret")
+    'http://127.0.0.1:8081/login?token=s3cret'
+    """
+    return f"{url}/ui/" if token is None else f"{url}/login?token={quote(token, safe='')}"
 
 
 def is_token(text: str) -> bool:
@@ -43,7 +58,7 @@ def directory() -> Path:
 def announce(url: str, token: str | None = None, certificate: str | None = None) -> None:
     """Let the command line of this user find the server, until this process ends."""
     path = directory() / f"{os.getpid()}.json"
-    server = Server(os.getpid(), url, token, certificate)
+    server = Server(os.getpid(), url, token, certificate, os.environ.get(LOG_VARIABLE))
     try:
         private_directory(path.parent)
         path.unlink(missing_ok=True)  # of a dead process with the same number

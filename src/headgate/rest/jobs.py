@@ -22,7 +22,8 @@ class Jobs:
         self._jobs = [one for one in self._jobs if one not in ended] + [job]
 
     def all(self) -> list[SparkJob]:
-        return list(self._jobs)
+        """Each id once: a job that was resumed in this process keeps the id, and takes the place of the one that has ended."""
+        return list({job.job_id: job for job in self._jobs}.values())
 
     def find(self, job_id: str) -> SparkJob:
         for job in reversed(self._jobs):

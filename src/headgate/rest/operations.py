@@ -14,9 +14,15 @@ from typing import Any, NamedTuple
 
 from headgate.errors import HeadgateError
 
+_UNDER_WAY = 100  # each has a thread
+
 
 class UnknownOperation(HeadgateError):
     """No operation of this id was started, or its result has expired."""
+
+
+class TooManyOperations(HeadgateError):
+    """Too many operations are under way."""
 
 
 class _Key(NamedTuple):
@@ -51,6 +57,9 @@ class Operations:
             self._forget_old()
             if key in self._running:
                 return request_id
+            under_way = len(self._running) - len(self._done_at)
+            if under_way >= _UNDER_WAY:
+                raise TooManyOperations(f"{under_way} operations are under way: wait until some of them have ended")
             answer = self._running[key] = Future()
         threading.Thread(target=self._run, args=(key, work, answer), name=f"headgate-{kind}", daemon=True).start()
         return request_id

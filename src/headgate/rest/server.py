@@ -17,8 +17,9 @@ from typing import NamedTuple
 from headgate import config
 from headgate.config import Configuration, Origin
 from headgate.driver.job import SparkJob
+from headgate.driver.log_output import is_on_terminal
 from headgate.errors import ConfigError
-from headgate.rest.discovery import TOKEN_RULE, TOKEN_VARIABLE, announce, is_token
+from headgate.rest.discovery import TOKEN_RULE, TOKEN_VARIABLE, announce, is_token, login_address
 from headgate.rest.jobs import Jobs
 from headgate.rest.operations import Operations
 
@@ -44,7 +45,9 @@ _LINGER_SECONDS = 3.0
 
 
 def register(job: SparkJob, configuration: Configuration) -> str | None:
-    """List a job in REST; the server's address, or None if REST is switched off.
+    """List a job in REST; the address for a browser, or None if REST is switched off.
+
+    The address carries the token only if a person reads it on a terminal: logs are kept, and read by others.
 
     ConfigError if REST would be reachable by others without a token, or if the job asks for another protection than that of
     the server, which an earlier job has started; the job is not listed then.
@@ -58,7 +61,8 @@ def register(job: SparkJob, configuration: Configuration) -> str | None:
         elif _access is not None:
             _check_access(configuration, _access)
         _jobs.add(job)
-    return _url
+    token = None if _access is None else _access.token
+    return _url and login_address(_url, token if is_on_terminal() else None)
 
 
 def linger() -> None:
@@ -71,6 +75,7 @@ def _start(configuration: Configuration) -> str | None:
     import uvicorn  # they take a third of a second, which commands and programs without REST need not spend
 
     from headgate.rest.app import make_app
+    from headgate.rest.connections import BACKLOG, Connection, Listener
 
     address, is_loopback = _address(configuration)
     token = _token(configuration, address, is_loopback)
@@ -81,7 +86,7 @@ def _start(configuration: Configuration) -> str | None:
     port, host = listener.getsockname()[1], _host(address)
     hosts = [*_LOOPBACK, host] if is_loopback else ["*"]
     seconds = configuration.get(config.REST_STORE_DURATION) / 1000
-    app = make_app(_jobs, hosts, token, seconds)
+    app = make_app(_jobs, hosts, token, seconds, secure=tls is not None)
     global _access, _operations  # noqa: PLW0603 - one server for each process
     _access = _Access(address, token, tls)
     _operations = app.state.operations
@@ -89,10 +94,19 @@ def _start(configuration: Configuration) -> str | None:
     certificate, key = tls or (None, None)
     server = uvicorn.Server(
         uvicorn.Config(
-            app, log_level="error", access_log=False, lifespan="off", ssl_certfile=certificate, ssl_keyfile=key
+            app,
+            http=Connection,
+            ws="none",
+            backlog=BACKLOG,
+            log_level="error",
+            access_log=False,
+            lifespan="off",
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
         )
     )
-    threading.Thread(target=server.run, args=([listener],), name="headgate-rest", daemon=True).start()
+    counting = Listener(listener.family, listener.type, listener.proto, fileno=listener.detach())
+    threading.Thread(target=server.run, args=([counting],), name="headgate-rest", daemon=True).start()
     url = f"{'https' if tls else 'http'}://{host}:{port}"
     announce(url, token, certificate)
     return url

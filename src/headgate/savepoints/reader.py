@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from headgate.checkpoint.handles import KeyedStateHandle, StateMeta, decode_handle
 from headgate.errors import InvalidArgument, StorageError
+from headgate.records.html_tables import html_table
 from headgate.records.key_groups import KeyGroupRange
 from headgate.records.types import TypeInformation
 from headgate.state.backend import BackendSetup, KeyedStateBackend
@@ -79,6 +80,18 @@ class StateSnapshotReader:
         """Open a snapshot by its directory or its `_metadata`."""
         store = open_store()
         return cls(load_snapshot(store, path), store)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the states, without reading them."""
+        manifest = self.manifest
+        kind = f"{manifest.type.value} {manifest.checkpoint_id}"
+        rows = [
+            [info.operator, info.uid, info.name, info.kind, ", ".join(f"{one.name} {one.type}" for one in info.schema)]
+            for info in self.states()
+        ]
+        size = sum(operator.size for operator in manifest.operators)
+        title = f"{kind} of job '{manifest.job_name}', {size:,} bytes, {self.snapshot.directory}"
+        return html_table(title, ["operator", "uid", "state", "kind", "columns"], rows)
 
     def verify(self) -> None:
         """Read every file and compare checksums; CorruptState names what is damaged."""

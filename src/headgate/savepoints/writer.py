@@ -36,14 +36,20 @@ from headgate.state.parquet import keyed as parquet
 from headgate.storage import manifest as mf
 from headgate.storage.checkpoints import Snapshot, load_snapshot, publish
 from headgate.storage.handles import FileSegment
-from headgate.storage.layout import AttemptId, make_savepoint_directory, savepoint_target, table_directory
+from headgate.storage.layout import (
+    AttemptId,
+    make_savepoint_directory,
+    savepoint_target,
+    state_directory,
+    table_directory,
+)
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 
 __all__ = ["SavepointWriter"]
 
 _RESULT = pa.schema(
-    {"part": pa.int32(), "file": pa.string(), "groups": pa.list_(pa.int32())}
+    {"part": pa.int32(), "file": pa.string(), "groups": pa.list_(pa.int32()), "sizes": pa.list_(pa.int64())}
     | dict.fromkeys(["rows", "size", "crc"], pa.int64())
 )
 
@@ -154,7 +160,7 @@ class SavepointWriter:
                 raise InvalidArgument(
                     f"the states of operator '{uid}' have keys of different types: {operator.key_type}, {state.key_type}"
                 )
-            folder = f"{table_directory(uid, operator_id)}/{state.meta.name}"
+            folder = state_directory(table_directory(uid, operator_id), state.meta.name)
             self._write_state(state, frame, directory, folder, operator.parts)
         kept = list(self._existing_operators(_FileCopier(store, self._existing, directory), operators))
         made = [self._operator(id, operator) for id, operator in operators.items()]
@@ -183,7 +189,7 @@ class SavepointWriter:
         rows = grouped.applyInArrow(lambda table: job.write(table), from_arrow_schema(_RESULT)).collect()  # noqa: PLW0108 - Spark counts arguments
         for row in rows:
             name = f"{folder}/{row['file']}"
-            table = parquet.StoredTable(state.meta, name, list(row["groups"]), row["rows"])
+            table = parquet.StoredTable(state.meta, name, list(row["groups"]), row["rows"], list(row["sizes"]))
             file = FileRef(name, Payload(name, row["size"], row["crc"]), shared=False, created_by=1)
             part = mf.SnapshotPart(name, FileSegment(f"{directory}/{name}", 0, row["size"], row["crc"]))
             parts[row["part"]].append((table, file, part))
@@ -296,14 +302,14 @@ class _WriteJob:
         local = Path(self.directory.removeprefix("file://")) / name
         stored = parquet.write_table(self.state.meta, self.state.key_type, _by_group(result), local, name)
         data = local.read_bytes()
-        row = [part, name, stored.groups, stored.rows, len(data), zlib.crc32(data)]
+        row = [part, name, stored.groups, stored.sizes, stored.rows, len(data), zlib.crc32(data)]
         return pa.Table.from_pylist([dict(zip(_RESULT.names, row, strict=True))], schema=_RESULT)
 
     def _column(self, table: pa.Table, column: pa.Field) -> pa.ChunkedArray:
         if column.name == "key_group":
             return table.column("hg_group")
         if column.name == "namespace":
-            return pa.chunked_array([pa.nulls(table.num_rows, pa.binary())])
+            return pa.chunked_array([pa.nulls(table.num_rows, pa.string())])
         if column.name == "pos":
             return _positions(table, self.state.keys)
         if column.name == "map_key":
@@ -331,4 +337,5 @@ def _by_group(table: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
     groups = table.column("key_group").to_pylist()
     for group, rows in groupby(range(len(groups)), key=groups.__getitem__):
         indexes = list(rows)
-        yield group, table.slice(indexes[0], len(indexes)).combine_chunks().to_batches()[0]
+        for batch in table.slice(indexes[0], len(indexes)).to_batches():
+            yield group, batch

@@ -5,6 +5,7 @@ Python's dicts take 1, 1.0 and True for the same key, Headgate does not (SPEC R3
     str, int, bytes       the key itself, which costs nothing
     bool, float, others   (type, value); -0.0 becomes 0.0 and there is one NaN
     tuples                a tuple of addresses; the tuple itself if all its fields are plain
+    list, dict, set, row  (type, addresses of what is in it), in a form that can be hashed
     with a namespace      (NAMESPACED, address, namespace)
 
 A user's tuple never looks like a tagged one: a field that is a type would itself be tagged.
@@ -14,13 +15,14 @@ from __future__ import annotations
 
 import copyreg
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final, NoReturn
 
 import numpy as np
 
 from headgate.errors import IllegalState, InvalidArgument
+from headgate.records.flink_values import MutableRow, restored_row
 
 _PLAIN: Final = frozenset([str, int, bytes])
 _TUPLE: Final = frozenset([tuple])
@@ -121,15 +123,38 @@ def address_of(key: Any) -> Any:
         return key  # a subclass, which hashes and compares as its plain type
     if isinstance(key, np.generic):
         return address_of(key.item())
-    if key is None:
-        raise InvalidArgument("key is None: every record, and every field of a tuple key, needs a value")
+    if kind in _CONTAINERS:
+        return (kind, _CONTAINERS[kind][0](key))
     try:
         hash(key)
     except TypeError:
         raise InvalidArgument(
-            f"key {key!r} of type {kind.__qualname__} cannot be a key: it is not hashable; convert it, e.g. tuple(a_list)"
+            f"key {key!r} of type {kind.__qualname__} cannot be a key: it is not hashable; for a dataclass, use frozen=True"
         ) from None
     return (kind, key)
+
+
+def _addresses(keys: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(map(address_of, keys))
+
+
+def _keys(addresses: Iterable[Any]) -> Iterator[Any]:
+    return map(key_of, addresses)
+
+
+# What cannot be hashed, as something that can be, and back.
+_CONTAINERS: Final[dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
+    list: (_addresses, lambda held: list(_keys(held))),
+    set: (lambda key: frozenset(_addresses(key)), lambda held: set(_keys(held))),
+    dict: (
+        lambda key: frozenset((address_of(k), address_of(v)) for k, v in key.items()),
+        lambda held: {key_of(k): key_of(v) for k, v in held},
+    ),
+    MutableRow: (
+        lambda key: (None if key.names is None else tuple(key.names), _addresses(key)),
+        lambda held: restored_row(_keys(held[1]), held[0]),
+    ),
+}
 
 
 def prepare_keys(keys: list[Any]) -> list[Any]:
@@ -151,7 +176,8 @@ def key_of(address: Any) -> Any:
     if not isinstance(address, tuple):
         return address
     if len(address) == 2 and isinstance(address[0], type):
-        return address[1]
+        kind, held = address
+        return _CONTAINERS[kind][1](held) if kind in _CONTAINERS else held
     if any(isinstance(field, tuple) for field in address):
         return tuple([key_of(field) for field in address])
     return address

@@ -14,17 +14,19 @@ the operator; it reads and writes the state of the current key through a table o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, TypeVar
 
+from headgate.api.durations import Time
 from headgate.checkpoint.handles import StateMeta, TypeMeta
 from headgate.errors import IllegalState, InvalidArgument
-from headgate.records.types import TypeInformation, as_type
+from headgate.records.types import TypeInformation, TypeMismatch, as_type, check_storable
 from headgate.state.addresses import NO_KEY, KeyContext, NoKeySet, address_of, key_of
 from headgate.state.copying import copied
 from headgate.state.tables import MISSING, DictTable, ListTable, MapTable, ValueTable
-from headgate.state.ttl_config import StateTtlConfig, Time
+from headgate.state.ttl_config import StateTtlConfig
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -123,6 +125,20 @@ class ImmutableValueState(DirectValueState):
         except NoKeySet:
             NO_KEY.refuse(f"value state '{self.name}'")
         return copied(self._default) if stored is None else stored
+
+
+class RowValueState(DirectValueState):
+    """A value state of rows that can be changed: what is stored has the names of the type."""
+
+    def __init__(self, descriptor: ValueStateDescriptor, context: KeyContext, table: DictTable, *, reuse: bool) -> None:
+        super().__init__(descriptor, context, table, reuse=reuse)
+        self._type = descriptor.type
+
+    def update(self, value: Any) -> None:
+        if value is not None:
+            with suppress(TypeMismatch):  # it is refused when a snapshot is taken, with its key
+                value = self._type.normalise([value])[0]
+        super().update(value)
 
 
 class _TableState(State):
@@ -263,6 +279,8 @@ class MapState(_TableState, Generic[K, V]):
     _table: MapTable
 
     def _map_key(self, key: Any) -> Any:
+        if key is None:
+            raise InvalidArgument(f"map state '{self.name}': key is None: every entry needs a key")
         try:
             return address_of(key)
         except InvalidArgument as error:
@@ -282,10 +300,10 @@ class MapState(_TableState, Generic[K, V]):
         group, address = self._place()
         self._table.put(group, address, self._map_key(key), value)
 
-    def put_all(self, dict_value: dict[K, V]) -> None:
-        """Add or replace several entries."""
-        if dict_value:
-            self._table.put_all(*self._place(), {self._map_key(key): value for key, value in dict_value.items()})
+    def put_all(self, dict_value: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
+        """Add or replace several entries: a dict, or pairs, which are what PyFlink takes in a process of its own."""
+        if entries := {self._map_key(key): value for key, value in dict(dict_value).items()}:
+            self._table.put_all(*self._place(), entries)
 
     def remove(self, key: K) -> None:
         """Remove one entry, if it exists."""
@@ -355,7 +373,7 @@ class ReducingState(FoldingState[T]):
 
     def __init__(self, descriptor: ReducingStateDescriptor, *args: Any) -> None:
         super().__init__(descriptor, *args)
-        self._reduce = descriptor.reduce
+        self._reduce, self._type = descriptor.reduce, descriptor.type
 
     def get(self) -> T | None:
         """The combined value, or None."""
@@ -367,7 +385,8 @@ class ReducingState(FoldingState[T]):
         return copied(value) if stored is None else self.combine(stored, value)
 
     def combine(self, one: Any, other: Any) -> Any:
-        return _checked_result(self.name, "reduce", self._reduce(one, other))
+        result = _checked_result(self.name, "reduce", self._reduce(one, other))
+        return self._type.named(result) if self._type.converts else result
 
 
 class AggregatingState(FoldingState[IN], Generic[IN, OUT]):
@@ -414,7 +433,7 @@ class StateDescriptor:
     def __init__(self, name: str, type_info: object = None) -> None:
         if not isinstance(name, str) or not name:
             raise InvalidArgument(f"{type(self).__name__} needs a name: a str that is not empty, got {name!r}")
-        self.name = name
+        self.name = check_storable(name, "the state name")
         self.type: TypeInformation = as_type(type_info)
         self.map_key_type: TypeInformation | None = None
         self.ttl: StateTtlConfig | None = None
@@ -436,7 +455,7 @@ class StateDescriptor:
         """
         if not isinstance(ttl_config, StateTtlConfig):
             ttl_config = StateTtlConfig.new_builder(ttl_config).build()
-        self.ttl = ttl_config if ttl_config.is_enabled else None
+        self.ttl = ttl_config if ttl_config.is_enabled() else None
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and isinstance(other, StateDescriptor) and other.name == self.name
@@ -458,8 +477,8 @@ class ValueStateDescriptor(StateDescriptor):
     kind = "value"
     handle = TableValueState
 
-    def __init__(self, name: str, type_info: object = None, default: Any = None) -> None:
-        super().__init__(name, type_info)
+    def __init__(self, name: str, value_type_info: object = None, default: Any = None) -> None:
+        super().__init__(name, value_type_info)
         self.default = default
 
 
@@ -514,6 +533,11 @@ class ReducingStateDescriptor(StateDescriptor):
                 f"got {reduce_function!r}"
             )
         self.reduce: Callable[[Any, Any], Any] = bound
+        self._function = reduce_function
+
+    def get_reduce_function(self) -> Any:
+        """The function as it was given."""
+        return self._function
 
 
 class AggregatingStateDescriptor(StateDescriptor):
@@ -537,3 +561,7 @@ class AggregatingStateDescriptor(StateDescriptor):
                 f"state '{name}' needs an aggregate function: {agg_function!r} lacks {', '.join(missing)}"
             )
         self.function = function
+
+    def get_agg_function(self) -> Any:
+        """The function that folds."""
+        return self.function

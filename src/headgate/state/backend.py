@@ -149,7 +149,20 @@ class NumberColumns(Protocol):
     """A value state of numbers under integer keys as numpy columns; an entry is a row number, its slot."""
 
     values: npt.NDArray[Any]
+    live: npt.NDArray[np.bool_]
     count: int
+
+    def find(self, keys: npt.NDArray[np.int64], groups: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """The slot of every key, -1 where there is none; a slot that is not `live` has no entry."""
+        ...
+
+    def put(self, slots: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
+        """Store a value in each of these slots."""
+        ...
+
+    def remove(self, slots: npt.NDArray[np.int64]) -> None:
+        """Remove the entries of these slots."""
+        ...
 
     def slots(self, keys: npt.NDArray[np.int64], groups: npt.NDArray[Any], neutral: Any) -> npt.NDArray[np.int64]:
         """The slot of every key; unknown keys get one, with the neutral value."""
@@ -202,8 +215,8 @@ class KeyedStateBackend(ABC):
     def key_at(self, address: Any) -> Any:
         """The key of an address without namespace."""
         key = key_of(address)
-        row = self.setup.key_type.row
-        return key if row is None or isinstance(key, row) else tuple.__new__(row, key)
+        key_type = self.setup.key_type
+        return key_type.record(key) if key_type.converts and type(key) is tuple else key
 
     def set_namespace(self, namespace: Any) -> None:
         """Address the current key's state in a namespace, until the next key is selected."""
@@ -430,6 +443,10 @@ class KeyedStateBackend(ABC):
     @abstractmethod
     def maintain(self, budget_entries: int) -> bool:
         """Do a slice of work that snapshots left behind, when idle; returns whether more remains."""
+
+    def figures(self) -> dict[str, float]:
+        """What only this backend measures, for metrics."""
+        return {}
 
     @abstractmethod
     def background_cleanup(self, budget_entries: int) -> int:

@@ -242,9 +242,9 @@ class OperatorStateBackend:
         state: OperatorListState = self._open(descriptor, Mode.UNION)
         return state
 
-    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState[Any, Any]:
+    def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> BroadcastState[Any, Any]:
         """A map that every subtask holds in full (SPEC R4.4)."""
-        state: BroadcastState[Any, Any] = self._open(descriptor, Mode.BROADCAST)
+        state: BroadcastState[Any, Any] = self._open(state_descriptor, Mode.BROADCAST)
         return state
 
     def raw_streams(self) -> list[bytes]:
@@ -391,12 +391,12 @@ def _to_plain(type: TypeInformation, values: list[Any], where: str) -> list[Any]
         raise InvalidArgument(
             f"{where}: {error}; change the value, or declare the type that the state really holds"
         ) from None
-    plain = map(tuple, rows) if type.row else rows
+    plain = map(tuple, rows) if type.converts else rows
     return [None if value is None else next(plain) for value in values]
 
 
 def _from_plain(type: TypeInformation, value: Any) -> Any:
-    return value if type.row is None or value is None else tuple.__new__(type.row, value)
+    return value if value is None or not type.converts else type.record(value)
 
 
 def _dumps(value: object, index: int, where: str) -> bytes:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from headgate.checkpoint.handles import StateMeta
 from headgate.errors import IllegalState, StateMigrationError
-from headgate.records.types import TypeInformation
+from headgate.records.types import TypeInformation, form_of
 
 
 class TypeChange(enum.Enum):
@@ -88,11 +88,20 @@ def _compare_rows(old: pa.Schema, new: pa.Schema) -> Compatibility:
 def _compare_fields(old: pa.Field, new: pa.Field) -> Compatibility:
     if old.nullable and not new.nullable:
         return Compatibility(TypeChange.INCOMPATIBLE, f"field '{new.name}' was nullable and is now NOT NULL")
+    if _stored_form(old) != _stored_form(new):
+        was, now = _stored_form(old) or old.type, _stored_form(new) or new.type
+        return Compatibility(TypeChange.INCOMPATIBLE, f"field '{new.name}' changed from {was} to {now}")
     if old.type == new.type:
         return _AS_IS if old.nullable == new.nullable else _RECONFIGURED
     if _widens(old.type, new.type):
         return _MIGRATED
     return Compatibility(TypeChange.INCOMPATIBLE, f"field '{new.name}' changed from {old.type} to {new.type}")
+
+
+def _stored_form(field: pa.Field) -> str:
+    """What the bytes of a column mean, where that is not what their Arrow type says."""
+    form = form_of(field)
+    return "" if form in ("tuple", "mutable") else form
 
 
 def _widens(old: pa.DataType, new: pa.DataType) -> bool:

@@ -18,6 +18,8 @@ from headgate.errors import InvalidArgument
 from headgate.state.addresses import NO_KEY, VOID, check_namespace, in_namespace, split_address
 from headgate.state.tables import DictTable
 
+_LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
+
 TIMERS = "_timers"
 """The name of the internal table of timers."""
 
@@ -121,8 +123,8 @@ class Timers:
             self._live[domain] = len(heap)
 
     def _place(self, domain: TimeDomain, timestamp: int, address: Any, namespace: Any) -> Any:
-        if not isinstance(timestamp, int) or isinstance(timestamp, bool):
-            raise InvalidArgument(f"a timer's time is an int in milliseconds, got {timestamp!r}")
+        if not isinstance(timestamp, int) or isinstance(timestamp, bool) or not _LEAST <= timestamp <= _GREATEST:
+            raise InvalidArgument(f"a timer's time is an int of 64 bits in milliseconds, got {timestamp!r}")
         check_namespace(namespace)
         if address is NO_KEY:
             NO_KEY.refuse("a timer")

@@ -1,74 +1,17 @@
-"""Time to live of state: `Time`, `StateTtlConfig` and its builder, with PyFlink's names (SPEC R2.1)."""
+"""Time to live of state: `StateTtlConfig` and its builder, with PyFlink's names (SPEC R2.1)."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
+from headgate.api.durations import Time, milliseconds_of
 from headgate.errors import InvalidArgument
 
 MAX_TIMESTAMP = 2**63 - 1
 _DEFAULT_INCREMENTAL = (5, False)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Time:
-    """A duration, as PyFlink's `Time`.
-
-    >>> Time.hours(1).to_milliseconds(), Time.seconds(2) == Time.milliseconds(2000)
-    (3600000, True)
-    """
-
-    _milliseconds: int
-
-    @classmethod
-    def milliseconds(cls, milliseconds: int) -> Time:
-        """A duration in milliseconds."""
-        return cls(milliseconds)
-
-    @classmethod
-    def seconds(cls, seconds: int) -> Time:
-        """A duration in seconds."""
-        return cls(seconds * 1000)
-
-    @classmethod
-    def minutes(cls, minutes: int) -> Time:
-        """A duration in minutes."""
-        return cls(minutes * 60_000)
-
-    @classmethod
-    def hours(cls, hours: int) -> Time:
-        """A duration in hours."""
-        return cls(hours * 3_600_000)
-
-    @classmethod
-    def days(cls, days: int) -> Time:
-        """A duration in days."""
-        return cls(days * 86_400_000)
-
-    def to_milliseconds(self) -> int:
-        """The duration in milliseconds."""
-        return self._milliseconds
-
-    def __repr__(self) -> str:
-        return f"Time.milliseconds({self._milliseconds})"
-
-
-def milliseconds_of(length: Time | timedelta | int) -> int:
-    """A duration in whole milliseconds; a plain int is milliseconds already.
-
-    >>> milliseconds_of(timedelta(seconds=1))
-    1000
-    """
-    if isinstance(length, Time):
-        return length.to_milliseconds()
-    if isinstance(length, timedelta):
-        return length // timedelta(milliseconds=1)
-    if isinstance(length, int) and not isinstance(length, bool):
-        return length
-    raise InvalidArgument(f"{length!r} is not a duration: give Time.hours(1), a timedelta, or milliseconds as int")
 
 
 def _positive(ttl: Time | timedelta | int) -> int:
@@ -85,20 +28,74 @@ class CompactFilter:
     query_entries: int | None = None
     compaction_ms: int | None = None
 
+    def get_query_time_after_num_entries(self) -> int | None:
+        """Entries between two looks at the clock."""
+        return self.query_entries
+
+    def get_periodic_compaction_time(self) -> timedelta | None:
+        """Files that are older are rewritten."""
+        return None if self.compaction_ms is None else timedelta(milliseconds=self.compaction_ms)
+
+
+class IncrementalCleanup(NamedTuple):
+    """Arguments of `cleanup_incrementally`."""
+
+    cleanup_size: int
+    every_record: bool
+
+    def get_cleanup_size(self) -> int:
+        """Entries to check at each access."""
+        return self.cleanup_size
+
+    def run_cleanup_for_every_record(self) -> bool:
+        """Whether entries are checked at each record, too."""
+        return self.every_record
+
 
 @dataclass(frozen=True, slots=True)
 class CleanupStrategies:
     """What removes expired state besides reading it (SPEC R2.5)."""
 
+    class Strategies(enum.Enum):
+        """The ways to remove expired state."""
+
+        FULL_STATE_SCAN_SNAPSHOT = 0
+        INCREMENTAL_CLEANUP = 1
+        ROCKSDB_COMPACTION_FILTER = 2
+
+    IncrementalCleanupStrategy = IncrementalCleanup
+    RocksdbCompactFilterCleanupStrategy = CompactFilter
+
     full_snapshot: bool = False
-    incremental: tuple[int, bool] | None = None
+    incremental: IncrementalCleanup | None = None
     compact_filter: CompactFilter | None = None
     background: bool = True
+
+    def is_cleanup_in_background(self) -> bool:
+        """Whether expired state is removed in the background by default."""
+        return self.background
+
+    def in_full_snapshot(self) -> bool:
+        """Whether snapshots leave out expired state."""
+        return self.full_snapshot
+
+    def in_rocksdb_compact_filter(self) -> bool:
+        """Whether expired state is removed from RocksDB's files without an access."""
+        return self.compact_filter is not None or self.background
+
+    def get_incremental_cleanup_strategy(self) -> IncrementalCleanup | None:
+        """The settings of the cleanup at accesses; None: it is off."""
+        found = self.incremental_size()
+        return None if found is None else IncrementalCleanup(*found)
+
+    def get_rocksdb_compact_filter_cleanup_strategy(self) -> CompactFilter | None:
+        """The settings of the cleanup in RocksDB's files; None: it is off."""
+        return self.compact_filter or (CompactFilter() if self.background else None)
 
     def incremental_size(self) -> tuple[int, bool] | None:
         """Entries to check at each access, and whether also at each record; None: that cleanup is off."""
         if self.incremental is not None:
-            return self.incremental
+            return self.incremental.cleanup_size, self.incremental.every_record
         return _DEFAULT_INCREMENTAL if self.background else None
 
 
@@ -144,7 +141,6 @@ class StateTtlConfig:
         """Start a configuration; `ttl` is a Time, a timedelta or milliseconds."""
         return StateTtlConfig.Builder(ttl)
 
-    @property
     def is_enabled(self) -> bool:
         """Whether state expires at all."""
         return self.update_type is not StateTtlConfig.UpdateType.Disabled
@@ -162,6 +158,10 @@ class StateTtlConfig:
     def get_ttl(self) -> Time:
         """The time an entry lives."""
         return Time(self.ttl)
+
+    def get_ttl_time_characteristic(self) -> StateTtlConfig.TtlTimeCharacteristic:
+        """The clock of expiry."""
+        return StateTtlConfig.TtlTimeCharacteristic.ProcessingTime
 
     def get_update_type(self) -> StateTtlConfig.UpdateType:
         """Which accesses renew an entry."""
@@ -201,9 +201,9 @@ class StateTtlConfig:
             """Reads renew an entry too."""
             return self.set_update_type(StateTtlConfig.UpdateType.OnReadAndWrite)
 
-        def set_state_visibility(self, visibility: StateTtlConfig.StateVisibility) -> StateTtlConfig.Builder:
+        def set_state_visibility(self, state_visibility: StateTtlConfig.StateVisibility) -> StateTtlConfig.Builder:
             """Whether a read may return expired entries; default: never."""
-            return self._set(visibility=visibility)
+            return self._set(visibility=state_visibility)
 
         def return_expired_if_not_cleaned_up(self) -> StateTtlConfig.Builder:
             """A read may return an expired entry once."""
@@ -213,10 +213,12 @@ class StateTtlConfig:
             """A read never returns an expired entry (the default)."""
             return self.set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
 
-        def set_ttl_time_characteristic(self, clock: StateTtlConfig.TtlTimeCharacteristic) -> StateTtlConfig.Builder:
+        def set_ttl_time_characteristic(
+            self, ttl_time_characteristic: StateTtlConfig.TtlTimeCharacteristic
+        ) -> StateTtlConfig.Builder:
             """The clock of expiry: processing time only."""
-            if clock is not StateTtlConfig.TtlTimeCharacteristic.ProcessingTime:
-                raise InvalidArgument(f"time to live runs on processing time only, got {clock!r}")
+            if ttl_time_characteristic is not StateTtlConfig.TtlTimeCharacteristic.ProcessingTime:
+                raise InvalidArgument(f"time to live runs on processing time only, got {ttl_time_characteristic!r}")
             return self
 
         def use_processing_time(self) -> StateTtlConfig.Builder:
@@ -233,7 +235,7 @@ class StateTtlConfig:
             """Check `cleanup_size` entries at each state access, and optionally at each record (hashmap backend)."""
             if cleanup_size <= 0:
                 raise InvalidArgument(f"cleanup_incrementally needs at least 1 entry per access, got {cleanup_size}")
-            return self._clean(incremental=(cleanup_size, run_cleanup_for_every_record))
+            return self._clean(incremental=IncrementalCleanup(cleanup_size, run_cleanup_for_every_record))
 
         def cleanup_in_rocksdb_compact_filter(
             self,
@@ -267,3 +269,6 @@ class StateTtlConfig:
         def build(self) -> StateTtlConfig:
             """Make the configuration."""
             return self._config
+
+
+StateTtlConfig.CleanupStrategies = CleanupStrategies  # type: ignore[attr-defined]  # as PyFlink nests it

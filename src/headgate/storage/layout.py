@@ -15,9 +15,9 @@ file, since the first one may be about to be deleted.
 from __future__ import annotations
 
 import enum
+import hashlib
 import re
 import secrets
-import zlib
 from collections.abc import Callable
 from typing import Final
 
@@ -33,6 +33,7 @@ _SHARED: Final = "shared"
 _TASK_OWNED: Final = "taskowned"
 _LOG: Final = "log"
 _SAVEPOINT_ATTEMPTS: Final = 10
+_NAME: Final = 100  # characters of a name in a path; file systems allow 255 bytes in each part of it
 
 _ATTEMPT: Final = r"e(?P<epoch>\d+)r(?P<restart>\d+)"
 _OWNER: Final = r"(?P<owner>[a-z0-9]+(?:-[a-z0-9]+)*)"
@@ -254,6 +255,18 @@ def metadata_path(directory: str) -> str:
     return f"{directory}/{METADATA}"
 
 
+def is_shared_file(path: str) -> bool:
+    """Whether a file is one that several checkpoints of a job may use.
+
+    >>> (
+    ...     is_shared_file(f"/data/job/shared/{shared_file(AttemptId(1), 7, 'v3-s0', '0' * 32)}"),
+    ...     is_shared_file("/chk-1/a"),
+    ... )
+    (True, False)
+    """
+    return _SHARED_NAME.fullmatch(path.rpartition("/")[2]) is not None
+
+
 def is_inside(path: str, directory: str) -> bool:
     """Whether a path lies below a directory.
 
@@ -367,15 +380,24 @@ def table_directory(operator: str, operator_id: str) -> str:
 def table_file(directory: str, state: str, subtask: int, *, keyed: bool = True) -> str:
     """The file with a subtask's part of a keyed or operator state, below a canonical savepoint.
 
-    >>> table_file("count-01234567", "Total", 3)
+    >>> table_file("count-01234567", "total", 3)
     'count-01234567/total/part-00003.parquet'
     """
-    return f"{directory}/{'' if keyed else 'operator-state/'}{_plain(state)}/part-{subtask:05d}.parquet"
+    return f"{state_directory(directory, state, keyed=keyed)}/part-{subtask:05d}.parquet"
+
+
+def state_directory(directory: str, state: str, *, keyed: bool = True) -> str:
+    """The directory with the files of a state; no two states of an operator have the same.
+
+    >>> state_directory("count-01234567", "a/b")
+    'count-01234567/a-b-c14cddc0'
+    """
+    plain = _plain(state)
+    if plain != state:
+        plain = f"{plain}-{hashlib.sha256(state.encode()).hexdigest()[:8]}"
+    return f"{directory}/{'' if keyed else 'operator-state/'}{plain}"
 
 
 def _plain(name: str) -> str:
-    """Small letters, digits, dashes and underscores; a digest keeps names apart that would become equal."""
-    plain = re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-") or "state"
-    if name.lower() in (plain, plain.replace("-", " ")):
-        return plain
-    return f"{plain}-{zlib.crc32(name.encode()):08x}"
+    """The beginning of a name in small letters, digits, dashes and underscores."""
+    return re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-")[:_NAME].strip("-") or "state"

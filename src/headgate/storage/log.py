@@ -9,6 +9,9 @@ superseded, and stops before it notifies or commits anything. The number of the 
 commit number: it always grows, while checkpoint ids repeat after a step back. A job that begins with a snapshot of another
 one continues its numbers: they are those of the entries plus `numbers_after`.
 
+A driver that resumes chooses a checkpoint from the newest entry and claims the next number. If the driver that it replaces
+has written an entry in between, it chooses again (`LogMoved`): else it would drop what was completed in between.
+
 Every entry holds the whole state of the log: only the newest is read, and old ones are deleted. That must not make
 their numbers available again, so a claim is valid only if the entry before it is still the one it was built on.
 """
@@ -50,6 +53,10 @@ KEPT_ENTRIES: Final = 16
 
 class SupersededError(IllegalState):
     """Another driver has taken the job over; this one must stop without notifying or committing anything."""
+
+
+class LogMoved(IllegalState):
+    """The driver that is to be replaced has written to the log since it was read: read it again, and choose again."""
 
 
 class CompletedRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -237,6 +244,9 @@ def _name_of(store: ObjectStore, layout: JobLayout) -> str | None:
 def newest_job(store: ObjectStore, directory: str, name: str, warn: Callable[[str], None] = warnings.warn) -> LogEntry:
     """The job that `--resume` continues: the last one started under this name; StorageError if there is none.
 
+    The drivers' clocks tell which one was started last. A new job does not read the logs of all others to be sure to come
+    after them: a directory on an object store may have hundreds.
+
     CorruptState if the log of that job is damaged; those of other jobs are skipped with a warning.
     """
     jobs, damaged = read_logs(store, directory)
@@ -330,6 +340,7 @@ class JobLog:
         job_name: str,
         *,
         clock: Callable[[], int],
+        resumed: LogEntry | None = None,
         restored: CompletedRef | None = None,
         origin: str | None = None,
         commits: Commits = NO_COMMITS,
@@ -337,12 +348,16 @@ class JobLog:
     ) -> JobLog:
         """Resume a job, or start a new one, as a new epoch; SupersededError if another driver does so at the same time.
 
+        `resumed` is the entry that `restored` was chosen from. LogMoved if the log has a newer one of the same epoch: the
+        driver of that epoch lives, and what it has completed since must not be dropped.
         `restored` is the snapshot of this job's log that is restored; later ones are dropped (a step back).
         `origin` is a snapshot from elsewhere, with the `commits` of its job. Commit numbers are above `numbers_after`.
         `clock` gives milliseconds since 1970.
         """
         check_create_if_absent(store, layout.log)
         newest = _newest(store, layout)
+        if resumed is not None:
+            _check_unmoved(resumed, newest, layout)
         log = cls(store, layout, newest, clock)
         before = None if newest is None else newest.entry
         same_job = before is not None and before.job_id == layout.job_id
@@ -367,7 +382,12 @@ class JobLog:
             commits=commits,
             numbers_after=numbers_after,
         )
-        log._claim(entry)
+        try:
+            log._claim(entry)
+        except SupersededError:
+            if resumed is not None:
+                _check_unmoved(resumed, _newest(store, layout), layout)
+            raise
         log._delete_old_entries()
         return log
 
@@ -553,6 +573,17 @@ class JobLog:
                 self._oldest += 1
         except StorageError:
             return  # the next completion tries again
+
+
+def _check_unmoved(read: LogEntry, newest: _Read | None, layout: JobLayout) -> None:
+    """Raise LogMoved if the driver of an entry has written another one since."""
+    if newest is None or (newest.entry != read and newest.entry.epoch == read.epoch):
+        raise LogMoved(f"the driver of job '{layout.job_id}' has written to '{layout.log}' since it was read")
+    if newest.entry.epoch != read.epoch:
+        raise SupersededError(
+            f"another driver resumes job '{layout.job_id}' at the same time (epoch {newest.entry.epoch} of '{layout.log}'); "
+            "this one stops without changing anything"
+        )
 
 
 @contextmanager

@@ -13,11 +13,12 @@ The description of a piece is opaque here: the state layer writes and reads it. 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
 
+from headgate.checkpoint.assignment import TakenState
 from headgate.checkpoint.commits import NO_COMMITS, Commits
 from headgate.checkpoint.handles import CorruptState
 from headgate.checkpoint.types import SnapshotType
@@ -52,16 +53,30 @@ class SnapshotPart(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
 
 
 class StatePiece(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """State of one kind of one subtask."""
+    """State of one kind of one subtask.
+
+    `own` says what an operator of Headgate keeps in operator state of its own accord, if there is any of it; see
+    `headgate.checkpoint.assignment.TakenState`.
+    """
 
     kind: PieceKind
     parts: tuple[SnapshotPart, ...] = ()
     description: bytes = b""
     key_groups: KeyGroupRange | None = None
+    own: str | None = None
 
     @property
     def size(self) -> int:
         return sum(size_of(part.handle) for part in self.parts)
+
+
+def state_in(pieces: Iterable[StatePiece]) -> TakenState:
+    """What the pieces of an operator's subtasks hold, beside what its function declares."""
+    keyed, own = False, None
+    for piece in pieces:
+        keyed = keyed or piece.kind is PieceKind.KEYED
+        own = piece.own if own is None else own
+    return TakenState(keyed, own)
 
 
 class SubtaskManifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -57,6 +57,11 @@ def storage_error(action: str, path: str, error: BaseException) -> StorageError:
     elif isinstance(error, FileNotFoundError):
         result = MissingObject
         reason = "FileNotFound: it does not exist; check the path, or use another checkpoint or savepoint"
+    elif isinstance(error, NotADirectoryError | FileExistsError):
+        reason = (
+            f"{type(error).__name__}: a part of this path is a file, but a directory is needed: that of a checkpoint or savepoint "
+            "to read it, or one below which files can be written"
+        )
     elif isinstance(error, PermissionError) or type(error).__name__ in _DENIED:
         reason = (
             f"permission denied ({without_secrets(error)}); the user and the credentials of the job must be able to read and "

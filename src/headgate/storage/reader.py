@@ -9,6 +9,7 @@ from typing import Final, assert_never
 from headgate.checkpoint.handles import CorruptState
 from headgate.errors import IllegalState
 from headgate.storage.handles import FileSegment, Handle, InlineBytes, Placeholder
+from headgate.storage.layout import is_shared_file
 from headgate.storage.objects import MissingObject, ObjectStore
 
 _CHUNK: Final = 8 << 20
@@ -21,6 +22,17 @@ def damaged(segment: FileSegment, reason: str) -> CorruptState:
     9 bytes at 0 of '/chk-1/a' are damaged: the file ends after 4 of them
     """
     return CorruptState(f"{segment.length} bytes at {segment.offset} of '{segment.path}' are damaged: {reason}")
+
+
+def missing(segment: FileSegment) -> CorruptState:
+    """The error for state whose file does not exist."""
+    reason = "the file does not exist"
+    if is_shared_file(segment.path):
+        reason += (
+            "; if the checkpoint was moved: it is incremental and refers to files in the shared directory of its job, so it "
+            "can only be used in its place, while savepoints can be moved"
+        )
+    return damaged(segment, reason)
 
 
 class SnapshotReader:
@@ -56,7 +68,7 @@ class SnapshotReader:
             try:
                 piece = self._store.read(segment.path, segment.offset + read, wanted)
             except MissingObject as error:
-                raise damaged(segment, "the file does not exist") from error
+                raise missing(segment) from error
             read, crc32 = read + len(piece), zlib.crc32(piece, crc32)
             if len(piece) != wanted:
                 raise damaged(segment, f"the file ends after {read} of them")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, Self, TypedDict, Unpack
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from headgate.api import functions as f
 from headgate.api.functions import OutputTag
+from headgate.api.keyed_batches import KeyedBatchFunction
 from headgate.api.sink import Sink
 from headgate.api.stream import DataStream, DataStreamSink
 from headgate.checkpoint.types import Barrier
@@ -42,6 +43,7 @@ _ONE_INPUT: dict[type, str] = {
     f.ReduceFunction: "reduce",
     f.ProcessFunction: "process",
     f.KeyedProcessFunction: "process",
+    KeyedBatchFunction: "process_batches",
     f.SinkFunction: "add_sink",
     Sink: "add_sink",
 }
@@ -61,7 +63,7 @@ class HarnessOptions(TypedDict, total=False):
     max_parallelism: int | None
     subtask: int
     start_time: int
-    configuration: Configuration | None
+    configuration: Configuration | Mapping[str, Any] | None
     restore: bytes | Sequence[bytes] | None
 
 
@@ -113,12 +115,13 @@ class _Harness:
         max_parallelism: int | None = None,
         subtask: int = 0,
         start_time: int = 0,
-        configuration: Configuration | None = None,
+        configuration: Configuration | Mapping[str, Any] | None = None,
         restore: bytes | Sequence[bytes] | None = None,
     ) -> None:
         if not 0 <= subtask < parallelism:
             raise InvalidArgument(f"subtask must be from 0 to {parallelism - 1}, got {subtask}")
-        env = StreamExecutionEnvironment.local(configuration)
+        given = configuration if isinstance(configuration, Configuration) else Configuration(dict(configuration or {}))
+        env = StreamExecutionEnvironment.local(given)
         env.set_buffer_timeout(-1)
         end = build(env).uid(_UID).set_parallelism(parallelism)
         if max_parallelism is not None:
@@ -185,9 +188,13 @@ class _Harness:
             raise IllegalState("open the harness first: `with OneInputHarness(...) as harness:`")
         with reported("the harness"):
             self._subtask.receive(row)
+        self._work()
+        self._drain()
+
+    def _work(self) -> None:
+        with reported("the harness"):
             while self._subtask.has_events():
                 self._subtask.step(1 << 16)
-        self._drain()
 
     def _drain(self) -> None:
         with reported("the harness"):
@@ -202,6 +209,14 @@ class _Harness:
 
     # --- time -------------------------------------------------------------------------------------------------------
 
+    def _watermark(self, number: int, timestamp: int) -> None:
+        self._feed(self._inputs[number].event(FrameKind.WATERMARK, timestamp.to_bytes(8, "little", signed=True)))
+
+    @property
+    def watermark(self) -> int:
+        """The event-time clock that the function sees."""
+        return self._subtask.operators[0].watermark
+
     @property
     def processing_time(self) -> int:
         """The clock that the function sees, in milliseconds."""
@@ -215,6 +230,7 @@ class _Harness:
             self._time = max(self._time, due)
             with reported("the harness"):
                 self._subtask.on_time(self._time)
+            self._work()
         self._time = timestamp
         self._drain()
 
@@ -251,7 +267,13 @@ class _Harness:
         barrier = Barrier(self._checkpoint_id, self._time)
         for entry in self._inputs.values():
             self._feed(entry.event(FrameKind.BARRIER, barrier.encode()))
-        (progress,) = self._subtask.take_snapshots()
+        taken = self._subtask.take_snapshots()
+        if not taken:
+            raise IllegalState(
+                "the barrier waits behind records for which there is no room yet: asynchronous calls are at their capacity; "
+                "move the time with set_processing_time(...), or raise the capacity"
+            )
+        (progress,) = taken
         return msgspec.msgpack.encode(_HarnessSnapshot(barrier.id, snapshot_inline(progress)))
 
     def notify_checkpoint_complete(self, checkpoint_id: int | None = None) -> None:
@@ -314,13 +336,35 @@ class OneInputHarness(_Harness):
 
         super().__init__(build, **options)
 
+    @classmethod
+    def of(
+        cls,
+        build: Callable[[DataStream], DataStream],
+        input_type: object = None,
+        **options: Unpack[HarnessOptions],
+    ) -> Self:
+        """A harness for an operator that is no function: `build` takes the input and returns what the operator gives.
+
+        >>> with OneInputHarness.of(lambda numbers: numbers.key_by(lambda n: n).count_window(2).reduce(max)) as harness:
+        ...     harness.process_elements([1, 2, 1])
+        ...     harness.take()
+        [1]
+        """
+        harness = cls.__new__(cls)
+        _Harness.__init__(harness, lambda env: build(env.from_collection([], input_type).global_()), **options)
+        return harness
+
     def process_element(self, value: Any, timestamp: int | None = None) -> None:
         """Give the function one element."""
         self._process(0, [value], None if timestamp is None else [timestamp])
 
-    def process_elements(self, values: Iterable[Any]) -> None:
+    def process_watermark(self, timestamp: int) -> None:
+        """Move the event-time clock: timers up to and including `timestamp` fire."""
+        self._watermark(0, timestamp)
+
+    def process_elements(self, values: Iterable[Any], timestamps: Sequence[int] | None = None) -> None:
         """Give the function several elements, as one batch."""
-        self._process(0, list(values), None)
+        self._process(0, list(values), timestamps)
 
 
 class TwoInputHarness(_Harness):
@@ -368,6 +412,18 @@ class TwoInputHarness(_Harness):
 
         super().__init__(build, **options)
 
+    @classmethod
+    def of(
+        cls,
+        build: Callable[[DataStream, DataStream], DataStream],
+        input_types: tuple[object, object] = (None, None),
+        **options: Unpack[HarnessOptions],
+    ) -> Self:
+        """A harness for an operator that is no function: `build` takes both inputs and returns what the operator gives."""
+        harness = cls.__new__(cls)
+        _Harness.__init__(harness, lambda env: build(*(env.from_collection([], one) for one in input_types)), **options)
+        return harness
+
     def process_element1(self, value: Any, timestamp: int | None = None) -> None:
         """Give the function one element of the first input."""
         self._process(0, [value], None if timestamp is None else [timestamp])
@@ -377,6 +433,14 @@ class TwoInputHarness(_Harness):
         self._process(1, [value], None if timestamp is None else [timestamp])
 
     process_broadcast_element = process_element2
+
+    def process_watermark1(self, timestamp: int) -> None:
+        """Move the clock of the first input; the function sees the lesser one of both."""
+        self._watermark(0, timestamp)
+
+    def process_watermark2(self, timestamp: int) -> None:
+        """Move the clock of the second input."""
+        self._watermark(1, timestamp)
 
 
 def _method_of(function: Any, methods: dict[type, str]) -> str:

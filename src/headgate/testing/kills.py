@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headgate.api.sink import Committer, EpochCommitter, EpochContext, Sink, SinkWriter, WriterContext
+from headgate.api.sink import Committer, EpochCommitter, EpochContext, Sink, SinkWriter, WriterContext, sink_kind
 
 __all__ = ["KILL_POINTS", "KillPoints", "KillingSink"]
 
@@ -74,6 +74,7 @@ class KillingSink(Sink[Any]):
     def __init__(self, sink: Sink[Any], points: KillPoints) -> None:
         self._sink, self._points = sink, points
         self.commits_on_driver, self.needs_staging = sink.commits_on_driver, sink.needs_staging
+        self.output_kind = sink_kind(sink)
 
     def check(self, stream_type: Any) -> None:
         self._sink.check(stream_type)

@@ -145,6 +145,7 @@ class FaultyStore(MemoryStore):
     def __init__(self, faults: Iterable[Fault] = (), delay: Callable[[int], None] | None = None) -> None:
         super().__init__()
         self.history: list[tuple[Operation, str]] = []
+        self.before: Callable[[Operation, str], None] | None = None  # called before each operation
         self._delay = delay
         self._plan: list[tuple[Fault, list[int]]] = []
         for fault in faults:
@@ -205,6 +206,8 @@ class FaultyStore(MemoryStore):
 
     def _next(self, operation: Operation, path: str) -> Fault | None:
         """The fault for this operation; all that match are counted, the first that is due is taken."""
+        if self.before is not None:
+            self.before(operation, path)
         with self._lock:
             self.history.append((operation, path))
             due = None

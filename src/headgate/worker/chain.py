@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from headgate.api.metrics import MetricReader
 from headgate.checkpoint.commits import NO_COMMITS
 from headgate.graph.job_graph import Vertex
 from headgate.graph.plan import Settings, TaskInfo
@@ -16,8 +17,17 @@ from headgate.state.backend import SnapshotKind
 from headgate.state.operator import OperatorStateBackend
 from headgate.worker.failures import OperatorFailure
 from headgate.worker.local_state import open_backend
-from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, Receiver, SubtaskServices
+from headgate.worker.operators.async_wait import AsyncWait
+from headgate.worker.operators.base import (
+    Operator,
+    OperatorContext,
+    OperatorSnapshot,
+    Receiver,
+    SubtaskServices,
+    settled,
+)
 from headgate.worker.operators.registry import make_operator
+from headgate.worker.output import EdgeWriter
 from headgate.worker.restore import SubtaskRestore
 
 
@@ -30,7 +40,7 @@ class OperatorChain:
         info: TaskInfo,
         settings: Settings,
         services: SubtaskServices,
-        edges: Mapping[int, Receiver],
+        edges: Mapping[int, EdgeWriter],
         restore: SubtaskRestore | None,
     ) -> None:
         self._vertex, self._info, self._settings, self._services = vertex, info, settings, services
@@ -38,6 +48,8 @@ class OperatorChain:
         self.operators = [self._operator(position) for position in range(len(vertex.operators))]
         # Operators that had finished before the restored checkpoint are never opened, called or closed (SPEC R4.5).
         self.living = [] if restore is not None and restore.finished else self.operators
+        self._waiting = [operator for operator in self.living if isinstance(operator, AsyncWait)]
+        self._metrics = MetricReader()
         self._wire(edges)
 
     # --- making -----------------------------------------------------------------------------------------------------
@@ -54,27 +66,40 @@ class OperatorChain:
             partial(open_backend, own, self._settings, services.now, self._restore),
             self._restore.checkpoint_id if self._restore else None,
             self._restore.commits if self._restore else NO_COMMITS,
+            frozenset() if restored is None else None if restored.finished else restored.names,
         )
         return make_operator(chained, context)
 
-    def _wire(self, edges: Mapping[int, Receiver]) -> None:
+    def _wire(self, edges: Mapping[int, EdgeWriter]) -> None:
         """Connect the operators, last first."""
         for operator in reversed(self.operators):
             by_tag: dict[str | None, list[Receiver]] = {}
             for output in operator.operator.outputs:
                 if output.edge is not None:
-                    receiver = _guarded(edges[output.edge], operator)
+                    writer = edges[output.edge]
+                    receiver = _guarded(writer.emit, operator)
+                    operator.behind.append(writer)
                 else:
                     assert output.operator is not None
-                    receiver = self.operators[output.operator].receiver(output.input)
+                    chained = self.operators[output.operator]
+                    receiver = chained.receiver(output.input)
+                    operator.behind.append(chained)
                 by_tag.setdefault(output.tag, []).append(receiver)
             for tag, receivers in by_tag.items():
+                receiver = _all(receivers, self._settings.copies_records)
                 if tag is None:
-                    operator.emit = _all(receivers)
+                    operator.emit = receiver
                 else:
-                    operator.side[tag] = _all(receivers)
+                    operator.side[tag] = receiver
 
     # --- life -------------------------------------------------------------------------------------------------------
+
+    def user_metrics(self) -> dict[str, float]:
+        """The metrics that the users' functions registered."""
+        found: dict[str, float] = {}
+        for operator in self.operators:
+            found |= self._metrics.read(operator.metrics)
+        return found
 
     def open(self) -> None:
         """Open the operators, the last of the chain first."""
@@ -105,6 +130,11 @@ class OperatorChain:
             send_barrier()  # (2)
             return [operator.snapshot(checkpoint_id, timestamp, kind) for operator in self.living]  # (3)
 
+    @property
+    def full(self) -> bool:
+        """Whether one of the operators takes no more records for now."""
+        return any(operator.full for operator in self._waiting)
+
     # --- time -------------------------------------------------------------------------------------------------------
 
     def on_time(self, now: int) -> bool:
@@ -130,7 +160,7 @@ def close_all(parts: Iterable[Any]) -> None:
         raise first
 
 
-def _all(receivers: list[Receiver]) -> Receiver:
+def _all(receivers: list[Receiver], copies: bool) -> Receiver:
     if len(receivers) == 1:
         return receivers[0]
 
@@ -138,7 +168,12 @@ def _all(receivers: list[Receiver]) -> Receiver:
         for receiver in receivers:
             receiver(batch)
 
-    return fan_out
+    def fan_out_copies(batch: Batch) -> None:
+        for receiver in receivers[:-1]:
+            receiver(batch.copied(settled))
+        receivers[-1](batch)
+
+    return fan_out_copies if copies else fan_out
 
 
 def _guarded(emit: Receiver, operator: Operator) -> Receiver:

@@ -41,8 +41,10 @@ from headgate.storage.manifest import PieceKind, SnapshotPart, StatePiece
 from headgate.storage.objects import ObjectStore
 from headgate.storage.remote import open_store
 from headgate.storage.writer import Scope, SnapshotTarget, StateWriter
+from headgate.worker.failures import error_text
 from headgate.worker.local_copies import CopyWriter, LocalCopies
 from headgate.worker.operators.base import OperatorSnapshot
+from headgate.worker.operators.registry import own_state
 from headgate.worker.subtask import SnapshotInProgress, Subtask
 
 
@@ -88,6 +90,7 @@ class SnapshotWriter:
     def start(self, progress: SnapshotInProgress) -> None:
         """Write a snapshot whose synchronous part is done."""
         self._under_way[progress.barrier.id] = progress
+        progress.queued = time.monotonic()
         if self._storage.asynchronous or progress.capturing:  # in-flight data arrives only while the main loop runs
             self._pool.submit(self._write, progress)
         else:
@@ -155,6 +158,8 @@ class SnapshotWriter:
                 persisted_bytes=aligned.persisted_bytes,
                 unaligned=progress.barrier.options.unaligned or bool(progress.captured),
                 objects_written=written.objects,
+                sync_started=progress.started,
+                written=progress.started + progress.sync_ms + int((time.monotonic() - progress.queued) * 1000),
             )
             report = TaskReport(shapes, progress.finished, progress.finished_on_restore)
             if not self._acknowledge(
@@ -169,7 +174,7 @@ class SnapshotWriter:
             if was_cancelled:
                 return
             reason = FailureReason.CHECKPOINT_ASYNC_EXCEPTION.name
-            self._send(messages.DeclineCheckpoint(progress.barrier.id, reason, f"{type(error).__name__}: {error}"))
+            self._send(messages.DeclineCheckpoint(progress.barrier.id, reason, error_text(error)))
             if isinstance(error, LocalStateError):
                 self._broken = error  # RocksDB refuses all work after an error
         finally:
@@ -195,12 +200,14 @@ class CheckpointLink:
         self._send = send
         self._mailbox: deque[messages.ToSubtask] = deque()  # safe to use from two threads
         self._sent_end_of_data = self._sent_backlog = self._requested_split = False
+        self._sent_watermark: int | None = None
+        self._next_watermark = 0
         self.writer: SnapshotWriter | None = None
         self._holders: set[str] = set()
 
     @property
     def held(self) -> bool:
-        """Whether a reader has requested that this subtask emits no more records, because its disk fills up."""
+        """Whether this subtask must not emit records now: a reader's disk fills up, or its source is too far ahead."""
         return bool(self._holders)
 
     def post(self, message: messages.ToSubtask) -> None:
@@ -221,6 +228,11 @@ class CheckpointLink:
         if task.backlog != self._sent_backlog:
             self._sent_backlog = task.backlog
             self._send(messages.SourceBacklog(task.backlog))
+        if (alignment := task.alignment) is not None and (now := task.now()) >= self._next_watermark:
+            self._next_watermark = now + alignment.update_interval
+            if (watermark := task.aligned_watermark) != self._sent_watermark:
+                self._sent_watermark = watermark
+                self._send(messages.SourceWatermark(watermark))
         if task.wants_split and not self._requested_split:
             self._requested_split = True
             self._send(messages.AskForSplit())
@@ -244,6 +256,7 @@ class CheckpointLink:
             task.epoch_committed(message.operator_id, message.checkpoint_id)
         elif isinstance(message, messages.Hold):
             (self._holders.add if message.hold else self._holders.discard)(message.reader)
+            task.pause(self.held)
         else:
             if message.latest_completed is not None:
                 self._complete(task, message.latest_completed, message.commits)
@@ -293,11 +306,12 @@ def _write_operators(
     for operator in progress.operators:
         pieces: list[StatePiece] = []
         state = operator.operator_state()
+        own = own_state(operator.operator.spec, state.shapes())
         if not state.is_empty and canonical:
-            pieces.append(_write_operator_tables(operator, state, writer))
+            pieces.append(msgspec.structs.replace(_write_operator_tables(operator, state, writer), own=own))
         elif not state.is_empty:
             part = writer.write(f"{operator.operator.id}-operator", msgspec.msgpack.encode(state))
-            pieces.append(StatePiece(PieceKind.OPERATOR, () if part is None else (part,)))
+            pieces.append(StatePiece(PieceKind.OPERATOR, () if part is None else (part,), own=own))
         if operator.keyed is not None:
             copy = None
             if copies is not None and not options.type.is_savepoint:

@@ -27,6 +27,7 @@ _FOREIGN = tuple(
 ARCHIVE_PREFIX = "headgate-modules-"
 _ARCHIVE = re.compile(rf".*/{ARCHIVE_PREFIX}\w+\.zip/")  # modules that were sent: the path beside the script remains
 NO_KEY = object()
+_LONGEST = 20_000  # characters of a message or a traceback: the driver keeps those of many attempts
 
 
 class OperatorFailure(Exception):
@@ -77,7 +78,7 @@ def describe(error: BaseException, task: str) -> Failed:
         error = OperatorFailure(operator, call_site, error)
     if isinstance(error, OperatorFailure):
         return _user_failure(error)
-    text = f"{type(error).__name__}: {error}"
+    text = error_text(error)
     if isinstance(error, CorruptState):
         return Failed(f"{task}: {error}", _trace(error), operator=task, kind="damaged")
     if isinstance(error, WorkerLost):
@@ -92,27 +93,46 @@ def _user_failure(failure: OperatorFailure) -> Failed:
     cause = failure.cause
     line = user_line(cause.__traceback__) or failure.call_site
     details = [f"operator '{failure.operator}'"]
-    key = "" if failure.key is NO_KEY else _short(failure.key)
+    key = "" if failure.key is NO_KEY else short(failure.key)
     if key:
         details.append(f"key {key}")
     if failure.record is not NO_KEY:
-        details.append(f"record {_short(failure.record)}")
-    what = f"{type(cause).__name__}: {cause}"
+        details.append(f"record {short(failure.record)}")
+    what = error_text(cause)
     if isinstance(cause, TypeMismatch):
         what = f"the function returned a wrong type: {cause}"
     elif isinstance(cause, UserCodeError):  # its text is complete
-        what = str(cause)
+        what = _cut(str(cause))
     message = f"{line}: {what}\n  in {', '.join(details)}, defined at {failure.call_site}"
     return Failed(message, _trace(cause), operator=failure.operator, user_line=line, key=key, kind="user")
 
 
+def error_text(error: BaseException) -> str:
+    """Class and message of an error that a user may have written."""
+    try:
+        return _cut(f"{type(error).__name__}: {error}")
+    except Exception as problem:
+        return f"{type(error).__name__}, whose message cannot be shown: {problem}"
+
+
 def _trace(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
+    return _cut("".join(traceback.format_exception(error)))
 
 
-def _short(value: Any) -> str:
+def _cut(text: str) -> str:
+    """A message may have a whole file in it; its beginning and its end are what a person reads."""
+    half = _LONGEST // 2
+    return (
+        text
+        if len(text) <= _LONGEST
+        else f"{text[:half]}\n... {len(text) - 2 * half:,} characters cut ...\n{text[-half:]}"
+    )
+
+
+def short(value: Any, longest: int = 200) -> str:
+    """The repr of a value, cut where it is long."""
     try:
         text = repr(value)
     except Exception as error:
         text = f"<{type(value).__name__}, whose repr fails: {error}>"
-    return text if len(text) <= 200 else text[:197] + "..."
+    return text if len(text) <= longest else text[: longest - 3] + "..."

@@ -17,8 +17,9 @@ import pyarrow as pa
 from headgate.checkpoint.types import Barrier
 from headgate.errors import IllegalState
 from headgate.records.batch import Batch
-from headgate.records.frames import STAMPED, Frame, FrameKind, read_frames
+from headgate.records.frames import BY_VALUE, STAMPED, Frame, FrameKind, read_frames
 from headgate.records.types import TypeInformation
+from headgate.state.pickling import load_values
 from headgate.worker.backlog import Backlog, Budget, CapturedFrame, Waiting
 
 ChannelId = tuple[int, int]  # edge, writer subtask
@@ -206,6 +207,11 @@ class Inputs:
     def spilled_bytes(self) -> dict[ChannelId, int]:
         return {one: log.spilled for one, log in self._backlogs.items() if log.spilled and self.channels[one].blocked}
 
+    @property
+    def bytes_on_disk(self) -> int:
+        """Of all channels; may be called by any thread."""
+        return sum(log.spilled for log in list(self._backlogs.values()))
+
     def close(self) -> None:
         """Close the files of backlogs."""
         for backlog in self._backlogs.values():
@@ -270,6 +276,8 @@ def decode(frame: Waiting, type: TypeInformation) -> Batch:
     if frame.kind == FrameKind.ARROW:
         batch = Batch.of_arrow(pa.ipc.read_record_batch(pa.py_buffer(body), type.schema), type)
     else:
-        batch = Batch.of_rows(pickle.loads(body), type)
+        # A class by value is the one of the same name that the program defines.
+        by_value = frame.flags & BY_VALUE
+        batch = Batch.of_rows(load_values(bytes(body), "a record") if by_value else pickle.loads(body), type)
     batch.timestamps = stamps
     return batch

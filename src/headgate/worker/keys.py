@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from headgate.api.functions import callable_of
+from headgate.errors import InvalidArgument
 from headgate.graph.job_graph import KeySpec
 from headgate.records.batch import Batch
 from headgate.records.key_groups import KeyHasher, hash_columns, key_groups_of
+from headgate.records.types import TypeInformation, form_of
+
+_KINDS: Final[dict[pa.DataType, type]] = {
+    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), int),
+    pa.float64(): float,
+    pa.string(): str,
+    pa.bool_(): bool,
+    pa.binary(): bytes,
+}
+
+
+def _python_type(key_type: TypeInformation) -> type:
+    """The type of keys that need no conversion; `object`, which no key has, if all of them do."""
+    assert key_type.schema is not None
+    if key_type.kind != "scalar":
+        return tuple
+    field = key_type.schema.field(0)
+    return object if form_of(field) else _KINDS.get(field.type, object)
 
 
 class KeyReader:
@@ -22,14 +42,27 @@ class KeyReader:
         self._select = None if key.columns else callable_of(key.selector, "get_key", "key_by()")
         self._hasher = KeyHasher(max_parallelism)
         self.type = key.type
+        # Keys of a declared type are converted to it, if they are not of its Python type already.
+        self._kind = None if key.columns or not key.type.is_typed else {_python_type(key.type)}
 
     def keys(self, batch: Batch) -> list[Any]:
         """The key of every record."""
         if self._select is not None:
             select = self._select
-            return [select(row) for row in batch.rows()]
+            keys = [select(row) for row in batch.rows()]
+            return keys if self._kind is None or set(map(type, keys)) == self._kind else self._converted(keys)
         columns = batch.type.columns(batch.arrow(), self._columns)
         return columns[0] if self._single else list(zip(*columns, strict=True))
+
+    def _converted(self, keys: list[Any]) -> list[Any]:
+        if None in keys:
+            raise InvalidArgument(
+                f"key is None, which is not {self.type}: every record needs a key, or leave key_type out"
+            )
+        if pa.types.is_integer(self.type.arrow_type) and set(map(type, keys)) <= {int, float, bool}:
+            keys = list(map(int, keys))
+        converted = self.type.to_rows(self.type.to_batch(keys))
+        return list(map(tuple, converted)) if self.type.mutable else converted
 
     def groups(self, batch: Batch) -> np.ndarray[Any, np.dtype[Any]]:
         """The key group of every record."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -14,7 +13,7 @@ from headgate.api.functions import callable_of
 from headgate.errors import UserCodeError
 from headgate.graph.plan import OutputEdge
 from headgate.records.batch import Batch
-from headgate.records.frames import STAMPED, FrameKind, pack
+from headgate.records.frames import IDLE, STAMPED, FrameKind, pack, pickle_rows
 from headgate.records.key_groups import owners_of
 from headgate.worker.failures import OperatorFailure
 from headgate.worker.keys import KeyReader
@@ -79,6 +78,7 @@ class EdgeWriter:
     def __init__(self, out: OutputEdge, writer: int, writers: int, buffers: RowBuffers, random: Random) -> None:
         self.edge = edge = out.edge
         self.records_out = 0
+        self.newest: Batch | None = None  # what was sent last
         self._writer = writer
         self._buffers = buffers
         self._channels = list(edge.partitioning.targets(writer, writers, out.readers))
@@ -156,6 +156,7 @@ class EdgeWriter:
         if not len(batch):
             return
         self.records_out += len(batch)
+        self.newest = batch
         self.dirty = True
         self._spread(batch)
 
@@ -193,10 +194,10 @@ class EdgeWriter:
             self._send_pickled(target, rows, stamps, origin)
 
     def _send_pickled(self, target: int, rows: list[Any], stamps: Stamps | None, origin: Any) -> None:
-        body = self._pickle(rows, origin)
+        body, flags = self._pickle(rows, origin)
         self._bytes_per_record = max(1.0, len(body) / len(rows))
         if len(body) <= _MAX_ROW or len(rows) == 1:
-            self._send(target, FrameKind.PICKLE, body, stamps)
+            self._send(target, FrameKind.PICKLE, body, stamps, flags)
             return
         # The records were larger than estimated: now that their size is known, they are split.
         step = self._step(self._bytes_per_record)
@@ -208,16 +209,18 @@ class EdgeWriter:
         """How many records of this size fit into one buffer."""
         return max(1, int(min(self._buffers.buffer_size, _MAX_ROW) / per_record))
 
-    def _send(self, target: int, kind: FrameKind, body: Piece, stamps: Stamps | None) -> None:
+    def _send(self, target: int, kind: FrameKind, body: Piece, stamps: Stamps | None, flags: int = 0) -> None:
         pieces: list[Piece] = [body]
         if stamps is not None:
+            flags |= STAMPED
             pieces = [len(stamps).to_bytes(8, "little"), stamps.tobytes(), body]
-        frame = pack(kind, self.edge.id, self._writer, *pieces, flags=0 if stamps is None else STAMPED)
+        frame = pack(kind, self.edge.id, self._writer, *pieces, flags=flags)
         self._buffers.add(self._destination[target], frame)
 
-    def _pickle(self, rows: list[Any], origin: Any) -> bytes:
+    def _pickle(self, rows: list[Any], origin: Any) -> tuple[bytes, int]:
+        """The records, and the flags of their frame."""
         try:
-            return pickle.dumps(rows, 5)
+            return pickle_rows(rows)
         except Exception as error:
             reason = UserCodeError(
                 f"a record cannot be sent to the next operator: {_unpicklable(rows)} cannot be pickled ({error}); "
@@ -236,6 +239,13 @@ class EdgeWriter:
                 self._build(target)
             self.dirty = False
 
+    def advance(self, watermark: int) -> None:
+        """Send a watermark behind the records."""
+        self.event(FrameKind.WATERMARK, watermark.to_bytes(8, "little", signed=True))
+
+    def set_idle(self, idle: bool) -> None:
+        self.event(FrameKind.WATERMARK, flags=IDLE if idle else 0)
+
     def event(self, kind: FrameKind, body: bytes = b"", flags: int = 0, close: bool = False) -> None:
         """Send an event on every channel, after all records that were emitted before."""
         self.flush()
@@ -247,7 +257,7 @@ class EdgeWriter:
 def _unpicklable(rows: list[Any]) -> str:
     for row in rows:
         try:
-            pickle.dumps(row, 5)
+            pickle_rows([row])
         except Exception:
             return f"a {type(row).__name__}"
     return "a batch"

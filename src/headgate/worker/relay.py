@@ -11,9 +11,13 @@ from headgate.worker.output import Piece, RowBuffers
 class Relay:
     """Forwards rows unchanged and in order; it has no operators and takes no part in checkpoints."""
 
+    watermark = None
+
     def __init__(self, destination: int, task: tuple[int, int, int], buffer_size: int) -> None:
         self.status = Status.CREATED
-        self.records_in = self.records_out = self.bytes_in = self.queued_bytes = self.corrupt_records = 0
+        self.records_in = self.records_out = self.bytes_in = self.queued_bytes = self.spilled_bytes = 0
+        self.corrupt_records = self.late_records = 0
+        self.figures: dict[str, dict[str, float]] = {}
         self._destination = destination
         self._number, previous, self._next_width = task
         self._ends = Ends(previous)
@@ -22,6 +26,9 @@ class Relay:
     @property
     def bytes_out(self) -> int:
         return self._buffers.bytes_out
+
+    def user_metrics(self) -> dict[str, float]:
+        return {}
 
     def restore(self) -> None:
         """A relay has no state."""

@@ -6,7 +6,6 @@ are files on storage, or inside the handles (storage `jobmanager`, and snapshots
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,14 +21,14 @@ from headgate.checkpoint.handles import KeyedStateHandle, Payload, ReadPayload, 
 from headgate.errors import IllegalState
 from headgate.graph.plan import InputEdge, VertexPlan
 from headgate.records.batch import Batch
-from headgate.records.frames import STAMPED, FrameKind
+from headgate.records.frames import STAMPED, FrameKind, pickle_rows
 from headgate.records.key_groups import key_group_range
 from headgate.state.operator import OperatorStateSnapshot, RestoredOperatorState, rescale
 from headgate.state.parquet.operator import StoredOperatorTables, read_operator_tables
 from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
 from headgate.storage.manifest import PieceKind, SnapshotPart, StatePiece
 from headgate.storage.objects import MissingObject, ObjectStore
-from headgate.storage.reader import SnapshotReader, damaged
+from headgate.storage.reader import SnapshotReader, missing
 from headgate.storage.remote import open_store
 from headgate.worker.backlog import CapturedFrame
 from headgate.worker.inputs import decode
@@ -64,6 +63,10 @@ class OperatorRestore:
 
     operator: RestoredOperatorState
     keyed: tuple[KeyedStateHandle, ...] = ()
+    names: frozenset[str] = (
+        frozenset()
+    )  # of the operator states that any old subtask left, of which this share may have none
+    finished: bool = False  # all old subtasks had finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,7 @@ class Payloads:
         try:
             return self._store.read(self.file, origin.handle.offset + offset, length)
         except MissingObject as error:
-            raise damaged(origin.handle, "the file does not exist") from error
+            raise missing(origin.handle) from error
 
     def _local_copy(self, payload: str, origin: _Origin, segment: FileSegment) -> Path | None:
         if self._copies is None:
@@ -167,7 +170,9 @@ def read_restore(
     for operator_id, old in restore.operators.items():
         keyed = _keyed_share(restore, subtask, operator_id, payloads, progress)
         left = [operator_state_of(reader, pieces) for pieces in old]
-        operators[operator_id] = OperatorRestore(rescale(left, restore.parallelism)[subtask], keyed)
+        names = frozenset(name for one in left if one is not None for name in one.shapes())
+        share, finished = rescale(left, restore.parallelism)[subtask], all(pieces is None for pieces in old)
+        operators[operator_id] = OperatorRestore(share, keyed, names, finished)
         for index, pieces in enumerate(old):
             if not unchanged or index == subtask:
                 for piece in _of_kind(pieces, PieceKind.CHANNEL):
@@ -288,8 +293,13 @@ def _filtered(frames: Iterable[CapturedFrame], edge: InputEdge, keep: Keep) -> l
 
 
 def _encoded(frame: CapturedFrame, batch: Batch) -> CapturedFrame:
-    body = batch.arrow().serialize().to_pybytes() if frame.kind == FrameKind.ARROW else pickle.dumps(batch.rows(), 5)
-    if frame.flags & STAMPED:
+    flags = frame.flags & STAMPED
+    if frame.kind == FrameKind.ARROW:
+        body = batch.arrow().serialize().to_pybytes()
+    else:
+        body, by_value = pickle_rows(batch.rows())
+        flags |= by_value
+    if flags & STAMPED:
         assert batch.timestamps is not None
         body = len(batch).to_bytes(8, "little") + batch.timestamps.tobytes() + body
-    return CapturedFrame(frame.edge, frame.writer, frame.kind, frame.flags, 0, body)
+    return CapturedFrame(frame.edge, frame.writer, frame.kind, flags, 0, body)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import shutil
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -28,7 +30,7 @@ import pyarrow as pa
 from headgate.control import messages
 from headgate.control.channel import ControlAddress, ControlClient
 from headgate.errors import JobCancelled, WorkerLost
-from headgate.graph.plan import Settings
+from headgate.graph.plan import Settings, ShippedArchive
 from headgate.job.status import Status
 from headgate.worker.checkpoints import CheckpointLink
 from headgate.worker.failures import ARCHIVE_PREFIX, describe
@@ -36,6 +38,7 @@ from headgate.worker.local_state import local_state_cleaned
 from headgate.worker.output import Piece
 from headgate.worker.relay import Relay
 from headgate.worker.restore import RestoreProgress
+from headgate.worker.stacks import sample_stacks
 from headgate.worker.subtask import Subtask
 from headgate.worker.task import TaskDescriptor, make_snapshot_writer, make_task
 
@@ -135,6 +138,8 @@ class Shell:
         self._may_start = self._reported_finished = False
         self._process = psutil.Process()
         self._limit = 256  # records in a slice, adapted to the time it takes
+        self._thread = threading.get_ident()  # that of the main loop
+        self._showing = threading.Lock()
 
     # --- services of the subtask ------------------------------------------------------------------------------------
 
@@ -161,6 +166,8 @@ class Shell:
         elif isinstance(message, messages.ToSubtask):
             self.checkpoints.post(message)
             self.wake()
+        elif isinstance(message, messages.SampleStacks | messages.SampleRecords):
+            threading.Thread(target=self._answer, args=(message,), name="headgate-probe", daemon=True).start()
         elif isinstance(message, messages.StartProcessing):
             self._may_start = True
             self.wake()
@@ -168,6 +175,19 @@ class Shell:
             self._cancelled = message.reason
             self.wake()
             self.end_process_in(_CANCEL_GRACE)
+
+    def _answer(self, wanted: messages.Probe) -> None:
+        """In a thread of its own, while the subtask works: records are shown by the user's `__repr__`, which may take long."""
+        if isinstance(wanted, messages.SampleStacks):
+            taken = sample_stacks(self._thread, wanted.samples, wanted.interval_ms / 1000)
+            self.client.send(messages.StackSample(wanted.question, *taken))
+        elif self._showing.acquire(blocking=False):  # else the last answer still takes its time
+            task = self._task
+            try:
+                records = task.sample(wanted.count) if isinstance(task, Subtask) else []
+            finally:
+                self._showing.release()
+            self.client.send(messages.RecordSample(wanted.question, records))
 
     def end_process_in(self, seconds: float) -> None:
         """End the process after a grace period: the main thread may be blocked in user code or in a full socket."""
@@ -353,6 +373,11 @@ class Shell:
             idle_ms=int(self._idle * 1000),
             queued_bytes=self.inflow.queued_bytes + task.queued_bytes,
             corrupt_records=task.corrupt_records,
+            late_records=task.late_records,
+            watermark=task.watermark,
+            spilled_bytes=task.spilled_bytes,
+            operators=task.figures,
+            user=task.user_metrics(),
         )
 
 
@@ -389,6 +414,7 @@ class LevelTask:
     control_timeout: float
     path: tuple[str, ...] = ()  # where the driver finds modules, if workers see the same files
     archives: tuple[str, ...] = ()  # else: the names of the archives with the program's modules
+    unpack: tuple[ShippedArchive, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -407,7 +433,11 @@ class LevelTask:
         register = messages.Register(level, index, attempt, socket.gethostname(), os.getpid())
         shell.connect(self.address, register, self.control_timeout)
         task: Subtask | Relay | None = None
-        with _marked(process_mark(job_id, attempt)), local_state_cleaned(descriptor.settings.tmp_dir):
+        with (
+            self._unpacked(descriptor.settings.tmp_dir),
+            _marked(process_mark(job_id, attempt)),
+            local_state_cleaned(descriptor.settings.tmp_dir),
+        ):
             try:
                 reading = shell.read if level else shell.skip
                 threading.Thread(target=reading, args=(batches,), name="headgate-reader", daemon=True).start()
@@ -448,6 +478,30 @@ class LevelTask:
             for name, module in list(sys.modules.items()):
                 if str(getattr(module, "__dict__", {}).get("__file__")).startswith(tuple(foreign)):
                     del sys.modules[name]
+
+    @contextmanager
+    def _unpacked(self, directory: str | None) -> Iterator[None]:
+        """Work in a directory with the archives of the job, while the task runs."""
+        if not self.unpack:
+            yield
+            return
+        before = Path.cwd()
+        with tempfile.TemporaryDirectory(prefix="headgate-", dir=directory, ignore_cleanup_errors=True) as place:
+            for one in self.unpack:
+                file = one.file
+                if not Path(file).is_absolute():
+                    from pyspark import SparkFiles
+
+                    file = SparkFiles.get(file)
+                shutil.unpack_archive(file, Path(place, one.directory))
+                if one.importable:
+                    sys.path.insert(0, str(Path(place, one.directory)))
+            os.chdir(place)
+            try:
+                yield
+            finally:
+                os.chdir(before)
+                sys.path[:] = [entry for entry in sys.path if not entry.startswith(place)]
 
 
 def process_mark(job_id: str, attempt: int) -> str:

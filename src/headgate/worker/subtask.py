@@ -9,12 +9,14 @@ For checkpoints, `trigger`, `announce`, `notify_complete` and `notify_aborted` a
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import msgspec
 
+from headgate.api.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkAlignment
 from headgate.checkpoint.barriers import instructions as do
 from headgate.checkpoint.barriers.alignment import BarrierHandler
 from headgate.checkpoint.barriers.gate import InputGate
@@ -26,19 +28,23 @@ from headgate.errors import IllegalState
 from headgate.graph.plan import InputEdge, Settings, TaskInfo, VertexPlan
 from headgate.job.status import Status
 from headgate.records.batch import Batch
-from headgate.records.frames import DRAIN, FrameKind
+from headgate.records.frames import DRAIN, IDLE, FrameKind
+from headgate.records.types import TypeMismatch
 from headgate.state.backend import SnapshotKind
 from headgate.worker.backlog import CapturedFrame, Waiting
 from headgate.worker.chain import OperatorChain
+from headgate.worker.failures import short
 from headgate.worker.inputs import DATA, Channel, ChannelId, Inputs, decode, skipped
 from headgate.worker.operators.base import Operator, OperatorSnapshot, Receiver, SubtaskServices
 from headgate.worker.operators.sources import SourceOperator
 from headgate.worker.output import EdgeWriter, Piece, RowBuffers
 from headgate.worker.relay import end_task
 from headgate.worker.restore import SubtaskRestore
+from headgate.worker.watermarks import WatermarkValve
 
 _FORCED_ALIGNED = ("forward", "rescale", "broadcast")
 _LONGEST_PAUSE = 25  # ms
+_SAMPLE_LENGTH = 500  # characters of a record that are shown
 
 
 @dataclass(slots=True)
@@ -53,7 +59,9 @@ class SnapshotInProgress:
     metrics: do.AlignmentMetrics
     finished: bool = False  # the subtask had seen its last record
     finished_on_restore: bool = False  # it was restored as finished: it has no state and never ran
+    started: int = 0  # when the synchronous part began; ms since the epoch
     sync_ms: int = 0
+    queued: float = 0.0  # when the rest was queued; seconds of the monotonic clock
     capturing: bool = False
     captured: list[CapturedFrame] = field(default_factory=list)
     cancelled: bool = False
@@ -103,11 +111,14 @@ class Subtask:
         self._buffers = RowBuffers(settings.buffer_size)
         random = Random(f"{info.job_id}/{plan.vertex.id}/{index}")
         self._writers = [EdgeWriter(out, index, plan.vertex.parallelism, self._buffers, random) for out in plan.outputs]
-        edges: dict[int, Receiver] = {writer.edge.id: writer.emit for writer in self._writers}
+        edges: dict[int, EdgeWriter] = {writer.edge.id: writer for writer in self._writers}
         self._chain = OperatorChain(plan.vertex, info, settings, services, edges, restore)
         head = self._chain.operators[0]
         self._receivers: dict[int, Receiver] = {i: head.receiver(i) for i in sorted({c.input for c in channels})}
         self._source = head if isinstance(head, SourceOperator) else None
+        self._makes_watermarks = any(operator.makes_watermarks for operator in self._chain.operators)
+        self._paused = False
+        self._valve = WatermarkValve([channel.id for channel in channels], head)
         timeout = plan.vertex.buffer_timeout
         self._buffer_timeout = settings.buffer_timeout if timeout is None else timeout
         self._pause = 0 if services.lockstep else _pause(self._buffer_timeout)
@@ -122,6 +133,10 @@ class Subtask:
         self._final_checkpoint: int | None = None  # the first checkpoint after the last record
         self._committed = not settings.final_checkpoint
         self._stopping: int | None = None  # the savepoint that the job stops with: no record is read after it
+        self._finishing: int | None = None  # the operator to finish next, when it holds nothing any more
+        self._drained_by: Barrier | None = None  # the savepoint that waits for that
+        self._received: Batch | None = None  # the newest, for `sample`
+        self.figures: dict[str, dict[str, float]] = {}  # what operators measure, by their ids
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -151,9 +166,25 @@ class Subtask:
         self._chain.close()
 
     def _finish_data(self) -> None:
-        for operator in self._chain.living:  # they emit what they hold, the first of the chain first
+        """Everything is due (SPEC R4.5): time comes to its end, then the operators emit what they hold."""
+        self._finishing = 0
+        if self._chain.living:
+            self._chain.operators[0].advance(MAX_WATERMARK)
+        self._finish_operators()
+
+    def _finish_operators(self) -> None:
+        """Operators emit what they hold, the first of the chain first; one that waits for something outside comes later."""
+        assert self._finishing is not None
+        for operator in self._chain.living[self._finishing :]:
+            if operator.busy:
+                return
             operator.finish()
+            self._finishing += 1
+        self._finishing = None
         self._send_end_of_data()
+        if self._drained_by is not None:
+            barrier, self._drained_by = self._drained_by, None
+            self._execute(self._gate.trigger(barrier, self._services.now()))
 
     def _send_end_of_data(self, drain: bool = True) -> None:
         for writer in self._writers:
@@ -190,6 +221,48 @@ class Subtask:
     def corrupt_records(self) -> int:
         return 0 if self._source is None else self._source.reader.corrupt
 
+    def user_metrics(self) -> dict[str, float]:
+        """The metrics of the users' functions; another thread may ask for them."""
+        return self._chain.user_metrics()
+
+    @property
+    def late_records(self) -> int:
+        return sum(operator.late_records for operator in self._chain.operators)
+
+    @property
+    def alignment(self) -> WatermarkAlignment | None:
+        """Of a source that is aligned with others."""
+        return None if self._source is None else self._source.alignment
+
+    @property
+    def aligned_watermark(self) -> int | None:
+        """What is aligned; None while nothing is to be waited for."""
+        assert self._source is not None
+        return None if self.data_finished or self._source.idle else self._source.watermark
+
+    def pause(self, paused: bool) -> None:
+        """Records must not be read for now, or may be again."""
+        self._paused = paused
+        self._pause_clocks()
+
+    def _pause_clocks(self) -> None:
+        """While no record can come, because the subtask must not read or all channels wait for a barrier, nothing is idle."""
+        if not self._makes_watermarks:
+            return
+        channels = self._inputs.channels.values()
+        paused = self._paused or (bool(channels) and all(channel.blocked for channel in channels))
+        for operator in self._chain.living:
+            operator.pause(paused)
+
+    def now(self) -> int:
+        return self._services.now()
+
+    @property
+    def watermark(self) -> int | None:
+        """The event-time clock behind its last operator, which may make its own watermarks; None before the first."""
+        clock = self._chain.operators[-1].watermark
+        return None if clock == MIN_WATERMARK else clock
+
     @property
     def wants_split(self) -> bool:
         """Whether its source requests a split."""
@@ -219,6 +292,11 @@ class Subtask:
         return self._inputs.queued_bytes
 
     @property
+    def spilled_bytes(self) -> int:
+        """Bytes of blocked channels that wait on disk."""
+        return self._inputs.bytes_on_disk
+
+    @property
     def needs_reading(self) -> bool:
         """Whether to read although the queues are full, because the barrier that alignment waits for has not been read."""
         return self._gate.needs_reading
@@ -246,11 +324,17 @@ class Subtask:
 
     def _may_read(self) -> bool:
         may_read = self._source is not None and self.status is Status.RUNNING
-        return may_read and not self.data_finished and self._stopping is None
+        return may_read and not self.data_finished and self._stopping is None and not self._waits()
 
     def has_events(self) -> bool:
         """Whether queued frames can be processed."""
-        return self.status is Status.RUNNING and (self._batch is not None or bool(self._inputs))
+        if self.status is not Status.RUNNING or self._waits():
+            return False
+        return self._batch is not None or bool(self._inputs)
+
+    def _waits(self) -> bool:
+        """Whether an operator has to emit something first."""
+        return self._timers_fire() and (self._finishing is not None or self._chain.full)
 
     def step(self, max_records: int) -> int:
         """Process at most `max_records` records, or one event; returns the number of records."""
@@ -281,6 +365,7 @@ class Subtask:
         if self._at >= len(batch):
             self._batch = None
         self.records_in += len(part)
+        self._received = part
         self._receivers[channel.input](part)
         return len(part)
 
@@ -304,10 +389,16 @@ class Subtask:
             self._execute(self._gate.on_barrier(channel.id, Barrier.decode(frame.body), now))
         elif frame.kind == FrameKind.CANCEL_MARKER:
             self._execute(self._gate.on_cancel_marker(channel.id, _checkpoint_id(frame), now))
+        elif frame.kind == FrameKind.WATERMARK:
+            self._watermark(channel.id, frame)
         elif frame.kind == FrameKind.END_OF_DATA:
             self._open_data -= 1
-            if self._open_data == 0 and not self.data_finished and frame.flags & DRAIN:
+            if self.data_finished or not frame.flags & DRAIN:
+                return
+            if self._open_data == 0:
                 self._finish_data()
+            else:
+                self._valve.on_end(channel.id)
         elif frame.kind == FrameKind.END_OF_PARTITION:
             self._execute(self._gate.on_end_of_partition(channel.id, now))
             if not channel.restored:
@@ -316,13 +407,26 @@ class Subtask:
         else:
             raise IllegalState(f"an unknown event {frame.kind} on channel {channel.edge}/{channel.writer}")
 
+    def _watermark(self, channel: ChannelId, frame: Waiting) -> None:
+        if not self._timers_fire():
+            return
+        if len(frame.body):
+            self._valve.on_watermark(channel, int.from_bytes(frame.body, "little", signed=True))
+        else:
+            self._valve.on_status(channel, bool(frame.flags & IDLE))
+        self._flush_if_due()
+
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def trigger(self, barrier: Barrier) -> None:
         """The coordinator starts a checkpoint here: this is a source, or all its writers have ended."""
         if self.status is Status.RUNNING:
             if barrier.options.drain and not self.data_finished:
-                self._finish_data()  # what the operators emit at the end goes before the barrier (SPEC R8.3)
+                if self._finishing is None:
+                    self._finish_data()  # what the operators emit at the end goes before the barrier (SPEC R8.3)
+                if self._finishing is not None:
+                    self._drained_by = barrier
+                    return
             self._execute(self._gate.trigger(barrier, self._services.now()))
         elif self.status is Status.CREATED:
             self._execute(self._gate.not_ready(barrier.id))
@@ -352,6 +456,8 @@ class Subtask:
         self._end_if_done()
 
     def notify_aborted(self, checkpoint_id: int) -> None:
+        if self._drained_by is not None and self._drained_by.id == checkpoint_id:
+            self._drained_by = None
         if self._stopping == checkpoint_id:  # the job continues
             self._stopping = None
             self._committed = not self._settings.final_checkpoint
@@ -384,8 +490,10 @@ class Subtask:
             match instruction:
                 case do.Block(channel):
                     self._inputs.block(channel)  # type: ignore[arg-type]
+                    self._pause_clocks()
                 case do.Unblock(channels):
                     self._inputs.unblock(channels)  # type: ignore[arg-type]
+                    self._pause_clocks()
                 case do.TakeSnapshot():
                     self._snapshot(instruction)
                 case do.StartCapture(checkpoint_id, channels):
@@ -417,7 +525,8 @@ class Subtask:
         progress = SnapshotInProgress(
             barrier, operators, instruction.metrics, self.data_finished, self._restored_finished
         )
-        progress.sync_ms, progress.capturing = self._services.now() - started, instruction.unaligned
+        progress.started, progress.sync_ms = started, self._services.now() - started
+        progress.capturing = instruction.unaligned
         if instruction.unaligned:
             self._capturing = progress
         self._snapshots.append(progress)
@@ -484,6 +593,21 @@ class Subtask:
         if self.status is Status.RUNNING:
             for operator in self._chain.living:
                 operator.upkeep()
+            figures = {operator.operator.id: operator.figures() for operator in self._chain.living}
+            self.figures = {id: found for id, found in figures.items() if found}
+
+    def sample(self, count: int) -> list[str]:
+        """The records that were sent last, as text; of a vertex that sends nothing, those that it received.
+
+        Called by any thread: batches do not change once they are made.
+        """
+        newest = [writer.newest for writer in self._writers] if self._writers else [self._received]
+        rows: list[Any] = []
+        for batch in newest:
+            if batch is not None:
+                with suppress(TypeMismatch):  # the subtask itself is about to report it
+                    rows += batch.slice(max(0, len(batch) - count), count).rows()
+        return [short(row, _SAMPLE_LENGTH) for row in rows[-count:]]
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -492,6 +616,8 @@ class Subtask:
         if self.status is not Status.RUNNING:
             return None
         operators = self._chain.living if self._timers_fire() else ()
+        if operators and self._finishing is not None and not operators[self._finishing].busy:
+            return self._services.now()
         times = [time for operator in operators if (time := operator.next_deadline()) is not None]
         if self._flush_at is not None:
             times.append(self._flush_at)
@@ -515,6 +641,8 @@ class Subtask:
             return
         if self._timers_fire() and self._chain.on_time(now):
             self._flush_if_due()
+        if self._finishing is not None and self._timers_fire():
+            self._finish_operators()
         if self._flush_at is not None and now >= self._flush_at:
             self.flush()
         align = self._gate.next_deadline()

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.checkpoint.assignment import (
+    ASYNC_CALLS,
+    SPLITS,
     EdgeMapping,
     ElementRange,
     FinishedState,
@@ -18,15 +20,19 @@ from headgate.checkpoint.assignment import (
     Predecessor,
     SavedOperator,
     StateShape,
+    TakenState,
     assign_inflight,
     assign_keyed,
     check_finished_graph,
     check_inflight_chain,
+    describe_state,
     edge_mapping,
     finished_state,
     old_subtasks,
+    prepared_by,
     redistribute,
     restored_max_parallelism,
+    unclaimed_state,
     union_states_of_partly_finished,
 )
 from headgate.errors import IllegalState, InvalidArgument
@@ -620,3 +626,35 @@ def test_inflight_data_in_front_of_the_chain():
         "chained behind 'map' and has no channel to receive it; keep the exchange (start a new chain there), or "
         "restore from a savepoint, which has no in-flight data"
     )
+
+
+# ---- state that an operator cannot take ----------------------------------------------------------------------------
+
+FILES, KAFKA = prepared_by("files"), prepared_by("kafka")
+
+
+@pytest.mark.parametrize(
+    ("left", "takes", "unclaimed"),
+    [
+        (TakenState(), TakenState(), None),
+        (TakenState(), TakenState(keyed=True, own=FILES), None),
+        (TakenState(keyed=True), TakenState(keyed=True), None),
+        (TakenState(keyed=True), TakenState(), "keyed state"),
+        (TakenState(own=FILES), TakenState(own=FILES), None),
+        (TakenState(own=FILES), TakenState(), "output that a sink of kind 'files' has prepared"),
+        (TakenState(own=FILES), TakenState(own=KAFKA), "output that a sink of kind 'files' has prepared"),
+        (TakenState(own=SPLITS), TakenState(own=SPLITS), None),
+        (TakenState(own=SPLITS), TakenState(), "splits of a source"),
+        (TakenState(own=ASYNC_CALLS), TakenState(own=SPLITS), "records that wait for asynchronous calls"),
+        (TakenState(keyed=True, own=FILES), TakenState(keyed=True), "output that a sink of kind 'files' has prepared"),
+        (TakenState(keyed=True, own=FILES), TakenState(own=FILES), "keyed state"),
+        (TakenState(keyed=True, own=SPLITS), TakenState(), "keyed state and splits of a source"),
+        (TakenState(own="of a newer version"), TakenState(), "of a newer version"),
+    ],
+)
+def test_state_that_the_operator_under_a_uid_cannot_take(left, takes, unclaimed):  # SPEC R8.5
+    found = unclaimed_state(left, takes)
+    if unclaimed is None:
+        assert found is None
+    else:
+        assert describe_state(found).startswith(unclaimed)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.checkpoint.decider import Activity, Decision, RequestDecider, Trigger, TriggerRequest
+from headgate.checkpoint.decider import Activity, Decision, RequestDecider, RequestOrigin, TriggerRequest
 from headgate.checkpoint.reasons import FailureReason
 from headgate.checkpoint.settings import CheckpointProperties, RetentionPolicy
 
@@ -13,14 +13,14 @@ CHECKPOINT = CheckpointProperties.for_checkpoint(RetentionPolicy.NEVER_RETAIN_AF
 
 
 def periodic_checkpoint():
-    return TriggerRequest(CHECKPOINT, Trigger.PERIODIC, NOW)
+    return TriggerRequest(CHECKPOINT, RequestOrigin.PERIODIC, NOW)
 
 
 def manual_checkpoint():
-    return TriggerRequest(CHECKPOINT, Trigger.USER, NOW)
+    return TriggerRequest(CHECKPOINT, RequestOrigin.USER, NOW)
 
 
-def savepoint(*, force=True, trigger=Trigger.USER):
+def savepoint(*, force=True, trigger=RequestOrigin.USER):
     return TriggerRequest(CheckpointProperties.for_savepoint(force), trigger, NOW)
 
 
@@ -30,7 +30,7 @@ def decider(max_concurrent=1, min_pause_ms=1, max_queued=10):
 
 def test_a_forced_request_exceeds_the_limit():
     """R5.3, testForce."""
-    request = savepoint(trigger=Trigger.PERIODIC)
+    request = savepoint(trigger=RequestOrigin.PERIODIC)
     busy = Activity(pending=1, last_completion=NOW)
     assert RequestDecider(1, 10**9, 1).submit(request, NOW, busy) == Decision(request)
 
@@ -63,11 +63,11 @@ def test_even_a_forced_request_waits_for_cleaning_triggering_and_holding():
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        pytest.param(savepoint(), savepoint(trigger=Trigger.PERIODIC), id="testUserSubmittedPrioritized"),
+        pytest.param(savepoint(), savepoint(trigger=RequestOrigin.PERIODIC), id="testUserSubmittedPrioritized"),
         pytest.param(savepoint(), periodic_checkpoint(), id="testSavepointPrioritized"),
         pytest.param(
             savepoint(force=False),
-            savepoint(force=False, trigger=Trigger.PERIODIC),
+            savepoint(force=False, trigger=RequestOrigin.PERIODIC),
             id="testNonForcedUserSubmittedPrioritized",
         ),
         pytest.param(savepoint(force=False), periodic_checkpoint(), id="testNonForcedSavepointPrioritized"),
@@ -89,7 +89,7 @@ def test_equal_requests_are_served_in_the_order_they_came():
     for request in requests:
         queue.submit(request, NOW, TRIGGERING)
     assert [queue.next(NOW, IDLE).start for _ in requests] == requests
-    older = TriggerRequest(CHECKPOINT, Trigger.USER, NOW - 1)
+    older = TriggerRequest(CHECKPOINT, RequestOrigin.USER, NOW - 1)
     for request in (manual_checkpoint(), older):
         queue.submit(request, NOW, TRIGGERING)
     assert queue.next(NOW, IDLE).start is older
@@ -123,7 +123,7 @@ def test_requests_of_users_keep_their_places():
 
 
 @pytest.mark.parametrize(
-    "request_", [savepoint(), savepoint(trigger=Trigger.PERIODIC), savepoint(force=False), manual_checkpoint()]
+    "request_", [savepoint(), savepoint(trigger=RequestOrigin.PERIODIC), savepoint(force=False), manual_checkpoint()]
 )
 def test_the_pause_does_not_concern_savepoints_and_users(request_):
     """R5.3, testSavepointTiming and the second half of testCheckpointTiming."""

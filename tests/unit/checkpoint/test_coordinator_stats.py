@@ -301,3 +301,31 @@ def test_gauges():
     job.start(restored=1)
     assert job.coordinator.stats.gauges()["lastCheckpointRestoreTimestamp"] == job.now
     assert job.coordinator.stats.snapshot().restored == RestoredStats(1, job.now, False, "dir/chk-1/_metadata", 4)
+
+
+def test_the_totals_of_a_completed_checkpoint_are_computed_once():
+    """A history of hundreds of checkpoints with thousands of subtasks is polled."""
+    tracker = StatsTracker(10)
+    stats = CheckpointStats(1, 1000, "CHECKPOINT", False, None, "periodic", {0: VertexStats(1)})
+    tracker.pending(stats)
+    stats.report(TaskId(0, 0), SubtaskStats(1100, SubtaskMetrics(5)))
+    tracker.completed(stats)
+    first, second = tracker.snapshot().history[0], tracker.snapshot().history[0]
+    assert first is not stats
+    assert first.totals is second.totals
+    assert (first.totals.checkpointed_size, first.totals.end_to_end_duration) == (5, 100)
+
+
+def test_a_snapshot_of_the_newest_checkpoints_only():
+    tracker = StatsTracker(10)
+    for number in range(1, 6):
+        tracker.pending(CheckpointStats(number, 1000, "CHECKPOINT", False, None, "periodic", {}))
+    assert [one.id for one in tracker.snapshot(2).history] == [5, 4]
+    assert len(tracker.snapshot().history) == 5
+
+
+def test_the_age_of_a_chain_is_that_of_its_oldest_checkpoint():
+    tracker = StatsTracker(10)
+    tracker.pending(CheckpointStats(1, 1000, "CHECKPOINT", False, None, "periodic", {}, chain_started=400))
+    assert tracker.chain_started(1) == 400
+    assert tracker.chain_started(2) is None

@@ -1,4 +1,5 @@
 import stat
+import subprocess
 import sys
 
 import pytest
@@ -61,6 +62,21 @@ def test_run_looks_like_python(invoke, script):
     job = script("import sys, helper_of_job; print(__name__, sys.argv, helper_of_job.word)")
     result = invoke("run", job, "in.txt", "--limit=3", "-v", "--", "-D", "x")
     assert result.stdout == f"__main__ {[str(job), 'in.txt', '--limit=3', '-v', '-D', 'x']} helper\n"
+
+
+def test_run_takes_no_module_of_the_program_for_one_that_headgate_needs(tmp_path):
+    """The names of modules that only a driver loads; `resource` and `profile` are of Python, the others of Spark's."""
+    for name in ("profile", "resource", "psutil", "grpc", "pstats"):
+        (tmp_path / f"{name}.py").write_text("class Own: pass")
+    (tmp_path / "job.py").write_text(
+        "from headgate import StreamExecutionEnvironment\n"
+        "env = StreamExecutionEnvironment.local()\n"
+        "print(list(env.from_collection([1, 2]).map(lambda n: n * 2).execute_and_collect()))\n"
+    )
+    code = "from headgate.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "run", str(tmp_path / "job.py")]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "[2, 4]\n", "")
 
 
 def test_run_shows_our_errors_without_a_traceback(invoke, script):

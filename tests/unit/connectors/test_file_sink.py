@@ -1,6 +1,8 @@
 """The file sink: files are visible with their checkpoint, whole, once, whatever happens between. SPEC R9.3"""
 
 import datetime as dt
+import re
+from dataclasses import replace
 
 import duckdb
 import fsspec
@@ -11,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from headgate import StreamExecutionEnvironment
 from headgate.api.sink import CommitRequest, WriterContext
-from headgate.connectors.files import FileSink
+from headgate.connectors.files import FileSink, TimeBuckets
 from headgate.errors import InvalidArgument, StorageError
 from headgate.records.types import as_type
 
@@ -317,3 +319,112 @@ def test_the_hidden_directory_goes_with_the_last_subtask(tmp_path):
     committer.commit([CommitRequest(one, 1) for one in prepared])
     committer.close()
     assert list(tmp_path.glob(".*")) == []
+
+
+# --- directories, names and rolling -----------------------------------------------------------------------------------
+
+
+def test_a_directory_for_the_time_of_writing(tmp_path):
+    sink = FileSink(str(tmp_path), "text", bucket=TimeBuckets("%Y-%m-%d--%H", "Europe/Berlin"))
+    times = iter([0, 0, 3_600_000])
+    writer = sink.writer(replace(context(), clock=lambda: next(times)), [])
+    for n in range(3):
+        writer.write_batch(batch(("a", n)))
+    commit(sink, writer.prepare(False))
+    assert [name.partition("/")[0] for name in visible(tmp_path)] == ["1970-01-01--01", "1970-01-01--02"]
+    with pytest.raises(InvalidArgument, match="there is no timezone 'Mars/Olympus'"):
+        TimeBuckets("%Y", "Mars/Olympus")
+
+
+def test_a_directory_by_a_function_of_the_record(tmp_path):
+    sink = FileSink(str(tmp_path), "json", bucket=lambda row: f"/{row.word}/{row.n % 2}" if row.word else "")
+    writer = made(sink)
+    writer.write_batch(batch(("a", 1), ("b", 2), ("a", 3), ("", 4)))
+    commit(sink, writer.prepare(False))
+    found = {name.rpartition("/")[0]: (tmp_path / name).read_text() for name in visible(tmp_path)}
+    assert found == {
+        "a/1": '{"word":"a","n":1}\n{"word":"a","n":3}\n',
+        "b/0": '{"word":"b","n":2}\n',
+        "": '{"word":"","n":4}\n',
+    }
+
+
+def test_files_roll_by_age_and_by_inactivity(tmp_path):
+    now = [0]
+    sink = FileSink(str(tmp_path), "json", roll_ms=100, idle_ms=30)
+    writer = sink.writer(replace(context(), clock=lambda: now[0]), [])
+    files = []
+    for now[0] in (0, 20, 40, 60, 80, 100, 120, 160):  # 100: old; 160: nothing came for 40 ms
+        writer.write_batch(batch(("a", now[0])))
+        files.append(len(writer._prepared))
+    assert files == [0, 0, 0, 0, 0, 1, 1, 2]
+
+
+def test_names_of_files(tmp_path):
+    sink = FileSink(str(tmp_path), "json", prefix="orders", suffix=".ext")
+    dead = made(sink)
+    dead.write_batch(batch(("dead", 1)))
+    dead.prepare(False)  # of an attempt that dies
+    writer = made(sink, attempt=1)
+    writer.write_batch(batch(("a", 1)))
+    commit(sink, writer.prepare(False))
+    (name,) = visible(tmp_path)
+    assert name.startswith("orders-")
+    assert name.endswith(".ext")
+    assert [p.name for p in tmp_path.rglob("*.prepared")] == []  # what the dead attempt left was recognised
+    bare = FileSink(str(tmp_path / "bare"), "json", suffix="")
+    writer = made(bare)
+    writer.write_batch(batch(("a", 1)))
+    commit(bare, writer.prepare(False))
+    assert "." not in visible(tmp_path / "bare")[0]
+
+
+def test_fields_of_records_without_a_type(tmp_path):
+    sink = FileSink(str(tmp_path), "parquet", type_info="word string, n bigint")
+    writer = made(sink, as_type(None))
+    for record in ({"n": 1, "word": "a", "more": 0}, ("b", 2), {"word": "c"}):
+        writer.write(record)
+    commit(sink, writer.prepare(False))
+    (name,) = visible(tmp_path)
+    assert pq.read_table(tmp_path / name).to_pylist() == [
+        {"word": "a", "n": 1},
+        {"word": "b", "n": 2},
+        {"word": "c", "n": None},
+    ]
+
+
+def test_orc(tmp_path):
+    from pyarrow import orc
+
+    sink = FileSink(str(tmp_path), "orc")
+    writer = made(sink)
+    writer.write_batch(batch(("a", 1), (None, 2)))
+    commit(sink, writer.prepare(False))
+    (name,) = visible(tmp_path)
+    assert name.endswith(".orc")
+    assert orc.read_table(tmp_path / name).to_pylist() == [{"word": "a", "n": 1}, {"word": None, "n": 2}]
+
+
+def test_lines_by_a_function(tmp_path):
+    sink = FileSink(str(tmp_path), lambda row: row.word.encode("utf-16-le"))
+    writer = made(sink)
+    writer.write_batch(batch(("a", 1)))
+    commit(sink, writer.prepare(False))
+    (name,) = visible(tmp_path)
+    assert (tmp_path / name).read_bytes() == b"a\0\n"
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"roll_ms": 0}, "roll_ms must be positive, got 0"),
+        ({"idle_ms": -1}, "idle_ms must be positive, got -1"),
+        ({"prefix": ".hidden"}, "prefix '.hidden' and suffix None would hide files"),
+        ({"suffix": "/x"}, "would hide files, or move them"),
+        ({"partition_by": "word", "bucket": TimeBuckets()}, "give partition_by or bucket, one of the two"),
+        ({"format": 7}, "format must be a name, a FileFormat or a function, got 7"),
+    ],
+)
+def test_what_is_refused_of_names_and_rolling(tmp_path, how, message):
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        FileSink(str(tmp_path), **{"format": "json", **how})

@@ -12,9 +12,11 @@ import pytest
 from headgate import OutputTag, StreamExecutionEnvironment
 from headgate.api.durable import pack, unpack
 from headgate.api.sources import ReaderContext
-from headgate.connectors.files import CORRUPT_TYPE, FileSource
+from headgate.connectors.files import CORRUPT_TYPE, FileFormat, FileSource
+from headgate.connectors.files.formats import PartReader
 from headgate.errors import HeadgateError, InvalidArgument, StorageError
-from headgate.records.types import Row
+from headgate.records.batch import Batch
+from headgate.records.types import Row, as_type
 
 PAIR = "word string, n bigint"
 WHERE = ReaderContext(0, 1, lambda: 0)
@@ -23,7 +25,7 @@ WHERE = ReaderContext(0, 1, lambda: 0)
 def rows_of(source, corrupt=None):
     """All records of a bounded source, through a whole job in the local runtime."""
     env = StreamExecutionEnvironment.local()
-    stream = env.from_source(source, "Files")
+    stream = env.from_source(source, source_name="Files")
     if corrupt is not None:
         stream = stream.get_side_output(corrupt)
     return sorted(stream.execute_and_collect(), key=repr)
@@ -353,3 +355,53 @@ def test_a_name_that_is_not_utf_8_is_read(tmp_path):
     stored = [unpack(pack(split)) for split in enumerator.discover()]
     assert len(read(source, stored)) == 1
     assert unpack(pack(enumerator.snapshot())) == enumerator.snapshot()
+
+
+def test_several_paths(tmp_path):
+    for name in ("a/1.txt", "a/2.txt", "b/3.txt"):
+        write(tmp_path / name, f"{name}\n")
+    paths = [str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "a" / "1.txt")]  # one file is at two of them
+    source = FileSource(paths, "text")
+    assert rows_of(source) == ["a/1.txt", "a/2.txt", "b/3.txt"]
+    assert source.name == f"FileSource('{', '.join(paths)}')"
+    with pytest.raises(InvalidArgument, match="the paths are on several file systems"):
+        FileSource([str(tmp_path), "memory://x"], "text").enumerator(None)
+    with pytest.raises(InvalidArgument, match="give a path, or a list of them"):
+        FileSource([], "text")
+
+
+def test_files_that_are_not_cut(tmp_path):
+    write(tmp_path / "a.txt", "x" * 50 + "\n" + "y\n" * 1_000_000)
+    write(tmp_path / "empty.txt", "")
+    assert len(splits_of(FileSource(str(tmp_path), "text", split_bytes=1 << 16))) > 10
+    whole = FileSource(str(tmp_path), "text", split_bytes=None)
+    assert [len(split.parts) for split in splits_of(whole)] == [1]
+    assert len(read(whole, splits_of(whole), 100_000)) == 1_000_001
+
+
+def test_a_format_of_ones_own(tmp_path):
+    class Words(FileFormat):
+        type = as_type("string")
+
+        def reader(self, part, file):
+            return WordReader(part, file)
+
+    class WordReader(PartReader):
+        def __init__(self, part, file):
+            super().__init__(part)
+            self._file = file
+
+        def read(self, max_records):
+            words = self._file.read().decode().split()[self.part.position :]
+            self.finished = True
+            return Batch.of_rows(words, as_type("string")), []
+
+        def close(self):
+            self._file.close()
+
+    write(tmp_path / "a.txt", "one two\nthree")
+    assert rows_of(FileSource(str(tmp_path), Words())) == ["one", "three", "two"]
+    with pytest.raises(InvalidArgument, match="the format gives string, not bigint"):
+        FileSource(str(tmp_path), Words(), "bigint")
+    with pytest.raises(InvalidArgument, match="Words cannot write files"):
+        Words().writer(None, as_type("string"))

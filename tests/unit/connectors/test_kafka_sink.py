@@ -229,3 +229,32 @@ def test_a_function_that_gives_no_bytes(cluster, topic):
 def test_secrets_stay_secret():
     sink = KafkaSink("broker:9092", "t", delivery="at-least-once", options={"sasl.password": "hunter2"})
     assert "hunter2" not in repr(sink) + repr(sink.client) + repr(vars(sink))
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_the_topic_by_a_function_of_the_record(cluster, topic, delivery):
+    first, second = f"{topic}-a", f"{topic}-b"
+    cluster.create(first)
+    cluster.create(second)
+    sink = sink_of(cluster, topic, delivery=delivery, key="user")
+    sink.topic = lambda row: f"{topic}-{row.word}"
+    writer = sink.writer(WHERE, [])
+    writer.write_batch(TYPE.to_batch([(1, "a"), (2, "b"), (3, "a")]))
+    prepared = list(writer.prepare(False))
+    writer.write_batch(TYPE.to_batch([(4, "b")]))
+    prepared += writer.prepare(False)
+    if delivery == "exactly-once":
+        assert [(one.transactional_id, one.topic, one.sequence) for one in prepared] == [
+            (f"{topic}-cbc357cc-0-{first}", first, 1),
+            (f"{topic}-cbc357cc-0-{second}", second, 1),
+            (f"{topic}-cbc357cc-0-{second}", second, 2),
+        ]
+        assert committed(sink, prepared) == [False] * 3
+    assert sorted(row[1] for row in cluster.read(first)) == [b"1", b"3"]
+    assert sorted(row[1] for row in cluster.read(second)) == [b"2", b"4"]
+    assert repr(sink) == f"KafkaSink('{cluster.address}', topics by a function, {delivery})"
+    sink.topic = lambda row: None
+    with pytest.raises(
+        InvalidArgument, match=r"the function gave None for Row\(user=5, word='x'\), not a topic's name"
+    ):
+        sink.writer(WHERE, []).write_batch(TYPE.to_batch([(5, "x")]))

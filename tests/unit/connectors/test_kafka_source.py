@@ -7,6 +7,7 @@ import pytest
 from headgate import OutputTag, StreamExecutionEnvironment
 from headgate.api.durable import to_text, unpack
 from headgate.api.sources import ReaderContext
+from headgate.connectors.avro import AvroFormat
 from headgate.connectors.kafka import KafkaSource
 from headgate.connectors.kafka.source import BEGINNING, KafkaSplit, PartitionsFound
 from headgate.connectors.values import CORRUPT_TYPE
@@ -301,7 +302,7 @@ def test_patterns(cluster):
     ("how", "message"),
     [
         ({}, "give topics="),
-        ({"topics": ["a"], "pattern": "b"}, "one of the two"),
+        ({"topics": ["a"], "pattern": "b"}, "one of them"),
         ({"pattern": "("}, "is not a regular expression"),
         ({"topics": ["a"], "start": "first"}, r"start must be 'earliest', 'latest', 'committed', a time .*got 'first'"),
         ({"topics": ["a"], "start": {"a": 1}}, "start must be"),
@@ -334,3 +335,49 @@ def test_secrets_stay_secret(cluster):
     assert "hunter2" not in str(caught.value)
     with pytest.raises(InvalidArgument, match="No such configuration property"):
         discovered(source)
+
+
+def test_only_some_partitions(cluster, topic):
+    for partition in range(4):
+        cluster.produce(topic, partition, f"{partition}".encode())
+    source = KafkaSource(cluster.address, partitions=[(topic, 1), (topic, 3)], value_format="text", stop="latest")
+    _, splits = discovered(source)
+    assert [split.partition for split in splits] == [1, 3]
+    more = [KafkaSplit(topic, 0, 0, None)]  # of a checkpoint of a program that read it
+    assert sorted(polled(reader_of(source, splits + more), 2)) == ["1", "3"]
+    with pytest.raises(ConfigError, match=f"topic '{topic}' on the brokers .* has no partition 9; correct partitions="):
+        discovered(KafkaSource(cluster.address, partitions=[(topic, 9)]))
+
+
+def test_where_nothing_is_committed_it_may_fail(cluster, topic):
+    cluster.produce(topic, 0, b"a", b"b")
+    cluster.commit("group-of-one", {(topic, 0): 1})
+    partial = source_of(cluster, topic, start="committed", start_fallback="fail", group_id="group-of-one")
+    with pytest.raises(ConfigError, match=r"no offset is committed for partition 1 of topic .*; set start_fallback="):
+        discovered(partial)
+    one = KafkaSource(
+        cluster.address, partitions=[(topic, 0)], start="committed", start_fallback="fail", group_id="group-of-one"
+    )
+    assert [split.position for split in discovered(one)[1]] == [1]
+    given = source_of(cluster, topic, start={(topic, 0): 1}, start_fallback="fail")
+    with pytest.raises(ConfigError, match="no offset is given for partition 1"):
+        discovered(given)
+
+
+def test_it_stops_at_what_is_committed(cluster, topic):
+    cluster.produce(topic, 0, b"a", b"b", b"c")
+    cluster.commit("group-that-stops", {(topic, 0): 2})
+    source = KafkaSource(
+        cluster.address, partitions=[(topic, 0)], stop="committed", group_id="group-that-stops", value_format="text"
+    )
+    assert [split.stop for split in discovered(source)[1]] == [2]
+    with pytest.raises(InvalidArgument, match="stop='committed' needs group_id"):
+        KafkaSource(cluster.address, topics=[topic], stop="committed")
+
+
+def test_a_decoder_of_ones_own(cluster, topic):
+    format = AvroFormat({"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]})
+    cluster.produce(topic, 0, format.codec.encode((1,)), format.codec.encode((2,)))
+    source = source_of(cluster, topic, value_format=format.decoder(), stop="latest")
+    assert source.type == format.type
+    assert polled(reader_of(source, discovered(source)[1]), 2) == [(1,), (2,)]

@@ -105,7 +105,7 @@ def empty_log():
 def plan_of(source, parallelism=2):
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(parallelism)
-    env.from_source(source, "numbers").uid("numbers").map(tuple).print()
+    env.from_source(source, source_name="numbers").uid("numbers").map(tuple).print()
     return env._job_plan("numbers")
 
 

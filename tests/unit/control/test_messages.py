@@ -50,6 +50,28 @@ def test_the_drivers_messages(kind, data):
     assert m.decode_from_driver(m.encode(message)) == message
 
 
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (m.Failed("bad \udcff", "trace \ud800", "op", key="\udc80"), "bad \\udcff"),
+        (m.RecordSample(1, ["whole", "\udcff"]), "\\udcff"),
+        (m.Metrics(user={"\udcff": 1.0}, operators={"a": {"b": 2.0}}), "\\udcff"),
+        (m.DeclineCheckpoint(1, "reason", "\udcff"), "\\udcff"),
+        (m.StackSample(1, {"f\udcff": 2}, {}), "f\\udcff"),
+    ],
+)
+def test_text_that_utf8_cannot_carry_is_escaped(message, text):
+    """An error here would end the stream, and so the worker, and nothing would tell why."""
+    found = m.decode_from_worker(m.encode(message))
+    assert type(found) is type(message)
+    assert text in repr(found).replace("\\\\", "\\")
+
+
+def test_bytes_stay_bytes_beside_text_that_is_escaped():
+    message = m.Output("\udcff", b"\xff\x00", 3)
+    assert m.decode_from_worker(m.encode(message)) == m.Output("\\udcff", b"\xff\x00", 3)
+
+
 def test_a_message_in_the_wrong_direction():
     with pytest.raises(msgspec.ValidationError):
         m.decode_from_driver(m.encode(m.Running()))

@@ -1,9 +1,13 @@
 """The table of checkpoints on the terminal: every figure of SPEC R10.2 has its column."""
 
 import io
+import time
+from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
+from headgate.api.watermarks import MAX_WATERMARK
 from headgate.checkpoint.stats import (
     CheckpointStats,
     CheckpointStatus,
@@ -14,8 +18,12 @@ from headgate.checkpoint.stats import (
     SubtaskStats,
     VertexStats,
 )
-from headgate.driver.progress import checkpoint_table
+from headgate.control.messages import Metrics
+from headgate.driver.progress import JobTable, checkpoint_table, live_table
 from headgate.ids import VertexId
+from headgate.job.status import JobStatus
+from rest_kit import FakeJob
+from rig import plan_of
 
 
 def shown(stats):
@@ -43,3 +51,58 @@ def test_one_that_failed_says_why():
     one = CheckpointStats(3, 0, "CHECKPOINT", False, None, "periodic", {}, status=CheckpointStatus.FAILED)
     one.failure_reason = "CHECKPOINT_EXPIRED"
     assert "CHECKPOINT_EXPIRED" in shown(StatsSnapshot(Counts(), {}, (one,), {}, None))
+
+
+@pytest.mark.parametrize(
+    ("clocks", "text"),
+    [
+        ([None, 7], "none yet"),
+        ([MAX_WATERMARK, MAX_WATERMARK], "end of data"),
+        ([1_000, 0], "1970-01-01 00:00:00"),
+        ([1 << 61, 1 << 61], str(1 << 61)),
+    ],
+)
+def test_the_least_watermark_of_a_vertex_is_shown_once_there_is_one(clocks, text):
+    plan = plan_of(lambda env: env.from_sequence(1, 9).print())
+    vertex = plan.graph.vertices[0].id
+    job = SimpleNamespace(plan=plan, job_id="a" * 32, status=JobStatus.RUNNING, restarts=0, stats=None, metrics=dict)
+    job.metrics_by_vertex = lambda: {vertex: [Metrics(watermark=clock) for clock in clocks]}
+    console = Console(width=240, record=True, file=io.StringIO())
+    console.print(JobTable(job))
+    job.metrics_by_vertex = dict
+    assert text in console.export_text()
+    console.print(JobTable(job))
+    assert "watermark" not in console.export_text()
+
+
+def test_the_lag_of_a_watermark_is_shown():
+    plan = plan_of(lambda env: env.from_sequence(1, 9).print())
+    job = SimpleNamespace(plan=plan, job_id="a" * 32, status=JobStatus.RUNNING, restarts=0, stats=None, metrics=dict)
+    job.metrics_by_vertex = lambda: {plan.graph.vertices[0].id: [Metrics(watermark=int(time.time() * 1000) - 61_000)]}
+    console = Console(width=240, record=True, file=io.StringIO())
+    console.print(JobTable(job))
+    assert ", 61." in console.export_text().replace("60.9", "61.")
+
+
+def test_late_records_are_shown():
+    plan = plan_of(lambda env: env.from_sequence(1, 9).print())
+    job = SimpleNamespace(plan=plan, job_id="a" * 32, status=JobStatus.RUNNING, restarts=0, stats=None, metrics=dict)
+    job.metrics_by_vertex = lambda: {plan.graph.vertices[0].id: [Metrics(late_records=1200), Metrics(late_records=34)]}
+    console = Console(width=240, record=True, file=io.StringIO())
+    console.print(JobTable(job))
+    assert ", 1,234 late records" in console.export_text()
+
+
+def test_names_are_no_markup(monkeypatch):
+    """`execute` shows this table: an error in it would end the program, and the job with it."""
+    out = io.StringIO()
+    monkeypatch.setattr("sys.stderr", out)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    job = FakeJob(plan_of(lambda env: env.from_elements(1).name("read [/data/in] :key:").print()))
+    job.plan.name = "job [/eu]"
+    job.metrics, job.metrics_by_vertex = dict, dict
+    with live_table(job):
+        pass
+    assert "read [/data/in] :key:" in out.getvalue()
+    assert "job [/eu]" in out.getvalue()

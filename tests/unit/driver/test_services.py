@@ -2,6 +2,10 @@
 
 import subprocess
 import sys
+import threading
+import time
+
+from headgate.driver.services import DaemonPool, wait_for_calls
 
 PROGRAM = """
 import io, sys, threading, time
@@ -51,3 +55,21 @@ def test_a_program_waits_for_a_call_that_is_under_way(tmp_path):
 def test_the_command_line_ends_in_spite_of_a_call_that_does_not_return(tmp_path):
     done = run(tmp_path, 1000, "-m", "headgate.cli.main", "run")
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+
+
+class Connection:
+    """As a thread has one to Spark's JVM: when it is closed, that is logged."""
+
+    def __del__(self):
+        time.sleep(0.3)
+
+
+def test_a_process_waits_for_threads_that_end():
+    """One that Python stops while it logs the end of its connection would hold the log's lock for ever."""
+    of_thread = threading.local()
+    pool = DaemonPool(1, "calls")
+    pool.submit(setattr, of_thread, "connection", Connection()).result(10)
+    (thread,) = pool._threads
+    pool.shutdown(wait=False)
+    assert wait_for_calls()
+    assert not thread.is_alive()

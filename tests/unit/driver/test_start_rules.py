@@ -168,9 +168,7 @@ def test_the_in_flight_data_of_one_checkpoint_can_be_ignored(ignored, kinds):  #
         else op
         for op in manifest.operators
     )
-    found = restore_plan(
-        env._job_plan("job"), replace(manifest, operators=operators), claim=False, ignore_unmatched=False
-    )
+    found = restore_plan(env._job_plan("job"), replace(manifest, operators=operators), claim=False)
     pieces = [one for vertex in found.values() for old in vertex.operators.values() for one in old[0]]
     assert [piece.kind.name for piece in pieces] == kinds
 

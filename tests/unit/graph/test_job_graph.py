@@ -7,7 +7,7 @@ import json
 import pytest
 
 from headgate import KeyedProcessFunction, OutputTag, ProcessFunction, StreamExecutionEnvironment
-from headgate.errors import GraphError
+from headgate.errors import GraphError, InvalidArgument
 from headgate.records.key_groups import murmur3_128
 
 
@@ -397,3 +397,22 @@ def test_the_plan_as_text():
         "level 1 (2 slots)\n"
         "  [1] M -> Print  x2"
     )
+
+
+# ---- names -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["name", "uid"])
+def test_a_name_that_cannot_be_stored_is_refused(what):
+    stream = StreamExecutionEnvironment.local().from_elements(1).map(str)
+    with pytest.raises(
+        InvalidArgument, match=rf"{what} 'bad \\udcff' cannot be stored: its character 5 is a lone surrogate"
+    ):
+        getattr(stream, what)("bad \udcff")
+
+
+def test_so_is_the_name_of_a_job():
+    env = StreamExecutionEnvironment.local()
+    env.from_elements(1).print()
+    with pytest.raises(InvalidArgument, match=r"the name of the job 'bad \\udcff' cannot be stored"):
+        env.execute("bad \udcff")

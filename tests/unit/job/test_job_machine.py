@@ -180,7 +180,7 @@ def test_a_failed_attempt_is_followed_by_the_next_one(life):
     assert life.machine.phase is Phase.WAITING
     assert life.machine.status is JobStatus.RESTARTING
     assert done == []
-    assert ev.RecordFailure in map(type, life.log)
+    assert [cause.error for cause in life.machine.story.failures()] == ["JobFailed"]
     life.now = life.machine.next_alarm()
     assert life.step(ev.TimeElapsed()) == [ev.AwaitSettled()]
     assert (life.machine.attempt, life.machine.restarts) == (1, 1)

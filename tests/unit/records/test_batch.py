@@ -98,3 +98,9 @@ def test_selections(rows, form, stamped, data):
     assert part.rows() == [rows[i] for i in chosen]
     if stamped:
         assert part.timestamps.tolist() == [10 * i for i in chosen]
+
+
+def test_plain_tuples_of_a_source_are_named_rows():
+    """So that an operator chained to the source sees what one behind a shuffle sees."""
+    (row,) = Batch.of_rows([(1, "a")], as_type("n bigint, word string")).rows()
+    assert (row.n, row.word) == (1, "a")

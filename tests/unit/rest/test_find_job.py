@@ -17,7 +17,7 @@ def running(monkeypatch):
             RemoteJob(rest, {"jid": id, "name": name, "state": "".join(state) or "RUNNING"})
             for id, name, *state in jobs
         ]
-        monkeypatch.setattr(client, "find_jobs", lambda url: found)
+        monkeypatch.setattr(client, "find_jobs", lambda url, warn: found)
 
     return run
 

@@ -1,7 +1,9 @@
 """One REST server serves several jobs of a process: what belongs to one of them is not mixed up with another."""
 
+import logging
 import re
 import tempfile
+from types import SimpleNamespace
 
 import pytest
 from fastapi.testclient import TestClient
@@ -10,6 +12,7 @@ from test_rest import FakeJob, wait_for
 from headgate import config
 from headgate.config import Configuration
 from headgate.errors import ConfigError
+from headgate.job.status import JobStatus
 from headgate.rest import discovery, server
 from headgate.rest.app import make_app
 from headgate.rest.jobs import Jobs
@@ -31,6 +34,19 @@ def test_the_same_trigger_id_in_two_jobs_names_two_operations():
     assert [one[0] for one in second.asked] == ["stop"]
 
 
+def test_a_job_that_was_resumed_in_the_same_process_is_shown_once():
+    """It keeps its id. Twice the same labels would be refused by Prometheus, and the dashboard would see both in turn."""
+    ended, resumed, jobs = FakeJob(), FakeJob(), Jobs()
+    ended.status, ended.ended_ms = JobStatus.FINISHED, 2000
+    for job in (ended, resumed):
+        jobs.add(job)
+    http = TestClient(make_app(jobs, ["testserver"]))
+    assert [job["state"] for job in http.get("/jobs/overview").json()["jobs"]] == ["RUNNING"]
+    lines = [line for line in http.get("/metrics/prometheus").text.splitlines() if 'status="RUNNING"' in line]
+    assert len(lines) == 1
+    assert lines[0].endswith(" 1")
+
+
 @pytest.fixture
 def fresh_server(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -45,7 +61,9 @@ OPEN = {"headgate.rest.authentication.enabled": False}
 
 def register_two(first, second):
     """Two jobs of a process, with the options of each; the address of REST for each."""
-    return [server.register(FakeJob(), Configuration(ANY_PORT | options)) for options in (first, second)]
+    jobs = FakeJob(), FakeJob(job_id="b" * 32)
+    options = [Configuration(ANY_PORT | given) for given in (first, second)]
+    return [server.register(job, given) for job, given in zip(jobs, options, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -83,3 +101,15 @@ def test_a_job_that_the_protection_of_the_server_suits_is_served_by_it(fresh_ser
     urls = register_two(first, second)
     assert urls[0] == urls[1]
     assert len(server._jobs.all()) == 2
+
+
+@pytest.mark.parametrize(
+    ("terminal", "handler", "has_token"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_only_a_person_is_told_the_token(fresh_server, monkeypatch, terminal, handler, has_token):
+    """What a program logs to a file is kept, and read by others, even if it runs on a terminal."""
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: terminal))
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()] if handler else [])
+    monkeypatch.setattr(logging.getLogger("headgate"), "handlers", [])
+    address = server.register(FakeJob(), Configuration(ANY_PORT | {"headgate.rest.token": "s3cret"}))
+    assert ("s3cret" in address) == has_token

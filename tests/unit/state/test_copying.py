@@ -70,3 +70,27 @@ def test_typed_values_need_no_look():
     assert copier(as_type("a array<string>")) is copied
     assert copier(as_type("map<string,int>")) is copied
     assert copier(as_type(None)) is copied
+
+
+class Plain:
+    def __init__(self, n):
+        self.n = n
+
+
+class Special(Plain):
+    def __setstate__(self, state):
+        self.n = state["n"] + 1
+
+
+def test_a_plain_object_is_copied_with_its_attributes():
+    one = Plain(1)
+    other = copied(one)
+    other.n = 2
+    assert (type(other), one.n) == (Plain, 1)
+    nested = Plain([1])
+    copied(nested).n.append(2)
+    assert nested.n == [1]
+
+
+def test_an_object_that_says_how_it_is_copied_is_copied_so():
+    assert copied(Special(1)).n == 2

@@ -21,6 +21,10 @@ def test_a_descriptor_needs_a_name(name):
     # SPEC R1.2
     with pytest.raises(InvalidArgument, match="ValueStateDescriptor needs a name: a str that is not empty"):
         ValueStateDescriptor(name, "bigint")
+    with pytest.raises(
+        InvalidArgument, match=r"the state name 'a\\udcff' cannot be stored: its character 2 is a lone surr"
+    ):
+        ValueStateDescriptor("a\udcff")
 
 
 def test_types_are_given_in_any_spelling():

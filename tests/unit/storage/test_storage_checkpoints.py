@@ -132,7 +132,22 @@ def test_deep_verification_names_every_bad_file():
         require_intact(store, snapshot)
     assert f"300 bytes at 0 of '{private0}' are damaged: their checksum does not match" in str(caught.value)
     assert f"300 bytes at 0 of '{private1}' are damaged: the file ends after 299 of them" in str(caught.value)
-    assert f"of '{shared[0]}' are damaged: the file does not exist" in str(caught.value)
+    assert f"of '{shared[0]}' are damaged: the file does not exist; if the checkpoint was moved: it is inc" in str(
+        caught.value
+    )
+
+
+def test_a_moved_incremental_checkpoint_tells_why_it_cannot_be_read():  # SPEC R8.2
+    store = MemoryStore()
+    snapshot = take(store, 7)
+    for info in store.list_objects(snapshot.directory):
+        store.put(f"/moved{info.path.removeprefix(snapshot.directory)}", store.read(info.path))
+    with pytest.raises(CorruptState) as caught:
+        require_intact(store, load_snapshot(store, "/moved"))
+    assert (
+        "the file does not exist; if the checkpoint was moved: it is incremental and refers to files in the shared directory "
+        "of its job, so it can only be used in its place, while savepoints can be moved"
+    ) in str(caught.value)
 
 
 def test_many_problems_are_counted():

@@ -25,7 +25,10 @@ from headgate.storage.layout import (
     resolve_ref,
     savepoint_target,
     shared_file,
+    state_directory,
     subtask_owner,
+    table_directory,
+    table_file,
 )
 from headgate.storage.local import LocalStore
 from headgate.storage.settings import StorageKind, StorageSettings
@@ -244,3 +247,59 @@ def test_defaults_and_bounds():
     assert settings(data_inline_threshold="1 mb").inline_threshold == 1 << 20
     with pytest.raises(ConfigError, match="may be at most 1048576"):
         settings(data_inline_threshold=(1 << 20) + 1)
+
+
+NAMES = [
+    "a",
+    "A",
+    "a/b",
+    "a b",
+    "a-b",
+    "a_b",
+    "..",
+    ".",
+    "",
+    " ",
+    "ü" * 150,
+    "x" * 300,
+    "x" * 301,
+    "u\u0308",
+    "ü",
+    "nul\0x",
+]
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_every_state_has_a_directory_of_its_own_that_any_file_system_allows(keyed):
+    found = [state_directory("op", name, keyed=keyed) for name in NAMES]
+    assert found == [state_directory("op", name, keyed=keyed) for name in NAMES]
+    assert len({path.lower() for path in found}) == len(NAMES)
+    for path in found:
+        assert all(re.fullmatch(r"[a-z0-9_-]{1,120}", part) for part in path.split("/"))
+    assert table_file("op", "total", 3) == "op/total/part-00003.parquet"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_directory_of_an_operator_has_a_short_name(name):
+    assert re.fullmatch(r"[a-z0-9_-]{1,100}-01234567", table_directory(name, "0123456789abcdef"))
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda file: resolve_pointer(LocalStore(), file), "cannot look at '{}/_metadata': NotADirectoryError"),
+        (
+            lambda file: make_savepoint_directory(LocalStore(), file, JOB, lambda: "x"),
+            "cannot make directory '{}/savepoint-012345-x': FileExistsError",
+        ),
+    ],
+)
+def test_a_file_in_place_of_a_directory(tmp_path, use, message):
+    file = tmp_path / "file"
+    file.write_text("text")
+    with pytest.raises(StorageError) as caught:
+        use(str(file))
+    assert str(caught.value) == (
+        f"{message.format(file)}: a part of this path is a file, but a directory is needed: that of a checkpoint or savepoint "
+        "to read it, or one below which files can be written"
+    )

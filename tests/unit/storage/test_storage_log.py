@@ -24,6 +24,7 @@ from headgate.storage.log import (
     JobEndClaimed,
     JobLog,
     LogEntry,
+    LogMoved,
     LogStatus,
     SupersededError,
     decode_entry,
@@ -519,3 +520,40 @@ def test_decoding_is_strict():
         decode_entry(seal(MAGIC, FORMAT_VERSION, msgspec.msgpack.encode({"seq": 1})), "x")
     with pytest.raises(StorageError, match="the log entry 'x' has format version 2"):
         decode_entry(seal(MAGIC, FORMAT_VERSION + 1, b""), "x")
+
+
+def test_a_resume_built_on_an_entry_that_is_not_the_newest_any_more_has_to_choose_again():
+    store = MemoryStore()
+    old = start(store)
+    read = read_log(store, LAYOUT)
+    old.complete(take(store, 1))
+    with pytest.raises(LogMoved, match="has written to"):
+        start(store, resumed=read)
+    read = read_log(store, LAYOUT)
+    assert start(store, resumed=read, restored=read.retained[0]).state.retained == read.retained
+
+
+def test_of_two_resumes_that_read_the_same_entry_one_wins():
+    store = MemoryStore()
+    start(store)
+    read = read_log(store, LAYOUT)
+    winner = start(store, resumed=read)
+    with pytest.raises(SupersededError, match=r"another driver resumes job .* at the same time"):
+        start(store, resumed=read)
+    assert read_log(store, LAYOUT) == winner.state
+
+
+def test_an_entry_that_the_old_driver_claims_in_the_last_moment_moves_the_log(monkeypatch):
+    store = MemoryStore()
+    old = start(store)
+    read = read_log(store, LAYOUT)
+    claim = JobLog._claim
+
+    def late(log, entry):
+        if log is not old and numbers(store) == [1]:
+            old.complete(take(store, 1))
+        return claim(log, entry)
+
+    monkeypatch.setattr(JobLog, "_claim", late)
+    with pytest.raises(LogMoved):
+        start(store, resumed=read)

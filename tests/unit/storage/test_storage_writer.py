@@ -266,7 +266,7 @@ def test_truncated_and_missing_files(stored):
     with pytest.raises(CorruptState, match="the file ends after 500 of them"):
         reader.read(last)
     store.delete(handle.path)
-    with pytest.raises(CorruptState, match="the file does not exist"):
+    with pytest.raises(CorruptState, match=r"are damaged: the file does not exist$"):
         reader.read(handle)
 
 

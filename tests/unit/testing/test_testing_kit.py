@@ -581,6 +581,17 @@ class KeyedThreshold(KeyedBroadcastProcessFunction):
         ctx.get_broadcast_state(RULES).put("limit", value)
 
 
+def test_options_of_a_harness_are_a_configuration_or_a_dict():
+    with OneInputHarness(Inc(), configuration={"state.backend.type": "hashmap"}) as harness:
+        harness.process_element(1)
+        assert harness.take() == [2]
+
+
+class Inc(MapFunction):
+    def map(self, value):
+        return value + 1
+
+
 def test_broadcast_state():
     with TwoInputHarness(Threshold(), broadcast=[RULES]) as harness:
         harness.process_element1(5)

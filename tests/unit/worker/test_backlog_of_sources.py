@@ -27,7 +27,9 @@ class BehindReader(SourceReader):
 
 
 def test_the_link_tells_the_driver_of_every_change():
-    task = subtask(plan_of(lambda env: env.from_source(Behind(), "behind").print()), "behind", services=Services())
+    task = subtask(
+        plan_of(lambda env: env.from_source(Behind(), source_name="behind").print()), "behind", services=Services()
+    )
     said = []
     link = CheckpointLink(said.append)
     task.open()

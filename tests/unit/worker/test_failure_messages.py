@@ -121,6 +121,25 @@ def test_long_records_are_cut():
     assert "..." in message
 
 
+@pytest.mark.parametrize("wrap", [lambda error: error, lambda error: OperatorFailure("x", "job.py:7", error)])
+def test_an_error_whose_message_fails(wrap):
+    class Bad(ValueError):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    assert "Bad, whose message cannot be shown: no text" in describe(wrap(Bad()), "task").message
+
+
+def test_a_message_that_is_a_whole_file_is_cut():
+    """The driver keeps the failures of many attempts, and REST shows them."""
+    failure = describe(OperatorFailure("x", "job.py:7", ValueError("first " + "a" * 5_000_000 + " last")), "task")
+    for text in (failure.message, failure.traceback):
+        assert len(text) < 25_000
+        assert "first" in text
+        assert " last" in text
+        assert "characters cut" in text
+
+
 def test_a_record_whose_repr_fails():
     class Bad:
         def __repr__(self):

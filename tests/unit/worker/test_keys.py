@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +12,9 @@ from hypothesis import strategies as st
 from headgate.api.functions import KeySelector
 from headgate.api.stream import key_spec
 from headgate.errors import HeadgateError
+from headgate.pyflink.common import Types
 from headgate.records.batch import Batch
+from headgate.records.flink_values import MutableRow
 from headgate.records.types import PICKLED, as_type
 from headgate.worker.keys import KeyReader
 
@@ -90,6 +95,38 @@ def test_selectors(selector):
 @pytest.mark.parametrize("columns", ["s", ["s", "i"]])
 def test_a_key_that_is_null_is_refused(columns):
     batch = Batch.of_arrow(RECORD.to_batch([(None, 1, 1, 1.0, True, b"")]), RECORD)
-    for reader in readers(columns):
-        with pytest.raises(HeadgateError, match=r"key is None|key column has 1 null"):
-            reader.groups(batch)
+    with pytest.raises(HeadgateError, match=r"key column has 1 null"):
+        KeyReader(key_spec(RECORD, columns, None), 128).groups(batch)
+
+
+def test_a_selector_may_give_none_unless_a_type_is_declared():
+    # SPEC R3.1
+    batch = Batch.of_rows([None])
+    assert KeyReader(key_spec(PICKLED, lambda row: row, None), 128).keys_and_groups(batch) == ([None], [94])
+    with pytest.raises(
+        HeadgateError, match="key is None, which is not int: every record needs a key, or leave key_type out"
+    ):
+        KeyReader(key_spec(PICKLED, lambda row: row, "int"), 128).keys(batch)
+
+
+@pytest.mark.parametrize(
+    ("key_type", "given", "converted"),
+    [
+        ("int", [1.0, True, 7], [1, 1, 7]),
+        ("double", [1, 2], [1.0, 2.0]),
+        ("date", [dt.date(2024, 1, 1)], [dt.date(2024, 1, 1)]),
+        ("array<int>", [[1], (2,)], [[1], [2]]),
+        (Types.TUPLE([Types.INT(), Types.STRING()]), [(1, "a")], [(1, "a")]),
+        (Types.BIG_DEC(), [decimal.Decimal("1.50")], [decimal.Decimal("1.50")]),
+        (Types.ROW([Types.INT()]), [MutableRow(1), (2,)], [(1,), (2,)]),
+    ],
+)
+def test_keys_are_converted_to_their_declared_type(key_type, given, converted):
+    keys = KeyReader(key_spec(PICKLED, lambda row: row, key_type), 128).keys(Batch.of_rows(given))
+    assert keys == converted
+    assert [type(key) for key in keys] == [type(key) for key in converted]
+
+
+def test_a_key_that_does_not_fit_its_type_is_refused():
+    with pytest.raises(HeadgateError, match="expected int, got 'a'"):
+        KeyReader(key_spec(PICKLED, lambda row: row, "int"), 128).keys(Batch.of_rows(["a"]))

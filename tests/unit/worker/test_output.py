@@ -16,10 +16,11 @@ from headgate.errors import UserCodeError
 from headgate.graph.job_graph import Edge, Partitioning
 from headgate.graph.plan import OutputEdge
 from headgate.records.batch import Batch
-from headgate.records.frames import DRAIN, STAMPED, FrameKind, read_frames
+from headgate.records.frames import BY_VALUE, DRAIN, STAMPED, FrameKind, read_frames
 from headgate.records.key_groups import key_group, owner
 from headgate.records.types import PICKLED, TypeMismatch, as_type
 from headgate.worker.failures import OperatorFailure
+from headgate.worker.inputs import decode
 from headgate.worker.output import EdgeWriter, RowBuffers
 
 NUMBER = as_type("bigint")
@@ -305,6 +306,22 @@ def test_a_record_that_cannot_be_pickled():
         writer.finish()
     assert "a record cannot be sent to the next operator: a function cannot be pickled" in str(caught.value)
     assert "emit plain values, or give the operator an output_type" in str(caught.value)
+
+
+def test_a_class_of_the_programs_own_script_travels_by_value():
+    """No worker can import it; a record of it is one of the class that the reader's program has."""
+
+    class Item:
+        def __init__(self, color):
+            self.color = color
+
+    Item.__module__, Item.__qualname__ = "__main__", "Item"
+    ((_, frame),) = Writer(Partitioning("forward")).emit(Item("red"), stamps=[5]).finish().frames()
+    assert frame.flags == STAMPED | BY_VALUE
+    batch = decode(frame, PICKLED)
+    (row,) = batch.rows()
+    assert (row.color, type(row).__name__, batch.timestamps.tolist()) == ("red", "Item", [5])
+    assert type(row) is Item
 
 
 def test_a_record_that_cannot_be_pickled_names_the_operator_that_made_it():

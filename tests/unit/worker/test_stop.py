@@ -1,5 +1,7 @@
 """Stop with a savepoint, seen from one subtask: suspend and drain. SPEC R8.3"""
 
+import asyncio
+
 import pytest
 
 from headgate import KeyedProcessFunction
@@ -149,3 +151,77 @@ def _drained():
     from headgate.records.frames import pack
 
     return b"".join(pack(FrameKind.END_OF_DATA, 0, 0, flags=DRAIN))
+
+
+# --- with asynchronous calls under way: SPEC R14.5 --------------------------------------------------------------------
+
+
+async def later(value):
+    await asyncio.sleep(0.05)
+    return value
+
+
+@pytest.fixture
+def calling():
+    """A source whose records wait for calls."""
+    services = Services()
+    plan = plan_of(lambda env: env.from_sequence(1, 100).map_async(later, 1000, capacity=10).rebalance().print())
+    task = subtask(plan, "Sequence", services=services)
+    task.open()
+    task.step(5)
+    task.flush()
+    taken(task)
+    return task, services
+
+
+def test_a_drain_waits_for_calls(calling):
+    task, services = calling
+    task.trigger(sync(5, drain=True))
+    assert task.take_snapshots() == []  # what the calls give goes before the barrier
+    assert FrameKind.BARRIER not in kinds(task)
+    assert not task.has_work()
+    services.time = 50
+    task.on_time(50)
+    order = kinds(task)
+    assert order.index(FrameKind.END_OF_DATA) < order.index(FrameKind.BARRIER)
+    (snapshot,) = task.take_snapshots()
+    assert snapshot.finished
+    assert task.records_out == 5
+    task.notify_complete(5)
+    assert task.status is Status.FINISHED
+
+
+def test_a_drain_that_is_aborted_leaves_no_barrier(calling):
+    task, services = calling
+    task.trigger(sync(5, drain=True))
+    task.notify_aborted(5)
+    services.time = 50
+    task.on_time(50)
+    order = kinds(task)
+    assert FrameKind.END_OF_DATA in order
+    assert FrameKind.BARRIER not in order
+    assert task.take_snapshots() == []
+
+
+def test_a_suspended_source_does_not_wait_for_calls(calling):
+    task, services = calling
+    task.trigger(sync(5))
+    (snapshot,) = task.take_snapshots()
+    assert not snapshot.finished
+    services.time = 50
+    task.on_time(50)
+    assert task.records_out == 0  # they are in the savepoint
+    task.notify_complete(5)
+    assert task.status is Status.FINISHED
+
+
+def test_if_the_savepoint_fails_calls_go_on(calling):
+    task, services = calling
+    task.trigger(sync(5))
+    task.take_snapshots()
+    task.notify_aborted(5)
+    services.time = 50
+    task.on_time(50)
+    task.flush()
+    assert task.records_out == 5
+    assert task.has_work()

@@ -52,12 +52,13 @@ def test_the_ends_go_out_in_order():
     rows = taken(task)
     assert frames_to(rows, 0) == [
         (FrameKind.PICKLE, [2, 4]),
+        (FrameKind.WATERMARK, None),  # the last one
         (END_OF_DATA, None),
         (END_OF_PARTITION, None),
         (END, None),
     ]
     assert [f.kind for f in rows[-1][1]] == [END]
-    assert rows[0][1][1].flags == DRAIN
+    assert rows[0][1][2].flags == DRAIN
 
 
 def test_a_source_ends_when_it_has_no_more():

@@ -5,8 +5,9 @@
 "FileSource('/data/in')"
 """
 
-from headgate.connectors.files.sink import FileSink
+from headgate.connectors.files.formats import FileFormat
+from headgate.connectors.files.sink import FileSink, TimeBuckets
 from headgate.connectors.files.source import FileSource
 from headgate.connectors.values import CORRUPT_TYPE
 
-__all__ = ["CORRUPT_TYPE", "FileSink", "FileSource"]
+__all__ = ["CORRUPT_TYPE", "FileFormat", "FileSink", "FileSource", "TimeBuckets"]

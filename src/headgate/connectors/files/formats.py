@@ -1,12 +1,14 @@
-"""Reads files piece by piece: lines of text, JSON and CSV by byte positions, Parquet by row groups and rows.
+"""The formats of files: lines of text, JSON and CSV, Parquet, ORC; what reads them piece by piece, and what writes them.
 
-A position is exact: the next record that was not given. So a reader goes on from it after a restore without reading
-anything twice, whatever the sizes of its blocks.
+A reader's position is exact: the next record that was not given. So a reader goes on from it after a restore without
+reading anything twice, whatever the sizes of its blocks: lines by byte positions, Parquet by row groups and rows.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -16,13 +18,26 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from headgate.api.durable import durable
-from headgate.connectors.values import CorruptRecord, Decoder
+from headgate.connectors.files.targets import PendingFile, PreparedFile
+from headgate.connectors.values import CorruptRecord, Decoder, Encode, encoder
+from headgate.errors import InvalidArgument
 from headgate.records.batch import Batch
-from headgate.records.types import TypeInformation
+from headgate.records.types import PICKLED, TypeInformation
 
-__all__ = ["FilePart", "FileSplit", "LineReader", "ParquetReader", "PartReader"]
+__all__ = [
+    "FileFormat",
+    "FilePart",
+    "FileSplit",
+    "FormatWriter",
+    "LineFormat",
+    "LineReader",
+    "ParquetReader",
+    "PartReader",
+    "writing_format",
+]
 
 _BLOCK = 4 << 20
+BUFFERED_BYTES = 64 << 20  # of all the files of a writer
 _HEADER_SAMPLE = 1 << 16
 
 
@@ -101,6 +116,12 @@ class LineReader(PartReader):
         self.part = replace(self.part, position=self.part.position + len(block))
         self.finished = self._taken == len(self._ends) and self._beyond()
         return batch, [(f"{self.part.path}, byte {at + max(0, block.find(one.data))}", one) for one in bad]
+
+    def skip_line(self) -> bytes:
+        """Skip the next line before the first `read`, and return it without its end."""
+        line: bytes = self._file.readline()
+        self.part = replace(self.part, position=self.part.position + len(line))
+        return line.rstrip(b"\r\n")
 
     def _beyond(self) -> bool:
         end = self.part.end
@@ -188,3 +209,170 @@ def _widens(own: pa.DataType, wanted: pa.DataType) -> bool:
     texts = {pa.string(), pa.large_string(), pa.string_view()}
     times = pa.types.is_timestamp(own) and pa.types.is_timestamp(wanted)
     return numbers or floats or times or (own in texts and wanted in texts) or pa.types.is_dictionary(own)
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+class FormatWriter(ABC):
+    """A file in a format; what is written may wait in memory."""
+
+    def __init__(self, file: PendingFile) -> None:
+        self.file = file
+        self.buffered = self.rows = 0
+        self.partition: dict[str, str | None] = {}
+        self.opened = self.written = 0  # times in milliseconds, if files roll by time
+
+    @abstractmethod
+    def write(self, batch: Batch) -> None:
+        """Append records."""
+
+    def flush(self) -> None:
+        """Empty the memory."""
+
+    def finish(self) -> PreparedFile:
+        """The last record was written."""
+        return self.file.finish()
+
+    def abort(self) -> None:
+        """Forget it."""
+        self.file.abort()
+
+
+class _LineWriter(FormatWriter):
+    def __init__(self, file: PendingFile, encode: Encode) -> None:
+        super().__init__(file)
+        self._encode = encode
+
+    def write(self, batch: Batch) -> None:
+        if len(batch):
+            self.file.write(b"\n".join([*self._encode(batch), b""]))
+
+
+class _TableWriter(FormatWriter):
+    """Batches wait until they make a row group or stripe of a useful size."""
+
+    def __init__(self, file: PendingFile, schema: pa.Schema, writer: Any, write: Callable[[pa.Table], None]) -> None:
+        super().__init__(file)
+        self._schema, self._writer, self._write = schema, writer, write
+        self._batches: list[pa.RecordBatch] = []
+
+    def write(self, batch: Batch) -> None:
+        arrow = batch.arrow()
+        self._batches.append(arrow)
+        self.buffered += arrow.nbytes
+        if self.buffered >= BUFFERED_BYTES // 4:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._batches:
+            self._write(pa.Table.from_batches(self._batches, self._schema))
+            self._batches, self.buffered = [], 0
+
+    def finish(self) -> PreparedFile:
+        self.flush()
+        self._writer.close()
+        return super().finish()
+
+    def abort(self) -> None:
+        with suppress(OSError, pa.ArrowException):
+            self._writer.close()  # else it would write when it is collected
+        super().abort()
+
+
+# --- formats ----------------------------------------------------------------------------------------------------------
+
+
+class FileFormat:
+    """Reads records from files, or writes them, or both; a file source and a file sink take one in place of a name."""
+
+    suffix = ""
+    """The end of the names of files, without a dot."""
+
+    type: TypeInformation = PICKLED
+    """The type of the records that it reads."""
+
+    lines = False
+    """Whether files are lines, so that they can be cut anywhere and compressed."""
+
+    takes_fields = False
+    """Whether it writes only records with fields: of a row or tuple type."""
+
+    def reader(self, part: FilePart, file: Any) -> PartReader:
+        """Reads a part of an open file; a format that is not `lines` gets whole files."""
+        raise InvalidArgument(f"{type(self).__name__} cannot read files")
+
+    def writer(self, file: PendingFile, type: TypeInformation) -> FormatWriter:
+        """Writes records of a type to a new file."""
+        raise InvalidArgument(f"{self.__class__.__name__} cannot write files")
+
+
+class LineFormat(FileFormat):
+    """A line for each record: by a decoder and, to write, by a function that encodes the records of a batch."""
+
+    lines = True
+
+    def __init__(
+        self,
+        decoder: Decoder | None = None,
+        encode: Callable[[TypeInformation], Encode] | None = None,
+        *,
+        suffix: str = "txt",
+        header: str | None = None,
+    ) -> None:
+        """`header`: the first line that each file must have, and that is no record."""
+        self.suffix, self._decoder, self._encode, self._header = suffix, decoder, encode, header
+        self.type = PICKLED if decoder is None else decoder.type
+
+    def reader(self, part: FilePart, file: Any) -> PartReader:
+        if self._decoder is None:
+            return super().reader(part, file)
+        return LineReader(part, file, self._decoder, self._header)
+
+    def writer(self, file: PendingFile, type: TypeInformation) -> FormatWriter:
+        return super().writer(file, type) if self._encode is None else _LineWriter(file, self._encode(type))
+
+
+class _TableFormat(FileFormat):
+    """Parquet or ORC, as files are written."""
+
+    takes_fields = True
+
+    def __init__(self, suffix: str, compression: str) -> None:
+        self.suffix, self._compression = suffix, compression
+
+    def writer(self, file: PendingFile, type: TypeInformation) -> FormatWriter:
+        assert type.schema is not None
+        if self.suffix == "orc":
+            from pyarrow import orc
+
+            stripes = orc.ORCWriter(file, compression=self._compression)
+            return _TableWriter(file, type.schema, stripes, stripes.write)
+        groups = pq.ParquetWriter(file, type.schema, compression=self._compression)
+        return _TableWriter(file, type.schema, groups, groups.write_table)
+
+
+class _CsvLines(LineFormat):
+    takes_fields = True
+
+
+_SUFFIXES = {"text": "txt", "json": "jsonl", "csv": "csv", "parquet": "parquet", "orc": "orc"}
+
+
+def writing_format(
+    format: str | FileFormat | Callable[[Any], bytes], compression: str, delimiter: str, sink: str
+) -> FileFormat:
+    """What writes files of a format that a user named, or of lines that a function makes of records."""
+    if isinstance(format, FileFormat):
+        return format
+    if not isinstance(format, str):
+        if not callable(format):
+            raise InvalidArgument(f"{sink}: format must be a name, a FileFormat or a function, got {format!r}")
+        return LineFormat(encode=lambda _: lambda batch: [format(row) for row in batch.rows()])
+    if format not in _SUFFIXES:
+        raise InvalidArgument(f"{sink}: unknown format {format!r}; use {', '.join(_SUFFIXES)}")
+    suffix = _SUFFIXES[format]
+    if format in ("parquet", "orc"):
+        return _TableFormat(suffix, compression)
+    made = _CsvLines if format == "csv" else LineFormat
+    return made(encode=lambda kind: encoder(format, kind, delimiter), suffix=suffix)

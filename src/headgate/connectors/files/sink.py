@@ -1,81 +1,134 @@
 """Writes records to files that become visible exactly once: with the checkpoint that holds them (SPEC R9.3).
 
-Every file is finished before a barrier, so none is open in a checkpoint; a file that grows beyond `roll_bytes` is
-finished earlier and the next one begun. Names never repeat.
+Every file is finished before a barrier, so none is open in a checkpoint; a file that has grown large or old is finished
+earlier and the next one begun. Names never repeat.
 """
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime, tzinfo
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from headgate.api.sink import Committer, Sink, SinkWriter, WriterContext
-from headgate.connectors.files.targets import FileTarget, PendingFile, PreparedFile, open_target
-from headgate.connectors.values import Encode, encoder
+from headgate.connectors.files.formats import BUFFERED_BYTES, FileFormat, FormatWriter, writing_format
+from headgate.connectors.files.targets import FileTarget, PreparedFile, open_target
 from headgate.errors import InvalidArgument
 from headgate.records.batch import Batch
-from headgate.records.types import TypeInformation
+from headgate.records.types import TypeInformation, as_type
 
-__all__ = ["FileSink", "FileSinkWriter", "check_partitions"]
+__all__ = ["FileSink", "FileSinkWriter", "TimeBuckets", "check_partitions"]
 
-_SUFFIXES = {"text": "txt", "json": "jsonl", "csv": "csv", "parquet": "parquet"}
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _OPEN_FILES = 128
-_BUFFERED_BYTES = 64 << 20
 _BUFFERED_ROWS = 1000  # of untyped records
+
+
+class TimeBuckets:
+    """Puts records into a directory for the time at which they are written.
+
+    >>> TimeBuckets("%Y-%m-%d/%H", "Asia/Tokyo").directory(0)
+    '1970-01-01/09'
+    """
+
+    def __init__(self, pattern: str = "%Y-%m-%d--%H", timezone: str | tzinfo | None = None) -> None:
+        """`pattern` is that of `strftime`; the timezone is UTC if none is given."""
+        self.pattern = pattern
+        try:
+            self._zone = ZoneInfo(timezone) if isinstance(timezone, str) else timezone or UTC
+        except (KeyError, ValueError) as error:
+            raise InvalidArgument(f"TimeBuckets: there is no timezone {timezone!r}: {error}") from None
+
+    def directory(self, now: int) -> str:
+        """The directory of a time in milliseconds."""
+        return datetime.fromtimestamp(now / 1000, self._zone).strftime(self.pattern).strip("/")
 
 
 class FileSink(Sink[PreparedFile]):
     """Files below a directory, visible when their checkpoint is complete.
 
-    `format` is text (`str` of each record), json, csv or parquet. `partition_by` names columns whose values become
-    directories (`day=2026-11-15/`), as Spark writes and reads them. The path is local, mounted, or `s3://`.
+    `format` is text (`str` of each record), json, csv, parquet or orc, a `FileFormat`, or a function that makes the bytes
+    of a line. `type_info` are the fields of the file, if the stream has no type or another one.
 
-    >>> FileSink("/data/out", "orc")
+    Directories below the path: `partition_by` names columns whose values become directories (`day=2026-11-15/`), as Spark
+    writes and reads them; `bucket` is a `TimeBuckets`, or a function that gives the directory of a record.
+
+    A file is finished with each checkpoint, and earlier when it has `roll_bytes`, is older than `roll_ms`, or was not
+    written to for `idle_ms`. The path is local, mounted, or `s3://`.
+
+    >>> FileSink("/data/out", "xml")
     Traceback (most recent call last):
-    headgate.errors.InvalidArgument: FileSink('/data/out'): unknown format 'orc'; use text, json, csv, parquet
+    headgate.errors.InvalidArgument: FileSink('/data/out'): unknown format 'xml'; use text, json, csv, parquet, orc
     """
+
+    output_kind = "files"
+    type: TypeInformation | None = None
+    bucket: TimeBuckets | Callable[[Any], str] | None = None
+    roll_ms: int | None = None
+    idle_ms: int | None = None
+    prefix = "part"
+    suffix: str | None = None
+    delimiter = ","
 
     def __init__(
         self,
         path: str,
-        format: str = "json",
+        format: str | FileFormat | Callable[[Any], bytes] = "json",
         *,
+        type_info: object = None,
         partition_by: Sequence[str] = (),
+        bucket: TimeBuckets | Callable[[Any], str] | None = None,
         roll_bytes: int = 128 << 20,
+        roll_ms: int | None = None,
+        idle_ms: int | None = None,
+        prefix: str = "part",
+        suffix: str | None = None,
         compression: str = "zstd",
         delimiter: str = ",",
     ) -> None:
-        """`compression` is Parquet's."""
+        """Names of files begin with `prefix` and end with `suffix`; `compression` is Parquet's or ORC's."""
         self._name = f"FileSink('{path}')"
-        if format not in _SUFFIXES:
-            raise InvalidArgument(f"{self._name}: unknown format {format!r}; use {', '.join(_SUFFIXES)}")
-        if roll_bytes < 1:
-            raise InvalidArgument(f"{self._name}: roll_bytes must be positive, got {roll_bytes}")
-        open_target(path, ".headgate")  # a scheme that cannot do it is refused here
         self.path, self.format, self.roll_bytes = path, format, roll_bytes
-        self.partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
         self.compression, self.delimiter = compression, delimiter
+        self.file_format()
+        for name, limit in (("roll_bytes", roll_bytes), ("roll_ms", roll_ms), ("idle_ms", idle_ms)):
+            if limit is not None and limit < 1:
+                raise InvalidArgument(f"{self._name}: {name} must be positive, got {limit}")
+        if not prefix or prefix[0] in "._" or "/" in prefix or "/" in (suffix or ""):
+            raise InvalidArgument(
+                f"{self._name}: prefix {prefix!r} and suffix {suffix!r} would hide files, or move them; start with a letter, "
+                "and leave out '/'"
+            )
+        open_target(path, ".headgate")  # a scheme that cannot do it is refused here
+        self.partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        if self.partition_by and bucket is not None:
+            raise InvalidArgument(f"{self._name}: give partition_by or bucket, one of the two")
+        self.type = None if type_info is None else as_type(type_info)
+        self.bucket, self.roll_ms, self.idle_ms, self.prefix, self.suffix = bucket, roll_ms, idle_ms, prefix, suffix
+
+    def file_format(self) -> FileFormat:
+        """What writes the files."""
+        return writing_format(self.format, self.compression, self.delimiter, self._name)
 
     def check(self, stream_type: TypeInformation) -> None:
         """Whether records of this type can be written."""
-        if self.format in ("parquet", "csv") and stream_type.kind not in ("row", "tuple"):
+        type, format = self.type or stream_type, self.file_format()
+        if format.takes_fields and type.kind not in ("row", "tuple"):
             raise InvalidArgument(
-                f"{self._name}: {self.format} needs a stream with fields, got {stream_type}; declare output_type, for example "
+                f"{self._name}: {format.suffix} needs a stream with fields, got {type}; declare output_type, for example "
                 "'word string, n bigint'"
             )
-        check_partitions(self._name, self.partition_by, stream_type)
+        check_partitions(self._name, self.partition_by, type)
 
     def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[PreparedFile]:
         """Writes the files of one subtask."""
@@ -93,90 +146,21 @@ class FileSink(Sink[PreparedFile]):
             return type
         return TypeInformation("row", pa.schema([f for f in type.schema if f.name not in self.partition_by]))
 
-    def open_part(self, file: PendingFile, type: TypeInformation) -> _FormatWriter:
-        """A file of this format."""
-        if self.format == "parquet":
-            return _ParquetFileWriter(file, type, self.compression)
-        return _LineWriter(file, encoder(self.format, type, self.delimiter))
-
-
-class _FormatWriter(ABC):
-    """A file in a format; what is written may wait in memory."""
-
-    def __init__(self, file: PendingFile) -> None:
-        self.file = file
-        self.buffered = self.rows = 0
-        self.partition: dict[str, str | None] = {}
-
-    @abstractmethod
-    def write(self, batch: Batch) -> None:
-        """Append records."""
-
-    def flush(self) -> None:
-        """Empty the memory."""
-
-    def finish(self) -> PreparedFile:
-        """The last record was written."""
-        return self.file.finish()
-
-    def abort(self) -> None:
-        """Forget it."""
-        self.file.abort()
-
-
-class _LineWriter(_FormatWriter):
-    def __init__(self, file: PendingFile, encode: Encode) -> None:
-        super().__init__(file)
-        self._encode = encode
-
-    def write(self, batch: Batch) -> None:
-        if len(batch):
-            self.file.write(b"\n".join([*self._encode(batch), b""]))
-
-
-class _ParquetFileWriter(_FormatWriter):
-    """Batches wait until they make a row group of a useful size."""
-
-    def __init__(self, file: PendingFile, type: TypeInformation, compression: str) -> None:
-        super().__init__(file)
-        self._schema = type.schema
-        self._writer = pq.ParquetWriter(file, type.schema, compression=compression)
-        self._batches: list[pa.RecordBatch] = []
-
-    def write(self, batch: Batch) -> None:
-        arrow = batch.arrow()
-        self._batches.append(arrow)
-        self.buffered += arrow.nbytes
-        if self.buffered >= _BUFFERED_BYTES // 4:
-            self.flush()
-
-    def flush(self) -> None:
-        if self._batches:
-            self._writer.write_table(pa.Table.from_batches(self._batches, self._schema))
-            self._batches, self.buffered = [], 0
-
-    def finish(self) -> PreparedFile:
-        self.flush()
-        self._writer.close()
-        return super().finish()
-
-    def abort(self) -> None:
-        with suppress(OSError, pa.ArrowException):
-            self._writer.close()  # else it would write when it is collected
-        super().abort()
-
 
 class FileSinkWriter(SinkWriter[PreparedFile]):
     """Writes the files of one subtask: one for each partition, finished before each barrier."""
 
     def __init__(self, sink: FileSink, context: WriterContext) -> None:
-        self._sink, self._type, self._rest = sink, context.type, sink.rest_of(context.type)
-        self.batches = context.type.is_typed
+        self._sink, self._format = sink, sink.file_format()
+        self._type = sink.type or context.type
+        self._rest = sink.rest_of(self._type)
+        self.batches = context.type.is_typed and context.type == self._type
         self._target = sink.target(context)
         operator = blake2b(context.operator_id.encode(), digest_size=4).hexdigest()
-        self._prefix = f"part-{context.job_id[:8]}-{operator}"
+        self._prefix = f"{sink.prefix}-{context.job_id[:8]}-{operator}"
+        self._suffix = f".{self._format.suffix}" if sink.suffix is None else sink.suffix
         self._context, self._token, self._number = context, uuid4().hex[:12], 0
-        self._parts: dict[str, _FormatWriter] = {}
+        self._parts: dict[str, FormatWriter] = {}
         self._rows: list[Any] = []
         self._prepared: list[PreparedFile] = []
         self._cleaned = False
@@ -192,39 +176,68 @@ class FileSinkWriter(SinkWriter[PreparedFile]):
     def _write_rows(self) -> None:
         if self._rows:
             rows, self._rows = self._rows, []
-            self._append("", Batch.of_rows(rows, self._type))
+            schema = self._type.schema
+            if schema is not None and self._type.kind != "scalar":
+                rows = [tuple(map(row.get, schema.names)) if isinstance(row, dict) else row for row in rows]
+            batch = Batch.of_rows(rows, self._type)
+            if self._sink.partition_by:
+                self.write_batch(batch.arrow())
+            else:
+                self._into_buckets(batch)
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
         if not self._sink.partition_by:
-            self._append("", Batch.of_arrow(batch, self._type))
+            self._into_buckets(Batch.of_arrow(batch, self._type))
             return
         rest = batch.select([name for name in batch.schema.names if name not in self._sink.partition_by])
         for directory, values, places in partitions_of(batch, self._sink.partition_by):
             part = rest if places is None else rest.take(pa.array(places))
             self._append(directory, Batch.of_arrow(part, self._rest), values)
 
+    def _into_buckets(self, batch: Batch) -> None:
+        bucket = self._sink.bucket
+        if bucket is None:
+            self._append("", batch)
+        elif isinstance(bucket, TimeBuckets):
+            self._append(f"{bucket.directory(self._context.clock())}/", batch)
+        else:
+            places: dict[str, list[int]] = {}
+            for place, row in enumerate(batch.rows()):
+                places.setdefault(f"{bucket(row).strip('/')}/".lstrip("/"), []).append(place)
+            for directory, own in places.items():
+                self._append(directory, batch.select(np.array(own)))
+
     def _append(self, directory: str, batch: Batch, values: Sequence[str | None] = ()) -> None:
+        sink = self._sink
+        now = self._context.clock() if sink.roll_ms or sink.idle_ms else 0
         part = self._parts.get(directory)
+        if part is not None and self._is_old(part, now):
+            self._finish(directory)
+            part = None
         if part is None:
             if len(self._parts) >= _OPEN_FILES:
                 self._finish(next(iter(self._parts)))  # the one that was opened first
-            part = self._parts[directory] = self._sink.open_part(
-                self._target.open(self._new_name(directory)), self._rest
-            )
-            part.partition = dict(zip(self._sink.partition_by, values, strict=True))
+            part = self._format.writer(self._target.open(self._new_name(directory)), self._rest)
+            part.partition, part.opened = dict(zip(sink.partition_by, values, strict=True)), now
+            self._parts[directory] = part
         part.write(batch)
         part.rows += len(batch)
-        if part.file.size + part.buffered >= self._sink.roll_bytes:
+        part.written = now
+        if part.file.size + part.buffered >= sink.roll_bytes:
             self._finish(directory)
-        elif sum(one.buffered for one in self._parts.values()) >= _BUFFERED_BYTES:
+        elif sum(one.buffered for one in self._parts.values()) >= BUFFERED_BYTES:
             for one in self._parts.values():
                 one.flush()
 
+    def _is_old(self, part: FormatWriter, now: int) -> bool:
+        """Whether a file is finished before the next record. It is not visible before its checkpoint, so no timer does it."""
+        roll, idle = self._sink.roll_ms, self._sink.idle_ms
+        return (roll is not None and now - part.opened >= roll) or (idle is not None and now - part.written >= idle)
+
     def _new_name(self, directory: str) -> str:
         self._number += 1
-        suffix = _SUFFIXES[self._sink.format]
         place = f"{self._context.subtask}-{self._context.epoch}"
-        return f"{directory}{self._prefix}-{place}-{self._token}-{self._number}.{suffix}"
+        return f"{directory}{self._prefix}-{place}-{self._token}-{self._number}{self._suffix}"
 
     def _finish(self, directory: str) -> None:
         part = self._parts[directory]
@@ -251,7 +264,9 @@ class FileSinkWriter(SinkWriter[PreparedFile]):
         removes its own files, the first one also those of subtasks that do not exist any more. Files of a newer epoch are
         those of a driver that has replaced ours.
         """
-        found = re.fullmatch(rf"{re.escape(self._prefix)}-(\d+)-(\d+)-([0-9a-f]{{12}})-\d+\.\w+", name)
+        found = re.fullmatch(
+            rf"{re.escape(self._prefix)}-(\d+)-(\d+)-([0-9a-f]{{12}})-\d+{re.escape(self._suffix)}", name
+        )
         if found is None or found[3] == self._token or int(found[2]) > self._context.epoch:
             return False
         subtask, own = int(found[1]), self._context.subtask

@@ -28,8 +28,8 @@ from msgspec.structs import replace
 from headgate.api.durable import durable
 from headgate.api.functions import OutputTag
 from headgate.api.sources import DynamicSource, QueueReader, ReaderContext, SourceReader, SplitEnumerator
-from headgate.connectors.files.formats import FilePart, FileSplit, LineReader, ParquetReader, PartReader
-from headgate.connectors.values import CorruptRecord, CorruptRecords, Decoder, check_choice, decoder, joined
+from headgate.connectors.files.formats import FileFormat, FilePart, FileSplit, LineFormat, ParquetReader, PartReader
+from headgate.connectors.values import CorruptRecord, CorruptRecords, check_choice, decoder, joined
 from headgate.errors import InvalidArgument, StorageError
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation, as_type
@@ -51,11 +51,12 @@ _NATIVE = {portable: surrogate for surrogate, portable in _PORTABLE.items()}
 
 
 class FileSource(DynamicSource[FileSplit]):
-    """Records of the files at a path: a directory with all below it, one file, or a pattern with `*`.
+    """Records of the files at a path, or at several: a directory with all below it, one file, or a pattern with `*`.
 
-    `format` is text, json, csv or parquet; files may be compressed (`.gz` and the like). The path may have any scheme that
-    fsspec knows. With `watch_ms` the source never ends: it looks for new files in that interval. What cannot be read
-    goes where `on_corrupt` says: "fail", "skip", or an OutputTag.
+    `format` is text, json, csv or parquet, or a `FileFormat`; files of lines may be compressed (`.gz` and the like). The path
+    may have any scheme that fsspec knows. With `watch_ms` the source never ends: it looks for new files in that interval.
+    Large files are cut into parts of `split_bytes`; with None they are not. What cannot be read goes where `on_corrupt`
+    says: "fail", "skip", or an OutputTag.
 
     >>> FileSource("/data/in", "csv", "word string, n bigint").type
     row<word string, n bigint>
@@ -63,8 +64,8 @@ class FileSource(DynamicSource[FileSplit]):
 
     def __init__(
         self,
-        path: str,
-        format: str,
+        path: str | Sequence[str],
+        format: str | FileFormat,
         type_info: object = None,
         *,
         watch_ms: int | None = None,
@@ -72,22 +73,30 @@ class FileSource(DynamicSource[FileSplit]):
         delimiter: str = ",",
         on_corrupt: str | OutputTag = "fail",
         on_change: str = "fail",
-        split_bytes: int = 32 << 20,
+        split_bytes: int | None = 32 << 20,
     ) -> None:
-        self.name = f"FileSource('{path}')"
-        if format not in _FORMATS:
+        self.paths = (path,) if isinstance(path, str) else tuple(path)
+        self.name = f"FileSource('{', '.join(self.paths)}')"
+        if not self.paths:
+            raise InvalidArgument("FileSource: give a path, or a list of them")
+        if not isinstance(format, FileFormat) and format not in _FORMATS:
             raise InvalidArgument(f"{self.name}: unknown format {format!r}; use {', '.join(_FORMATS)}")
         check_choice(f"{self.name}: on_change", on_change, "fail", "ignore")
         if header and format != "csv":
             raise InvalidArgument(f"{self.name}: only csv files have a header")
-        if split_bytes < 1 or (watch_ms is not None and watch_ms < 1):
+        if (split_bytes is not None and split_bytes < 1) or (watch_ms is not None and watch_ms < 1):
             raise InvalidArgument(f"{self.name}: split_bytes and watch_ms must be positive")
         CorruptRecords(on_corrupt, self.name)
-        self.path, self.format, self.watch_ms, self.split_bytes = path, format, watch_ms, split_bytes
+        self.format, self.watch_ms, self.split_bytes = format, watch_ms, split_bytes
+        self.bounded = watch_ms is None
         self.on_corrupt, self.on_change = on_corrupt, on_change
         self.side_outputs = (on_corrupt,) if isinstance(on_corrupt, OutputTag) else ()
         self._delimiter = delimiter
-        if format == "parquet":
+        if isinstance(format, FileFormat):
+            if type_info is not None and as_type(type_info) != format.type:
+                raise InvalidArgument(f"{self.name}: the format gives {format.type}, not {as_type(type_info)}")
+            self.type = format.type
+        elif format == "parquet":
             self.type = self._parquet_type() if type_info is None else as_type(type_info)
             if self.type.kind != "row":
                 raise InvalidArgument(f"{self.name}: parquet needs a type with named fields, got {self.type}")
@@ -97,18 +106,35 @@ class FileSource(DynamicSource[FileSplit]):
 
     def _parquet_type(self) -> TypeInformation:
         """The columns of the first file, if no type is given."""
-        fs, root = fsspec.core.url_to_fs(self.path)
-        first = next(iter(sorted(found.path for found in _listed(fs, root))), None)
+        fs, roots = self.places()
+        first = next(iter(sorted(found.path for root in roots for found in _listed(fs, root))), None)
         if first is None:
             raise InvalidArgument(f"{self.name}: there is no file to read the columns from; give a type")
         with fs.open(_on_disk(first), "rb") as file:
             return as_type(pq.read_schema(file).remove_metadata())
 
-    def decoder(self) -> Decoder | None:
-        """What makes records of lines; None for Parquet."""
+    def places(self) -> tuple[Any, list[str]]:
+        """The file system, and the paths on it."""
+        found = [fsspec.core.url_to_fs(path) for path in self.paths]
+        if any(fs != found[0][0] for fs, _ in found):
+            raise InvalidArgument(
+                f"{self.name}: the paths are on several file systems; make a source of each, and union()"
+            )
+        return found[0][0], [root for _, root in found]
+
+    @property
+    def lines(self) -> bool:
+        """Whether files are lines."""
+        return self.format.lines if isinstance(self.format, FileFormat) else self.format != "parquet"
+
+    def line_format(self) -> FileFormat | None:
+        """What reads files; None for Parquet."""
+        if isinstance(self.format, FileFormat):
+            return self.format
         if self.format == "parquet":
             return None
-        return decoder(self.format, self.type if self.format != "text" else None, self._delimiter)
+        made = decoder(self.format, self.type if self.format != "text" else None, self._delimiter)
+        return LineFormat(made, header=self.header)
 
     def enumerator(self, restored: Any | None) -> SplitEnumerator[FileSplit]:
         """Finds files, on the driver."""
@@ -169,13 +195,14 @@ class _FileEnumerator(SplitEnumerator[FileSplit]):
 
     def __init__(self, source: FileSource, restored: FilesFound | None) -> None:
         self._source = source
-        self._fs, self._root = fsspec.core.url_to_fs(source.path)
+        self._fs, self._roots = source.places()
         self.interval = source.watch_ms or _WATCH_FOR_EVER
         self._known = {} if restored is None else dict(restored.known)
 
     def discover(self) -> Sequence[FileSplit]:
         try:
-            listed = list(_listed(self._fs, self._root))
+            # A file may be at several of the paths.
+            listed = list({file.path: file for root in self._roots for file in _listed(self._fs, root)}.values())
         except FileNotFoundError:
             if "file" in self._fs.protocol:
                 raise StorageError(f"{self._source.name}: there is no such file or directory") from None
@@ -192,15 +219,20 @@ class _FileEnumerator(SplitEnumerator[FileSplit]):
         self.complete = self._source.watch_ms is None
         new.sort(key=lambda file: (str(file.modified), file.path))
         # Enough splits for many subtasks, also if there is little to read; but none so small that it is not worth asking for.
-        step = min(self._source.split_bytes, max(_LEAST_SPLIT, sum(file.size for file in new) // _SPLITS))
+        step = max(_LEAST_SPLIT, sum(file.size for file in new) // _SPLITS)
+        if self._source.split_bytes is not None:
+            step = min(self._source.split_bytes, step)
         return self._grouped([part for file in new for part in self._parts(file, step)], step)
 
     def _parts(self, file: FilePart, step: int) -> list[FilePart]:
         """Large files are cut, so that several subtasks can read them."""
+        whole = self._source.split_bytes is None
         if self._source.format == "parquet":
-            return self._row_groups(file, step)
-        if file.path.endswith(_COMPRESSED):
+            return [replace(file, end=_ALL_ROW_GROUPS)] if whole else self._row_groups(file, step)
+        if not self._source.lines or file.path.endswith(_COMPRESSED):
             return [replace(file, end=None)]
+        if whole:
+            return [file] if file.size else []
         return [replace(file, start=at, end=min(at + step, file.size)) for at in range(0, file.size, step)]
 
     def _row_groups(self, file: FilePart, step: int) -> list[FilePart]:
@@ -243,8 +275,8 @@ class _FileReader(QueueReader[FileSplit]):
     def __init__(self, source: FileSource, context: ReaderContext, splits: list[FileSplit]) -> None:
         super().__init__(splits)
         self._source, self._clock = source, context.clock
-        self._fs, _ = fsspec.core.url_to_fs(source.path)
-        self._decoder = source.decoder()
+        self._fs, _ = source.places()
+        self._format = source.line_format()
         self._open: PartReader | None = None
         self._corrupt = CorruptRecords(source.on_corrupt, source.name)
         self._idle_since: int | None = None
@@ -313,9 +345,9 @@ class _FileReader(QueueReader[FileSplit]):
         try:
             if part.end == _ALL_ROW_GROUPS:
                 part = replace(part, end=pq.ParquetFile(file).num_row_groups)
-            if self._decoder is None:
+            if self._format is None:
                 return ParquetReader(part, file, self._source.type)
-            return LineReader(part, file, self._decoder, self._source.header)
+            return self._format.reader(part, file)
         except BaseException:
             file.close()
             raise

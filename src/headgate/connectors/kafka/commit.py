@@ -16,7 +16,7 @@ from headgate.api.sink import CommitRequest, Committer
 from headgate.connectors.kafka.client import UNKNOWN_TOPIC, KafkaClient, RecordProducer, is_one_of, load, reason_of
 from headgate.errors import ConfigError, StorageError
 
-__all__ = ["KafkaCommittable", "Marker", "TransactionCommitter"]
+__all__ = ["KafkaCommittable", "Marker", "TransactionCommitter", "own_transactions"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,6 +44,11 @@ class KafkaCommittable(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"KafkaCommittable({self.transactional_id}, {self.origin}:{self.sequence}, {len(self.values)} records)"
+
+
+def own_transactions(transactional_id: str, topic: str) -> str:
+    """The transactional id of a subtask for one topic of several."""
+    return f"{transactional_id}-{topic}"
 
 
 class Marker(dict[str, int]):
@@ -160,7 +165,7 @@ class TransactionCommitter(Committer[KafkaCommittable]):
             elif not self._commit(committable, request.commit_number, request.tries):
                 waiting.add(committable.transactional_id)
                 request.retry_later()
-        for key in [key for key in self._open if key[0] != self._own_id]:
+        for key in [key for key in self._open if key[0] not in (self._own_id, own_transactions(self._own_id, key[1]))]:
             self._open.pop(key).close()  # the subtask that has the id now will need it
 
     def _commit(self, committable: KafkaCommittable, number: int | None, tries: int) -> bool:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 
 from headgate.api.sink import Committer, Sink, SinkWriter, WriterContext
 from headgate.connectors.kafka.client import KafkaClient, RecordProducer, load, reason_of
-from headgate.connectors.kafka.commit import KafkaCommittable, TransactionCommitter
+from headgate.connectors.kafka.commit import KafkaCommittable, TransactionCommitter, own_transactions
 from headgate.connectors.values import check_choice, encoder
 from headgate.errors import InvalidArgument, StorageError
 from headgate.records.batch import Batch
@@ -34,7 +35,7 @@ Key = str | Callable[[Any], Any] | None
 
 
 class KafkaSink(Sink[KafkaCommittable]):
-    """Writes records to a topic, which must exist.
+    """Writes records to a topic, which must exist, or to the one that a function of the record names.
 
     `value_format` is `json`, `text`, `bytes`, `csv`, or a function that makes bytes of a record (None: a tombstone). `key` is the
     name of a field or a function of the record, whose bytes or text become the key; records of a key go to one partition,
@@ -51,10 +52,12 @@ class KafkaSink(Sink[KafkaCommittable]):
     headgate.errors.InvalidArgument: KafkaSink: exactly-once needs transactional_id_prefix=..., a name that no other job uses at the same time
     """
 
+    output_kind = "kafka"
+
     def __init__(
         self,
         brokers: str,
-        topic: str,
+        topic: str | Callable[[Any], str],
         value_format: str | Callable[[Any], bytes | None] = "json",
         *,
         key: Key = None,
@@ -65,8 +68,8 @@ class KafkaSink(Sink[KafkaCommittable]):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.client = KafkaClient(brokers, options)
-        if not isinstance(topic, str) or not topic:
-            raise InvalidArgument(f"KafkaSink: topic must be a name, got {topic!r}")
+        if not topic or not (isinstance(topic, str) or callable(topic)):
+            raise InvalidArgument(f"KafkaSink: topic must be a name or a function of the record, got {topic!r}")
         check_choice("KafkaSink: delivery", delivery, "exactly-once", "at-least-once")
         if delivery == "exactly-once" and not transactional_id_prefix:
             raise InvalidArgument(
@@ -85,7 +88,8 @@ class KafkaSink(Sink[KafkaCommittable]):
         self.type: TypeInformation | None = None
 
     def __repr__(self) -> str:
-        return f"KafkaSink({self.client.brokers!r}, {self.topic!r}, {self.delivery})"
+        topic = repr(self.topic) if isinstance(self.topic, str) else "topics by a function"
+        return f"KafkaSink({self.client.brokers!r}, {topic}, {self.delivery})"
 
     def check(self, stream_type: TypeInformation) -> None:
         """Learn the type of the records; a key must be one of their fields."""
@@ -93,7 +97,7 @@ class KafkaSink(Sink[KafkaCommittable]):
             raise InvalidArgument(
                 f"{self!r} writes a stream of {self.type} already; make another KafkaSink for the stream of {stream_type}"
             )
-        if isinstance(self.key, str) and (stream_type.row is None or self.key not in stream_type.row._fields):
+        if isinstance(self.key, str) and (stream_type.kind != "row" or self.key not in stream_type.get_field_names()):
             raise InvalidArgument(
                 f"{self!r}: the records have no field '{self.key}', they are {stream_type}; name a field of theirs, or give "
                 "key=function"
@@ -158,6 +162,25 @@ class _KafkaWriter(SinkWriter[KafkaCommittable]):
         self._take(Batch.of_arrow(batch, self.sink.type))
 
     def _take(self, batch: Batch) -> None:
+        topic = self.sink.topic
+        if not isinstance(topic, str):
+            self._take_by_topic(batch, topic)
+            return
+        self._encoded(topic, batch)
+
+    def _take_by_topic(self, batch: Batch, topic_of: Callable[[Any], str]) -> None:
+        places: dict[str, list[int]] = {}
+        for place, row in enumerate(batch.rows()):
+            topic = topic_of(row)
+            if not isinstance(topic, str) or not topic:
+                raise InvalidArgument(
+                    f"{self.sink!r}: the function gave {topic!r} for {str(row)[:200]}, not a topic's name"
+                )
+            places.setdefault(topic, []).append(place)
+        for topic, own in places.items():
+            self._encoded(topic, batch.select(np.array(own)))
+
+    def _encoded(self, topic: str, batch: Batch) -> None:
         keys, values = self._keys(batch), self._encode(batch)
         longest = max((len(value) for value in values if value), default=0)
         if longest + max((len(key) for key in keys or () if key), default=0) > self._most:
@@ -165,7 +188,7 @@ class _KafkaWriter(SinkWriter[KafkaCommittable]):
                 f"{self.sink!r}: a record has {longest} bytes, and message.max.bytes allows {self._most + 512} with its frame; "
                 "raise it in options=... and max.message.bytes of the topic, or write smaller records"
             )
-        self.put(keys, values)
+        self.put(topic, keys, values)
 
     def _keys(self, batch: Batch) -> list[bytes | None] | None:
         key = self.sink.key
@@ -176,8 +199,8 @@ class _KafkaWriter(SinkWriter[KafkaCommittable]):
         return [_key_bytes(one) for one in batch.arrow().column(key).to_pylist()]
 
     @abstractmethod
-    def put(self, keys: list[bytes | None] | None, values: Sequence[bytes | None]) -> None:
-        """Take encoded records; no keys: none has one."""
+    def put(self, topic: str, keys: list[bytes | None] | None, values: Sequence[bytes | None]) -> None:
+        """Take encoded records for a topic; no keys: none has one."""
 
 
 class TransactionWriter(_KafkaWriter):
@@ -187,22 +210,25 @@ class TransactionWriter(_KafkaWriter):
         super().__init__(sink)
         self._id = transactional_id
         self._origin = uuid4().hex[:16]
-        self._sequence = 0
-        self._kept: tuple[list[bytes | None], list[bytes | None]] = ([], [])
+        self._sequences: dict[str, int] = {}
+        self._kept: dict[str, tuple[list[bytes | None], list[bytes | None]]] = {}
 
-    def put(self, keys: list[bytes | None] | None, values: Sequence[bytes | None]) -> None:
+    def put(self, topic: str, keys: list[bytes | None] | None, values: Sequence[bytes | None]) -> None:
         """Keep them."""
-        self._kept[0].extend(keys or ())
-        self._kept[1].extend(values)
+        kept = self._kept.setdefault(topic, ([], []))
+        kept[0].extend(keys or ())
+        kept[1].extend(values)
 
     def prepare(self, end_of_input: bool) -> Sequence[KafkaCommittable]:
-        """The committable, if it has records."""
-        (keys, values), self._kept = self._kept, ([], [])
-        if not values:
-            return []
-        self._sequence += 1
-        now, topic = int(time.time()), self.sink.topic
-        return [KafkaCommittable(self._id, topic, self._origin, self._sequence, now, keys or None, values)]
+        """The committable of each topic that has records."""
+        kept, self._kept = self._kept, {}
+        now, prepared = int(time.time()), []
+        for topic, (keys, values) in kept.items():
+            sequence = self._sequences[topic] = self._sequences.get(topic, 0) + 1
+            # Each topic of several has transactions of its own, which a marker on that topic belongs to.
+            own = self._id if isinstance(self.sink.topic, str) else own_transactions(self._id, topic)
+            prepared.append(KafkaCommittable(own, topic, self._origin, sequence, now, keys or None, values))
+        return prepared
 
 
 class DirectWriter(_KafkaWriter):
@@ -212,9 +238,9 @@ class DirectWriter(_KafkaWriter):
         super().__init__(sink)
         self._records = RecordProducer(sink.client, {}, {"enable.idempotence": True})
 
-    def put(self, keys: list[bytes | None] | None, values: Sequence[bytes | None]) -> None:
+    def put(self, topic: str, keys: list[bytes | None] | None, values: Sequence[bytes | None]) -> None:
         """Produce them."""
-        self._guarded(lambda: self._records.produce(self.sink.topic, keys, values, self._raise))
+        self._guarded(lambda: self._records.produce(topic, keys, values, self._raise))
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
         """The result of a call to the producer; its errors, and those of records, are raised."""

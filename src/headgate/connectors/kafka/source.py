@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 from zlib import crc32
 
@@ -91,17 +91,19 @@ class PartitionsFound(msgspec.Struct, frozen=True):
 class KafkaSource(DynamicSource[KafkaSplit]):
     """The records of some topics.
 
-    `topics` are names, or `pattern` is a regular expression that whole names match (Kafka's own, `__...`, never do); topics and partitions that come later
-    are found every `discovery_interval_ms` (None: never) and read from their beginning.
+    `topics` are names, or `pattern` is a regular expression that whole names match (Kafka's own, `__...`, never do), or
+    `partitions` are pairs of topic and number. Topics and partitions that come later are found every
+    `discovery_interval_ms` (None: never) and read from their beginning.
 
-    `value_format` is `bytes`, `text`, `json` or `csv` (with `type_info`, DDL of the fields), or a function of the bytes. With
+    `value_format` is `bytes`, `text`, `json` or `csv` (with `type_info`, DDL of the fields), a `Decoder` such as that of an
+    `AvroFormat`, or a function of the bytes. With
     `with_metadata` a record has the fields of its value (or `value`), and `topic`, `partition`, `offset`, `timestamp`
     (milliseconds), `key` (bytes). A record's Kafka timestamp is its event timestamp.
 
-    `start`, where no checkpoint says otherwise: `earliest`, `latest`, `committed` (by `group_id`; `start_fallback`, earliest
-    or latest, where nothing is committed), a time in milliseconds, or offsets by (topic, partition), where the partitions
-    that are not named start at `start_fallback`. `stop`: None, `latest` (the end when the partition is found), a time, or
-    offsets; the job then ends.
+    `start`, where no checkpoint says otherwise: `earliest`, `latest`, `committed` (by `group_id`; `start_fallback`, earliest,
+    latest or fail, where nothing is committed), a time in milliseconds, or offsets by (topic, partition), where the
+    partitions that are not named start at `start_fallback`. `stop`: None, `latest` (the end when the partition is found),
+    `committed`, a time, or offsets; the job then ends.
 
     `on_corrupt`: `fail`, `skip`, or an OutputTag for records that cannot be decoded. `options` are librdkafka's.
     Offsets are in the checkpoints; with a `group_id` they are also committed to Kafka when a checkpoint is complete, so that
@@ -111,7 +113,7 @@ class KafkaSource(DynamicSource[KafkaSplit]):
     KafkaSource('broker:9092', topics=['orders'])
     >>> KafkaSource("broker:9092")
     Traceback (most recent call last):
-    headgate.errors.InvalidArgument: KafkaSource: give topics=['name', ...] or pattern='...', one of the two
+    headgate.errors.InvalidArgument: KafkaSource: give topics=['name', ...], pattern='...' or partitions=[('name', 0), ...], one of them
     """
 
     def __init__(
@@ -120,7 +122,8 @@ class KafkaSource(DynamicSource[KafkaSplit]):
         *,
         topics: Sequence[str] | None = None,
         pattern: str | None = None,
-        value_format: str | Callable[[bytes], Any] = "bytes",
+        partitions: Collection[Place] | None = None,
+        value_format: str | Decoder | Callable[[bytes], Any] = "bytes",
         type_info: object = None,
         with_metadata: bool = False,
         start: str | int | Offsets = "earliest",
@@ -132,30 +135,36 @@ class KafkaSource(DynamicSource[KafkaSplit]):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.client = KafkaClient(brokers, options)
-        if bool(topics) == bool(pattern) or isinstance(topics, str):
-            raise InvalidArgument("KafkaSource: give topics=['name', ...] or pattern='...', one of the two")
-        self.topics = list(topics or ())
+        if [bool(topics), bool(pattern), bool(partitions)].count(True) != 1 or isinstance(topics, str):
+            raise InvalidArgument(
+                "KafkaSource: give topics=['name', ...], pattern='...' or partitions=[('name', 0), ...], one of them"
+            )
+        self.partitions = frozenset((topic, number) for topic, number in partitions or ())
+        self.topics = list(topics or sorted({topic for topic, _ in self.partitions}))
         try:
             self.pattern = None if pattern is None else re.compile(pattern)
         except re.error as error:
             raise InvalidArgument(f"KafkaSource: pattern {pattern!r} is not a regular expression: {error}") from None
         self.start, self.stop = _checked("start", start), None if stop is None else _checked("stop", stop)
-        check_choice("KafkaSource: start_fallback", start_fallback, "earliest", "latest")
-        if start == "committed" and not group_id:
-            raise InvalidArgument(
-                "KafkaSource: start='committed' needs group_id=..., the group whose offsets are meant"
-            )
+        self.bounded = stop is not None
+        check_choice("KafkaSource: start_fallback", start_fallback, "earliest", "latest", "fail")
+        for name, given in (("start", start), ("stop", stop)):
+            if given == "committed" and not group_id:
+                raise InvalidArgument(
+                    f"KafkaSource: {name}='committed' needs group_id=..., the group whose offsets are meant"
+                )
         if discovery_interval_ms is not None and discovery_interval_ms < 1:
             raise InvalidArgument(f"KafkaSource: discovery_interval_ms must be positive, got {discovery_interval_ms}")
         self.start_fallback, self.interval, self.group_id = start_fallback, discovery_interval_ms, group_id
         CorruptRecords(on_corrupt, "KafkaSource")
         self.on_corrupt = on_corrupt
         self.side_outputs = (on_corrupt,) if isinstance(on_corrupt, OutputTag) else ()
-        self.decoder = (
-            _FunctionDecoder(value_format, as_type(type_info))
-            if callable(value_format)
-            else decoder(value_format, type_info)
-        )
+        if isinstance(value_format, Decoder):
+            self.decoder = value_format
+        elif callable(value_format):
+            self.decoder = _FunctionDecoder(value_format, as_type(type_info))
+        else:
+            self.decoder = decoder(value_format, type_info)
         self.with_metadata = with_metadata
         self.type = _with_metadata(self.decoder.type) if with_metadata else self.decoder.type
 
@@ -163,10 +172,12 @@ class KafkaSource(DynamicSource[KafkaSplit]):
         what = f"pattern={self.pattern.pattern!r}" if self.pattern else f"topics={self.topics}"
         return f"KafkaSource({self.client.brokers!r}, {what})"
 
-    def wants(self, topic: str) -> bool:
-        """Whether the source reads a topic."""
+    def wants(self, topic: str, partition: int | None = None) -> bool:
+        """Whether the source reads a topic, or one of its partitions."""
         if self.pattern is None:
-            return topic in self.topics
+            return topic in self.topics and (
+                partition is None or not self.partitions or (topic, partition) in self.partitions
+            )
         return not topic.startswith("__") and self.pattern.fullmatch(topic) is not None
 
     def enumerator(self, restored: Any | None) -> SplitEnumerator[KafkaSplit]:
@@ -175,14 +186,14 @@ class KafkaSource(DynamicSource[KafkaSplit]):
 
     def reader(self, context: ReaderContext, splits: list[KafkaSplit]) -> SourceReader[KafkaSplit]:
         """Reads partitions; those of topics that the program no longer names are left out."""
-        return KafkaReader(self, context, [split for split in splits if self.wants(split.topic)])
+        return KafkaReader(self, context, [split for split in splits if self.wants(*split.place)])
 
 
 # --- what the user gave -----------------------------------------------------------------------------------------------
 
 
 def _checked(name: str, given: Any) -> str | int | dict[Place, int]:
-    words = ("earliest", "latest", "committed") if name == "start" else ("latest",)
+    words = ("earliest", "latest", "committed") if name == "start" else ("latest", "committed")
     number = Annotated[int, msgspec.Meta(ge=0)]
     offsets = Annotated[dict[Place, number], msgspec.Meta(min_length=1)]
     try:
@@ -295,7 +306,13 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
                 raise StorageError(
                     f"Kafka: the brokers {client.brokers} cannot tell about '{name}': {client.say(topic.error)}"
                 )
-        return {(name, partition) for name, topic in wanted.items() for partition in topic.partitions}
+        found = {(name, partition) for name, topic in wanted.items() for partition in topic.partitions}
+        gone = sorted(self._source.partitions - found)
+        if gone and not self._begun:
+            raise ConfigError(
+                f"Kafka: topic '{gone[0][0]}' on the brokers {client.brokers} has no partition {gone[0][1]}; correct partitions=..."
+            )
+        return {place for place in found if self._source.wants(*place)}
 
     def _topics(self) -> dict[str, Any]:
         """All topics; asked for in short steps, since a refused login shows only between them."""
@@ -331,7 +348,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
                 raise ConfigError(
                     f"Kafka: stop has no offset for {missing[0]}; name every partition, or use stop='latest'"
                 )
-            rest = self._offsets(missing, self._source.start_fallback, name) if missing else {}
+            rest = self._fallback(missing, "given") if missing else {}
             return {**{place: mode[place] for place in found if place in mode}, **rest}
         if mode == "earliest":
             return dict.fromkeys(found, BEGINNING)
@@ -340,9 +357,18 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
             return ends
         # The ends were asked for first: a record that comes meanwhile is behind them, and read.
         exact = self._committed(found) if mode == "committed" else self._listed(found, int(mode))
-        if mode == "committed" and self._source.start_fallback == "earliest":
-            ends = dict.fromkeys(found, BEGINNING)
+        if mode == "committed" and name == "start" and self._source.start_fallback != "latest":
+            ends |= self._fallback([place for place, offset in exact.items() if offset is None], "committed")
         return {place: ends[place] if offset is None else offset for place, offset in exact.items()}
+
+    def _fallback(self, places: list[Place], what: str) -> dict[Place, int | None]:
+        """Where partitions start that have no offset."""
+        if places and self._source.start_fallback == "fail":
+            topic, partition = places[0]
+            raise ConfigError(
+                f"Kafka: no offset is {what} for partition {partition} of topic '{topic}'; set start_fallback='earliest' or 'latest'"
+            )
+        return self._offsets(places, self._source.start_fallback, "start") if places else {}
 
     def _listed(self, places: list[Place], stamp: int | None) -> dict[Place, int | None]:
         """End offsets, or the offsets of the first records from a time on (None: there is none)."""
@@ -388,6 +414,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
         self._no_more = False
         self._idle_since: int | None = None
         self._error: HeadgateError | None = None
+        self._places: list[Place] = []  # of the records that were returned last
         self._records = CorruptRecords(source.on_corrupt, repr(source))
         self._consumer = source.client.make("Consumer", self._conf())
         self.add_splits(splits)
@@ -525,6 +552,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
         messages = self._without(messages, bad) if bad else messages
         if source.with_metadata:
             batch = self._described(batch, messages)
+        self._places = [(message.topic(), message.partition()) for message in messages]
         batch.timestamps = np.fromiter((message.timestamp()[1] for message in messages), np.int64, len(messages))
         return batch
 
@@ -541,6 +569,12 @@ class KafkaReader(SourceReader[KafkaSplit]):
         type = self._source.type
         arrays = [pa.array(list(map(read, messages)), field.type) for field, read in _METADATA]
         return Batch.of_arrow(pa.RecordBatch.from_arrays([*batch.arrow().columns, *arrays], schema=type.schema), type)
+
+    def ordered_splits(self) -> Collection[Place]:
+        return self._splits
+
+    def split_of_each(self) -> list[Place]:
+        return self._places
 
     def take_side(self) -> list[tuple[OutputTag, Any]]:
         """Records that could not be decoded."""

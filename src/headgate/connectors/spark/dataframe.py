@@ -31,6 +31,8 @@ class DataFrameSource(DynamicSource[FileSplit]):
     row<id bigint>
     """
 
+    bounded = True
+
     def __init__(self, frame: DataFrame) -> None:
         if frame.isStreaming:
             raise InvalidArgument(

@@ -30,6 +30,7 @@ class EpochSink(Sink[PreparedFile]):
     True
     """
 
+    output_kind = "epochs"
     commits_on_driver = True
     needs_staging = True
 

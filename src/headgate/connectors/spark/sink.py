@@ -52,6 +52,7 @@ class PythonDataSink(Sink[Message]):
     ) -> None:
         check_data_source("PythonDataSink", source)
         self._source, self._overwrite = source, overwrite
+        self.output_kind = f"data source {source.name()}"
         self._options = {name: str(value) for name, value in (options or {}).items()}
 
     def check(self, stream_type: TypeInformation) -> None:

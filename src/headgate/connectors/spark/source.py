@@ -2,7 +2,7 @@
 
     class Ticker(DataSource): ...  # schema(), and streamReader(), simpleStreamReader() or reader()
 
-    env.from_source(PythonDataSource(Ticker, {"symbol": "ABC"}), "ticker")
+    env.from_source(PythonDataSource(Ticker, {"symbol": "ABC"}), source_name="ticker")
 
 Of a `DataSourceStreamReader` everything but `read` happens on the driver, round by round as Spark's micro-batches: the
 partitions between two offsets are read by the subtasks, and when all of them are read the next ones are planned. A
@@ -115,6 +115,8 @@ class PythonDataSource(DynamicSource[Any]):
     >>> PythonDataSource(Letters, bounded=True).type
     row<letter string>
     """
+
+    bounded: bool
 
     def __init__(
         self,

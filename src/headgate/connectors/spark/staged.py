@@ -31,7 +31,8 @@ class StagedParquet(FileSink):
     """Writes Parquet files of a directory under their own names; another system or the driver commits them."""
 
     def __init__(self, path: str, partition_by: Sequence[str] = ()) -> None:
-        self.path, self.format, self.roll_bytes = path, "parquet", _FILE_BYTES
+        self._name = self.path = path
+        self.format, self.roll_bytes = "parquet", _FILE_BYTES
         self.partition_by, self.compression = tuple(partition_by), "zstd"
 
     def target(self, context: WriterContext) -> FileTarget:

@@ -32,6 +32,13 @@ class CompletableFuture(Generic[T]):
         Thread(target=run, daemon=True).start()
         return cls(future.result, future.done)
 
+    def cancel(self) -> bool:
+        """False: what was requested goes on."""
+        return False
+
+    def cancelled(self) -> bool:
+        return False
+
     def done(self) -> bool:
         return self._is_done()
 

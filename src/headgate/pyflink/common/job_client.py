@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from headgate.environment import JobClient as _JobClient
 from headgate.environment import JobExecutionResult
 from headgate.ids import JobId
@@ -39,6 +41,10 @@ class JobClient:
 
     def cancel_with_savepoint(self, savepoint_directory: str | None = None) -> CompletableFuture[str]:
         return CompletableFuture.of(lambda: self._client.cancel_with_savepoint(savepoint_directory))
+
+    def get_accumulators(self) -> CompletableFuture[dict[str, Any]]:
+        """An empty dict: as in PyFlink, no Python function can register an accumulator."""
+        return CompletableFuture(dict)
 
     def get_job_execution_result(self) -> CompletableFuture[JobExecutionResult]:
         """The result when the job has finished; its error if it failed."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 
-from headgate.state.ttl_config import Time
+from headgate.api.durations import Time
+from headgate.records.flink_values import Instant
 
 __all__ = ["Duration", "Instant", "Time"]
 
@@ -23,18 +23,3 @@ class Duration(timedelta):
     of_seconds = staticmethod(lambda seconds: timedelta(seconds=seconds))
     of_millis = staticmethod(lambda millis: timedelta(milliseconds=millis))
     of_nanos = staticmethod(lambda nanos: timedelta(microseconds=nanos // 1000))
-
-
-@dataclass(frozen=True, slots=True)
-class Instant:
-    """A point in time, as seconds and nanoseconds since 1970."""
-
-    seconds: int
-    nanos: int
-
-    @staticmethod
-    def of_epoch_milli(epoch_milli: int) -> Instant:
-        return Instant(epoch_milli // 1000, epoch_milli % 1000 * 1_000_000)
-
-    def to_epoch_milli(self) -> int:
-        return self.seconds * 1000 + self.nanos // 1_000_000

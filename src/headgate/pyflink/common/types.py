@@ -1,3 +1,7 @@
 """`pyflink.common.types`."""
 
-from headgate.records.types import Row as Row
+from headgate.records.flink_values import MutableRow, RowKind
+
+__all__ = ["Row", "RowKind"]
+
+Row = MutableRow

@@ -5,8 +5,16 @@ from __future__ import annotations
 import logging
 from typing import Self
 
+from headgate import config
 from headgate.api.checkpoint_config import CheckpointConfig as _CheckpointConfig
+from headgate.api.checkpoint_config import CheckpointingMode as CheckpointingMode
 from headgate.api.checkpoint_config import ExternalizedCheckpointRetention
+from headgate.pyflink.common.time import Duration as Duration
+from headgate.pyflink.datastream.checkpoint_storage import (
+    CheckpointStorage,
+    FileSystemCheckpointStorage,
+    JobManagerCheckpointStorage,
+)
 
 __all__ = ["CheckpointConfig", "ExternalizedCheckpointCleanup"]
 
@@ -22,10 +30,31 @@ class CheckpointConfig(_CheckpointConfig):
 
     enable_externalized_checkpoints = _CheckpointConfig.set_externalized_checkpoint_retention
     set_externalized_checkpoint_cleanup = _CheckpointConfig.set_externalized_checkpoint_retention
+    set_alignment_timeout = _CheckpointConfig.set_aligned_checkpoint_timeout
+    get_alignment_timeout = _CheckpointConfig.get_aligned_checkpoint_timeout
 
     def set_fail_on_checkpointing_errors(self, fail_on_checkpointing_errors: bool) -> Self:
         """False tolerates any number of failed checkpoints, True none."""
         return self.set_tolerable_checkpoint_failure_number(0 if fail_on_checkpointing_errors else 2**31 - 1)
+
+    def is_fail_on_checkpointing_errors(self) -> bool:
+        """Whether the first checkpoint that fails ends the job."""
+        return self.get_tolerable_checkpoint_failure_number() == 0
+
+    def set_checkpoint_storage(self, storage: CheckpointStorage) -> Self:
+        """Where checkpoints go."""
+        storage.apply_to(self._configuration)
+        return self
+
+    def get_checkpoint_storage(self) -> CheckpointStorage | None:
+        """Where checkpoints go; None: as the options say."""
+        path = self.get_checkpoint_storage_dir()
+        match self._configuration.get(config.CHECKPOINT_STORAGE):
+            case "filesystem" if path is not None:
+                return FileSystemCheckpointStorage(path)
+            case "jobmanager":
+                return JobManagerCheckpointStorage(path)
+        return None
 
     def set_force_checkpointing(self, force: bool) -> Self:
         """Checkpoints of jobs with iterations, which Headgate does not have: no effect (SPEC S8)."""

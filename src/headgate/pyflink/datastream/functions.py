@@ -1,21 +1,111 @@
 """`pyflink.datastream.functions`."""
 
+from __future__ import annotations
+
+from typing import TypeVar
+
+from headgate.api import functions as _functions
+from headgate.api.async_io import AsyncFunction as AsyncFunction
+from headgate.api.async_io import AsyncRetryPredicate as AsyncRetryPredicate
+from headgate.api.async_io import AsyncRetryStrategy as AsyncRetryStrategy
 from headgate.api.functions import AggregateFunction as AggregateFunction
-from headgate.api.functions import BroadcastProcessFunction as BroadcastProcessFunction
 from headgate.api.functions import CoFlatMapFunction as CoFlatMapFunction
 from headgate.api.functions import CoMapFunction as CoMapFunction
-from headgate.api.functions import CoProcessFunction as CoProcessFunction
 from headgate.api.functions import FilterFunction as FilterFunction
 from headgate.api.functions import FlatMapFunction as FlatMapFunction
-from headgate.api.functions import KeyedBroadcastProcessFunction as KeyedBroadcastProcessFunction
-from headgate.api.functions import KeyedCoProcessFunction as KeyedCoProcessFunction
-from headgate.api.functions import KeyedProcessFunction as KeyedProcessFunction
+from headgate.api.functions import Function as Function
+from headgate.api.functions import KeyedStateStore as KeyedStateStore
 from headgate.api.functions import KeySelector as KeySelector
 from headgate.api.functions import MapFunction as MapFunction
 from headgate.api.functions import Partitioner as Partitioner
-from headgate.api.functions import ProcessFunction as ProcessFunction
 from headgate.api.functions import ReduceFunction as ReduceFunction
 from headgate.api.functions import RuntimeContext as RuntimeContext
 from headgate.api.functions import SinkFunction as SinkFunction
 from headgate.api.functions import SourceFunction as SourceFunction
 from headgate.api.functions import TimerService as TimerService
+from headgate.api.watermarks import MIN_WATERMARK
+from headgate.api.windows import AllWindowFunction as AllWindowFunction
+from headgate.api.windows import ProcessAllWindowFunction as ProcessAllWindowFunction
+from headgate.api.windows import ProcessWindowFunction as ProcessWindowFunction
+from headgate.api.windows import WindowFunction as WindowFunction
+from headgate.pyflink.datastream.state import *
+from headgate.pyflink.datastream.time_domain import TimeDomain as TimeDomain
+from headgate.pyflink.metrics import MetricGroup as MetricGroup
+
+__all__ = [
+    "AggregateFunction",
+    "AllWindowFunction",
+    "AsyncFunction",
+    "AsyncRetryPredicate",
+    "AsyncRetryStrategy",
+    "BaseBroadcastProcessFunction",
+    "BroadcastProcessFunction",
+    "CoFlatMapFunction",
+    "CoMapFunction",
+    "CoProcessFunction",
+    "FilterFunction",
+    "FlatMapFunction",
+    "Function",
+    "KeySelector",
+    "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
+    "KeyedProcessFunction",
+    "MapFunction",
+    "Partitioner",
+    "ProcessAllWindowFunction",
+    "ProcessFunction",
+    "ProcessWindowFunction",
+    "ReduceFunction",
+    "RuntimeContext",
+    "SinkFunction",
+    "SourceFunction",
+    "TimerService",
+    "WindowFunction",
+]
+
+# Programs subscript their functions with these, and import them from here.
+W = TypeVar("W")
+W2 = TypeVar("W2")
+IN = TypeVar("IN")
+IN1 = TypeVar("IN1")
+IN2 = TypeVar("IN2")
+OUT = TypeVar("OUT")
+KEY = TypeVar("KEY")
+
+
+class _Timed:
+    """Time as in PyFlink: a record without a timestamp has the least one, and not None; a timer takes a float."""
+
+    no_timestamp = MIN_WATERMARK
+    float_times = True
+
+
+class ProcessFunction(_Timed, _functions.ProcessFunction):
+    """The general function on a stream; `yield tag, value` goes to a side output."""
+
+
+class KeyedProcessFunction(_Timed, _functions.KeyedProcessFunction):
+    """The general function on a keyed stream: state, timers, side outputs."""
+
+
+class CoProcessFunction(_Timed, _functions.CoProcessFunction):
+    """The general function on two connected streams."""
+
+
+class KeyedCoProcessFunction(_Timed, _functions.KeyedCoProcessFunction):
+    """The general function on two connected keyed streams: shared state, timers, side outputs."""
+
+
+class BroadcastProcessFunction(_Timed, _functions.BroadcastProcessFunction):
+    """A stream connected with a broadcast stream: the first reads the broadcast state, the second changes it."""
+
+    BaseContext = _functions.SinkFunction.Context
+
+
+class KeyedBroadcastProcessFunction(_Timed, _functions.KeyedBroadcastProcessFunction):
+    """A keyed stream connected with a broadcast stream: keyed state and timers on the keyed side."""
+
+    BaseContext = _functions.SinkFunction.Context
+
+
+BaseBroadcastProcessFunction = BroadcastProcessFunction

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta
 from headgate.records.types import PICKLED, TypeInformation
-from headgate.state.api import DirectValueState, ImmutableValueState, State, ValueStateDescriptor
+from headgate.state.api import DirectValueState, ImmutableValueState, RowValueState, State, ValueStateDescriptor
 from headgate.state.backend import RAW_STREAMS, BackendSetup, KeyedStateBackend, SnapshotKind, SnapshotRun, table_name
 from headgate.state.copying import copier
 from headgate.state.hashmap.cleanup import Cleaner
@@ -153,7 +153,9 @@ class HashMapBackend(KeyedStateBackend):
             table.default = descriptor.default
             return table
         assert isinstance(table, StateTable)
-        kind = ImmutableValueState if copier(descriptor.type) is None else DirectValueState
+        kind: type[DirectValueState] = ImmutableValueState if copier(descriptor.type) is None else DirectValueState
+        if descriptor.type.mutable:
+            kind = RowValueState
         return kind(descriptor, self.context, table, reuse=self.setup.object_reuse)
 
     def column_table(self, descriptor: ValueStateDescriptor) -> ColumnTable | None:
@@ -208,6 +210,10 @@ class HashMapBackend(KeyedStateBackend):
                 budget_entries -= checked
                 changed += found
         return changed
+
+    def figures(self) -> dict[str, float]:
+        sizes = [store.table.base_size() for store in list(self._stores.values())]
+        return {"stateEntries": max(sizes)} if sizes else {}
 
     def maintain(self, budget_entries: int) -> bool:
         """Fold the layers that snapshots left behind into the tables."""

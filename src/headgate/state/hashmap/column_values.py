@@ -81,6 +81,8 @@ class ColumnValue(ValueState[Any], BatchTable):
 
     def get_many(self, addresses: Sequence[Any], groups: Sequence[int]) -> list[Any]:
         self.flush()
+        if self._table is None and not _are_ints(addresses):
+            self._use_tables()
         if self._table is not None:
             return self._table.get_many(addresses, groups)
         return self._columns.read(np.array(addresses, np.int64), np.asarray(groups, np.int64))[2]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
+from headgate.records.flink_values import MutableRow
 from headgate.records.types import TypeInformation
 from headgate.state.pickling import dump_values, load_values
 
 _TEXT = 500  # the most characters of the text of an untyped value
+_NUMBERS = frozenset([int, float, bool, type(None)])
+_SEQUENCES = (list, tuple, set, frozenset, MutableRow)
 
 
 def column_fields(name: str, type_info: TypeInformation) -> list[pa.Field]:
@@ -27,23 +33,53 @@ def column_fields(name: str, type_info: TypeInformation) -> list[pa.Field]:
     return [pa.field(name, schema.field(0).type if type_info.kind == "scalar" else pa.struct(list(schema)))]
 
 
-def columns_of(values: list[Any], type_info: TypeInformation) -> list[pa.Array]:
-    """Values as the columns of `column_fields`; None is a null."""
+def cells_of(values: Sequence[Any], type_info: TypeInformation) -> Sequence[Any]:
+    """What `columns_of` takes: values of a type as they are, the pickle and the text of untyped ones; None is a null."""
+    if type_info.schema is not None:
+        return values
+    return [None if value is None else (dump_values([value], "a value"), _text(value)) for value in values]
+
+
+def columns_of(cells: Sequence[Any], type_info: TypeInformation) -> list[pa.Array]:
+    """Cells as the columns of `column_fields`. They must be far below 2 GB, see `weight`: more can end the process."""
     if type_info.schema is None:
-        cells = [None if value is None else dump_values([value], "a value") for value in values]
-        texts = [None if value is None else _text(value) for value in values]
-        return [pa.array(cells, pa.binary()), pa.array(texts, pa.string())]
+        pickles = [None if cell is None else cell[0] for cell in cells]
+        texts = [None if cell is None else cell[1] for cell in cells]
+        return [pa.array(pickles, pa.binary()), pa.array(texts, pa.string())]
     if type_info.kind == "scalar":
-        return [type_info.to_batch(values).column(0)]
-    absent = [value is None for value in values]
+        return [type_info.to_batch(cells).column(0)]
+    absent = [cell is None for cell in cells]
     if not any(absent):
-        return [_struct(type_info.to_batch(values))]
-    present = type_info.to_batch([value for value in values if value is not None])
+        return [_struct(type_info.to_batch(cells))]
+    present = type_info.to_batch([cell for cell in cells if cell is not None])
     places, next_place = [], 0
     for gone in absent:
         places.append(None if gone else next_place)
         next_place += not gone
     return [_struct(present).take(pa.array(places, pa.int64()))]
+
+
+def weight(cells: Sequence[Any]) -> int:
+    """About the bytes of cells in Arrow's memory: texts and bytes exactly, and 8 for anything else.
+
+    >>> weight([7, ("key", [b"1234", "ü"]), {"a": None}])
+    82
+    """
+    kinds = set(map(type, cells))
+    total = 8 * len(cells)
+    for kind in kinds - _NUMBERS:
+        some: Sequence[Any] = cells if len(kinds) == 1 else [cell for cell in cells if type(cell) is kind]
+        if issubclass(kind, str):
+            total += sum(len(one) if one.isascii() else len(one.encode("utf-8", "surrogatepass")) for one in some)
+        elif issubclass(kind, bytes):
+            total += sum(map(len, some))
+        elif issubclass(kind, Mapping):
+            total += weight([*chain.from_iterable(some)]) + weight([*chain.from_iterable(one.values() for one in some)])
+        elif issubclass(kind, _SEQUENCES):
+            total += weight([*chain.from_iterable(some)])
+        else:
+            total += sum(map(sys.getsizeof, some))
+    return total
 
 
 def _struct(batch: pa.RecordBatch) -> pa.StructArray:

@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import tempfile
 import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, groupby
+from functools import partial
+from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -32,8 +34,9 @@ import pyarrow.parquet as pq
 
 from headgate.checkpoint.assignment import require_same_max_parallelism
 from headgate.checkpoint.handles import FileRef, KeyedStateHandle, Payload, ReadPayload, StateMeta, TypeMeta
+from headgate.errors import IllegalState
 from headgate.records.key_groups import KeyGroupRange
-from headgate.records.types import PICKLED, TypeInformation
+from headgate.records.types import PICKLED, TypeInformation, as_type
 from headgate.state.addresses import VOID, address_of, in_namespace, key_of, prepare_keys, split_address
 from headgate.state.backend import (
     INTERNAL_KINDS,
@@ -45,7 +48,7 @@ from headgate.state.backend import (
     SnapshotRun,
 )
 from headgate.state.local_directory import download
-from headgate.state.parquet.columns import column_fields, columns_of, values_of
+from headgate.state.parquet.columns import cells_of, column_fields, columns_of, values_of, weight
 from headgate.state.pickling import dump_values, load_values
 from headgate.state.tables import ListTable, MapTable
 from headgate.state.timers import TimeDomain, Timer
@@ -53,17 +56,25 @@ from headgate.state.timers import TimeDomain, Timer
 CANONICAL = "canonical"
 _CHUNK = 1 << 20
 _ROWS = 1 << 16  # in a row group at most
-_READ_ROWS = 4096  # at once, beside one row group of any size
-_STAMPS = pa.int64()
+_READ_ROWS = 4096  # at once, or one row group of any size
+_BYTES = 1 << 25  # in a row group, and read at once; or one row of any size
+_LARGEST = (1 << 31) - (1 << 20)  # bytes of a row: Arrow's offsets have 32 bits
+_STEP = 64  # rows that are read before their size is known
+_TEXT, _INT, _LONG = as_type("string"), as_type("int"), as_type("bigint")
+_PICKLED = "pickle "  # before a namespace that is not JSON
 
 
 class StoredTable(msgspec.Struct, frozen=True):
-    """One table of a snapshot: its state, its file, and the key group of each row group."""
+    """One table of a snapshot: its state, its file, and for each row group its key group and its bytes in memory.
+
+    Tables of older savepoints have no sizes.
+    """
 
     meta: StateMeta
     file: str
     groups: list[int]
     rows: int = 0
+    sizes: list[int] = []
 
 
 class _StoredTables(msgspec.Struct, frozen=True):
@@ -82,7 +93,7 @@ def table_schema(meta: StateMeta, key_type: TypeInformation) -> pa.Schema:
     """
     fields = [pa.field("key_group", pa.int32(), nullable=False)]
     if meta.kind != "raw":
-        fields += [*column_fields("key", key_type), pa.field("namespace", pa.binary())]
+        fields += [*column_fields("key", key_type), pa.field("namespace", pa.string())]
     if meta.kind == "timers":
         return pa.schema([*fields, pa.field("domain", pa.string()), pa.field("ts", pa.int64())])
     if meta.kind == "list":
@@ -91,7 +102,7 @@ def table_schema(meta: StateMeta, key_type: TypeInformation) -> pa.Schema:
         fields += column_fields("map_key", _map_key_type(meta))
     fields += column_fields("value", meta.value_type.type_info())
     if meta.ttl:
-        fields.append(pa.field("ttl_ts", _STAMPS))
+        fields.append(pa.field("ttl_ts", pa.int64()))
     return pa.schema(fields)
 
 
@@ -101,88 +112,152 @@ def _map_key_type(meta: StateMeta) -> TypeInformation:
 
 # ---- out of a backend ----------------------------------------------------------------------------------------------
 
-_Entry = tuple[Any, Any, Any]  # key, namespace or None, stored
+_Row = tuple[Any, ...]  # without its key group
+_Groups = Iterable[tuple[int, Iterable[_Row]]]
+_Cells = list[Sequence[Any]]  # column by column
 
 
 def read_tables(backend: KeyedStateBackend) -> Iterator[tuple[StateMeta, Iterator[tuple[int, pa.RecordBatch]]]]:
     """Every state of a restored backend that is not opened, as (key group, rows of the table) in the order of the groups."""
-    key_type = backend.setup.key_type
     for meta in backend.restored_metas():
-        if meta.kind in INTERNAL_KINDS:
-            continue
-        yield meta, ((group, _rows(meta, key_type, group, some)) for group, some in _entries(backend, meta))
+        if meta.kind not in INTERNAL_KINDS:
+            yield meta, _batches(meta, backend.setup, _state_rows(backend, meta))
     timers = sorted(backend.timers.all(), key=lambda timer: timer.group)
     if timers:
         groups = groupby(timers, key=lambda timer: timer.group)
-        yield TIMER_TABLE, ((group, _timer_rows(group, list(some), key_type)) for group, some in groups)
-    streams = {group: {"key_group": [group], "value": [stream]} for group, stream in backend.raw_streams().items()}
+        yield (
+            TIMER_TABLE,
+            _batches(TIMER_TABLE, backend.setup, ((group, map(_timer_row, some)) for group, some in groups)),
+        )
+    streams = backend.raw_streams()
     if streams:
-        schema = table_schema(RAW_STREAMS, PICKLED)
-        yield RAW_STREAMS, ((group, pa.RecordBatch.from_pydict(row, schema)) for group, row in streams.items())
+        yield RAW_STREAMS, _batches(RAW_STREAMS, backend.setup, ((group, [(one,)]) for group, one in streams.items()))
 
 
-def _entries(backend: KeyedStateBackend, meta: StateMeta) -> Iterator[tuple[int, list[_Entry]]]:
-    """The entries of a state by key group, sorted by key."""
+def _state_rows(backend: KeyedStateBackend, meta: StateMeta) -> _Groups:
+    """The rows of a state by key group, sorted by key: one per value, element or entry."""
     table = backend.open_table(meta)
     for group, found in groupby(backend.addresses(meta.name), key=itemgetter(0)):
-        addresses = [address for _, address in found]
-        for at in range(0, len(addresses), _ROWS):
-            some = addresses[at : at + _ROWS]
-            if isinstance(table, MapTable):
-                stored: Sequence[Any] = [dict(table.entries(group, address)) for address in some]
-            elif isinstance(table, ListTable):
-                stored = [table.get(group, address) for address in some]
-            else:
-                stored = table.get_many(some, [group] * len(some))
-            parts = map(split_address, some)
-            entries = [
-                (key_of(address), None if namespace is VOID else namespace, one)
-                for (address, namespace), one in zip(parts, stored, strict=True)
-            ]
-            try:
-                entries.sort(key=itemgetter(0))
-            except TypeError:  # keys of several types cannot be compared
-                entries.sort(key=lambda entry: repr(entry[0]))
-            yield group, entries
+        addresses = _sorted([address for _, address in found])
+        if isinstance(table, MapTable):
+            rows: Iterator[_Row] = (
+                (*place, key_of(map_key), stored)
+                for place, address in zip(map(_place, addresses), addresses, strict=True)
+                for map_key, stored in table.entries(group, address)
+            )
+        elif isinstance(table, ListTable):
+            rows = (
+                (*place, position, stored)
+                for place, address in zip(map(_place, addresses), addresses, strict=True)
+                for position, stored in enumerate(table.get(group, address) or ())
+            )
+        else:
+            steps = (addresses[at : at + _STEP] for at in range(0, len(addresses), _STEP))
+            values = (stored for some in steps for stored in table.get_many(some, [group] * len(some)))
+            rows = ((*_place(address), stored) for address, stored in zip(addresses, values, strict=True))
+        yield group, ((*row[:-1], *row[-1]) for row in rows) if meta.ttl else rows
 
 
-def _rows(meta: StateMeta, key_type: TypeInformation, group: int, entries: list[_Entry]) -> pa.RecordBatch:
-    """One row per value, element or entry."""
-    columns = []
-    if meta.kind == "list":
-        columns = [pa.array([position for *_, stored in entries for position in range(len(stored))], pa.int32())]
-        values = [element for *_, stored in entries for element in stored]
-    elif meta.kind == "map":
-        map_keys = [key_of(map_key) for *_, stored in entries for map_key in stored]
-        columns = columns_of(map_keys, _map_key_type(meta))
-        values = [value for *_, stored in entries for value in stored.values()]
+def _sorted(addresses: list[Any]) -> list[Any]:
+    """By key; by its text where keys of several types cannot be compared."""
+    keyed = [(key_of(split_address(address)[0]), address) for address in addresses]
+    try:
+        keyed.sort(key=itemgetter(0))
+    except TypeError:
+        keyed.sort(key=lambda one: repr(one[0]))
+    return [address for _, address in keyed]
+
+
+def _place(address: Any) -> _Row:
+    key, namespace = split_address(address)
+    return key_of(key), _namespace_cell(namespace)
+
+
+def _timer_row(timer: Timer) -> _Row:
+    return key_of(timer.address), _namespace_cell(timer.namespace), timer.domain.name.lower(), timer.timestamp
+
+
+def _batches(meta: StateMeta, setup: BackendSetup, groups: _Groups) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each key group in batches of a limited size: an Arrow column ends at 2 GB."""
+    schema, types = table_schema(meta, setup.key_type), _column_types(meta, setup.key_type)
+    for group, rows in groups:
+        for cells in _portions(iter(rows), types, partial(_too_large, meta, setup, group)):
+            columns = [pa.array([group] * len(cells[0]), pa.int32())]
+            for some, type_info in zip(cells, types, strict=True):
+                columns += columns_of(some, type_info)
+            yield group, pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column_types(meta: StateMeta, key_type: TypeInformation) -> list[TypeInformation]:
+    """The types of the values in a row."""
+    value = meta.value_type.type_info()
+    if meta.kind == "raw":
+        return [value]
+    if meta.kind == "timers":
+        return [key_type, _TEXT, _TEXT, _LONG]
+    inner = {"list": [_INT], "map": [_map_key_type(meta)]}.get(meta.kind, [])
+    return [key_type, _TEXT, *inner, value, *([_LONG] if meta.ttl else [])]
+
+
+def _portions(
+    rows: Iterator[_Row], types: list[TypeInformation], too_large: Callable[[_Row, int], IllegalState]
+) -> Iterator[_Cells]:
+    """The cells of at most `_ROWS` rows and `_BYTES` bytes together, or of one row that is larger."""
+    portion: list[list[Any]] = [[] for _ in types]
+    size = 0
+    while step := list(islice(rows, _STEP)):
+        columns, at = zip(*step, strict=True), 0
+        for cells, more in _halved([cells_of(some, type) for some, type in zip(columns, types, strict=True)]):
+            if more > _LARGEST:
+                raise too_large(step[at], more)
+            if size and (size + more > _BYTES or len(portion[0]) + len(cells[0]) > _ROWS):
+                yield [*portion]
+                portion, size = [[] for _ in types], 0
+            for column, added in zip(portion, cells, strict=True):
+                column += added
+            size, at = size + more, at + len(cells[0])
+    if size:
+        yield [*portion]
+
+
+def _halved(cells: _Cells) -> Iterator[tuple[_Cells, int]]:
+    """Parts of at most `_BYTES` bytes or one row, each with its size."""
+    size, rows = sum(map(weight, cells)), len(cells[0])
+    if size <= _BYTES or rows == 1:
+        yield cells, size
     else:
-        values = [stored for *_, stored in entries]
-    if meta.kind in {"list", "map"}:
-        entries = [entry for entry in entries for _ in entry[2]]
-    stamps = []
-    if meta.ttl:
-        stamps = [pa.array([stamp for _, stamp in values], _STAMPS)]
-        values = [value for value, _ in values]
-    keys, namespaces = [key for key, *_ in entries], [namespace for _, namespace, _ in entries]
-    columns = [*_address_columns(group, keys, namespaces, key_type), *columns]
-    columns += [*columns_of(values, meta.value_type.type_info()), *stamps]
-    return pa.RecordBatch.from_arrays(columns, schema=table_schema(meta, key_type))
+        yield from _halved([some[: rows // 2] for some in cells])
+        yield from _halved([some[rows // 2 :] for some in cells])
 
 
-def _timer_rows(group: int, timers: list[Timer], key_type: TypeInformation) -> pa.RecordBatch:
-    keys = [key_of(timer.address) for timer in timers]
-    columns = [
-        *_address_columns(group, keys, [timer.namespace for timer in timers], key_type),
-        pa.array([timer.domain.name.lower() for timer in timers]),
-        pa.array([timer.timestamp for timer in timers], pa.int64()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=table_schema(TIMER_TABLE, key_type))
+def _too_large(meta: StateMeta, setup: BackendSetup, group: int, row: _Row, size: int) -> IllegalState:
+    place = f"key group {group}" if meta.kind == "raw" else f"key {row[0]!r:.100}"
+    return IllegalState(
+        f"operator '{setup.operator}', state '{meta.name}', {place}: a value of {size} bytes is too large for a canonical "
+        f"savepoint, where it can have {_LARGEST}: take a savepoint with --format NATIVE, or divide the value, for example "
+        "into a map state"
+    )
 
 
-def _address_columns(group: int, keys: list[Any], namespaces: list[Any], key_type: TypeInformation) -> list[pa.Array]:
-    cells = [None if one is None or one is VOID else dump_values([one], "a namespace") for one in namespaces]
-    return [pa.array([group] * len(keys), pa.int32()), *columns_of(keys, key_type), pa.array(cells, pa.binary())]
+def _namespace_cell(namespace: Any) -> str | None:
+    """A namespace as a cell of a table: the start and the end of a window are JSON, which any tool reads.
+
+    >>> _namespace_cell((1000, 2000))
+    '[1000,2000]'
+    """
+    if namespace is None or namespace is VOID:
+        return None
+    if isinstance(namespace, tuple) and all(type(one) in (int, str) for one in namespace):
+        return msgspec.json.encode(namespace).decode()
+    return _PICKLED + b64encode(dump_values([namespace], "a namespace")).decode()
+
+
+def _namespace_of(cell: str | bytes) -> Any:
+    if isinstance(cell, bytes):  # as they once were
+        return load_values(cell, "a namespace")[0]
+    if cell.startswith(_PICKLED):
+        return load_values(b64decode(cell.removeprefix(_PICKLED)), "a namespace")[0]
+    return tuple(msgspec.json.decode(cell))
 
 
 class _Spool:
@@ -248,6 +323,8 @@ class CanonicalRun(SnapshotRun):
             for meta, batches in read_tables(scratch):
                 path = directory / "table.parquet"
                 name = self._file_of(meta.name)
+                while name in {file.name for file in files}:  # a state of the user may be called like an internal one
+                    name = self._file_of(f"_{name}")
                 table = write_table(meta, self._setup.key_type, batches, path, name)
                 if not table.groups:
                     continue
@@ -269,16 +346,25 @@ class CanonicalRun(SnapshotRun):
 def write_table(
     meta: StateMeta, key_type: TypeInformation, batches: Iterable[tuple[int, pa.RecordBatch]], path: Path, name: str
 ) -> StoredTable:
-    """Write a Parquet file with a row group for each batch, which has the rows of one key group."""
-    groups: list[int] = []
+    """Write a Parquet file; the rows of a batch are of one key group, and so are those of a row group."""
+    table = StoredTable(meta, name, [], sizes=[])
     rows = 0
     with pq.ParquetWriter(path, table_schema(meta, key_type), compression="zstd") as writer:
         for group, batch in batches:
-            if batch.num_rows:
-                writer.write_table(pa.Table.from_batches([batch]), row_group_size=batch.num_rows)
-                groups.append(group)
-                rows += batch.num_rows
-    return StoredTable(meta, name, groups, rows)
+            for part in _small(batch):
+                writer.write_table(pa.Table.from_batches([part]), row_group_size=part.num_rows)
+                table.groups.append(group)
+                table.sizes.append(part.nbytes)
+                rows += part.num_rows
+    return msgspec.structs.replace(table, rows=rows)
+
+
+def _small(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """A batch in parts of at most `_ROWS` rows and `_BYTES` bytes, or of one row; none if it is empty."""
+    rows = batch.num_rows
+    if rows <= 1 or (rows <= _ROWS and batch.nbytes <= _BYTES):
+        return [batch] if rows else []
+    return [*_small(batch.slice(0, rows // 2)), *_small(batch.slice(rows // 2))]
 
 
 # ---- into a backend ------------------------------------------------------------------------------------------------
@@ -336,10 +422,28 @@ def _load(backend: KeyedStateBackend, handle: KeyedStateHandle, read: ReadPayloa
         download(read, files[table.file], local, f"table '{table.file}' of checkpoint {handle.checkpoint_id}")
         with pq.ParquetFile(local) as parquet:
             wanted = [index for index, group in enumerate(table.groups) if group in backend.setup.key_groups]
-            ends = accumulate(parquet.metadata.row_group(index).num_rows for index in wanted)
-            # Several small row groups at once, since each read has a cost of its own.
-            for _, part in groupby(zip(wanted, ends, strict=True), key=lambda one: one[1] // _READ_ROWS):
-                _load_rows(backend, table.meta, key_type, parquet.read_row_groups([index for index, _ in part]))
+            rows = [parquet.metadata.row_group(index).num_rows for index in wanted]
+            for some in _together(wanted, rows, table.sizes):
+                _load_rows(backend, table.meta, key_type, parquet.read_row_groups(some))
+
+
+def _together(wanted: list[int], rows: list[int], sizes: list[int]) -> Iterator[list[int]]:
+    """The row groups to read at once: small ones together, since each read has a cost of its own.
+
+    The sizes are those in memory, which Parquet does not tell: a value that is repeated takes hardly a byte in the file.
+    Where they are not known, row groups are read one by one.
+    """
+    some: list[int] = []
+    size = count = 0
+    for index, more in zip(wanted, rows, strict=True):
+        added = sizes[index] if sizes else _BYTES
+        if some and (count + more > _READ_ROWS or size + added > _BYTES):
+            yield some
+            some, size, count = [], 0, 0
+        some.append(index)
+        size, count = size + added, count + more
+    if some:
+        yield some
 
 
 def _load_rows(backend: KeyedStateBackend, meta: StateMeta, key_type: TypeInformation, table: pa.Table) -> None:
@@ -379,4 +483,4 @@ def _load_rows(backend: KeyedStateBackend, meta: StateMeta, key_type: TypeInform
 def _read_namespaces(column: pa.ChunkedArray) -> list[Any]:
     if column.null_count == len(column):
         return [None] * len(column)
-    return [None if cell is None else load_values(cell, "a namespace")[0] for cell in column.to_pylist()]
+    return [None if cell is None else _namespace_of(cell) for cell in column.to_pylist()]

@@ -17,7 +17,7 @@ from headgate.checkpoint.assignment import Mode
 from headgate.checkpoint.handles import TypeMeta
 from headgate.records.types import TypeInformation
 from headgate.state.operator import OperatorStateSnapshot, StateSnapshot, decode_elements, encode_elements
-from headgate.state.parquet.columns import column_fields, columns_of, values_of
+from headgate.state.parquet.columns import cells_of, column_fields, columns_of, values_of
 
 
 class StoredOperatorTable(msgspec.Struct, frozen=True):
@@ -54,9 +54,13 @@ def operator_table(values: list[object], types: tuple[TypeInformation, ...], sub
     """Elements, or entries of a broadcast map, as a table."""
     columns = [pa.array([subtask] * len(values), pa.int32()), pa.array(range(len(values)), pa.int32())]
     if len(types) == 2:
-        columns += columns_of([entry[0] for entry in values], types[0])  # type: ignore[index]
+        columns += _columns([entry[0] for entry in values], types[0])  # type: ignore[index]
         values = [entry[1] for entry in values]  # type: ignore[index]
-    return pa.Table.from_arrays([*columns, *columns_of(list(values), types[-1])], schema=operator_schema(types))
+    return pa.Table.from_arrays([*columns, *_columns(values, types[-1])], schema=operator_schema(types))
+
+
+def _columns(values: list[object], type_info: TypeInformation) -> list[pa.Array]:
+    return columns_of(cells_of(values, type_info), type_info)
 
 
 def write_operator_tables(snapshot: OperatorStateSnapshot, subtask: int) -> Iterator[tuple[StateSnapshot, bytes, int]]:

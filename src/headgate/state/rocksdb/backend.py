@@ -222,6 +222,9 @@ class RocksDBBackend(KeyedStateBackend):
     def maintain(self, budget_entries: int) -> bool:
         return self._writeback.step(budget_entries)
 
+    def figures(self) -> dict[str, float]:
+        return {} if self._opened is None else self._opened.figures()
+
     # --- snapshots ---
 
     def snapshot(self, checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) -> SnapshotRun:

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.errors import InvalidArgument
-from headgate.records.types import TypeInformation, TypeMismatch
+from headgate.records.types import TypeInformation, TypeMismatch, form_of
 from headgate.state.copying import ATOMS, is_immutable
 from headgate.state.pickling import dump_values, load_values
 
@@ -183,6 +183,29 @@ class _FlatRows(ValueCodec):
         return fields if self._row is None else tuple.__new__(self._row, fields)
 
 
+class _MutableRows(_FlatRows):
+    """Rows that the user may change, of numbers, texts and bytes: the cache holds their fields."""
+
+    def __init__(self, type_info: TypeInformation, where: str) -> None:
+        super().__init__(type_info, where)
+        self.plain = frozenset()
+
+    def keep(self, value: Any) -> Any:
+        try:
+            return tuple(self.type.normalise([value])[0])
+        except TypeMismatch:
+            return value
+
+    def decode(self, data: bytes) -> Any:
+        return self.type.record(_decode_tuple(data))
+
+    def load(self, data: bytes) -> Any:
+        return _decode_tuple(data)
+
+    def open(self, kept: Any) -> Any:
+        return self.type.record(kept) if type(kept) is tuple else kept
+
+
 class _Nested(ValueCodec):
     """Typed values with lists, maps, dates or decimals in them."""
 
@@ -270,8 +293,10 @@ def codec_for(type_info: TypeInformation, where: str) -> ValueCodec:
     """
     if type_info.schema is None:
         return _Untyped(type_info, where)
-    if any(field.type not in _SCALARS for field in type_info.schema):
+    if any(field.type not in _SCALARS or form_of(field) for field in type_info.schema):
         return _Nested(type_info, where)
+    if type_info.mutable:
+        return _MutableRows(type_info, where)
     if type_info.kind != "scalar":
         return _FlatRows(type_info, where)
     kind, limit = _SCALARS[type_info.schema.field(0).type]
@@ -306,9 +331,9 @@ class StoredCodec:
 
     def _open(self, kept: Any) -> Any:
         value = kept[0] if self.stamped else kept
-        if type(value) is not Packed:
+        opened = None if value is None else self.values.open(value)
+        if opened is value:
             return kept
-        opened = self.values.decode(value.data)
         return (opened, kept[1]) if self.stamped else opened
 
     def encode(self, kept: Any) -> bytes:

@@ -4,28 +4,38 @@
     part      tag (1 byte), then content whose length follows from the tag or is written before it
 
 Tag and length delimit every part, so no row key is a prefix of another key's, and rows of one key group, one key and one
-namespace are adjacent. Equal keys give equal bytes: numbers, texts and tuples by their content, anything else (only map
-keys and namespaces) by a pickle without back references. Any thread of the worker may call these functions.
+namespace are adjacent. Equal keys give equal bytes, by their content and never by a pickle (SPEC R3.1): dates and times as
+ISO text, members of an Enum and dataclasses with the name of their class, dicts and sets in the order of their bytes. Map
+keys and namespaces of such types are pickles without back references. Any thread of the worker may call these functions.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import pickle
 import struct
 import sys
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from decimal import Context, Decimal
+from enum import Enum
+from importlib import import_module
 from typing import Any, Final
 
 from cloudpickle import cloudpickle as cloud
 
 from headgate.errors import InvalidArgument, StateMigrationError
-from headgate.state.addresses import VOID, address_of, in_namespace, split_address
+from headgate.records.flink_values import Instant, MutableRow
+from headgate.state.addresses import VOID, address_of, in_namespace, key_of, split_address
 
 _VOID, _INT, _BIG_INT, _STR, _LONG_STR, _BYTES, _LONG_BYTES, _FLOAT = range(8)
 _FALSE, _TRUE, _TUPLE, _LONG_TUPLE, _NONE, _DECIMAL, _SET, _OTHER = range(8, 16)
+_LIST, _DICT, _ROW, _CLASS, _ENUM, _DATE, _TIME, _DATETIME = range(16, 24)
+_DELTA, _UUID, _INSTANT, _CHANGING_SET, _KEY_SET = range(24, 29)
+_UNHASHABLE: Final = frozenset([list, set, dict, MutableRow])
 
 _CONSTANTS: Final = {_VOID: VOID, _FALSE: False, _TRUE: True, _NONE: None}
 _LONG_FORMS: Final = {_BYTES: _LONG_BYTES, _TUPLE: _LONG_TUPLE}
@@ -59,9 +69,103 @@ def encode_address(address: Any) -> bytes:
         return _int(address)
     if isinstance(address, tuple):
         if len(address) == 2 and isinstance(address[0], type):
-            return _plain(address[1])
+            return _tagged_key(*address) if address[0] in _UNHASHABLE else _plain(address[1])
         return _sequence(address, encode_address)
     return _plain(address)
+
+
+def encode_key(address: Any) -> bytes:
+    """The bytes of the address of a key, without namespace."""
+    kind = type(address)
+    if kind is str:
+        return _text(address)
+    if kind is int:
+        return _int(address)
+    if isinstance(address, tuple):
+        if len(address) == 2 and isinstance(address[0], type):
+            return _tagged_key(*address)
+        return _sequence(address, encode_key)
+    return _plain(address)
+
+
+def _tagged_key(kind: type, held: Any) -> bytes:
+    if kind is list:
+        return _counted(_LIST, map(encode_key, held))
+    if kind is set:
+        return _counted(_CHANGING_SET, sorted(map(encode_key, held)))
+    if kind is frozenset:
+        return _counted(_KEY_SET, sorted(encode_key(address_of(item)) for item in held))
+    if kind is dict:
+        return _counted(_DICT, sorted(encode_key(k) + encode_key(v) for k, v in held))
+    if kind is MutableRow:
+        names, values = held
+        return _counted(_ROW, [_plain(names), _sequence(values, encode_key)])
+    for one, (tag, text, _) in _TEXTS.items():
+        if isinstance(held, one):
+            data = text(held).encode()
+            return _pack_long(tag, len(data)) + data
+    if is_dataclass(held):
+        own = tuple(address_of(getattr(held, field.name)) for field in fields(held))
+        return _counted(_CLASS, [_text(_class_path(type(held))), _sequence(own, encode_key)])
+    return _plain(held)
+
+
+def _counted(tag: int, parts: Iterable[bytes]) -> bytes:
+    found = list(parts)
+    return _pack_long(tag, len(found)) + b"".join(found)
+
+
+def _utc_text(value: dt.datetime) -> str:
+    return (value if value.utcoffset() is None else value.astimezone(dt.UTC)).isoformat()
+
+
+def _class_path(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _class_at(path: str) -> Any:
+    """The class that a stored key names."""
+    module, _, name = path.partition(":")
+    if module == "__main__":
+        return _class_of_program(name)
+    try:
+        found: Any = sys.modules.get(module) or import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise StateMigrationError(
+            f"a stored key is of class '{name}' of module '{module}', which cannot be found: {error}; keep the class importable "
+            "under its old name"
+        ) from error
+    return found
+
+
+def _enum_member(text: str) -> Any:
+    path, _, name = text.rpartition(".")
+    return _class_at(path)[name]
+
+
+def _instant(text: str) -> Instant:
+    seconds, nanos = map(int, text.split("."))
+    return Instant(seconds, nanos)
+
+
+def _delta(text: str) -> dt.timedelta:
+    days, seconds, micros = map(int, text.split(","))
+    return dt.timedelta(days, seconds, micros)
+
+
+# Keys that are stored as text: tag, value -> text, text -> value; a datetime is a date, so it comes first.
+_TEXTS: Final[dict[type, tuple[int, Callable[[Any], str], Callable[[str], Any]]]] = {
+    dt.datetime: (_DATETIME, _utc_text, dt.datetime.fromisoformat),
+    dt.date: (_DATE, dt.date.isoformat, dt.date.fromisoformat),
+    dt.time: (_TIME, dt.time.isoformat, dt.time.fromisoformat),
+    dt.timedelta: (_DELTA, lambda value: f"{value.days},{value.seconds},{value.microseconds}", _delta),
+    uuid.UUID: (_UUID, str, uuid.UUID),
+    Instant: (_INSTANT, lambda value: f"{value.seconds}.{value.nanos}", _instant),
+    Enum: (_ENUM, lambda value: f"{_class_path(type(value))}.{value.name}", _enum_member),
+}
+_FROM_TEXT: Final = {tag: read for tag, _, read in _TEXTS.values()}
 
 
 def _plain(value: Any) -> bytes:
@@ -152,20 +256,23 @@ class _KeyPickler(pickle.Pickler):
 
 class _KeyUnpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Any:
-        found: Any = sys.modules.get("__main__")
-        for part in str(pid).split("."):
-            found = getattr(found, part, None)
-        if found is None:
-            # A worker received the program's classes by value; cloudpickle keeps track of them.
-            trackers = cloud._DYNAMIC_CLASS_TRACKER_BY_CLASS  # noqa: SLF001
-            found = next(
-                (kind for kind in trackers if kind.__qualname__ == pid and kind.__module__ == "__main__"), None
-            )
-        if found is None:
-            raise StateMigrationError(
-                f"a stored map key or namespace is of class '{pid}', which the program does not define"
-            )
-        return found
+        return _class_of_program(str(pid))
+
+
+def _class_of_program(name: str) -> Any:
+    """A class of the program's own script."""
+    found: Any = sys.modules.get("__main__")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        # A worker received the program's classes by value; cloudpickle keeps track of them.
+        trackers = cloud._DYNAMIC_CLASS_TRACKER_BY_CLASS  # noqa: SLF001
+        found = next((kind for kind in trackers if kind.__qualname__ == name and kind.__module__ == "__main__"), None)
+    if found is None:
+        raise StateMigrationError(
+            f"a stored key, map key or namespace is of class '{name}', which the program does not define"
+        )
+    return found
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -189,13 +296,15 @@ def decode_address(data: bytes, position: int = 0, *, tagged: bool = True) -> tu
         return (address_of(number) if tagged else number), position + 8  # there is one NaN only
     if tag in _CONSTANTS:
         value = _CONSTANTS[tag]
-        return (_tagged(value, tagged) if type(value) is bool else value), position
+        return (value if value is VOID else _tagged(value, tagged)), position
     if tag in _LONG_FORMS:
         size, position, tag = data[position], position + 1, _LONG_FORMS[tag]
     else:
         size, position = _unpack_long(data, position)[0], position + 4
     if tag == _LONG_TUPLE:
         return _decode_fields(data, position, size, tagged)
+    if tag in _CONTAINERS:
+        return _decode_container(tag, data, position, size)
     if tag == _SET:
         fields, end = _decode_fields(data, position, size, tagged=False)
         return _tagged(frozenset(fields), tagged), end
@@ -209,8 +318,32 @@ def decode_address(data: bytes, position: int = 0, *, tagged: bool = True) -> tu
         return int.from_bytes(content, "big", signed=True), end
     if tag == _DECIMAL:
         return _tagged(Decimal(content.decode()), tagged), end
+    if tag in _FROM_TEXT:
+        value = _FROM_TEXT[tag](content.decode())
+        return (type(value), value), end
     assert tag == _OTHER, f"unknown tag {tag} in a row key"
     return _tagged(_KeyUnpickler(io.BytesIO(content)).load(), tagged), end
+
+
+_CONTAINERS: Final = frozenset([_LIST, _DICT, _ROW, _CLASS, _CHANGING_SET, _KEY_SET])
+
+
+def _decode_container(tag: int, data: bytes, position: int, count: int) -> tuple[Any, int]:
+    """The address of a list, a dict, a set, a row or an instance of a dataclass."""
+    if tag == _ROW:
+        names, position = decode_address(data, position, tagged=False)
+        values, position = decode_address(data, position)
+        return (MutableRow, (names, values)), position
+    held, position = _decode_fields(data, position, 2 * count if tag == _DICT else count, tagged=True)
+    if tag == _CLASS:
+        path, own = held
+        kind = _class_at(path)
+        return (kind, kind(*map(key_of, own))), position
+    if tag == _DICT:
+        return (dict, frozenset(zip(held[::2], held[1::2], strict=True))), position
+    if tag == _KEY_SET:
+        return (frozenset, frozenset(map(key_of, held))), position
+    return ((set, frozenset(held)) if tag == _CHANGING_SET else (list, held)), position
 
 
 def _tagged(value: Any, tagged: bool) -> Any:
@@ -251,7 +384,7 @@ class RowKeys:
         if kind is int:
             return self._prefixes[group] + _int(address) + _NO_NAMESPACE
         key, namespace = split_address(address)
-        return self._prefixes[group] + encode_address(key) + _plain(namespace)
+        return self._prefixes[group] + encode_key(key) + _plain(namespace)
 
     def bases(self, group: int, addresses: Sequence[Any]) -> list[bytes]:
         """The bases of many addresses of a group."""

@@ -187,9 +187,17 @@ class MapEdit:
 
 
 class MapRows(_CollectionRows, MapTable):
-    """Maps; entries are cached one by one, as MISSING if there is no row."""
+    """Maps; entries are cached one by one, as MISSING if there is no row, in two generations."""
 
-    _known = 0  # entries in the cache
+    def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace) -> None:
+        super().__init__(meta, column, codec, space)
+        self._older: dict[Any, dict[Any, Any]] = {}
+        self._known = 0  # entries in the newer generation
+        self._plain = codec.values.plain  # types of values that are cached as they are
+
+    def forget(self, address: Any) -> None:
+        self._older.pop(address, None)
+        self._known -= len(self._clean.pop(address, ()))
 
     def _specimen(self, change: MapEdit) -> Any:
         return next(iter(change.entries.items()), None)
@@ -203,8 +211,12 @@ class MapRows(_CollectionRows, MapTable):
         return found
 
     def put(self, group: int, address: Any, map_key: Any, stored: Any) -> None:
+        table = self.tables[group]
+        edit: MapEdit | None = table.get(address)
+        if edit is None:
+            edit = table[address] = MapEdit()
         self._weight += 1
-        self.edit(group, address).entries[map_key] = self.codec.keep(stored)
+        edit.entries[map_key] = stored if type(stored) in self._plain else self.codec.keep(stored)
 
     def put_all(self, group: int, address: Any, stored: Mapping[Any, Any]) -> None:
         keep = self.codec.keep
@@ -225,17 +237,35 @@ class MapRows(_CollectionRows, MapTable):
         self.tables[group][address] = MapEdit(whole=True)
 
     def get(self, group: int, address: Any, map_key: Any) -> Any:
-        with self._reading():
-            kept = self._get(group, address, map_key)
+        edit: MapEdit | None = self.tables[group].get(address)
+        kept = self if edit is None else edit.entries.get(map_key, self)  # self: not among the changes
+        if kept is self:
+            if edit is not None and edit.whole:
+                return MISSING
+            if self.frozen:
+                with self.guard:
+                    kept = self._below(group, address, map_key)
+            else:
+                kept = self._stored(group, address, map_key)
         return MISSING if kept is MISSING else self.codec.open(kept)
 
-    def _get(self, group: int, address: Any, map_key: Any) -> Any:
-        for edit in self.edits(group, address):
-            if map_key in edit.entries:
-                return edit.entries[map_key]
-            if edit.whole:
-                return MISSING
+    def _below(self, group: int, address: Any, map_key: Any) -> Any:
+        """An entry below the changes of the tables."""
+        for table in self.layers_at(group):
+            edit: MapEdit | None = table.get(address)
+            if edit is not None:
+                if map_key in edit.entries:
+                    return edit.entries[map_key]
+                if edit.whole:
+                    return MISSING
+        return self._stored(group, address, map_key)
+
+    def _stored(self, group: int, address: Any, map_key: Any) -> Any:
+        """An entry in the cache or in the database."""
         known = self._clean.get(address)
+        if known is None and (known := self._older.pop(address, None)) is not None:
+            self._clean[address] = known
+            self._known += len(known)
         if known is not None and map_key in known:
             return known[map_key]
         self.reads += 1
@@ -245,11 +275,21 @@ class MapRows(_CollectionRows, MapTable):
         return stored
 
     def _keep(self, address: Any, entries: dict[Any, Any]) -> None:
+        """Add entries of one map to the cache, which may keep the dict."""
+        known = self._clean.get(address)
+        if known is None and (known := self._older.pop(address, None)) is not None:
+            self._clean[address] = known
+            self._known += len(known)
+        if known is None:
+            self._clean[address] = entries
+            self._known += len(entries)
+        else:
+            self._known -= len(known)
+            known.update(entries)
+            self._known += len(known)
+        # Maps in use move from the older generation to the newer; the rest of the older one is dropped together.
         if self._known > self.limit:
-            self._clean.clear()
-            self._known = 0
-        self._clean.setdefault(address, {}).update(entries)
-        self._known += len(entries)
+            self._older, self._clean, self._known = self._clean, {}, 0
 
     def entries(self, group: int, address: Any) -> Iterator[tuple[Any, Any]]:
         """All entries, in the order of the serialised map keys (SPEC R1.7)."""
@@ -302,15 +342,21 @@ class MapRows(_CollectionRows, MapTable):
 
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
         found: list[Change] = []
-        for address, edit in entries:
-            base = self.keys.base(group, address)
+        keys: list[bytes] = []
+        kept: list[Any] = []
+        owners: list[Any] = []  # the address of each kept value
+        for base, (address, edit) in zip(self.keys.bases(group, [one for one, _ in entries]), entries, strict=True):
             changed = {base + encode_address(map_key): stored for map_key, stored in edit.entries.items()}
             if edit.whole:
                 found.extend((key, None) for key in self._old_rows(base) if key not in changed)
-            found.extend((key, None) for key, stored in changed.items() if stored is GONE)
-            kept = [(key, stored) for key, stored in changed.items() if stored is not GONE]
-            rows = self.encode_all([address] * len(kept), [stored for _, stored in kept])
-            found.extend((key, data) for (key, _), data in zip(kept, rows, strict=True))
+            for key, stored in changed.items():
+                if stored is GONE:
+                    found.append((key, None))
+                else:
+                    keys.append(key)
+                    kept.append(stored)
+                    owners.append(address)
+        found.extend(zip(keys, self.encode_all(owners, kept), strict=True))
         return found
 
     def settle(self, changes: dict[Any, Any]) -> None:

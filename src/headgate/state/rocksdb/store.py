@@ -21,6 +21,15 @@ from headgate.errors import InvalidArgument, LocalStateError, StorageError
 _MIB: Final = 1 << 20
 _DEFAULT_COLUMN: Final = "default"  # RocksDB's own; no state is stored in it
 _IMPORT_FILE: Final = 64 * _MIB
+_FIGURES: Final = (
+    "cur-size-all-mem-tables",
+    "estimate-num-keys",
+    "live-sst-files-size",
+    "num-running-compactions",
+    "num-running-flushes",
+    "compaction-pending",
+    "estimate-pending-compaction-bytes",
+)
 
 
 class MemoryBudget:
@@ -166,9 +175,10 @@ class Column:
 
     def in_memory(self) -> bool:
         """Whether the memtables have rows."""
-        return bool(self._number("num-entries-active-mem-table") or self._number("num-immutable-mem-table"))
+        return bool(self.number("num-entries-active-mem-table") or self.number("num-immutable-mem-table"))
 
-    def _number(self, name: str) -> int:
+    def number(self, name: str) -> int:
+        """A property of the column; RocksDB's names, without the prefix."""
         return self._family.property_int_value(f"rocksdb.{name}") or 0
 
     def delete_range(self, lower: bytes, upper: bytes) -> None:
@@ -268,6 +278,13 @@ class Store:
 
     def in_memory(self) -> bool:
         return any(column.in_memory() for column in list(self.columns.values()))
+
+    def figures(self) -> dict[str, float]:
+        """Sums over the columns, and the memory that all databases of this process share; Flink's names."""
+        columns = list(self.columns.values())
+        found = {f"rocksdb.{name}": float(sum(column.number(name) for column in columns)) for name in _FIGURES}
+        blocks, buffers = self._budget.usage()
+        return {**found, "rocksdb.block-cache-usage": blocks, "rocksdb.write-buffer-manager-usage": buffers}
 
     def checkpoint(self, target: Path) -> None:
         """Link the present files into a new directory."""

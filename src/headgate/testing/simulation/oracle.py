@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from headgate import config
 from headgate.api.durable import unpack
+from headgate.api.sources import DataGenSource, Stride
+from headgate.api.watermarks import MAX_WATERMARK
 from headgate.config import Configuration
 from headgate.driver.epochs import epoch_sinks
-from headgate.driver.snapshots import prepared_of, restore_plan
+from headgate.driver.snapshots import claimed_state, prepared_of, restore_plan
+from headgate.job.machine import JobMachine, Phase
+from headgate.job.status import JobStatus
+from headgate.job.story import AttemptOutcome
 from headgate.state.api import ValueStateDescriptor
 from headgate.storage.checkpoints import Snapshot, load_snapshot, require_intact
 from headgate.storage.reader import SnapshotReader
 from headgate.testing.simulation.cluster import Attempt, Driver
+from headgate.testing.simulation.timed import Expected
 from headgate.testing.simulation.world import COUNT, Violation, key_of, worlds
 from headgate.testing.storage_faults import MemoryStore
 from headgate.worker.operators.base import Operator
@@ -26,8 +33,11 @@ from headgate.worker.subtask import Subtask
 class Oracle:
     """Knows what a sequential run would give."""
 
-    def __init__(self, run: str, configuration: Configuration, store: MemoryStore, records: int) -> None:
-        self._run, self._records = run, records
+    def __init__(
+        self, run: str, configuration: Configuration, store: MemoryStore, records: int, expected: Expected | None = None
+    ) -> None:
+        """`expected` gives what a program by event time must give over some records; others number their records."""
+        self._run, self._records, self._expected = run, records, expected
         self._exactly_once = configuration.get(config.CHECKPOINT_MODE) == "EXACTLY_ONCE"
         self._ended = False  # some subtask has finished: from then on its keys have no state (SPEC R4.5)
         self._store = MemoryStore()
@@ -48,15 +58,19 @@ class Oracle:
         real = worlds[self._run]
         trial = worlds[self._run] = real.fork()
         try:
-            restore = restore_plan(driver.plan, snapshot.manifest, claim=False, ignore_unmatched=False)
-            attempt = Attempt(driver.plan, driver.job_id, 1_000_000, restore, None, self._store, driver.io.now)
+            manifest = claimed_state(driver.plan, snapshot.manifest, ignore_unmatched=False)
+            restore = restore_plan(driver.plan, manifest, claim=False)
+            clock = _Clock(driver.io.now())
+            attempt = Attempt(driver.plan, driver.job_id, 1_000_000, restore, None, self._store, clock)
             attempt.open()
             self._commit_epochs(driver, snapshot)
-            _drain(attempt)
+            _drain(attempt, clock)
             finished = {vertex for vertex, state in restore.items() if state.finished}
-            rest = _unread(attempt, finished) | self._unassigned(snapshot)
+            if self._expected is not None:
+                _end_time(attempt, finished, clock)
+            rest = self._unread(attempt, finished) | self._unassigned(snapshot)
             written = trial.visible() + trial.open_rows(set(list(trial.transactions)[len(real.transactions) :]))
-            counts = _counts(attempt, finished)
+            counts = Counter() if self._expected else _counts(attempt, finished)
         finally:
             worlds[self._run] = real
         done = set(range(self._records)) - rest
@@ -65,7 +79,8 @@ class Oracle:
         self._ended |= any(
             subtask.finished for operator in snapshot.manifest.operators for subtask in operator.subtasks
         )
-        self._check_state(where, counts, done)
+        if self._expected is None:
+            self._check_state(where, counts, done)
 
     def _commit_epochs(self, driver: Driver, snapshot: Snapshot) -> None:
         """What a driver would commit that restores the checkpoint."""
@@ -85,11 +100,31 @@ class Oracle:
                 rest |= set(range(unpack(found.state), self._records))
         return rest
 
+    def _unread(self, attempt: Attempt, finished: set[Any]) -> set[int]:
+        """The records that sources have not read yet."""
+        rest: set[int] = set()
+        for operator in _operators(attempt, finished):
+            if isinstance(operator, SourceOperator):
+                for split in operator.reader.snapshot():
+                    if isinstance(split, Stride):
+                        rest |= self._unread_of(operator.function, split)
+                    else:
+                        rest |= set(range(split.start, split.end))
+        return rest
+
+    @staticmethod
+    def _unread_of(source: DataGenSource, split: Stride) -> set[int]:
+        numbers = range(split.first + split.done * split.step, source.count or 0, split.step)
+        return set(numbers) if source.vectorised else set(map(source.generate, numbers))
+
     def check_end(self) -> None:
         """The job has finished: everything is visible."""
         self._check_output("the end", worlds[self._run].visible(), set(range(self._records)))
 
     def _check_output(self, where: str, written: Counter[Any], done: set[int]) -> None:
+        if self._expected is not None:
+            self._check_timed(where, written, self._expected(done))
+            return
         ids = Counter(record for record, _ in written.elements())
         lost = sorted(done - ids.keys())
         if lost:
@@ -109,6 +144,19 @@ class Oracle:
             if sorted(found) != list(range(1, len(found) + 1)):
                 raise Violation(f"{where}: the records of key {key} are numbered {sorted(found)}")
 
+    def _check_timed(self, where: str, written: Counter[Any], expected: Counter[tuple[int, ...]]) -> None:
+        if self._exactly_once:
+            if written != expected:
+                lost, wrong = expected - written, written - expected
+                raise Violation(
+                    f"{where}: {lost.total()} rows are lost, as {sorted(lost)[:3]}; {wrong.total()} are wrong, as {sorted(wrong)[:3]}"
+                )
+            return
+        found, wanted = _weights(written), _weights(expected)
+        light = {key: (found[key], weight) for key, weight in wanted.items() if found[key] < weight}
+        if light:
+            raise Violation(f"{where}: records are lost; the weights of keys (found, expected) are {light}")
+
     def _check_state(self, where: str, counts: Counter[int], done: set[int]) -> None:
         expected = Counter(map(key_of, done))
         wrong = {
@@ -120,10 +168,20 @@ class Oracle:
             raise Violation(f"{where}: keyed state (found, expected) is wrong: {wrong}")
 
 
-def _drain(attempt: Attempt) -> None:
-    """Work off what was in flight; sources stand still."""
+class _Clock:
+    """A clock that is moved by hand."""
+
+    def __init__(self, now: int) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def _drain(attempt: Attempt, clock: _Clock) -> None:
+    """Work off what was in flight; sources stand still. Time passes only for asynchronous calls."""
     moved = True
-    while moved:
+    while moved or _waits(attempt, clock):
         moved = False
         for worker in attempt.workers:
             while worker.rows:
@@ -136,6 +194,18 @@ def _drain(attempt: Attempt) -> None:
             attempt.send_rows(worker)
 
 
+def _waits(attempt: Attempt, clock: _Clock) -> bool:
+    """Whether asynchronous calls are under way: then time moves to the next deadline."""
+    tasks = [worker.task for worker in attempt.workers if isinstance(worker.task, Subtask)]
+    if not any(operator.busy for task in tasks for operator in task.operators):
+        return False
+    clock.now = max(clock.now, min(due for task in tasks if (due := task.next_deadline()) is not None))
+    for worker in attempt.workers:
+        worker.task.on_time(clock.now)
+        attempt.send_rows(worker)
+    return True
+
+
 def _operators(attempt: Attempt, finished: set[Any]) -> Iterator[Operator]:
     """The operators that are open: those of a vertex that had finished are not."""
     for worker in attempt.workers:
@@ -143,14 +213,19 @@ def _operators(attempt: Attempt, finished: set[Any]) -> Iterator[Operator]:
             yield from worker.task.operators
 
 
-def _unread(attempt: Attempt, finished: set[Any]) -> set[int]:
-    """The records that sources have not read yet."""
-    rest: set[int] = set()
+def _end_time(attempt: Attempt, finished: set[Any], clock: _Clock) -> None:
+    """Let time come to its end, as if no record followed: whatever waits for its time is out then."""
     for operator in _operators(attempt, finished):
         if isinstance(operator, SourceOperator):
-            for split in operator.reader.snapshot():
-                rest |= set(range(split.start, split.end))
-    return rest
+            operator.advance(MAX_WATERMARK)
+    _drain(attempt, clock)
+
+
+def _weights(rows: Counter[Any]) -> Counter[int]:
+    weights: Counter[int] = Counter()
+    for row, times in rows.items():
+        weights[row[0]] += row[-1] * times
+    return weights
 
 
 def _counts(attempt: Attempt, finished: set[Any]) -> Counter[int]:
@@ -163,3 +238,27 @@ def _counts(attempt: Attempt, finished: set[Any]) -> Counter[int]:
                 operator.backend.set_current_key(key)
                 counts[key] += state.value()
     return counts
+
+
+def check_story(machine: JobMachine) -> None:
+    """The story of a job must be whole: attempts in order, at most the last one open, every failure with its cause."""
+    attempts = list(machine.story.attempts)
+    for before, attempt in pairwise(attempts):
+        if attempt.number != before.number + 1:
+            raise Violation(f"attempt {attempt.number} follows on attempt {before.number}")
+        if before.ended is None or before.ended > attempt.started:
+            raise Violation(f"attempt {attempt.number} started before the one before it had ended")
+    for attempt in attempts:
+        open_ = attempt.outcome is AttemptOutcome.OPEN
+        if open_ and (attempt is not attempts[-1] or machine.phase is Phase.ENDED):
+            raise Violation(f"the story of attempt {attempt.number} has no end")
+        if attempt.outcome is AttemptOutcome.FAILED and attempt.cause is None:
+            raise Violation(f"attempt {attempt.number} failed without a cause")
+        moments = [attempt.deployed, attempt.running, attempt.stopping, attempt.ended]
+        known = [moment for moment in moments if moment is not None]
+        if any(moment < attempt.started for moment in known) or (
+            attempt.ended is not None and attempt.ended < max(known)
+        ):
+            raise Violation(f"the moments of attempt {attempt.number} are not in order: {attempt}")
+    if attempts and machine.status is JobStatus.FINISHED and attempts[-1].outcome is not AttemptOutcome.FINISHED:
+        raise Violation(f"the job is FINISHED, its last attempt {attempts[-1].outcome.name}")

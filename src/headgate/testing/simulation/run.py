@@ -19,7 +19,8 @@ from headgate.graph.plan import JobPlan
 from headgate.ids import JobId
 from headgate.job.status import JobStatus, Status
 from headgate.testing.simulation.cluster import Attempt, Driver, SimulatedIo, Worker
-from headgate.testing.simulation.oracle import Oracle
+from headgate.testing.simulation.oracle import Oracle, check_story
+from headgate.testing.simulation.timed import TIMED
 from headgate.testing.simulation.world import PROGRAMS, Program, Violation, World, worlds
 from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, Operation
 
@@ -28,6 +29,7 @@ _FAULTS_UNTIL = 2_500  # actions; behind them a run must come to its end
 _ZOMBIE_ACTIONS = 400
 _START_TRIES = 50
 _KEY_GROUPS = 32
+_TIMED_SHARE = 0.3
 _MODES: dict[str, dict[Option[Any], str]] = {
     "aligned": {},
     "unaligned": {config.UNALIGNED: "true"},
@@ -80,7 +82,13 @@ class Run:
         """
         self.random = random = Random(seed)
         self.name = f"run-{seed}"
-        mode, drawn = random.choice(list(_MODES)), random.choice(PROGRAMS)
+        mode, drawn = random.choice(list(_MODES)), random.choice(PROGRAMS[:-1])
+        # Some programs are drawn aside, so that a seed without them is the run that it always was.
+        of_time = Random(f"time of {seed}")
+        if of_time.random() < _TIMED_SHARE:
+            drawn = of_time.choice(list(TIMED))
+        elif Random(f"last {seed}").random() < 1 / 7:
+            drawn = PROGRAMS[-1]
         program = program or drawn
         self._parallelism = list(parallelism)
         self.outcome = Outcome(seed, mode, program.__name__)
@@ -90,15 +98,17 @@ class Run:
         self.store = FaultyStore(delay=self._slow)
         worlds[self.name] = World()
         self._options = self._draw_options(mode) | dict(options or {})
+        self._options.setdefault(config.AUTO_WATERMARK_INTERVAL, of_time.choice(["1 ms", "20 ms", "100 ms"]))
         configuration = Configuration(self._options)
         records = random.randrange(30, 400)
         self._program, self._records = program, records
-        self.oracle = Oracle(self.name, configuration, self.store, records)
+        self.oracle = Oracle(self.name, configuration, self.store, records, TIMED.get(program))
         drawn_rates = {what: random.choice(rates) for what, rates in _RATES.items()}
         self.rates: dict[str, float] = dict.fromkeys(_RATES, 0.0) if calm else drawn_rates
         self.flipped = False
         self.zombies: list[tuple[Driver | None, Attempt | None, int]] = []
         self._checked: set[tuple[int, int]] = set()
+        self._beside, self._calm = Random(f"beside {seed}"), calm
         self.driver = self._start_driver(resume=False)
 
     def _draw_options(self, mode: str) -> dict[Option[Any], str]:
@@ -154,6 +164,7 @@ class Run:
 
     def _check_outcome(self) -> None:
         """The job has finished, or it was refused because a byte was flipped and output would be repeated."""
+        check_story(self.driver.machine)
         error = str(self.driver.machine.error)
         self.outcome.restarts += self.driver.machine.restarts
         if self.driver.machine.status is JobStatus.FINISHED or "is FINISHED and has retained no checkpoint" in error:
@@ -358,8 +369,26 @@ class Run:
         if zombie or self.random.random() < 0.6:
             self.zombies.append((self.driver if zombie else None, self.driver.attempt, _ZOMBIE_ACTIONS))
         self.outcome.drivers += 1
+        check_story(self.driver.machine)
         self.outcome.restarts += self.driver.machine.restarts
         self.driver = self._start_driver(resume=True, at_once=self.random.random() < 0.5)
+
+    def _act_beside(self, operation: Operation, path: str) -> None:
+        """Before a new driver claims the log, the one that was believed dead acts for a while."""
+        if operation is not Operation.WRITE or "/log/" not in path:
+            return
+        self.store.before = None
+        alive = [(driver, attempt) for driver, attempt, _ in self.zombies if driver is not None]
+        for _ in range(self._beside.choice([0, 5, 50, 200])):
+            actions = [
+                action
+                for driver, _ in alive
+                for action in self._driver_actions(driver) + self._attempt_actions(driver.attempt, driver)
+            ]
+            if not actions:
+                break
+            self._beside.choice(actions)()
+        self.store.before = self._act_beside
 
     def _end_zombies(self, all_of_them: bool = False) -> None:
         """Replaced drivers end, in a way that is drawn: they must not touch what their successor needs."""
@@ -386,7 +415,9 @@ class Run:
         job_id = JobId(f"{self.random.getrandbits(128):032x}")
         driver = Driver(plan, job_id, configuration, io, self.store)
         if at_once:
+            self.store.before = self._act_beside if resume and not self.flipped and not self._calm else None
             self._start(driver)
+            self.store.before = None
         return driver
 
     def _retry_later(self) -> None:

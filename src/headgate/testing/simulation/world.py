@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -320,4 +321,15 @@ def with_rules(env: StreamExecutionEnvironment, run: str, records: int) -> None:
     keyed.connect(rules).process(NumberUnderRules()).add_sink(WorldSink(run))
 
 
-PROGRAMS: tuple[Program, ...] = (one_input, two_inputs, diamond, found_splits, with_rules, whole_epochs)
+def asynchronous(env: StreamExecutionEnvironment, run: str, records: int) -> None:
+    """Calls that take a while, and overtake each other."""
+    slow = env.from_sequence(0, records - 1).map_async(_later, None, "bigint", ordered=False, capacity=5)
+    slow.key_by(key_of).process(Number()).rebalance().add_sink(WorldSink(run))
+
+
+async def _later(value: int) -> int:
+    await asyncio.sleep(value * 7919 % 50 / 1000)
+    return value
+
+
+PROGRAMS: tuple[Program, ...] = (one_input, two_inputs, diamond, found_splits, with_rules, whole_epochs, asynchronous)

@@ -6,25 +6,30 @@ order (`emit="record"`), or one for every key and batch (`emit="batch"`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.api.functions import callable_of
+from headgate.api.functions import Function, callable_of
+from headgate.api.keyed_batches import running_sums
+from headgate.api.watermarks import MAX_WATERMARK
 from headgate.errors import UserCodeError
 from headgate.graph.job_graph import ChainedOperator
 from headgate.records.batch import Batch
+from headgate.records.flink_values import MutableRow
 from headgate.records.key_groups import hash_column, key_groups_of
 from headgate.records.types import PICKLED, TypeInformation, as_type
+from headgate.state.addresses import VOID, address_of
 from headgate.state.api import ValueStateDescriptor
 from headgate.state.backend import NumberColumns
 from headgate.state.tables import BatchTable
 from headgate.worker.failures import NO_KEY as UNKNOWN
-from headgate.worker.operators.base import OperatorContext, Receiver
+from headgate.worker.operators.base import OperatorContext, Receiver, settled
 from headgate.worker.operators.keyed import KeyedOperator
+from headgate.worker.watermarks import Stamps
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Combine = Callable[[Any, Any], Any]
@@ -35,6 +40,12 @@ class _RunningOperator(KeyedOperator):
 
     state_type: TypeInformation = PICKLED
     table: BatchTable  # when it is open
+
+    def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
+        super().__init__(operator, context)
+        # In batch mode one result for each key leaves, when the input has ended.
+        self.at_end = context.settings.batch
+        self._selects_key = isinstance(self.function, Function) and type(self.function).open is not Function.open
 
     def open(self) -> None:
         super().open()
@@ -55,24 +66,55 @@ class _RunningOperator(KeyedOperator):
         order, owners = list(distinct), list(distinct.values())
         running: dict[Any, Any] = dict(zip(order, self.table.get_many(order, owners), strict=True))
         out: list[Any] = []
+        stamps = batch.timestamps
         row = address = UNKNOWN
+        every = every and not self.at_end
+        selected = self._selected(addresses, groups) if self._selects_key else addresses
+        copies = self.copies
         try:
-            for address, row in zip(addresses, rows, strict=True):
+            for address, row in zip(selected, rows, strict=True):
                 old = running[address]
                 running[address] = new = start(row) if old is None else combine(old, row)
                 if every:
-                    out.append(new)
+                    out.append(settled(new) if copies else new)
         except Exception as error:
             key = UNKNOWN if address is UNKNOWN else self.backend.key_at(address)
             raise self.failure(error, row, key) from error
         values = [running[address] for address in order]
         self.table.put_many(order, owners, values)
         self.end_batch()
-        self.emit_results(out if every else values, addresses if every else order)
+        if self.at_end:
+            return
+        if stamps is not None and not every:
+            last = {address: place for place, address in enumerate(addresses)}
+            stamps = stamps[list(map(last.__getitem__, order))]
+        if copies and not every:
+            values = list(map(settled, values))
+        self.emit_results(out if every else values, addresses if every else order, stamps)
 
-    def emit_results(self, results: list[Any], addresses: list[Any]) -> None:
-        """Send results; `addresses` has the key of each."""
-        self.emit_rows(results)
+    def _selected(self, addresses: list[Any], groups: list[int]) -> Iterator[Any]:
+        """The addresses, each selected as the current key: for a function that may use state."""
+        current = self.backend.context
+        for address, current.address, current.group in zip(addresses, addresses, groups, strict=True):
+            yield address
+
+    def on_watermark(self, watermark: int) -> None:
+        if not self.at_end or watermark < MAX_WATERMARK:
+            return
+        addresses: list[Any] = []
+        results: list[Any] = []
+
+        def take(key: Any, state: Any) -> None:
+            addresses.append(address_of(key))
+            results.append(state.value())
+
+        self.guard(self.backend.apply_to_all_keys, self.descriptor(), VOID, take)
+        self.end_batch()
+        self.emit_results(results, addresses, None)
+
+    def emit_results(self, results: list[Any], addresses: list[Any], stamps: Stamps | None) -> None:
+        """Send results; `addresses` has the key of each. A result has the timestamp of the last record in it."""
+        self.emit_rows(results, stamps)
 
 
 class Reduce(_RunningOperator):
@@ -84,6 +126,9 @@ class Reduce(_RunningOperator):
 
     def receiver(self, input: int) -> Receiver:
         combine = callable_of(self.function, "reduce", "reduce()")
+        if self.type.converts:  # the function finds the fields of its own results by name, as those of records
+            reduce, named = combine, self.type.named
+            combine = lambda one, other: named(reduce(one, other))  # noqa: E731
         return lambda batch: self.fold(batch, _same, combine, every=True)
 
 
@@ -119,6 +164,8 @@ class Aggregate(_RunningOperator):
         return self.type.schema.field(self._position).type
 
     def _is_columnar(self) -> bool:
+        if self.at_end or self._how.endswith("_by"):
+            return False
         if self._field is None or not (pa.types.is_integer(self._field) or pa.types.is_floating(self._field)):
             return False
         if len(self._key.columns) != 1 or not self._key.single or not _plain_key(self._key.type):
@@ -162,25 +209,31 @@ class Aggregate(_RunningOperator):
             raise self.failure(UserCodeError(f"{self._how}() met a null in column '{name}': filter nulls out first"))
 
     def _combine_rows(self) -> Combine:
-        at, combine = self._position, _COMBINE[self._how]
+        at, combine = self._position, _COMBINE[self._how.removesuffix("_by")]
+        whole = self._how.endswith("_by")
         assert at is not None
 
         def rows(old: Any, row: Any) -> Any:
-            if not isinstance(old, tuple | list):
+            if not isinstance(old, tuple | list | MutableRow):
                 return combine(old, row)  # a scalar record is its own field
-            return (*old[:at], combine(old[at], row[at]), *old[at + 1 :])
+            best = combine(old[at], row[at])
+            if whole:
+                return old if best is old[at] else row
+            if isinstance(old, tuple):
+                return (*old[:at], best, *old[at + 1 :])
+            changed = old.copy()
+            changed[at] = best
+            return changed
 
         return rows
 
-    def emit_results(self, results: list[Any], addresses: list[Any]) -> None:
+    def emit_results(self, results: list[Any], addresses: list[Any], stamps: Stamps | None) -> None:
         if self._how != "count" and not self._columnar:
-            self.emit_rows(results)
+            self.emit_rows(results, stamps)
             return
         keys = [self.backend.key_at(address) for address in addresses]
-        if self._how != "count" and self._position == 0:
-            self.emit_rows(list(zip(results, keys, strict=True)))
-        else:
-            self.emit_rows(list(zip(keys, results, strict=True)))
+        pair = (results, keys) if self._how != "count" and self._position == 0 else (keys, results)
+        self.emit_rows(list(zip(*pair, strict=True)), stamps)
 
     def _by_slots(self, batch: Batch, table: NumberColumns) -> None:
         """Numbers under integer keys: no Python object for any record or key."""
@@ -197,10 +250,11 @@ class Aggregate(_RunningOperator):
         table.touch(slots)
         self.end_batch()
         if results is not None:
-            self._emit_columns(column, pa.array(results))
+            self._emit_columns(column, pa.array(results), batch.timestamps)
             return
         last = _last_of_each(slots, table.count)
-        self._emit_columns(column.take(pa.array(last)), pa.array(table.values[slots[last]]))
+        stamps = None if batch.timestamps is None else batch.timestamps[last]
+        self._emit_columns(column.take(pa.array(last)), pa.array(table.values[slots[last]]), stamps)
 
     # --- by columns -------------------------------------------------------------------------------------------------
 
@@ -222,22 +276,27 @@ class Aggregate(_RunningOperator):
         _UFUNC[self._how].at(totals, codes, values)
         self.table.put_many(addresses, groups, totals.tolist())
         self.end_batch()
+        stamps = batch.timestamps
         if self._every:
-            self._emit_columns(column, pa.array(self._running(codes, values, start[codes])))
-        else:
-            self._emit_columns(distinct, pa.array(totals))
+            self._emit_columns(column, pa.array(self._running(codes, values, start[codes])), stamps)
+            return
+        if stamps is not None:
+            of_last = np.empty(len(totals), np.int64)
+            of_last[codes] = stamps  # the last one of each key is what stays
+            stamps = of_last
+        self._emit_columns(distinct, pa.array(totals), stamps)
 
     def _running(self, codes: Array, values: Array, before: Array) -> Array:
         """The result behind each record: what the key had before, and the records of the key up to this one."""
         if self._how in ("sum", "count"):
-            return before + _running_sum(codes, values)
+            return before + running_sums(codes, values)
         import pandas as pd  # it takes a third of a second, and is for this only
 
         grouped = pd.Series(values).groupby(codes, sort=False)
         running = grouped.cummin() if self._how == "min" else grouped.cummax()
         return np.asarray(_UFUNC[self._how](before, running.to_numpy()))
 
-    def _emit_columns(self, keys: pa.Array, results: pa.Array) -> None:
+    def _emit_columns(self, keys: pa.Array, results: pa.Array, stamps: Stamps | None) -> None:
         schema: pa.Schema = self.type.schema
         columns = [results, keys] if self._position == 0 else [keys, results]
         try:
@@ -247,7 +306,7 @@ class Aggregate(_RunningOperator):
                 f"{self._how}() does not fit {self.type} any more: declare a wider type ({error})"
             )
             raise self.failure(too_large) from None
-        self.emit(Batch.of_arrow(pa.RecordBatch.from_arrays(columns, schema=schema), self.type))
+        self.emit(Batch(self.type, None, pa.RecordBatch.from_arrays(columns, schema=schema), stamps))
 
 
 def _last_of_each(slots: Array, size: int) -> Array:
@@ -256,18 +315,6 @@ def _last_of_each(slots: Array, size: int) -> Array:
     everywhere = np.arange(len(slots))
     place[slots] = everywhere
     return np.flatnonzero(place[slots] == everywhere)
-
-
-def _running_sum(codes: Array, values: Array) -> Array:
-    """For each record the sum over the records of its key up to it; integers, so the order of adding is free."""
-    order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
-    sums = np.cumsum(values[order])
-    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    offsets = np.repeat(sums[first] - values[order][first], np.diff(np.r_[first, len(ordered)]))
-    result = np.empty_like(sums)
-    result[order] = sums - offsets
-    return result
 
 
 def _plain_key(key_type: TypeInformation) -> bool:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Protocol, Self, TypeVar
 
+import numpy as np
+
 from headgate.api import functions
+from headgate.api.metrics import Metric, MetricGroup
 from headgate.api.raw_state import RawKeyedStateOutput
+from headgate.api.watermarks import MIN_WATERMARK
 from headgate.checkpoint.commits import Commits
 from headgate.errors import InvalidArgument, UserCodeError
 from headgate.graph.job_graph import ChainedOperator, OutputTag
@@ -18,13 +22,13 @@ from headgate.graph.plan import Settings, TaskInfo
 from headgate.records.batch import Batch
 from headgate.records.types import TypeInformation
 from headgate.state.backend import KeyedStateBackend, SnapshotKind, SnapshotRun
+from headgate.state.copying import ATOMS, copied, copier
 from headgate.state.operator import OperatorStateBackend, OperatorStateSnapshot
 from headgate.worker.failures import NO_KEY, OperatorFailure
+from headgate.worker.watermarks import Stamps, TimeReceiver
 
 Receiver = Callable[[Batch], None]
 R = TypeVar("R")
-
-MIN_WATERMARK = -(1 << 63)
 
 
 class SubtaskServices(Protocol):
@@ -54,6 +58,7 @@ class OperatorContext:
     keyed_backend: Callable[[TypeInformation, Callable[[Any], int]], KeyedStateBackend]  # key type, key -> group
     restored_id: int | None  # the checkpoint this task continues from
     restored_commits: Commits  # under which numbers of the job log it and those before it were completed
+    restored_names: frozenset[str] | None  # of the operator states that it has of this operator; None: it had finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,8 @@ class Operator:
     """Base of all operators; one object for each subtask."""
 
     watermark = MIN_WATERMARK  # the event-time clock
+    late_records = 0  # that came behind the clock and are not part of any result
+    makes_watermarks = False
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         self.operator = operator
@@ -79,6 +86,11 @@ class Operator:
         self.function: Any = operator.spec.function
         self.emit: Receiver = _nowhere  # the main output
         self.side: dict[str, Receiver] = {}
+        self.behind: list[TimeReceiver] = []  # what follows its event-time clock
+        self.metrics: dict[str, Metric] = {}  # of the user's function, by name
+        # Whether results are copied: those of a type with plain values cannot be changed.
+        plain = copier(operator.type) is None and all(output.tag is None for output in operator.outputs)
+        self.copies = context.settings.copies_records and not plain
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -89,7 +101,13 @@ class Operator:
             state, restored_id = self.context.operator_state, self.context.restored_id
             self.guard(initialize, functions.FunctionInitializationContext(state, self.keyed_state(), restored_id))
         if isinstance(self.function, functions.Function) or hasattr(self.function, "open"):
-            self.guard(self.function.open, functions.RuntimeContext(self.context.info, self.keyed_state()))
+            self.guard(self.function.open, self.runtime_context())
+
+    def runtime_context(self) -> functions.RuntimeContext:
+        group = MetricGroup(self.operator.name, self.metrics, self.context.services.now)
+        return functions.RuntimeContext(
+            self.context.info, self.keyed_state(), group, self.context.settings.job_parameters
+        )
 
     def start(self) -> None:
         """Every subtask has restored its state: what is visible outside may change from now on."""
@@ -103,6 +121,16 @@ class Operator:
 
     def finish(self) -> None:
         """All inputs have ended: emit what is held."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether it holds records that it will emit by itself: it is finished only after that."""
+        return False
+
+    @property
+    def full(self) -> bool:
+        """Whether it holds so much that its subtask takes no more records."""
+        return False
 
     def close(self) -> None:
         """Called at the end, also after a failure."""
@@ -168,7 +196,30 @@ class Operator:
     def upkeep(self) -> None:
         """Bounded background work, called about once a second."""
 
+    def figures(self) -> dict[str, float]:
+        """What only this operator measures, for metrics; asked about once a second."""
+        return {}
+
     # --- time -------------------------------------------------------------------------------------------------------
+
+    def advance(self, watermark: int) -> None:
+        """The event-time clock moves on: what is due here is emitted before operators behind this one learn of it."""
+        if watermark <= self.watermark:  # the end of time comes with the last watermark and with the end of the data
+            return
+        self.watermark = watermark
+        self.on_watermark(watermark)
+        for receiver in self.behind:
+            receiver.advance(watermark)
+
+    def on_watermark(self, watermark: int) -> None:
+        """Fire what is due by event time."""
+
+    def set_idle(self, idle: bool) -> None:
+        for receiver in self.behind:
+            receiver.set_idle(idle)
+
+    def pause(self, paused: bool) -> None:
+        """The subtask must not read records for now, or may again: meanwhile nothing is idle."""
 
     def next_deadline(self) -> int | None:
         """The next processing time (ms) at which `on_time` has work."""
@@ -214,50 +265,135 @@ class Operator:
         """The user's function for an input: `map` of one input, `map1` and `map2` of two."""
         kind = self.operator.spec.kind.removeprefix("keyed_")
         if kind.startswith("co_"):
-            return getattr(self.function, f"{name}{input + 1}")  # type: ignore[no-any-return]
-        return functions.callable_of(self.function, name, f"{kind}()")
+            call = getattr(self.function, f"{name}{input + 1}")
+        else:
+            call = functions.callable_of(self.function, name, f"{kind}()")
+        if name == "map" and self.copies:
+            return lambda row: value if (value := call(row)).__class__ in ATOMS else settled(value)
+        return call if name in ("map", "filter") else self.settling(call)
+
+    def settling(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The user's function, which gives an iterable of records that it may change afterwards.
+
+        Records of a batch leave together, when the function may have changed what it emitted first.
+        """
+        if not self.copies:
+            return call
+
+        def copies(*args: Any) -> Any:
+            result = call(*args)
+            return None if result is None else map(settled, result)
+
+        return copies
 
     def process_with(self, function: Callable[..., Any], context: ElementContext, method: str) -> Receiver:
         """Call a process function with each record and a context that has its timestamp."""
 
         def receive(batch: Batch) -> None:
             stamps: Iterable[Any] = repeat(None) if batch.timestamps is None else batch.timestamps.tolist()
-            out: list[Any] = []
+            outputs = Outputs(batch.timestamps)
+            out = outputs.rows
 
             def loop(rows: Iterator[Any]) -> None:
-                for row, context.stamp in zip(rows, stamps, strict=False):
+                for row, context.stamp in outputs.of(zip(rows, stamps, strict=False)):
                     result = function(row, context)
                     if result is not None:
                         out.extend(result)
 
             self.each(batch.rows(), loop, method)
-            self.emit_tagged(out)
+            self.emit_tagged(out, outputs.timestamps())
 
         return receive
 
     # --- output -----------------------------------------------------------------------------------------------------
 
-    def emit_rows(self, rows: list[Any]) -> None:
+    def emit_rows(self, rows: list[Any], stamps: Stamps | None = None) -> None:
         """Emit the rows that a function returned."""
         if rows:
-            self.emit(Batch.of_output(rows, self.type, self.origin))
+            output = Batch.of_output(rows, self.type, self.origin)
+            output.timestamps = stamps
+            self.emit(output)
 
-    def emit_tagged(self, rows: list[Any]) -> None:
+    def emit_any(self, rows: list[Any], stamps: Stamps | None = None) -> None:
+        """Emit the rows of a function that is not a process function: only if a side output is read, it may have tags."""
+        if self.side:
+            self.emit_tagged(rows, stamps)
+        else:
+            self.emit_rows(rows, stamps)
+
+    def emit_tagged(self, rows: list[Any], stamps: Stamps | None = None) -> None:
         """Emit what a process function yielded; `(tag, value)` goes to that side output."""
-        tagged = [row for row in rows if row.__class__ is tuple and row and row[0].__class__ is OutputTag]
-        if not tagged:
-            self.emit_rows(rows)
+        places = [i for i, row in enumerate(rows) if row.__class__ is tuple and row and row[0].__class__ is OutputTag]
+        if not places:
+            self.emit_rows(rows, stamps)
             return
-        self.emit_rows([row for row in rows if not (row.__class__ is tuple and row and row[0].__class__ is OutputTag)])
-        by_tag: dict[OutputTag, list[Any]] = {}
-        for row in tagged:
+        by_tag: dict[OutputTag, list[int]] = {}
+        for place in places:
+            row = rows[place]
             if len(row) != 2:
                 raise self.failure(UserCodeError(f"a side output takes one value, `yield tag, value`, got {row!r}"))
-            by_tag.setdefault(row[0], []).append(row[1])
-        for tag, values in by_tag.items():
-            receiver = self.side.get(tag.name)
-            if receiver is not None:
-                receiver(Batch.of_output(values, tag.type, self.origin))
+            by_tag.setdefault(row[0], []).append(place)
+        tagged = set(places)
+        main = [i for i in range(len(rows)) if i not in tagged]
+        self.emit_rows([rows[i] for i in main], None if stamps is None else stamps[main])
+        for tag, places in by_tag.items():
+            self.emit_side(tag, [rows[i][1] for i in places], None if stamps is None else stamps[places])
+
+    def emit_side(self, tag: OutputTag, values: list[Any], stamps: Stamps | None) -> None:
+        """Emit records to a side output; without a consumer they are dropped."""
+        receiver = self.side.get(tag.name)
+        if receiver is not None:
+            output = Batch.of_output(values, tag.type, self.origin)
+            output.timestamps = stamps
+            receiver(output)
+
+
+def settled(value: Any) -> Any:
+    """A record that shares nothing that can be changed with what the function still has; or itself, if it cannot be copied."""
+    if value.__class__ is tuple and len(value) == 2 and value[0].__class__ is OutputTag:
+        return value[0], settled(value[1])
+    try:
+        return copied(value)
+    except Exception:  # an iterator, for example, which only a chained operator can take
+        return value
+
+
+def without_none(rows: list[Any], stamps: Stamps | None) -> tuple[list[Any], Stamps | None]:
+    """The results of a CoMapFunction that are to be emitted: None is not."""
+    places = [place for place, row in enumerate(rows) if row is not None]
+    if len(places) == len(rows):
+        return rows, stamps
+    return [rows[place] for place in places], None if stamps is None else stamps[places]
+
+
+class Outputs:
+    """The records that a function gives for a batch, and their timestamps: each has the one of the record it came from."""
+
+    __slots__ = ("_ends", "_stamps", "rows")
+
+    def __init__(self, stamps: Stamps | None) -> None:
+        self.rows: list[Any] = []
+        self._stamps = stamps
+        self._ends: list[int] = []
+
+    def of(self, records: Iterable[R]) -> Iterable[R]:
+        """The records, for a loop that appends to `rows` what each one gives."""
+        return records if self._stamps is None else self._counted(records)
+
+    def _counted(self, records: Iterable[R]) -> Iterator[R]:
+        rows, end = self.rows, self._ends.append
+        for record in records:
+            yield record
+            end(len(rows))
+
+    def timestamps(self) -> Stamps | None:
+        return None if self._stamps is None else spread(self._stamps, self._ends)
+
+
+def spread(stamps: Stamps | Sequence[int], ends: Sequence[int]) -> Stamps:
+    """Repeat each timestamp for the records that it stands for, whose places end at `ends`."""
+    places = np.array([0, *ends])
+    return np.repeat(np.asarray(stamps, np.int64), places[1:] - places[:-1])
 
 
 class ElementContext:
@@ -266,10 +402,12 @@ class ElementContext:
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
         self.stamp: int | None = None
+        self._no_timestamp: int | None = getattr(operator.function, "no_timestamp", None)
+        self.float_times: bool = getattr(operator.function, "float_times", False)
 
     def timestamp(self) -> int | None:
         """The record's event timestamp, or the time of the timer that fires."""
-        return self.stamp
+        return self._no_timestamp if self.stamp is None else self.stamp
 
     def timer_service(self) -> Self:
         """Time and timers."""

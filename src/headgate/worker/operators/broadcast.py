@@ -20,9 +20,9 @@ class BroadcastContext(ElementContext):
 
     states: BroadcastStates  # when the operator is open
 
-    def get_broadcast_state(self, descriptor: Any) -> Any:
+    def get_broadcast_state(self, state_descriptor: Any) -> Any:
         """The state, to be changed."""
-        return self.states.writable(_name(descriptor))
+        return self.states.writable(_name(state_descriptor))
 
     def apply_to_keyed_state(self, descriptor: Any, function: Callable[[Any, Any], None]) -> None:
         """Call `function(key, state)` for every key of this subtask that has such state."""
@@ -38,9 +38,9 @@ class ReadOnlyContext(ElementContext):
 
     states: BroadcastStates
 
-    def get_broadcast_state(self, descriptor: Any) -> Any:
+    def get_broadcast_state(self, state_descriptor: Any) -> Any:
         """The state, to be read."""
-        return self.states.read_only(_name(descriptor))
+        return self.states.read_only(_name(state_descriptor))
 
 
 class KeyedReadOnlyContext(KeyedElementContext, ReadOnlyContext):
@@ -75,7 +75,7 @@ class _BroadcastSide(Operator):
         if input == 0:
             return super().receiver(input)
         method = "process_broadcast_element"
-        return self.process_with(getattr(self.function, method), self._broadcast, method)
+        return self.process_with(self.settling(getattr(self.function, method)), self._broadcast, method)
 
 
 class BroadcastProcess(_BroadcastSide, Process):

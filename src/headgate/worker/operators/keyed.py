@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,10 +18,17 @@ from headgate.state.timers import TimeDomain
 from headgate.storage.layout import table_directory, table_file
 from headgate.worker.failures import NO_KEY as UNKNOWN
 from headgate.worker.keys import KeyReader
-from headgate.worker.operators.base import ElementContext, Operator, OperatorContext, Receiver, explain
+from headgate.worker.operators.base import (
+    ElementContext,
+    Operator,
+    OperatorContext,
+    Outputs,
+    Receiver,
+    explain,
+    spread,
+)
 
 _CLEANUP_ENTRIES = 10_000  # in one go: a few milliseconds
-_MAX_WATERMARK = (1 << 63) - 1
 
 Keys = tuple[list[Any], list[int]]  # addresses and key groups of a batch
 Loop = Callable[[Iterable[Any], Any, list[Any]], None]
@@ -86,6 +94,9 @@ class KeyedOperator(Operator):
         self.backend.background_cleanup(_CLEANUP_ENTRIES)
         self.backend.maintain(_CLEANUP_ENTRIES)
 
+    def figures(self) -> dict[str, float]:
+        return self.backend.figures()
+
     def keys_of(self, batch: Batch, input: int) -> Keys:
         """Addresses and key groups of the records; prepares the backend for them."""
         keys, groups = self.guard(self._readers[input].keys_and_groups, batch)
@@ -107,17 +118,19 @@ class KeyedOperator(Operator):
         The loop stores address and group in `current`, where state handles read them: one step for each, no call. For a
         batch with timestamps `stamped` is called, if it is given: (row, timestamp, address, key group).
         """
-        emit = self.emit_rows if stamped is None else self.emit_tagged
+        emit = self.emit_any if stamped is None else self.emit_tagged
 
         def receive(batch: Batch) -> None:
             columns: tuple[list[Any], ...] = self.keys_of(batch, input)
-            chosen, current = loop, self.backend.context
-            out: list[Any] = []
+            chosen, current, outputs = loop, self.backend.context, Outputs(batch.timestamps)
+            out = outputs.rows
             if stamped is not None and batch.timestamps is not None:
                 chosen, columns = stamped, (batch.timestamps.tolist(), *columns)
-            self.each(batch.rows(), lambda rows: chosen(zip(rows, *columns, strict=True), current, out), method)
+            self.each(
+                batch.rows(), lambda rows: chosen(outputs.of(zip(rows, *columns, strict=True)), current, out), method
+            )
             self.end_batch()
-            emit(out)
+            emit(out, outputs.timestamps())
 
         return receive
 
@@ -133,7 +146,12 @@ class KeyedMapOperator(KeyedOperator):
             for row, current.address, current.group in records:
                 append(function(row))
 
-        return self.receive_with(input, loop)
+        def loop_of_two(records: Iterable[Any], current: Any, out: list[Any]) -> None:
+            for row, current.address, current.group in records:
+                if (result := function(row)) is not None:
+                    out.append(result)
+
+        return self.receive_with(input, loop_of_two if self.operator.spec.kind == "co_map" else loop)
 
 
 class KeyedFlatMapOperator(KeyedOperator):
@@ -196,6 +214,8 @@ class KeyedElementContext(ElementContext):
 
     def _change(self, call: Callable[..., object], domain: TimeDomain, timestamp: int) -> None:
         current = self._operator.backend.context
+        if isinstance(timestamp, float) and self.float_times and math.isfinite(timestamp):
+            timestamp = int(timestamp)
         call(domain, timestamp, current.address, current.group)
 
 
@@ -207,6 +227,8 @@ class KeyedProcessOperator(KeyedOperator):
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
         self.element = self.context_type(self)
+        on_timer = getattr(self.function, "on_timer", None)
+        self._on_timer = None if on_timer is None else self.settling(on_timer)
 
     def receiver(self, input: int) -> Receiver:
         function, element = self.method("process_element", input), self.element
@@ -236,15 +258,17 @@ class KeyedProcessOperator(KeyedOperator):
     def on_time(self, now: int) -> None:
         self._fire(TimeDomain.PROCESSING, now)
 
-    def finish(self) -> None:
-        """The input has ended: every event-time timer fires, processing-time timers do not."""
-        self.watermark = _MAX_WATERMARK
-        self._fire(TimeDomain.EVENT, _MAX_WATERMARK)
+    def on_watermark(self, watermark: int) -> None:
+        self._fire(TimeDomain.EVENT, watermark)
 
     def _fire(self, domain: TimeDomain, until: int) -> None:
-        on_timer = getattr(self.function, "on_timer", None)
+        on_timer = self._on_timer
         timers, current, element = self.backend.timers, self.backend.context, self.element
+        if (due := timers.next_deadline(domain)) is None or due > until:
+            return
         out: list[Any] = []
+        times: list[int] = []
+        ends: list[int] = []
         try:
             while (timer := timers.pop_due(domain, until)) is not None:
                 current.address, current.group = timer.address, timer.group
@@ -252,8 +276,10 @@ class KeyedProcessOperator(KeyedOperator):
                 result = None if on_timer is None else on_timer(timer.timestamp, element)
                 if result is not None:
                     out.extend(result)
+                times.append(timer.timestamp)
+                ends.append(len(out))
         except Exception as error:
             raise self.failure(explain(error, "on_timer"), key=self.current_key()) from error
         element.stamp = element.domain = None
         self.end_batch()
-        self.emit_tagged(out)
+        self.emit_tagged(out, spread(times, ends) if domain is TimeDomain.EVENT else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -17,16 +18,19 @@ from headgate.checkpoint.commits import Commits
 from headgate.errors import StorageError
 from headgate.graph.job_graph import ChainedOperator
 from headgate.records.batch import Batch
+from headgate.records.frames import pickle_rows
 from headgate.records.types import PICKLED, TypeInformation
 from headgate.state.api import ListStateDescriptor
 from headgate.state.backend import SnapshotKind
 from headgate.state.operator import OperatorStateBackend
+from headgate.state.pickling import load_values
 from headgate.worker.operators.base import ElementContext, Operator, OperatorContext, OperatorSnapshot, Receiver
 
 _LOG = logging.getLogger(__name__)
 
 _WRITER = ListStateDescriptor("writer")
 _COMMITTABLES = ListStateDescriptor("committables")
+OWN_STATES = (_WRITER.name, _COMMITTABLES.name)
 
 
 def prepared_in(state: OperatorStateBackend) -> list[Prepared]:
@@ -46,13 +50,16 @@ class SinkOperator(Operator):
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
-        settings, type = context.settings, operator.spec.options["type"]
-        self._where = WriterContext(**asdict(context.info), staging=settings.staging, type=type, epoch=settings.epoch)
+        settings, type, clock = context.settings, operator.spec.options["type"], context.services.now
+        self._where = WriterContext(
+            **asdict(context.info), staging=settings.staging, type=type, epoch=settings.epoch, clock=clock
+        )
         self._committer: Committer[Any] | None = None
         self._prepared: list[Prepared] = []
         self._restored: list[Any] = []  # elements of the writer's state
         self._fresh: tuple[Any, ...] = ()  # prepared for the checkpoint whose barrier is about to leave
         self._ended = False
+        self._commits = self._commit_ms = self._last_commit_ms = 0.0  # calls of the committer, and their time
 
     def open(self) -> None:
         state = self.context.operator_state
@@ -136,12 +143,21 @@ class SinkOperator(Operator):
         if self._committer is None:
             return
         while requests:
+            started = time.perf_counter()
             self.guard(self._committer.commit, requests)
+            self._last_commit_ms = (time.perf_counter() - started) * 1000
+            self._commits += 1
+            self._commit_ms += self._last_commit_ms
             for request in requests:
                 if request.dropped is not None:
                     name, what, why = self.operator.name, request.committable, request.dropped
                     _LOG.error("sink '%s': %r was DROPPED: %s", name, what, why)
             requests = [self._again(request) for request in requests if request.retry and request.dropped is None]
+
+    def figures(self) -> dict[str, float]:
+        if not self._commits:
+            return {}
+        return {"commits": self._commits, "commitTime": self._commit_ms, "lastCommitTime": self._last_commit_ms}
 
     def _again(self, request: CommitRequest[Any]) -> CommitRequest[Any]:
         if request.tries >= self.context.settings.committer_retries:
@@ -210,13 +226,15 @@ class PrintSink(Operator):
     """Sends lines to the driver."""
 
     def receiver(self, input: int) -> Receiver:
-        info, identifier = self.context.info, self.operator.spec.options["identifier"]
+        info, options = self.context.info, self.operator.spec.options
+        identifier, own = options["identifier"], options["text"]
         number = str(info.subtask + 1) if info.parallelism > 1 else ""
         prefix = ":".join(part for part in (identifier, number) if part)
         prefix = f"{prefix}> " if prefix else ""
 
         def receive(batch: Batch) -> None:
-            text = self.each(batch.rows(), lambda rows: "\n".join([f"{prefix}{row}" for row in rows]))
+            as_text = own if batch.type.is_typed else str
+            text = self.each(batch.rows(), lambda rows: "\n".join([f"{prefix}{as_text(row)}" for row in rows]))
             self.context.services.to_driver("", text.encode("utf-8", "replace"), len(batch))
 
         return receive
@@ -232,7 +250,8 @@ class CollectSink(Operator):
             if batch.type.is_typed:
                 payload = b"A" + memoryview(batch.arrow().serialize())
             else:
-                payload = b"P" + self.guard(pickle.dumps, batch.rows(), 5)
+                body, by_value = self.guard(pickle_rows, batch.rows())
+                payload = (b"V" if by_value else b"P") + body
             self.context.services.to_driver(channel, payload, len(batch))
 
         return receive
@@ -242,4 +261,6 @@ def decode_collected(payload: bytes, type: TypeInformation = PICKLED) -> list[An
     """Records from a CollectSink. Pickles are loaded: give it only what came over the job's own control plane."""
     if payload[:1] == b"A":
         return type.to_rows(pa.ipc.read_record_batch(pa.py_buffer(payload[1:]), type.schema))
+    if payload[:1] == b"V":  # with classes of the program's own script
+        return load_values(payload[1:], "a collected record")
     return pickle.loads(payload[1:])  # type: ignore[no-any-return]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from headgate.api.durable import to_text, unpack
 from headgate.api.sources import EMPTY_READER, UNCUT, ReaderContext, Source, SourceReader
+from headgate.api.watermarks import WatermarkAlignment
 from headgate.checkpoint.commits import Commits
 from headgate.errors import UserCodeError
 from headgate.graph.job_graph import ChainedOperator
@@ -20,8 +21,11 @@ from headgate.records.types import TypeInformation
 from headgate.state.api import ListStateDescriptor
 from headgate.state.backend import SnapshotKind
 from headgate.worker.operators.base import Operator, OperatorContext, OperatorSnapshot, SubtaskServices
+from headgate.worker.operators.time import make_stamper
+from headgate.worker.watermarks import Stamper
 
 _SPLITS = ListStateDescriptor("splits", "string")
+OWN_STATES = (_SPLITS.name,)
 _BURST_MS = 100
 _CAPACITY = 10_000  # records that a SourceFunction may be ahead
 
@@ -31,19 +35,30 @@ class SourceOperator(Operator):
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
+        # A program may want the records of a source in another form: rows that can be changed.
+        self._retypes = self.type.is_typed and self.type != getattr(self.function, "type", self.type)
         self.reader: SourceReader[Any] = EMPTY_READER  # until it is open
         self._given: dict[int, list[Any]] = {}  # the splits in checkpoints that may become complete
         rate = operator.spec.options.get("rate")
         self._limit = None if rate is None else RateLimit(rate / context.info.parallelism, context.services.now)
+        self._stamper: Stamper | None = None
+        strategy = operator.spec.options.get("watermarks")
+        self.alignment: WatermarkAlignment | None = None if strategy is None else strategy.alignment
+        self.makes_watermarks = strategy is not None
+        self.idle = False
+        self._split_names: Collection[Hashable] | None = None
 
     def open(self) -> None:
         info = self.context.info
+        if self.operator.spec.options.get("watermarks") is not None:
+            self._stamper = make_stamper(self, self.emit, self)
         if isinstance(self.function, Source):
             where = ReaderContext(info.subtask, info.parallelism, self.context.services.now)
-            if self.context.restored_id is None:
-                splits = self.guard(self.function.first_splits, where)
-            else:
+            left = self.context.restored_names
+            if left is None or _SPLITS.name in left:
                 splits = list(map(unpack, self.context.operator_state.get_list_state(_SPLITS).get()))
+            else:  # the checkpoint, if there is one, has not seen this source
+                splits = self.guard(self.function.first_splits, where)
             self.reader = self.guard(self.function.reader, where, splits)
         else:
             super().open()
@@ -68,6 +83,10 @@ class SourceOperator(Operator):
             if not max_records:
                 return 0
         batch = self.guard(self.reader.poll, max_records)
+        if self._stamper is not None:
+            self._split_names = self.guard(self.reader.ordered_splits)
+            if self._split_names is not None:
+                self._stamper.set_splits(self._split_names)
         if self._limit is not None:
             self._limit.spend(0 if batch is None else len(batch))
         aside = self.reader.take_side()
@@ -75,10 +94,30 @@ class SourceOperator(Operator):
             self.emit_tagged(aside)
         if batch is None or not len(batch):
             return len(aside)
+        if self._retypes:
+            batch = batch.retyped(self.type)
         if batch.origin is None:
             batch.origin = self.origin
-        self.emit(batch)
+        if self._stamper is None:
+            self.emit(batch)
+        else:
+            self.guard(self._stamper.receive, batch, None if self._split_names is None else self.reader.split_of_each())
         return len(batch) + len(aside)
+
+    def next_deadline(self) -> int | None:
+        return None if self._stamper is None else self._stamper.next_deadline()
+
+    def on_time(self, now: int) -> None:
+        assert self._stamper is not None
+        self.guard(self._stamper.on_time, now)
+
+    def pause(self, paused: bool) -> None:
+        if self._stamper is not None:
+            self._stamper.pause(paused)
+
+    def set_idle(self, idle: bool) -> None:
+        self.idle = idle
+        super().set_idle(idle)
 
     def ready_at(self) -> int | None:
         """The time at which the next poll makes sense, if it is known."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 from headgate.errors import UserCodeError
 from headgate.graph.job_graph import ChainedOperator
 from headgate.records.batch import Batch
-from headgate.worker.operators.base import ElementContext, Operator, OperatorContext, Receiver
+from headgate.worker.operators.base import ElementContext, Operator, OperatorContext, Outputs, Receiver, without_none
 
 
 class Map(Operator):
@@ -18,12 +18,14 @@ class Map(Operator):
 
     def receiver(self, input: int) -> Receiver:
         function = self.method("map", input)
+        of_two = self.operator.spec.kind == "co_map"
 
         def receive(batch: Batch) -> None:
             mapped = self.each(batch.rows(), lambda rows: [function(row) for row in rows])
-            output = Batch.of_output(mapped, self.type, self.origin)
-            output.timestamps = batch.timestamps
-            self.emit(output)
+            stamps = batch.timestamps
+            if of_two:
+                mapped, stamps = without_none(mapped, stamps)
+            self.emit_any(mapped, stamps)
 
         return receive
 
@@ -34,16 +36,20 @@ class FlatMap(Operator):
     def receiver(self, input: int) -> Receiver:
         function = self.method("flat_map", input)
 
-        def loop(rows: Iterator[Any]) -> list[Any]:
-            out: list[Any] = []
-            extend = out.extend
-            for row in rows:
-                result = function(row)
-                if result is not None:
-                    extend(result)
-            return out
+        def receive(batch: Batch) -> None:
+            outputs = Outputs(batch.timestamps)
+            extend = outputs.rows.extend
 
-        return lambda batch: self.emit_rows(self.each(batch.rows(), loop, "flat_map"))
+            def loop(rows: Iterator[Any]) -> None:
+                for row in outputs.of(rows):
+                    result = function(row)
+                    if result is not None:
+                        extend(result)
+
+            self.each(batch.rows(), loop, "flat_map")
+            self.emit_any(outputs.rows, outputs.timestamps())
+
+        return receive
 
 
 class Filter(Operator):
@@ -81,7 +87,10 @@ class MapBatches(Operator):
         def receive(batch: Batch) -> None:
             for arrow in self._batches(self.guard(function, batch.arrow())):
                 if arrow.num_rows:
-                    self.emit(Batch.of_arrow(self.guard(self.type.fit, arrow), self.type))
+                    output = Batch.of_arrow(self.guard(self.type.fit, arrow), self.type)
+                    # Which row came from which is not known, unless there are as many: then they are the same ones.
+                    output.timestamps = batch.timestamps if len(output) == len(batch) else None
+                    self.emit(output)
 
         return receive
 

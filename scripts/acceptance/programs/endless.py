@@ -1,0 +1,42 @@
+"""endless.py DIRECTORY [fast]: a job that runs until it is stopped: event time, state under four keys, files in DIRECTORY.
+
+With `fast` it processes as many records as it can, and writes none.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from headgate import StreamExecutionEnvironment, WatermarkStrategy
+from headgate.connectors.files import FileSink
+
+
+def slowly(number: int) -> tuple[int, int]:
+    """A key and the time, a thousand times a second."""
+    time.sleep(0.001)
+    return number % 4, time.time_ns() // 1_000_000
+
+
+def quickly(number: int) -> tuple[int, int]:
+    """The same without a pause."""
+    return number % 4, number
+
+
+if __name__ == "__main__":
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.enable_checkpointing(2_000)
+    env.get_configuration().set("execution.checkpointing.dir", f"file://{sys.argv[1]}/checkpoints")
+    env.get_configuration().set("execution.checkpointing.savepoint-dir", f"file://{sys.argv[1]}/savepoints")
+    fast = sys.argv[2:] == ["fast"]
+    numbers = env.from_sequence(0, 1 << 40)
+    now = numbers.map(quickly if fast else slowly, output_type="key bigint, at bigint").uid("now")
+    stamped = now.assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    )
+    newest = stamped.key_by("key").reduce(lambda _, new: new).name("newest").uid("newest")
+    if fast:
+        newest.filter(lambda row: False).print()
+    else:
+        newest.sink_to(FileSink(f"{sys.argv[1]}/out", "json"))
+    env.execute("endless")

@@ -1,0 +1,1 @@
+"""`pyflink.datastream.formats`."""

@@ -1,0 +1,13 @@
+"""`pyflink.datastream.time_characteristic` of Flink 1.x."""
+
+from enum import Enum
+
+__all__ = ["TimeCharacteristic"]
+
+
+class TimeCharacteristic(Enum):
+    """What programs for Flink before 1.12 set; windows and timers now name their time themselves."""
+
+    ProcessingTime = 0
+    IngestionTime = 1
+    EventTime = 2

@@ -1,0 +1,123 @@
+"""Connections to REST: how many there may be, and how long one may wait. They run in the event loop of the REST server.
+
+A connection is a file descriptor of the driver, and any process of the machine can open one, without a token. The driver
+needs descriptors for checkpoints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from typing import Any
+from weakref import WeakSet
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_SECONDS = 10.0  # until the head of a request is complete
+STALLED_SECONDS = 60.0  # that a client may read nothing of its response
+BACKLOG = 16  # connections that are accepted at once, before they can be counted
+_WAITING = 128  # that wait to be accepted
+_MOST = 400
+
+
+def most_connections() -> int:
+    """A quarter of the descriptors that the process may have, and no more than are of use."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST if limit == resource.RLIM_INFINITY else max(16, min(_MOST, limit // 4))
+
+
+class Listener(socket.socket):
+    """Where connections come in; those beyond twice the limit are closed at once.
+
+    One that has not spoken TLS yet is known to nothing else, for a minute.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._accepted: WeakSet[socket.socket] = WeakSet()
+
+    def listen(self, backlog: int = _WAITING, /) -> None:
+        """Let some wait in the kernel: the event loop gives one number for these and for those that it accepts at once."""
+        super().listen(max(backlog, _WAITING))
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        connection, address = super().accept()
+        if sum(one.fileno() >= 0 for one in self._accepted) >= 2 * most_connections():
+            connection.close()
+            raise BlockingIOError  # as if nothing had come
+        self._accepted.add(connection)
+        return connection, address
+
+
+class Connection(H11Protocol):
+    """One connection. When there are too many, the oldest that waits for a request is closed."""
+
+    waiting_since = 0.0  # in seconds of the loop
+    _head: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_request()
+        if len(self.connections) > (most := most_connections()):
+            open_ones = [
+                one for one in self.connections if isinstance(one, Connection) and not one.transport.is_closing()
+            ]
+            if len(open_ones) > most:
+                idle = (one for one in open_ones if one.is_idle)
+                min(idle, key=lambda one: one.waiting_since, default=self).transport.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for a request, and for nothing else."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self.is_idle:
+            self._disarm_head()
+        elif self._head is None:
+            self._expect_request()
+
+    def on_response_complete(self) -> None:
+        self.waiting_since = self.loop.time()
+        super().on_response_complete()
+
+    def _expect_request(self) -> None:
+        self.waiting_since = self.loop.time()
+        self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_reading()
+
+    def _expect_reading(self) -> None:
+        """A large answer over a slow line takes its time, as long as something of it is read."""
+        left = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(STALLED_SECONDS, self._check_reading, left)
+
+    def _check_reading(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() < before:
+            self._expect_reading()
+        else:
+            self.transport.abort()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._disarm_stalled()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm_head()
+        self._disarm_stalled()
+        super().connection_lost(exc)
+
+    def _disarm_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def _disarm_stalled(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None

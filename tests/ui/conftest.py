@@ -1,0 +1,3 @@
+from browser import browser, page, watched
+
+__all__ = ["browser", "page", "watched"]
