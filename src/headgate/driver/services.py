@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 _THREADS = 4
 _DISCOVERY_THREADS = 8
 _EXIT_SECONDS = 5.0
-_EPOCH_MS = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
+_SLEW = 10  # a difference to the time of day is made up for in ten times its length
 
 _Work = tuple["Future[Any]", Callable[[], Any]]
 
@@ -125,6 +125,29 @@ class JobPort:
     stand_down: Callable[[str], None]  # end this driver, because another one has taken over the job
 
 
+class SteadyClock:
+    """Milliseconds since the epoch that never jump and never go back, and approach the time of day when that was set.
+
+    A corrected clock must not let every checkpoint expire, and a machine that was suspended must not stay behind.
+    """
+
+    def __init__(self, wall: Callable[[], int] = time.time_ns, ticks: Callable[[], int] = time.monotonic_ns) -> None:
+        self._wall, self._ticks = wall, ticks
+        self._lock = threading.Lock()
+        self._shown, self._read = wall(), ticks()
+
+    def now(self) -> int:
+        with self._lock:
+            ticks = self._ticks()
+            passed, self._read = ticks - self._read, ticks
+            apart = self._wall() - (self._shown + passed)
+            self._shown += passed + max(-passed // _SLEW, min(apart, passed // _SLEW))
+            return self._shown // 1_000_000
+
+
+_CLOCK = SteadyClock()
+
+
 class DriverIo:
     """The real world."""
 
@@ -147,8 +170,8 @@ class DriverIo:
             pool.shutdown(wait=False)
 
     def now(self) -> int:
-        """Milliseconds since the epoch that never jump: a corrected clock must not let every checkpoint expire."""
-        return _EPOCH_MS + time.monotonic_ns() // 1_000_000
+        """Milliseconds since the epoch, by a clock that does not jump."""
+        return _CLOCK.now()
 
     def pause(self, seconds: float) -> None:
         """Wait before something is tried again."""

@@ -193,13 +193,18 @@ def _moments(triggered: int, subtask: SubtaskStats | None) -> Document:
     metrics = subtask.metrics
     known = {**_fields(metrics, "unaligned state_size checkpointed_size"), "ack_timestamp": subtask.ack_timestamp}
     if metrics.sync_started >= 0:  # else it had finished before the checkpoint, and acknowledged nothing itself
-        first = triggered + metrics.start_delay_ms
+        # Clocks of hosts differ: the least shift puts all between the trigger and the acknowledgement.
+        apart = min(0, subtask.ack_timestamp - metrics.written)
+        if metrics.sync_started + apart < triggered:
+            apart = triggered + metrics.alignment_ms - metrics.sync_started
+        started = metrics.sync_started + apart
+        first = min(max(triggered, triggered + metrics.start_delay_ms + min(0, apart)), started)
         known |= {
             "first_barrier": first,
-            "last_barrier": first + metrics.alignment_ms,
-            "sync_start": metrics.sync_started,
-            "sync_end": metrics.sync_started + metrics.sync_ms,
-            "async_end": metrics.written,
+            "last_barrier": min(first + metrics.alignment_ms, started),
+            "sync_start": started,
+            "sync_end": started + metrics.sync_ms,
+            "async_end": metrics.written + apart,
         }
     return {**moments, **known}
 

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 
-from headgate.driver.services import DaemonPool, wait_for_calls
+from headgate.driver.services import DaemonPool, SteadyClock, wait_for_calls
 
 PROGRAM = """
 import io, sys, threading, time
@@ -73,3 +73,26 @@ def test_a_process_waits_for_threads_that_end():
     pool.shutdown(wait=False)
     assert wait_for_calls()
     assert not thread.is_alive()
+
+
+def test_a_clock_that_was_set_is_followed_without_a_jump():  # SPEC R10.6
+    at = {"wall": 1_700_000_000_000, "ticks": 5_000}  # ms
+    clock = SteadyClock(lambda: at["wall"] * 1_000_000, lambda: at["ticks"] * 1_000_000)
+
+    def after(ms, steps=1):
+        before = clock.now()
+        for _ in range(steps):
+            at["wall"], at["ticks"] = at["wall"] + ms, at["ticks"] + ms
+            assert clock.now() - before >= 0
+        return clock.now() - before
+
+    assert after(1_000) == 1_000
+    at["wall"] += 65_000  # the machine was suspended, or its clock was corrected
+    assert after(1_000) == 1_100
+    assert after(1_000, steps=700) > 700_000
+    assert clock.now() == at["wall"]
+    at["wall"] -= 3_000
+    assert after(10_000) == 9_000
+    assert after(1, steps=10) >= 0
+    after(1_000, steps=30)
+    assert clock.now() == at["wall"]

@@ -4,9 +4,11 @@ import re
 
 import pytest
 
+from headgate.checkpoint.stats import SubtaskMetrics, SubtaskStats
 from headgate.control.messages import Metrics
 from headgate.errors import UserCodeError
 from headgate.job.status import JobStatus
+from headgate.rest.checkpoints import _moments
 from rest_kit import ID, FakeJob, checked, client_of
 
 STATES = [
@@ -179,6 +181,25 @@ def test_the_timeline_of_a_checkpoint(http, source):
         "checkpointed_size": 100,
     }
     assert {value for name, value in second.items() if name not in {"vertex", "vertex-name", "index"}} == {None}
+
+
+@pytest.mark.parametrize(
+    ("apart", "shown"),
+    [
+        (0, [5, 12, 13, 15, 45]),
+        (65_000, [210, 217, 218, 220, 250]),  # the worker's clock is ahead: it cannot have ended after its ack
+        (-65_000, [0, 7, 7, 9, 39]),  # behind: it cannot have begun before the trigger
+    ],
+)
+def test_a_timeline_with_hosts_whose_clocks_differ(apart, shown):  # SPEC R10.6
+    triggered = 100_000
+    there = triggered + apart  # when the worker's clock showed the time of the trigger
+    measured = SubtaskMetrics(
+        start_delay_ms=max(0, 5 + apart), alignment_ms=7, sync_ms=2, sync_started=there + 13, written=there + 45
+    )
+    found = _moments(triggered, SubtaskStats(triggered + 250, measured))
+    names = "first_barrier", "last_barrier", "sync_start", "sync_end", "async_end"
+    assert [found[name] - triggered for name in names] == shown
 
 
 def test_state_files(http, job, source):
