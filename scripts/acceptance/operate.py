@@ -167,7 +167,7 @@ def flink_command_line() -> Outcome:
 
 # --- polling ----------------------------------------------------------------------------------------------------------
 
-PAIRS, WINDOW = 5, 8.0  # seconds
+PAIRS, WINDOW = 5, 12.0  # seconds
 REQUESTS, CLIENTS, FLOOD = 20, 10, 500
 LARGEST_COST = 0.03
 HOUR, HISTORY = 3600.0, 200
@@ -234,17 +234,18 @@ def polling() -> Outcome:
             time.sleep(WINDOW)
             return (received() - before) / (time.monotonic() - started)
 
-        costs = []
+        costs, alone = [], throughput()
         for _ in range(PAIRS):
-            alone = throughput()
             with Pollers(server, job_id, REQUESTS, CLIENTS):
-                costs.append(1 - throughput() / alone)
+                polled = throughput()
+            before, alone = alone, throughput()
+            costs.append(1 - polled / statistics.mean([before, alone]))  # the machine may become faster or slower
         with Pollers(server, job_id, FLOOD, 0, threads=8) as flood:
             time.sleep(20)
         failed = client.send("GET", f"/jobs/{job_id}/checkpoints")["counts"]["failed"]
         cost = statistics.median(costs)
         wrong = sum(count for status, count in flood.answers.items() if status != 200)
-    figure = f"{cost:.1%} of the throughput; {flood.answers.total() / 20:.0f} requests/s, {wrong} refused, {failed} checkpoints failed"
+    figure = f"{cost:.1%} of the throughput ({min(costs):.1%} to {max(costs):.1%}); {flood.answers.total() / 20:.0f} requests/s, {wrong} refused, {failed} checkpoints failed"
     return Outcome(cost < LARGEST_COST and not wrong and not failed, figure)
 
 

@@ -1,13 +1,14 @@
 """The routes: Flink's paths (SPEC R10.1) and our own, with and without `/v1`.
 
-A refused request is a 4xx with the reason in `errors`. Routes run in the threads of the REST server, in the driver. They read copies of what the job's thread keeps, and never wait for
-it; what polls often gets answers from a cache.
+A refused request is a 4xx with the reason in `errors`. Routes read copies of what the job's thread keeps, and never wait for
+it. Most run in the event loop of the REST server, those that wait for workers or storage in threads; who polls often gets
+answers that were made a moment ago.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from functools import partial, wraps
 from http import HTTPStatus
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -27,7 +28,7 @@ from headgate.graph.job_graph import Vertex
 from headgate.job_client import JobClient
 from headgate.rest import checkpoints, documents, metrics, models, prometheus, vertices
 from headgate.rest.access import Access
-from headgate.rest.cache import Cache, to_json
+from headgate.rest.cache import Cache, PolledAnswers, PolledResponse, to_json
 from headgate.rest.dashboard import Dashboard
 from headgate.rest.events import EventStream, JobChange, make_change
 from headgate.rest.jobs import Jobs, UnknownJob
@@ -120,34 +121,37 @@ def _of_one_plan(make: Callable[[], Made]) -> Made:
 class _Api:
     def __init__(self, jobs: Jobs, operations: Operations, cache_seconds: float) -> None:
         self._jobs, self._operations = jobs, operations
+        self.polled = PolledAnswers(cache_seconds)
         self._cache = Cache(cache_seconds)
         self._slow_cache = Cache(_SLOW_SECONDS if cache_seconds else 0.0)
         self._browser = StateBrowser()
         self._probing = 0
         self.events = EventStream(lambda: _of_one_plan(self._look))
 
-    def _cached(self, key: Hashable, make: Callable[[], object]) -> Response:
-        return _json(self._cache.get(key, lambda: _of_one_plan(make)))
+    def _polled(self, make: Callable[[], object]) -> Response:
+        return PolledResponse(lambda: _of_one_plan(make), self.polled)
 
-    def _of_job(self, name: str, job_id: str, make: Callable[[SparkJob], object], *more: Hashable) -> Response:
-        """The answer about a job; it is found first, so that unknown ids fill no cache."""
-        job = self._jobs.find(job_id)
-        return self._cached((name, id(job), *more), lambda: make(job))
+    def _of_job(self, job_id: str, make: Callable[[SparkJob], object]) -> Response:
+        return self._polled(lambda: make(self._jobs.find(job_id)))
 
-    def _of_vertex(
-        self, name: str, job_id: str, vertex_id: str, make: Callable[[SparkJob, Vertex], object], *more: Hashable
-    ) -> Response:
-        job = self._jobs.find(job_id)
-        vertex = _vertex(job, vertex_id)
-        return self._cached((name, id(job), vertex_id, *more), lambda: make(job, vertex))
+    def _of_vertex(self, job_id: str, vertex_id: str, make: Callable[[SparkJob, Vertex], object]) -> Response:
+        def found() -> object:
+            job = self._jobs.find(job_id)
+            return make(job, _vertex(job, vertex_id))
+
+        return self._polled(found)
+
+    def _cached(self, name: str, job: SparkJob, make: Callable[[], object], *more: Hashable) -> Response:
+        """An answer that may take long; the job was found first, so that unknown ids fill no cache."""
+        return _json(self._cache.get((name, id(job), *more), lambda: _of_one_plan(make)))
 
     # --- the driver ---
 
     def config(self) -> Response:
-        return self._cached("config", documents.dashboard_config)
+        return self._polled(documents.dashboard_config)
 
     def driver_overview(self) -> Response:
-        return self._cached("overview", lambda: documents.driver_overview(self._jobs.all()))
+        return self._polled(lambda: documents.driver_overview(self._jobs.all()))
 
     def prometheus(self) -> Response:
         """The metrics of all jobs in Prometheus' text format."""
@@ -167,34 +171,34 @@ class _Api:
         def make() -> Document:
             return {"jobs": [{"id": job.job_id, "status": job.status.value} for job in self._jobs.all()]}
 
-        return self._cached("jobs", make)
+        return self._polled(make)
 
     def overview(self) -> Response:
         make = lambda: {"jobs": [documents.job_overview(job) for job in self._jobs.all()]}  # noqa: E731
-        return self._cached("jobs/overview", make)
+        return self._polled(make)
 
     def job(self, job_id: str) -> Response:
-        return self._of_job("job", job_id, documents.job_details)
+        return self._of_job(job_id, documents.job_details)
 
     def plan(self, job_id: str) -> Response:
-        return self._of_job("plan", job_id, lambda job: {"plan": documents.plan(job)})
+        return self._of_job(job_id, lambda job: {"plan": documents.plan(job)})
 
     def job_config(self, job_id: str) -> Response:
-        return self._of_job("config", job_id, documents.job_config)
+        return self._of_job(job_id, documents.job_config)
 
     def job_status(self, job_id: str) -> Response:
-        return self._of_job("status", job_id, lambda job: {"status": job.status.value})
+        return self._of_job(job_id, lambda job: {"status": job.status.value})
 
     def exceptions(
         self, job_id: str, max_exceptions: Annotated[int, Query(alias="maxExceptions", ge=0)] = 20
     ) -> Response:
         """Why attempts failed, the newest first."""
         make = partial(documents.exceptions, most=max_exceptions)
-        return self._of_job("exceptions", job_id, make, max_exceptions)
+        return self._of_job(job_id, make)
 
     def story(self, job_id: str) -> Response:
         """The attempts of a job: what each restored, why and when it ended, how long the parts of its start took."""
-        return self._of_job("story", job_id, documents.story)
+        return self._of_job(job_id, documents.story)
 
     def accumulators(self, job_id: str) -> Response:
         """There are none."""
@@ -203,7 +207,7 @@ class _Api:
             "user-task-accumulators": [],
             "serialized-user-task-accumulators": {},
         }
-        return self._of_job("accumulators", job_id, lambda _: empty)
+        return self._of_job(job_id, lambda _: empty)
 
     def cancel(self, job_id: str, mode: str = "cancel") -> Document:
         if mode != "cancel":
@@ -221,8 +225,7 @@ class _Api:
 
     def metrics(self, job_id: str, get: str | None = None) -> Response:
         """The names of the job's metrics, or the values of those that `get` names; unknown ones are left out."""
-        gauges = self._tracker(job_id).gauges
-        return self._of_job("metrics", job_id, lambda _: metrics.selected(gauges(), get), get)
+        return self._of_job(job_id, lambda _: metrics.selected(self._tracker(job_id).gauges(), get))
 
     def vertex_metrics(self, job_id: str, vertex_id: str, get: str | None = None) -> Response:
         """As the job's; each name has the number of its subtask before it."""
@@ -230,16 +233,14 @@ class _Api:
         def make(job: SparkJob, vertex: Vertex) -> object:
             return metrics.selected(metrics.numbered(_metrics_of(job, vertex)), get)
 
-        return self._of_vertex("vertex metrics", job_id, vertex_id, make, get)
+        return self._of_vertex(job_id, vertex_id, make)
 
     def subtask_metrics(self, job_id: str, vertex_id: str, subtask: int, get: str | None = None) -> Response:
-        vertex = _vertex(self._jobs.find(job_id), vertex_id)
-        _check_subtask(vertex, subtask)
-
         def make(job: SparkJob, vertex: Vertex) -> object:
+            _check_subtask(vertex, subtask)
             return metrics.selected(_metrics_of(job, vertex).get(subtask, {}), get)
 
-        return self._of_vertex("subtask metrics", job_id, vertex_id, make, subtask, get)
+        return self._of_vertex(job_id, vertex_id, make)
 
     def aggregated_metrics(
         self,
@@ -257,37 +258,36 @@ class _Api:
             parts = [part for index, part in by_subtask.items() if any(index in numbers for numbers in wanted)]
             return metrics.aggregated(parts, get, agg)
 
-        return self._of_vertex("aggregated metrics", job_id, vertex_id, make, get, agg, subtasks)
+        return self._of_vertex(job_id, vertex_id, make)
 
     # --- vertices ---
 
     def vertex(self, job_id: str, vertex_id: str) -> Response:
-        return self._of_vertex("vertex", job_id, vertex_id, vertices.vertex_details)
+        return self._of_vertex(job_id, vertex_id, vertices.vertex_details)
 
     def subtask(self, job_id: str, vertex_id: str, subtask: int) -> Response:
-        _check_subtask(_vertex(self._jobs.find(job_id), vertex_id), subtask)
-
         def make(job: SparkJob, vertex: Vertex) -> object:
+            _check_subtask(vertex, subtask)
             return vertices.subtask(job, vertex, subtask, job.subtasks().get(vertex.id, {}))
 
-        return self._of_vertex("subtask", job_id, vertex_id, make, subtask)
+        return self._of_vertex(job_id, vertex_id, make)
 
     def subtask_times(self, job_id: str, vertex_id: str) -> Response:
-        return self._of_vertex("times", job_id, vertex_id, vertices.subtask_times)
+        return self._of_vertex(job_id, vertex_id, vertices.subtask_times)
 
     def hosts(self, job_id: str, vertex_id: str) -> Response:
-        return self._of_vertex("hosts", job_id, vertex_id, vertices.hosts)
+        return self._of_vertex(job_id, vertex_id, vertices.hosts)
 
     def vertex_accumulators(self, job_id: str, vertex_id: str) -> Response:
         """There are none."""
         empty = {"id": vertex_id, "user-accumulators": []}
-        return self._of_vertex("accumulators", job_id, vertex_id, lambda _job, _vertex: empty)
+        return self._of_vertex(job_id, vertex_id, lambda _job, _vertex: empty)
 
     def back_pressure(self, job_id: str, vertex_id: str) -> Response:
-        return self._of_vertex("backpressure", job_id, vertex_id, vertices.back_pressure)
+        return self._of_vertex(job_id, vertex_id, vertices.back_pressure)
 
     def watermarks(self, job_id: str, vertex_id: str) -> Response:
-        return self._of_vertex("watermarks", job_id, vertex_id, vertices.watermarks)
+        return self._of_vertex(job_id, vertex_id, vertices.watermarks)
 
     def flame_graph(
         self,
@@ -323,7 +323,7 @@ class _Api:
             share = -(-records // max(1, sum(map(bool, found))))
             return {"records": [record for part in found for record in part[-share:]][:records]}
 
-        return self._cached(("sample", id(job), vertex_id, records), make)
+        return self._cached("sample", job, make, vertex_id, records)
 
     def _for_probe(self, job_id: str, vertex_id: str, subtask: int | None) -> tuple[SparkJob, Vertex]:
         job = self._running(job_id)
@@ -354,11 +354,11 @@ class _Api:
         return self._tracker(job_id).snapshot()
 
     def checkpoints(self, job_id: str) -> Response:
-        return self._of_job("checkpoints", job_id, lambda _: checkpoints.checkpoints(self._stats(job_id)))
+        return self._of_job(job_id, lambda _: checkpoints.checkpoints(self._stats(job_id)))
 
     def checkpoint_config(self, job_id: str) -> Response:
         make = lambda job: checkpoints.checkpoint_config(job.configuration)  # noqa: E731
-        return self._of_job("checkpoint config", job_id, make)
+        return self._of_job(job_id, make)
 
     def _checkpoint(self, job_id: str, checkpoint_id: int) -> CheckpointStats:
         found = self._stats(job_id).find(checkpoint_id)
@@ -371,7 +371,7 @@ class _Api:
 
     def checkpoint(self, job_id: str, checkpoint_id: int) -> Response:
         make = lambda _: checkpoints.checkpoint_details(self._checkpoint(job_id, checkpoint_id))  # noqa: E731
-        return self._of_job("checkpoint", job_id, make, checkpoint_id)
+        return self._of_job(job_id, make)
 
     def subtasks(self, job_id: str, checkpoint_id: int, vertex_id: str) -> Response:
         def make(_: SparkJob) -> object:
@@ -383,12 +383,12 @@ class _Api:
                 )
             return checkpoints.subtask_details(stats, of_vertex, vertex_id)
 
-        return self._of_job("checkpoint subtasks", job_id, make, checkpoint_id, vertex_id)
+        return self._of_job(job_id, make)
 
     def timeline(self, job_id: str, checkpoint_id: int) -> Response:
         """When each subtask saw the barriers of a checkpoint, and when each part of its work ended."""
         make = lambda job: checkpoints.timeline(self._checkpoint(job_id, checkpoint_id), job.plan.graph)  # noqa: E731
-        return self._of_job("timeline", job_id, make, checkpoint_id)
+        return self._of_job(job_id, make)
 
     def trigger_checkpoint(self, job_id: str, body: CheckpointBody | None = None) -> Document:
         body = body or CheckpointBody.model_validate({})
@@ -431,15 +431,17 @@ class _Api:
         def make(job: SparkJob) -> object:
             return checkpoints.state_files(self._stats(job_id), job.configuration, job.plan.graph)
 
-        return self._of_job("state-files", job_id, make)
+        return self._of_job(job_id, make)
 
     def key_groups(self, job_id: str) -> Response:
         """The key groups of the subtasks with keyed state, and how much of it each has."""
-        return self._of_job("key-groups", job_id, key_groups)
+        job = self._jobs.find(job_id)
+        return self._cached("key-groups", job, lambda: key_groups(job))
 
     def states(self, job_id: str) -> Response:
         """The states of the newest completed checkpoint."""
-        return self._of_job("states", job_id, self._browser.states)
+        job = self._jobs.find(job_id)
+        return self._cached("states", job, lambda: self._browser.states(job))
 
     def state(
         self,
@@ -455,7 +457,7 @@ class _Api:
         make = partial(self._browser.page, job, operator, state, limit, key, after)
         if after is not None:  # a cursor moves on with every request
             return _json(to_json(make()))
-        return self._cached(("state", id(job), operator, state, key, limit), make)
+        return self._cached("state", job, make, operator, state, key, limit)
 
     # --- events ---
 
@@ -541,6 +543,16 @@ def _numbers(text: str | None) -> list[range]:
         ) from None
 
 
+def _in_the_loop(read: Callable[..., Made]) -> Callable[..., Awaitable[Made]]:
+    """A route that is run by the event loop itself: to hand it to a thread costs more than most answers."""
+
+    @wraps(read)
+    async def route(*args: Any, **options: Any) -> Made:
+        return read(*args, **options)
+
+    return route
+
+
 def _router(api: _Api) -> APIRouter:
     router = APIRouter(responses={"4XX": {"model": models.Errors, "description": "The request was refused."}})
     job = "/jobs/{job_id}"
@@ -580,8 +592,9 @@ def _router(api: _Api) -> APIRouter:
         (f"{job}/state", api.states, models.States),
         (f"{job}/state/{{operator}}/{{state:path}}", api.state, models.StatePage),
     ]
+    slow = [api.flame_graph, api.sample, api.key_groups, api.states, api.state]  # they wait for workers or for storage
     for path, read, model in reads:
-        router.get(path, response_model=model)(read)
+        router.get(path, response_model=model)(read if read in slow else _in_the_loop(read))
     triggers: list[tuple[str, str, Callable[..., Any], Any]] = [
         ("PATCH", job, api.cancel, models.Nothing),
         ("POST", f"{job}/checkpoints", api.trigger_checkpoint, models.Triggered),
@@ -630,6 +643,7 @@ def make_app(
     app.add_api_route("/", lambda: RedirectResponse("ui/", 303), include_in_schema=False)
     app.add_api_route("/docs", lambda: HTMLResponse(reference_page(app.openapi())), include_in_schema=False)
     app.mount("/ui", Dashboard(), name="ui")
+    app.add_middleware(api.polled.middleware)
     app.add_middleware(Access, hosts=hosts, token=token, secure=secure)
     for kind in (HTTPException, RequestValidationError, HeadgateError):
         app.add_exception_handler(kind, _refused)

@@ -1,4 +1,9 @@
-"""Documents that many clients poll are made and encoded once, and served to all of them for a moment."""
+"""Documents that many clients poll are made and encoded once, and served to all of them for a moment.
+
+Those that take long are kept by what they are about, and are made in threads (`Cache`). All others are kept by the path and
+the query of the request (`PolledAnswers`), which is answered before a route is looked for: the search costs more than most of
+these answers.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,16 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 
 import msgspec
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate.control.messages import escaped
 
 _KEPT = 500
+_POLLED_SECONDS = 10.0  # after which nobody polls an answer any more
 
 
 def to_json(document: object) -> bytes:
@@ -53,3 +62,73 @@ class Cache:
             while len(self._bodies) > _KEPT or now - next(iter(self._bodies.values()))[0] > self._seconds:
                 self._bodies.popitem(last=False)
         return body
+
+
+@dataclass(slots=True)
+class _Polled:
+    make: Callable[[], object]
+    body: bytes
+    made_at: float
+    asked_at: float
+
+
+class PolledAnswers:
+    """In front of the routes: answers requests that were made a moment ago as well. It runs in the event loop only.
+
+    An answer is made again when it is too old. If that fails, the request goes to its route, which says why.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._polled: OrderedDict[Hashable, _Polled] = OrderedDict()
+
+    def find(self, scope: Scope) -> bytes | None:
+        """The answer to this request as JSON; None: its route has to be asked."""
+        key, now = (scope["path"], scope["query_string"]), self._clock()
+        polled = self._polled.get(key) if scope["method"] == "GET" else None
+        if polled is None or not self._seconds:
+            return None
+        if now - polled.made_at >= self._seconds:
+            try:
+                polled.body, polled.made_at = to_json(polled.make()), now
+            except Exception:
+                del self._polled[key]
+                return None
+        polled.asked_at = now
+        self._polled.move_to_end(key)
+        return polled.body
+
+    def keep(self, scope: Scope, make: Callable[[], object], body: bytes) -> None:
+        """Answer this request like this from now on."""
+        now = self._clock()
+        self._polled[scope["path"], scope["query_string"]] = _Polled(make, body, now, now)
+        while len(self._polled) > _KEPT or now - next(iter(self._polled.values())).asked_at > _POLLED_SECONDS:
+            self._polled.popitem(last=False)
+
+    def middleware(self, app: ASGIApp) -> ASGIApp:
+        """The layer in front of the routes."""
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            body = self.find(scope) if scope["type"] == "http" else None
+            if body is None:
+                await app(scope, receive, send)
+                return
+            headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+        return answer
+
+
+class PolledResponse(Response):
+    """The response of a route, which `PolledAnswers` gives to requests that follow."""
+
+    media_type = "application/json"
+
+    def __init__(self, make: Callable[[], object], answers: PolledAnswers) -> None:
+        super().__init__(to_json(make()))
+        self._make, self._answers = make, answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._answers.keep(scope, self._make, bytes(self.body))
+        await super().__call__(scope, receive, send)

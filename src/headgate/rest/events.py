@@ -59,12 +59,14 @@ class _Client:
         if self.job is None or key[0] == self.job:
             self.waiting[key] = encoded
             if len(self.waiting) > _WAITING:
-                self.take()
+                del self.waiting[next(iter(self.waiting))]
             self.ready.set()
 
     def take(self) -> bytes:
-        """The event that waits longest."""
-        return self.waiting.pop(next(iter(self.waiting)))
+        """All events that wait, the oldest first."""
+        taken = b"".join(self.waiting.values())
+        self.waiting.clear()
+        return taken
 
 
 class EventStream:
@@ -100,7 +102,7 @@ class EventStream:
                 except TimeoutError:
                     yield b": alive\n\n"
                 client.ready.clear()
-                while client.waiting:
+                if client.waiting:
                     yield client.take()
         finally:
             self._clients.discard(client)

@@ -3,13 +3,17 @@
 import re
 
 import pytest
+from fastapi.testclient import TestClient
 
 from headgate.checkpoint.stats import SubtaskMetrics, SubtaskStats
 from headgate.control.messages import Metrics
 from headgate.errors import UserCodeError
 from headgate.job.status import JobStatus
+from headgate.rest.app import make_app
+from headgate.rest.cache import PolledAnswers
 from headgate.rest.checkpoints import _moments
-from rest_kit import ID, FakeJob, checked, client_of
+from headgate.rest.jobs import Jobs
+from rest_kit import ID, FakeJob, checked, client_of, plan_of
 
 STATES = [
     "created",
@@ -296,19 +300,65 @@ def test_the_page_for_people(http):
         assert f'id="{name}"' in page.text
 
 
-def test_answers_are_made_once_for_all_who_poll(job):
-    from fastapi.testclient import TestClient
-
-    from headgate.rest.app import make_app
-    from headgate.rest.jobs import Jobs
-
+def polled(job, **options):
     jobs = Jobs()
     jobs.add(job)
-    http = TestClient(make_app(jobs, ["testserver"], cache_seconds=60))
+    return TestClient(make_app(jobs, ["testserver"], **options))
+
+
+def test_answers_are_made_once_for_all_who_poll(job):
+    http = polled(job, cache_seconds=60)
     made = []
     job.subtasks = lambda: made.append(1) or {}
-    assert len({http.get(f"/jobs/{ID}").content for _ in range(5)}) == 1
+    answers = [http.get(f"/jobs/{ID}") for _ in range(5)]
+    assert len({answer.content for answer in answers}) == len({str(answer.headers) for answer in answers}) == 1
     assert len(made) == 1
+
+
+def test_what_was_answered_is_given_for_the_same_request_only(job):
+    http = polled(job, cache_seconds=60)
+    path = f"/jobs/{ID}/metrics"
+    one = http.get(path, params={"get": "lastCheckpointSize"})
+    assert [found["id"] for found in one.json()] == ["lastCheckpointSize"]
+    assert len(http.get(path).json()) > 1
+    assert http.post(path).status_code == 405
+    assert http.get(f"/jobs/{'0' * 32}").status_code == 404
+    assert http.get(f"/jobs/{'0' * 32}").status_code == 404
+
+
+def test_what_was_answered_needs_the_token_as_well(job):
+    http = polled(job, token="s3cret", cache_seconds=60)
+    path = f"/jobs/{ID}"
+    assert http.get(path, headers={"Authorization": "Bearer s3cret"}).status_code == 200
+    assert http.get(path).status_code == 401
+    assert http.get(path, headers={"Authorization": "Bearer s3cret", "Host": "evil.example"}).status_code == 400
+
+
+def test_an_answer_of_some_time_ago_is_made_again(job, source):
+    http = polled(job, cache_seconds=1e-9)
+    made = []
+    job.subtasks = lambda: made.append(1) or {}
+    for _ in range(3):
+        http.get(f"/jobs/{ID}")
+    assert len(made) == 3
+    path = f"/jobs/{ID}/vertices/{source.head.id}/subtasks/0/metrics"
+    assert http.get(path).status_code == 200
+    job.plan = plan_of(lambda env: env.from_sequence(1, 9).name("another").uid("another").print())
+    for _ in range(2):
+        gone = http.get(path)
+        assert (gone.status_code, gone.json()["errors"]) == (404, [f"job {ID} has no vertex {source.head.id}"])
+
+
+def test_what_nobody_asks_for_is_not_kept():
+    now = [0.0]
+    answers = PolledAnswers(seconds=1, clock=lambda: now[0])
+    for page in range(400):
+        answers.keep({"path": str(page), "query_string": b""}, dict, b"{}")
+        now[0] += 0.1
+    assert 90 < len(answers._polled) <= 102
+    for page in range(1000):
+        answers.keep({"path": str(page), "query_string": b""}, dict, b"{}")
+    assert len(answers._polled) == 500
 
 
 def test_the_log(http):
