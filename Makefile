@@ -24,7 +24,7 @@ setup: $(READY) ## Make .venv and find Java (or install it, as root on Debian)
 demo: $(READY) ## Run the word count on local Spark
 	$(VENV)/bin/headgate run examples/word_count.py
 
-test: $(READY) ## All tests but the long ones; half an hour on 2 cores
+test: $(READY) ## All tests but the long ones; about a quarter of an hour on 2 cores
 	@scripts/test.sh
 
 WORKERS ?= logical

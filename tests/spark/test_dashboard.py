@@ -11,7 +11,6 @@ from test_checkpoints import checkpointed, completed
 from browser import browser, watched
 from headgate import KeyedProcessFunction, TumblingEventTimeWindows, ValueStateDescriptor, WatermarkStrategy
 from headgate.connectors.files import FileSink
-from headgate.driver.job import SparkJob
 from headgate.job.status import JobStatus
 from headgate.rest import server
 from headgate.rest.discovery import login_address
@@ -44,8 +43,7 @@ class Count(KeyedProcessFunction):
 
 
 @pytest.fixture
-def client(make_env, tmp_path, monkeypatch):
-    monkeypatch.setattr(SparkJob, "spark_ui", "http://spark.example")  # the session of the tests serves no pages
+def client(make_env, tmp_path):
     options = {
         "execution.checkpointing.savepoint-dir": f"file://{tmp_path}/savepoints",
         "web.checkpoints.history": "1000",  # on a busy machine several are taken before a page is looked at
@@ -59,6 +57,7 @@ def client(make_env, tmp_path, monkeypatch):
     windows = counts.key_by("word").window(TumblingEventTimeWindows.of(5_000)).sum("n").name("windows").uid("windows")
     windows.sink_to(FileSink(f"{tmp_path}/out", "json"))
     client = env.execute_async("a dashboard's job")
+    client.job.spark_ui = "http://spark.example"  # the session of the tests serves no pages
     assert client.job.wait_running(60)
     wait_until(
         lambda: client.job.restarts and completed(client.job) > 2 and client.job.wait_running(60),

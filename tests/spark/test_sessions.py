@@ -24,6 +24,20 @@ from headgate.job.status import JobStatus
 HEADGATE = Path(sys.executable).with_name("headgate")
 
 
+def test_a_process_that_ends_waits_for_the_threads_of_its_jobs(make_env, monkeypatch):
+    """They have connections to the JVM, and one that Python stops while it logs the end of its own holds the log's lock."""
+    ending = []
+    for module in ("job", "spark_cluster"):
+        monkeypatch.setattr(f"headgate.driver.{module}.ends_soon", ending.append)
+    assert list(make_env().from_collection([1]).execute_and_collect()) == [1]
+    names = sorted(thread.name for thread in ending)
+    assert [name.partition("-")[0] for name in names] == ["headgate", "headgate"]
+    assert "headgate-spark-action" in names
+    for thread in ending:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
 # --- errors before anything runs --------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,8 @@ class Register(msgspec.Struct, tag=True, frozen=True):
     attempt: int
     host: str
     pid: int
+    stage: int = -1
+    """Spark's stage, if it is a task of one."""
 
 
 class Restored(msgspec.Struct, tag=True, frozen=True):

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
 
 from pyspark.sql import SparkSession
 
@@ -22,7 +21,7 @@ from headgate.driver.cluster import Cluster
 from headgate.driver.job_master import JobMaster, MasterEvent, OnOutput
 from headgate.driver.metrics import SubtaskMeasures
 from headgate.driver.replan import with_key_groups
-from headgate.driver.services import DriverIo, ends_soon
+from headgate.driver.services import DriverIo, driver_time, ends_soon
 from headgate.driver.spark_cluster import SparkCluster
 from headgate.errors import HeadgateError, IllegalState, JobCancelled
 from headgate.graph.plan import JobPlan
@@ -49,8 +48,12 @@ class SparkJob(JobMaster):
         replan: Callable[[int], JobPlan] | None = None,
     ) -> None:
         """`replan` gives the plan for another parallelism."""
-        self.begun_ms = time.time_ns() // 1_000_000
+        self.begun_ms = driver_time()
         self.ended_ms: int | None = None
+        self.spark_ui: str | None = None
+        """The address of Spark's own pages, if they are served."""
+        with suppress(Exception):  # the session may be stopped, or not be Spark's
+            self.spark_ui = str(spark.sparkContext.uiWebUrl or "") or None
         self.status = JobStatus.CREATED
         self._replan = replan
         self._events: queue.SimpleQueue[MasterEvent] = queue.SimpleQueue()
@@ -101,7 +104,7 @@ class SparkJob(JobMaster):
                 if status.is_terminal:
                     ends_soon(self._thread)
                 self.status = status
-                self.ended_ms = time.time_ns() // 1_000_000 if status.is_terminal else None
+                self.ended_ms = driver_time() if status.is_terminal else None
             self._changed.notify_all()
 
     # --- what others see --------------------------------------------------------------------------------------------
@@ -114,21 +117,12 @@ class SparkJob(JobMaster):
     def restarts(self) -> int:
         return self.machine.restarts
 
-    @cached_property
-    def spark_ui(self) -> str | None:
-        """The address of Spark's own pages, if they are served."""
-        with suppress(Exception):  # the session may be stopped, or not be Spark's
-            return str(self._spark.sparkContext.uiWebUrl or "") or None
-        return None
-
     def spark_stage(self, vertex: VertexId) -> str | None:
-        """The address of a vertex's stage in Spark's own pages, if they are served."""
-        if self.spark_ui is None or not isinstance(self._cluster, SparkCluster):
+        """The address of a vertex's stage in Spark's own pages, if they are served; its workers know the stage."""
+        worker = self._workers.get((self.plan.layout.level_of[vertex], 0))
+        if self.spark_ui is None or worker is None or worker.stage < 0:
             return None
-        with suppress(Exception):  # as above
-            if stages := self._cluster.stages():
-                return f"{self.spark_ui}/stages/stage/?id={stages[self.plan.layout.level_of[vertex]]}&attempt=0"
-        return None
+        return f"{self.spark_ui}/stages/stage/?id={worker.stage}&attempt=0"
 
     def commit_figures(self) -> dict[OperatorId, dict[str, float]]:
         """Commits on the driver, by sink."""

@@ -148,6 +148,11 @@ class SteadyClock:
 _CLOCK = SteadyClock()
 
 
+def driver_time() -> int:
+    """Milliseconds since the epoch, by a clock that does not jump."""
+    return _CLOCK.now()
+
+
 class DriverIo:
     """The real world."""
 
@@ -170,8 +175,8 @@ class DriverIo:
             pool.shutdown(wait=False)
 
     def now(self) -> int:
-        """Milliseconds since the epoch, by a clock that does not jump."""
-        return _CLOCK.now()
+        """Milliseconds since the epoch."""
+        return driver_time()
 
     def pause(self, seconds: float) -> None:
         """Wait before something is tried again."""

@@ -46,7 +46,6 @@ class SparkCluster:
         self._spark, self._configuration, self._report = spark, configuration, report
         self._server: ControlServer | None = None
         self._submission: Submission | None = None
-        self._stages: tuple[int, list[int]] = -1, []  # of an attempt
         self._registered = -1  # the newest attempt of which a worker has connected
         self._stopped = threading.Event()  # the attempt that runs was told to stop, or the job has ended
 
@@ -173,20 +172,6 @@ class SparkCluster:
             with contextlib.suppress(Exception):
                 active = spark_internals.active_tasks(self._spark, _group(self._submission))
         return connected, active
-
-    def stages(self) -> list[int]:
-        """Spark's stages of the present attempt, level by level; empty until Spark knows all of them."""
-        submission = self._submission
-        if submission is None:
-            return []
-        attempt, found = self._stages
-        if attempt != submission.attempt:
-            levels = len(submission.plan.layout.levels)
-            found = spark_internals.stages(self._spark, _group(submission))[-levels:]
-            if len(found) < levels:
-                return []
-            self._stages = submission.attempt, found
-        return found
 
     def kill(self, attempt: int, register: Register) -> None:
         """Some C code holds the interpreter of the worker: it does not even react to its own timer."""

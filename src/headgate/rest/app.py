@@ -536,7 +536,7 @@ def _numbers(text: str | None) -> list[range]:
         return [range(1 << 31)]
     try:
         parts = [part.partition("-") for part in text.split(",")]
-        return [range(int(first), int(last or first) + 1) for first, _, last in parts]
+        return list({range(int(first), int(last or first) + 1): None for first, _, last in parts})
     except ValueError:
         raise HTTPException(
             400, f"subtasks is '{text}': numbers and ranges are separated by commas, as in 0,2-4"

@@ -20,7 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headgate.control.messages import escaped
 
 _KEPT = 500
-_POLLED_SECONDS = 10.0  # after which nobody polls an answer any more
+_KEPT_BYTES = 32 << 20
+_POLLED_SECONDS = 10.0  # after which an answer is not polled any more
 
 
 def to_json(document: object) -> bytes:
@@ -64,7 +65,7 @@ class Cache:
         return body
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Polled:
     make: Callable[[], object]
     body: bytes
@@ -80,30 +81,48 @@ class PolledAnswers:
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._clock = seconds, clock
-        self._polled: OrderedDict[Hashable, _Polled] = OrderedDict()
+        self._polled: OrderedDict[Hashable, _Polled] = OrderedDict()  # what was asked for longest ago comes first
+        self._bytes = 0
 
     def find(self, scope: Scope) -> bytes | None:
         """The answer to this request as JSON; None: its route has to be asked."""
         key, now = (scope["path"], scope["query_string"]), self._clock()
         polled = self._polled.get(key) if scope["method"] == "GET" else None
-        if polled is None or not self._seconds:
+        if polled is None:
             return None
-        if now - polled.made_at >= self._seconds:
-            try:
-                polled.body, polled.made_at = to_json(polled.make()), now
-            except Exception:
-                del self._polled[key]
-                return None
-        polled.asked_at = now
-        self._polled.move_to_end(key)
-        return polled.body
+        if now - polled.made_at < self._seconds:
+            self._put(key, polled.make, polled.body, polled.made_at)
+            return polled.body
+        try:
+            body = to_json(polled.make())
+        except Exception:
+            self._drop(key)
+            return None
+        self._put(key, polled.make, body, now)
+        return body
 
     def keep(self, scope: Scope, make: Callable[[], object], body: bytes) -> None:
         """Answer this request like this from now on."""
+        if self._seconds:
+            self._put((scope["path"], scope["query_string"]), make, body, self._clock())
+
+    def _put(self, key: Hashable, make: Callable[[], object], body: bytes, made_at: float) -> None:
         now = self._clock()
-        self._polled[scope["path"], scope["query_string"]] = _Polled(make, body, now, now)
-        while len(self._polled) > _KEPT or now - next(iter(self._polled.values())).asked_at > _POLLED_SECONDS:
-            self._polled.popitem(last=False)
+        self._drop(key)
+        self._polled[key] = _Polled(make, body, made_at, now)
+        self._bytes += len(body)
+        while (
+            len(self._polled) > _KEPT
+            or self._bytes > _KEPT_BYTES
+            or now - next(iter(self._polled.values())).asked_at > _POLLED_SECONDS
+        ):
+            self._drop(next(iter(self._polled)))
+            if not self._polled:
+                break
+
+    def _drop(self, key: Hashable) -> None:
+        if (dropped := self._polled.pop(key, None)) is not None:
+            self._bytes -= len(dropped.body)
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
         """The layer in front of the routes."""

@@ -194,18 +194,22 @@ def _moments(triggered: int, subtask: SubtaskStats | None) -> Document:
     known = {**_fields(metrics, "unaligned state_size checkpointed_size"), "ack_timestamp": subtask.ack_timestamp}
     if metrics.sync_started >= 0:  # else it had finished before the checkpoint, and acknowledged nothing itself
         # Clocks of hosts differ: the least shift puts all between the trigger and the acknowledgement.
+        aligned = 0 if metrics.unaligned else metrics.alignment_ms
         apart = min(0, subtask.ack_timestamp - metrics.written)
         if metrics.sync_started + apart < triggered:
-            apart = triggered + metrics.alignment_ms - metrics.sync_started
+            apart = triggered + aligned - metrics.sync_started
         started = metrics.sync_started + apart
-        first = min(max(triggered, triggered + metrics.start_delay_ms + min(0, apart)), started)
-        known |= {
+        first = min(triggered + max(0, metrics.start_delay_ms + min(0, apart)), started)
+        last = first + metrics.alignment_ms
+        by_driver = {
             "first_barrier": first,
-            "last_barrier": min(first + metrics.alignment_ms, started),
+            "last_barrier": last if metrics.unaligned else min(last, started),
             "sync_start": started,
             "sync_end": started + metrics.sync_ms,
             "async_end": metrics.written + apart,
         }
+        # The driver's clock may also run slower than a worker's for some time.
+        known |= {name: max(triggered, min(at, subtask.ack_timestamp)) for name, at in by_driver.items()}
     return {**moments, **known}
 
 

@@ -14,13 +14,14 @@ from msgspec.structs import asdict as to_document
 from headgate import config
 from headgate.control.messages import escaped
 from headgate.driver.job import SparkJob
+from headgate.driver.services import driver_time
 from headgate.graph.job_graph import Vertex
 from headgate.job.events import Worker
 from headgate.job.restart import from_configuration
 from headgate.job.status import ExecutionState, JobStatus
 from headgate.rest import vertices
 from headgate.rest.models import JobExecutionConfig
-from headgate.rest.vertices import now_ms, vertex_id
+from headgate.rest.vertices import vertex_id
 
 Document = dict[str, Any]
 _FLINK = "2.3"  # the release whose resources are offered
@@ -77,7 +78,7 @@ def _times(job: SparkJob) -> Document:
         "state": job.status.value,
         "start-time": job.begun_ms,
         "end-time": -1 if ended is None else ended,
-        "duration": (now_ms() if ended is None else ended) - job.begun_ms,
+        "duration": (driver_time() if ended is None else ended) - job.begun_ms,
         "pending-operators": 0,
         "restarts": job.restarts,
     }
@@ -112,7 +113,7 @@ def job_details(job: SparkJob) -> Document:
         "isStoppable": True,
         "job-type": "STREAMING",
         "maxParallelism": max(vertex.max_parallelism for vertex in job.plan.graph.vertices),
-        "now": now_ms(),
+        "now": driver_time(),
         "timestamps": {status.value: statuses.get(status, 0) for status in JobStatus},
         "vertices": found,
         "status-counts": {state.value: count for state, count in counts.items()},

@@ -20,6 +20,7 @@ Document = dict[str, Any]
 PERIOD = 0.5
 HEARTBEAT = 10.0
 _WAITING = 1000  # checkpoints that a slow client may be behind
+_TAKEN = 1 << 16  # bytes that are sent at once
 CLIENTS = 200
 EventKey: TypeAlias = tuple[str, str, object]
 """Job, kind, and what the event is about."""
@@ -63,10 +64,13 @@ class _Client:
             self.ready.set()
 
     def take(self) -> bytes:
-        """All events that wait, the oldest first."""
-        taken = b"".join(self.waiting.values())
-        self.waiting.clear()
-        return taken
+        """Events that wait, the oldest first: some, as newer ones replace those that a slow client has not taken yet."""
+        taken: list[bytes] = []
+        size = 0
+        while self.waiting and (not taken or size + len(next(iter(self.waiting.values()))) <= _TAKEN):
+            taken.append(self.waiting.pop(next(iter(self.waiting))))
+            size += len(taken[-1])
+        return b"".join(taken)
 
 
 class EventStream:
@@ -102,7 +106,7 @@ class EventStream:
                 except TimeoutError:
                     yield b": alive\n\n"
                 client.ready.clear()
-                if client.waiting:
+                while client.waiting:
                     yield client.take()
         finally:
             self._clients.discard(client)

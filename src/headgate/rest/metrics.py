@@ -9,9 +9,9 @@ from headgate.api.watermarks import MAX_WATERMARK
 from headgate.checkpoint.stats import StatsSnapshot, SubtaskStats
 from headgate.driver.job import SparkJob
 from headgate.driver.metrics import SubtaskMeasures
+from headgate.driver.services import driver_time
 from headgate.graph.job_graph import Vertex
 from headgate.rest.checkpoints import by_head
-from headgate.rest.vertices import now_ms
 
 Document = dict[str, Any]
 
@@ -53,7 +53,7 @@ def subtask_metrics(measures: SubtaskMeasures, checkpointed: SubtaskStats | None
     found |= {name: round(getattr(measures.rates, field), 3) for name, field in _RATES.items()}
     if (watermark := measures.metrics.watermark) is not None:
         found["currentInputWatermark"] = watermark
-        found["watermarkLag"] = 0 if watermark == MAX_WATERMARK else now_ms() - watermark
+        found["watermarkLag"] = 0 if watermark == MAX_WATERMARK else driver_time() - watermark
     if checkpointed is not None:
         metrics = checkpointed.metrics
         found["checkpointStartDelayNanos"] = max(0, metrics.start_delay_ms) * 1_000_000

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from headgate.checkpoint.stats import StatsSnapshot
 from headgate.driver.job import SparkJob
+from headgate.driver.services import driver_time
 from headgate.graph.job_graph import Vertex
 from headgate.job.status import JobStatus
 from headgate.rest.metrics import COUNTERS, newest_parts, subtask_metrics
-from headgate.rest.vertices import now_ms
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _JOB, _TASK, _OPERATOR = "flink_jobmanager_job_", "flink_taskmanager_job_task_", "flink_taskmanager_job_task_operator_"
@@ -131,7 +131,7 @@ def _uptime(job: SparkJob) -> int:
     running = attempts[-1].running if attempts else None
     if running is None or job.status is not JobStatus.RUNNING:
         return -1
-    return max(0, now_ms() - running)
+    return max(0, driver_time() - running)
 
 
 def _add_checkpoints(out: _Exposition, job: SparkJob, stats: StatsSnapshot, labels: Mapping[str, str]) -> None:

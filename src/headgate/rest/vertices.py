@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from headgate.api.watermarks import MAX_WATERMARK
 from headgate.control.messages import Register, StackSample
 from headgate.driver.job import SparkJob
 from headgate.driver.metrics import SubtaskMeasures
+from headgate.driver.services import driver_time
 from headgate.graph.job_graph import Vertex
 from headgate.job.events import Worker
 from headgate.job.status import ExecutionState, JobStatus
@@ -45,10 +45,6 @@ _STATES = [ExecutionState[name] for name in ["FAILED", "CANCELING", "CANCELED", 
 _LOW, _HIGH = 0.1, 0.5  # of back-pressure, as in Flink
 
 
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def vertex_id(vertex: Vertex) -> str:
     """What a vertex is called here: 32 hex digits, as in Flink."""
     return str(vertex.head.id)
@@ -76,7 +72,7 @@ def _span(times: Iterable[Mapping[ExecutionState, int]], done: bool) -> Document
         return {"start-time": -1, "end-time": -1, "duration": -1}
     ends = [one[ExecutionState.FINISHED] for one in seen if ExecutionState.FINISHED in one]
     end = max(ends) if done and ends else -1
-    return {"start-time": min(starts), "end-time": end, "duration": (end if end >= 0 else now_ms()) - min(starts)}
+    return {"start-time": min(starts), "end-time": end, "duration": (end if end >= 0 else driver_time()) - min(starts)}
 
 
 # ---- counters ------------------------------------------------------------------------------------------------------
@@ -105,7 +101,7 @@ def _watermark(clocks: Sequence[int | None]) -> Document:
     known = [clock for clock in clocks if clock is not None]
     if not known or len(known) < len(clocks):
         return {"current-watermark": None, "watermark-lag": None}
-    lag = 0 if min(known) == MAX_WATERMARK else now_ms() - min(known)
+    lag = 0 if min(known) == MAX_WATERMARK else driver_time() - min(known)
     return {"current-watermark": min(known), "watermark-lag": lag}
 
 
@@ -165,7 +161,7 @@ def _subtask(
 def _status_durations(times: Mapping[ExecutionState, int]) -> Document:
     durations = dict.fromkeys((state.value for state in ExecutionState), -1)
     ordered = sorted(times.items(), key=lambda item: item[1])  # empty before its worker has connected
-    for (state, at), after in zip(ordered, [*(at for _, at in ordered[1:]), now_ms()], strict=False):
+    for (state, at), after in zip(ordered, [*(at for _, at in ordered[1:]), driver_time()], strict=False):
         durations[state.value] = after - at
     return durations
 
@@ -187,7 +183,7 @@ def vertex_details(job: SparkJob, vertex: Vertex) -> Document:
         "name": vertex.name,
         "parallelism": vertex.parallelism,
         "maxParallelism": vertex.max_parallelism,
-        "now": now_ms(),
+        "now": driver_time(),
         "subtasks": subtasks,
         "aggregated": {
             "metrics": {name: _spread([one["metrics"][name] for one in subtasks]) for name in numbers},
@@ -224,7 +220,7 @@ def subtask_times(job: SparkJob, vertex: Vertex) -> Document:
                 "timestamps": {state.value: times.get(state, 0) for state in ExecutionState},
             }
         )
-    return {"id": vertex_id(vertex), "name": vertex.name, "now": now_ms(), "subtasks": subtasks}
+    return {"id": vertex_id(vertex), "name": vertex.name, "now": driver_time(), "subtasks": subtasks}
 
 
 def hosts(job: SparkJob, vertex: Vertex) -> Document:
@@ -250,7 +246,7 @@ def hosts(job: SparkJob, vertex: Vertex) -> Document:
                 "status-counts": {state.value: counts[state] for state in ExecutionState},
             }
         )
-    return {"id": vertex_id(vertex), "name": vertex.name, "now": now_ms(), "taskmanagers": found}
+    return {"id": vertex_id(vertex), "name": vertex.name, "now": driver_time(), "taskmanagers": found}
 
 
 # ---- back-pressure and time ----------------------------------------------------------------------------------------
@@ -275,7 +271,7 @@ def back_pressure(job: SparkJob, vertex: Vertex) -> Document:
         )
     worst = max((one["ratio"] for one in subtasks), default=0.0)
     status = "ok" if subtasks and job.status is not JobStatus.CREATED else "deprecated"
-    return {"status": status, "backpressureLevel": _level(worst), "end-timestamp": now_ms(), "subtasks": subtasks}
+    return {"status": status, "backpressureLevel": _level(worst), "end-timestamp": driver_time(), "subtasks": subtasks}
 
 
 def _level(ratio: float) -> str:
@@ -310,7 +306,7 @@ def flame_graph(samples: Iterable[StackSample], kind: str) -> Document:
             for frame in stack.split("\n"):
                 node = node["children"].setdefault(frame, {"name": frame, "value": 0, "children": {}})
                 node["value"] += count
-    return {"endTimestamp": now_ms(), "data": _listed(root)}
+    return {"endTimestamp": driver_time(), "data": _listed(root)}
 
 
 def _listed(node: Document) -> Document:

@@ -421,16 +421,16 @@ class LevelTask:
 
         context = TaskContext.get()
         assert context is not None
-        return self.run(batches, context.partitionId())
+        return self.run(batches, context.partitionId(), context.stageId())
 
-    def run(self, batches: Iterator[pa.RecordBatch], index: int) -> Iterator[pa.RecordBatch]:
+    def run(self, batches: Iterator[pa.RecordBatch], index: int, stage: int = -1) -> Iterator[pa.RecordBatch]:
         """Run one task from registration to its end."""
         sys.setswitchinterval(0.0005)  # three threads share the GIL; the default hands over only every 5 ms
         self._extend_path()
         descriptor: TaskDescriptor = pickle.loads(self.tasks)[index]
         job_id, attempt, level = descriptor.job_id, descriptor.attempt, descriptor.level
         shell = Shell(descriptor.settings, descriptor.next_width)
-        register = messages.Register(level, index, attempt, socket.gethostname(), os.getpid())
+        register = messages.Register(level, index, attempt, socket.gethostname(), os.getpid(), stage)
         shell.connect(self.address, register, self.control_timeout)
         task: Subtask | Relay | None = None
         with (

@@ -5,7 +5,8 @@ import sys
 import threading
 import time
 
-from headgate.driver.services import DaemonPool, SteadyClock, wait_for_calls
+from headgate.driver import services
+from headgate.driver.services import DaemonPool, DriverIo, SteadyClock, wait_for_calls
 
 PROGRAM = """
 import io, sys, threading, time
@@ -96,3 +97,8 @@ def test_a_clock_that_was_set_is_followed_without_a_jump():  # SPEC R10.6
     assert after(1, steps=10) >= 0
     after(1_000, steps=30)
     assert clock.now() == at["wall"]
+
+
+def test_the_driver_uses_the_clock_that_does_not_jump(monkeypatch):
+    monkeypatch.setattr(services, "_CLOCK", SteadyClock(lambda: 7_000_000, lambda: 0))
+    assert (services.driver_time(), DriverIo().now()) == (7, 7)

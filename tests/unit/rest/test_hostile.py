@@ -16,7 +16,7 @@ from headgate.errors import UserCodeError
 from headgate.graph.plan import JobPlan
 from headgate.job.status import JobStatus
 from headgate.rest.cache import Cache
-from headgate.rest.events import EventStream, make_change
+from headgate.rest.events import EventStream, _Client, make_change
 from rest_kit import ID, FakeJob, checked, client_of, default_plan
 from rig import plan_of
 from waiting import wait_until
@@ -257,6 +257,21 @@ def test_a_client_that_does_not_read_gets_the_newest_of_each_kind():
         await slow.aclose()
 
     asyncio.run(run())
+
+
+def test_events_that_wait_are_sent_some_at_once_and_in_order():
+    client = _Client(None)
+    for number in range(1500):
+        client.put((ID, "checkpoint", number), b"%d " % number + bytes(100))
+    first = client.take()
+    assert 60_000 < len(first) <= 1 << 16
+    rest = [first]
+    while client.waiting:
+        rest.append(client.take())
+    assert [int(one.split()[0]) for one in b"".join(rest).split(bytes(100)) if one] == list(range(500, 1500))
+    client.put((ID, "metrics", None), bytes(1 << 17))
+    client.put((ID, "job", None), b"job")
+    assert [len(client.take()), client.take(), client.waiting] == [1 << 17, b"job", {}]
 
 
 def test_events_continue_after_a_look_that_failed(caplog):

@@ -3,17 +3,11 @@
 import re
 
 import pytest
-from fastapi.testclient import TestClient
 
-from headgate.checkpoint.stats import SubtaskMetrics, SubtaskStats
 from headgate.control.messages import Metrics
 from headgate.errors import UserCodeError
 from headgate.job.status import JobStatus
-from headgate.rest.app import make_app
-from headgate.rest.cache import PolledAnswers
-from headgate.rest.checkpoints import _moments
-from headgate.rest.jobs import Jobs
-from rest_kit import ID, FakeJob, checked, client_of, plan_of
+from rest_kit import ID, FakeJob, checked, client_of
 
 STATES = [
     "created",
@@ -187,25 +181,6 @@ def test_the_timeline_of_a_checkpoint(http, source):
     assert {value for name, value in second.items() if name not in {"vertex", "vertex-name", "index"}} == {None}
 
 
-@pytest.mark.parametrize(
-    ("apart", "shown"),
-    [
-        (0, [5, 12, 13, 15, 45]),
-        (65_000, [210, 217, 218, 220, 250]),  # the worker's clock is ahead: it cannot have ended after its ack
-        (-65_000, [0, 7, 7, 9, 39]),  # behind: it cannot have begun before the trigger
-    ],
-)
-def test_a_timeline_with_hosts_whose_clocks_differ(apart, shown):  # SPEC R10.6
-    triggered = 100_000
-    there = triggered + apart  # when the worker's clock showed the time of the trigger
-    measured = SubtaskMetrics(
-        start_delay_ms=max(0, 5 + apart), alignment_ms=7, sync_ms=2, sync_started=there + 13, written=there + 45
-    )
-    found = _moments(triggered, SubtaskStats(triggered + 250, measured))
-    names = "first_barrier", "last_barrier", "sync_start", "sync_end", "async_end"
-    assert [found[name] - triggered for name in names] == shown
-
-
 def test_state_files(http, job, source):
     job.stats.snapshot().latest["completed"]
     found = checked(http, f"/jobs/{ID}/state-files")
@@ -298,67 +273,6 @@ def test_the_page_for_people(http):
         assert f" {path}</code>" in page.text
     for name in schema["components"]["schemas"]:
         assert f'id="{name}"' in page.text
-
-
-def polled(job, **options):
-    jobs = Jobs()
-    jobs.add(job)
-    return TestClient(make_app(jobs, ["testserver"], **options))
-
-
-def test_answers_are_made_once_for_all_who_poll(job):
-    http = polled(job, cache_seconds=60)
-    made = []
-    job.subtasks = lambda: made.append(1) or {}
-    answers = [http.get(f"/jobs/{ID}") for _ in range(5)]
-    assert len({answer.content for answer in answers}) == len({str(answer.headers) for answer in answers}) == 1
-    assert len(made) == 1
-
-
-def test_what_was_answered_is_given_for_the_same_request_only(job):
-    http = polled(job, cache_seconds=60)
-    path = f"/jobs/{ID}/metrics"
-    one = http.get(path, params={"get": "lastCheckpointSize"})
-    assert [found["id"] for found in one.json()] == ["lastCheckpointSize"]
-    assert len(http.get(path).json()) > 1
-    assert http.post(path).status_code == 405
-    assert http.get(f"/jobs/{'0' * 32}").status_code == 404
-    assert http.get(f"/jobs/{'0' * 32}").status_code == 404
-
-
-def test_what_was_answered_needs_the_token_as_well(job):
-    http = polled(job, token="s3cret", cache_seconds=60)
-    path = f"/jobs/{ID}"
-    assert http.get(path, headers={"Authorization": "Bearer s3cret"}).status_code == 200
-    assert http.get(path).status_code == 401
-    assert http.get(path, headers={"Authorization": "Bearer s3cret", "Host": "evil.example"}).status_code == 400
-
-
-def test_an_answer_of_some_time_ago_is_made_again(job, source):
-    http = polled(job, cache_seconds=1e-9)
-    made = []
-    job.subtasks = lambda: made.append(1) or {}
-    for _ in range(3):
-        http.get(f"/jobs/{ID}")
-    assert len(made) == 3
-    path = f"/jobs/{ID}/vertices/{source.head.id}/subtasks/0/metrics"
-    assert http.get(path).status_code == 200
-    job.plan = plan_of(lambda env: env.from_sequence(1, 9).name("another").uid("another").print())
-    for _ in range(2):
-        gone = http.get(path)
-        assert (gone.status_code, gone.json()["errors"]) == (404, [f"job {ID} has no vertex {source.head.id}"])
-
-
-def test_what_nobody_asks_for_is_not_kept():
-    now = [0.0]
-    answers = PolledAnswers(seconds=1, clock=lambda: now[0])
-    for page in range(400):
-        answers.keep({"path": str(page), "query_string": b""}, dict, b"{}")
-        now[0] += 0.1
-    assert 90 < len(answers._polled) <= 102
-    for page in range(1000):
-        answers.keep({"path": str(page), "query_string": b""}, dict, b"{}")
-    assert len(answers._polled) == 500
 
 
 def test_the_log(http):
