@@ -1,14 +1,17 @@
 """endless.py DIRECTORY [fast]: a job that runs until it is stopped: event time, state under four keys, files in DIRECTORY.
 
-With `fast` it processes as many records as it can, and writes none.
+With `fast` it processes as many records as it can, writes none, and tells in DIRECTORY/progress how many it has read: a time
+and a number in each line.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from pathlib import Path
 
-from headgate import StreamExecutionEnvironment, WatermarkStrategy
+from headgate import MapFunction, RuntimeContext, StreamExecutionEnvironment, WatermarkStrategy
 from headgate.connectors.files import FileSink
 
 
@@ -18,9 +21,21 @@ def slowly(number: int) -> tuple[int, int]:
     return number % 4, time.time_ns() // 1_000_000
 
 
-def quickly(number: int) -> tuple[int, int]:
+class Quickly(MapFunction):
     """The same without a pause."""
-    return number % 4, number
+
+    def __init__(self, directory: str) -> None:
+        self._path = f"{directory}/progress"
+        self._count = 0
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._file = Path(f"{self._path}-{os.getpid()}").open("a", buffering=1)  # noqa: SIM115 - until the job ends
+
+    def map(self, value: int) -> tuple[int, int]:
+        self._count += 1
+        if not self._count & 0x3FFF:
+            self._file.write(f"{time.monotonic()} {self._count}\n")
+        return value % 4, value
 
 
 if __name__ == "__main__":
@@ -30,7 +45,7 @@ if __name__ == "__main__":
     env.get_configuration().set("execution.checkpointing.savepoint-dir", f"file://{sys.argv[1]}/savepoints")
     fast = sys.argv[2:] == ["fast"]
     numbers = env.from_sequence(0, 1 << 40)
-    now = numbers.map(quickly if fast else slowly, output_type="key bigint, at bigint").uid("now")
+    now = numbers.map(Quickly(sys.argv[1]) if fast else slowly, output_type="key bigint, at bigint").uid("now")
     stamped = now.assign_timestamps_and_watermarks(
         WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
     )
