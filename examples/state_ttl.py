@@ -27,11 +27,12 @@ TTL = (
 class Visits(SourceFunction):
     """ann, ann again at once, and ann after her last visit was forgotten."""
 
-    def __init__(self):
+    def __init__(self, away):
+        self.away = away  # seconds
         self.running = True
 
     def run(self, ctx):
-        for name, pause in (("ann", 0.0), ("ann", 0.0), ("ann", 1.5)):
+        for name, pause in (("ann", 0.0), ("ann", 0.0), ("ann", self.away)):
             time.sleep(pause)
             if self.running:
                 ctx.collect(name)
@@ -51,8 +52,8 @@ class Greet(KeyedProcessFunction):
         self.seen.update("seen")
 
 
-def build(env: StreamExecutionEnvironment) -> DataStream:
-    visits = env.add_source(Visits(), type_info="string")
+def build(env: StreamExecutionEnvironment, away: float = 1.5) -> DataStream:
+    visits = env.add_source(Visits(away), type_info="string")
     return visits.key_by(lambda name: name).process(Greet(), output_type="string")
 
 

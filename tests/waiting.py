@@ -3,7 +3,7 @@
 import time
 
 
-def wait_until(condition, seconds=20.0, what="the condition"):
+def wait_until(condition, seconds=60.0, what="the condition"):
     """Poll until the condition gives something true; that."""
     deadline = time.monotonic() + seconds
     while not (result := condition()):

@@ -68,7 +68,7 @@ from headgate.worker.failures import describe
 from headgate.worker.local_state import local_directory
 from waiting import wait_until
 
-WAIT = 20.0  # seconds that anything may take on a slow machine
+WAIT = 60.0  # seconds that anything may take on a slow machine
 FAR_AWAY = "300 d"  # no checkpoint is taken that the test does not ask for, except the final one
 
 

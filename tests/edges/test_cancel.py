@@ -35,24 +35,24 @@ def hanging(jobs, tap, ledger, tmp_path):
     client = wait_running(jobs.start(tmp_path, build, RESTARTS))
     tap.give(10)
     client.trigger_checkpoint()
-    assert reached.wait(15)
+    assert reached.wait(60)
     return client
 
 
 def test_a_job_that_restarts_is_cancelled_while_a_commit_hangs(hanging, tap):
     tap.fail()
     wait_until(lambda: hanging.get_job_status().name == "RESTARTING")
-    assert hanging.cancel(timeout=20).name == "CANCELED"
+    assert hanging.cancel(timeout=45).name == "CANCELED"
 
 
 def test_a_job_at_the_end_of_its_data_is_cancelled_while_a_commit_hangs(hanging, tap):
     tap.end(0)
     eventually(lambda: finished_subtasks(hanging), 2)
-    assert hanging.cancel(timeout=20).name == "CANCELED"
+    assert hanging.cancel(timeout=45).name == "CANCELED"
 
 
 def test_a_running_job_is_cancelled_while_a_commit_hangs(hanging):
-    assert hanging.cancel(timeout=20).name == "CANCELED"
+    assert hanging.cancel(timeout=45).name == "CANCELED"
 
 
 def test_a_job_that_restarts_is_cancelled_while_the_job_log_does_not_answer(jobs, tap, tmp_path, monkeypatch):
@@ -60,7 +60,7 @@ def test_a_job_that_restarts_is_cancelled_while_the_job_log_does_not_answer(jobs
     outage = break_storage(monkeypatch, "/log/")
     jobs.at_end(outage.end)
     in_background(client.trigger_checkpoint)
-    assert outage.reached.wait(15)
+    assert outage.reached.wait(60)
     tap.fail()
     wait_until(lambda: client.get_job_status().name == "RESTARTING")
-    assert client.cancel(timeout=20).name == "CANCELED"
+    assert client.cancel(timeout=45).name == "CANCELED"

@@ -133,7 +133,7 @@ def test_a_slow_commit_does_not_fail_the_job(jobs, tap, ledger, tmp_path):
     for count in (10, 20, 30):
         tap.give(count)
         client.trigger_checkpoint()
-        assert lag.reached.wait(15)
+        assert lag.reached.wait(60)
     eventually(lambda: len(checkpoints(tmp_path)) == 1, 2)  # the files of older ones are deleted
     lag.release()
     tap.close()
@@ -155,7 +155,7 @@ def test_what_a_finished_subtask_prepared_is_committed_by_the_next_driver(jobs, 
     tap.give(10, split=1)
     tap.end(0)
     client.trigger_checkpoint()
-    assert lag.reached.wait(15)
+    assert lag.reached.wait(60)
     eventually(lambda: finished_subtasks(client), 2)
     client.trigger_checkpoint()
     lag.die()
@@ -176,7 +176,7 @@ def test_what_a_finished_subtask_prepared_is_committed_before_the_job_ends(jobs,
     client = wait_running(jobs.start(tmp_path, two_splits(tap, ledger), options, parallelism=2))
     tap.give(10, split=1)
     client.trigger_checkpoint()
-    assert lag.reached.wait(15)
+    assert lag.reached.wait(60)
     tap.give(10, split=0)
     tap.end(0)
     client.trigger_checkpoint()

@@ -27,7 +27,7 @@ def test_storage_without_create_if_absent_is_refused(jobs, tap, ledger, tmp_path
     with pytest.raises(
         ConfigError, match=r"no atomic create-if-absent on 'local://'.*use a local .*s3://, gs://, az://"
     ):
-        jobs.start(unfenced, numbering(tap, ledger, sink)).wait(15)
+        jobs.start(unfenced, numbering(tap, ledger, sink)).wait(60)
     assert not ledger.visible
     assert not any(tmp_path.iterdir())
 

@@ -124,7 +124,7 @@ def test_a_new_source_before_a_finished_operator_is_refused(jobs, tap, ledger, t
         tmp_path / "edited", lambda env: program(env, True), {"execution.state-recovery.path": savepoint}
     )
     with pytest.raises(HeadgateError, match="finished in the checkpoint, but its predecessor"):
-        edited.wait(15)
+        edited.wait(60)
 
 
 def test_a_claimed_savepoint_stays_when_the_program_does_not_fit(jobs, tap, ledger, tmp_path):
@@ -138,5 +138,5 @@ def test_a_claimed_savepoint_stays_when_the_program_does_not_fit(jobs, tap, ledg
         tmp_path / "second", lambda env: env.from_source(Numbers(tap.name)).sink_to(LedgerSink(ledger.name)), options
     )
     with pytest.raises(HeadgateError, match="operators that the program does not have any more"):
-        other.wait(15)
+        other.wait(60)
     assert files(savepoint) == before

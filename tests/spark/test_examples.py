@@ -41,7 +41,9 @@ def test_count_window_average(make_env, backend):  # SPEC R1.3
 def test_state_with_a_time_to_live(make_env, backend):  # SPEC R2.3
     import state_ttl
 
-    found = list(state_ttl.build(make_env(1, {"state.backend.type": backend})).execute_and_collect())
+    # Time is that of the function, and a busy machine may hold the second visit up for longer than the source paused.
+    env = make_env(1, {"state.backend.type": backend})
+    found = list(state_ttl.build(env, away=8.0).execute_and_collect())
     assert found == ["ann: hello", "ann: welcome back", "ann: hello"]
 
 

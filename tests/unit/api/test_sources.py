@@ -207,7 +207,7 @@ def poll_until_end(reader, size=100):
         if batch is not None:
             rows.append(batch.rows())
         else:
-            reader.wakes.acquire(timeout=5)
+            reader.wakes.acquire(timeout=60)
     reader.close()
     return rows
 
@@ -255,7 +255,7 @@ def test_an_error_in_run_comes_behind_the_records_before_it(lockstep):
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_sys_exit_in_run_is_an_error_and_not_silence(lockstep):
     reader = function_reader(Numbers(0, lambda ctx: sys.exit(3)), lockstep)
-    reader._thread.join(timeout=5)
+    reader._thread.join(timeout=60)
     with pytest.raises(UserCodeError, match=r"run\(\) ended with SystemExit\(3\)"):
         reader.poll(1)
     reader.close()
@@ -278,14 +278,14 @@ def test_close_cancels_and_unwinds_a_source_that_waits(lockstep):
     assert reader.poll(1).rows() == [1]
     reader.close()
     assert function.cancelled.is_set()
-    assert unwound.wait(5)
+    assert unwound.wait(60)
     assert not reader._thread.is_alive()
 
 
 def test_close_ends_a_source_that_sleeps_until_it_is_cancelled():
     function = Numbers(1, lambda ctx: function.cancelled.wait(30))
     reader = function_reader(function, lockstep=False)
-    assert reader.wakes.acquire(timeout=5)
+    assert reader.wakes.acquire(timeout=60)
     assert reader.poll(1).rows() == [0]
     assert reader.poll(1) is None
     assert not reader.finished
@@ -303,7 +303,7 @@ def test_user_code_cannot_swallow_the_end():
                     continue
 
     reader = function_reader(Stubborn(0), lockstep=False)
-    assert reader.poll(1) is not None or reader.wakes.acquire(timeout=5)
+    assert reader.poll(1) is not None or reader.wakes.acquire(timeout=60)
     reader.close()
     assert not reader._thread.is_alive()
 

@@ -29,7 +29,7 @@ class Driver:
         self.server.begin_attempt(3)
 
     def hear(self):
-        return self.heard.get(timeout=10)
+        return self.heard.get(timeout=60)
 
 
 @pytest.fixture
@@ -62,10 +62,10 @@ def exchange(driver):
         assert driver.hear() == (key, message)
     driver.server.send(key, Confirm(1))
     driver.server.send(None, Cancel("enough"))
-    received = [m for m in (got.get(timeout=10) for _ in range(3)) if not isinstance(m, Ping)]
+    received = [m for m in (got.get(timeout=60) for _ in range(3)) if not isinstance(m, Ping)]
     assert received[1:] == [Confirm(1), Cancel("enough")]
     client.close()
-    assert driver.lost.get(timeout=10) == key
+    assert driver.lost.get(timeout=60) == key
     assert driver.server.connected() == []
 
 
@@ -140,7 +140,7 @@ def test_a_failure_arrives_before_the_connection_ends(driver):
     client.send(Failed("broken", "trace"))
     client.close()
     assert driver.hear()[1] == Failed("broken", "trace")
-    assert driver.lost.get(timeout=10) == WorkerKey(3, 0, 1)
+    assert driver.lost.get(timeout=60) == WorkerKey(3, 0, 1)
 
 
 def test_no_driver_at_all():

@@ -107,7 +107,7 @@ class Driver:
         self.take()
 
     def take(self):
-        worker, message = self.heard.get(timeout=5)
+        worker, message = self.heard.get(timeout=60)
         if isinstance(message, AskForSplit):
             self.splits.asked(TaskId(self.vertex, worker.index))
         elif isinstance(message, Running):

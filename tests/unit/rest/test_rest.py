@@ -222,7 +222,7 @@ def test_results_are_kept_for_a_while():
     now = SimpleNamespace(time=0.0)
     operations = Operations(300, lambda: now.time)
     request = operations.start("savepoint", None, lambda: 1)
-    assert operations.find("savepoint", request).result(5) == 1
+    assert operations.find("savepoint", request).result(60) == 1
     now.time = 299
     assert operations.find("savepoint", request).done()
     now.time = 1000
