@@ -27,6 +27,8 @@ same call does something else:
 
 - In BATCH mode, records of a key come in the order of the source; Flink sorts them by key and time first.
 - A row that is no insert (`RowKind`) is refused on a stream of a declared ROW type, since columns have no place for its kind.
+- What a function prints is on standard error, where Spark puts what its workers print, or in the log of an executor; PyFlink's
+  local cluster puts it on standard output. `stream.print()` is on standard output of the driver in both.
 - Functions get copies of records that can be changed, as in PyFlink, where they travel as bytes; `enable_object_reuse()` turns
   that off, and makes streams of Python objects faster.
 """

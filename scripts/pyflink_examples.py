@@ -3,7 +3,7 @@
     python scripts/pyflink_examples.py WHEEL [--pyflink PYTHON] [--local] [--kafka HOST:PORT] [--jars JAR ...] [NAME ...]
 
 WHEEL is the unpacked wheel. With `--pyflink`, a Python that has apache-flink, each example also runs on PyFlink itself, and
-the lines that both print are compared, in any order. `--local` uses Headgate's local runtime in place of Spark. The Kafka
+the lines that both print are compared, in any order; what functions print is on standard error with Spark. `--local` uses Headgate's local runtime in place of Spark. The Kafka
 examples need a broker: `localhost:9092` in them is replaced by `--kafka`; PyFlink also needs the connector's jars for them,
 `--jars`. Their sources never end, so they are stopped when nothing more is printed.
 
@@ -21,13 +21,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headgate.cli.migration import migrate
 
 _BROKER = "localhost:9092"
-_QUIET_SECONDS = 20.0  # a program that never ends has printed everything
+_QUIET_SECONDS = 40.0  # a program that never ends has printed everything
 _LONGEST_SECONDS = 240.0
 # Lines of logs and of the progress; what a program prints begins otherwise.
 _NOISE = re.compile(
@@ -57,6 +57,7 @@ class Printed:
 
     lines: Counter[str]
     failed: str | None = None
+    on_error: Counter[str] = field(default_factory=Counter)  # there Spark shows what its workers print
 
 
 def examples(wheel: Path) -> list[Path]:
@@ -89,13 +90,19 @@ def run(command: list[str], env: dict[str, str], endless: bool) -> Printed:
                     process.kill()
         out.seek(0)
         err.seek(0)
-        lines = [_SUBTASK.sub("", line.rstrip()) for line in out.read().splitlines() if not _NOISE.match(line)]
+        lines, on_error = printed_lines(out.read()), err.read()
         failed = None
         if too_long:
             failed = f"it did not end within {_LONGEST_SECONDS:.0f} s"
         elif process.returncode != 0 and not stopped:
-            failed = (err.read().strip().splitlines() or ["no message"])[-1]
-    return Printed(Counter(filter(None, lines)), failed)
+            failed = (on_error.strip().splitlines() or ["no message"])[-1]
+    return Printed(lines, failed, printed_lines(on_error))
+
+
+def printed_lines(text: str) -> Counter[str]:
+    """The lines of a program's own."""
+    lines = [_SUBTASK.sub("", line.rstrip()) for line in text.splitlines() if not _NOISE.match(line)]
+    return Counter(filter(None, lines))
 
 
 def on_headgate(text: str, name: str, local: bool) -> Printed:
@@ -114,7 +121,10 @@ def on_headgate(text: str, name: str, local: bool) -> Printed:
 def on_pyflink(text: str, name: str, python: str, jars: list[str]) -> Printed:
     """The program as it is."""
     given = ", ".join(repr(Path(jar).resolve().as_uri()) for jar in jars)
-    text = re.sub(r"env\.add_jars\([^)]*\)", f"env.add_jars({given})" if given else "None", text)
+    text = re.sub(r"env\.add_jars\([^)]*\)", "None", text)
+    if given:  # also for an example that expects them in Flink's own directory
+        made = r"^( *)(env = StreamExecutionEnvironment\.get_execution_environment\(\))$"
+        text = re.sub(made, rf"\1\2\n\1env.add_jars({given})", text, flags=re.MULTILINE)
     with tempfile.TemporaryDirectory() as directory:
         program = Path(directory) / f"{name}.py"
         program.write_text(text, encoding="utf-8")
@@ -145,7 +155,7 @@ def compare(ours: Printed, theirs: Printed | None) -> tuple[bool | None, list[st
     if theirs.failed:
         shown = [f"    {line}" for line in sorted(ours.lines.elements())]
         return None, [f"    PyFlink itself fails: {theirs.failed}", *shown]
-    missing, more = theirs.lines - ours.lines, ours.lines - theirs.lines
+    missing, more = theirs.lines - ours.lines - ours.on_error, ours.lines - theirs.lines
     shown = [f"    - {line}" for line in sorted(missing.elements())] + [
         f"    + {line}" for line in sorted(more.elements())
     ]
@@ -178,7 +188,9 @@ def main() -> int:
             theirs = on_pyflink(text, name, options.pyflink, options.jars)
         same, lines = compare(ours, theirs)
         good += same is True
-        printed = f"{sum(ours.lines.values())} lines"
+        printed = f"{ours.lines.total()} lines"
+        if theirs is not None and (workers := ((theirs.lines - ours.lines) & ours.on_error).total()):
+            printed += f" and {workers} that functions print"
         print(f"{name}: {'DIFFERENT' if same is False else printed if same else f'{printed}, NOT COMPARED'}")
         if not same or theirs is None:
             print(*lines, sep="\n")
