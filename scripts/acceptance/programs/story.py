@@ -157,13 +157,15 @@ def source(env: StreamExecutionEnvironment, kind: str, first: int, last: int) ->
             get_session(None, env.get_configuration()).range(first, last, 1, PARTS).withColumnRenamed("id", "v")
         )
     if kind == "python":
-        return env.from_source(PythonDataSource(Numbers, {"first": first, "last": last}, bounded=True), kind)
+        return env.from_source(
+            PythonDataSource(Numbers, {"first": first, "last": last}, bounded=True), source_name=kind
+        )
     inbox, size = DIRECTORY / "in", (last - first) // PARTS
     if not inbox.exists():
         inbox.mkdir()
         for at in range(first, last, size):
             (inbox / f"{at}.json").write_text("".join(f'{{"v": {n}}}\n' for n in range(at, at + size)))
-    return env.from_source(FileSource(str(inbox), "json", NUMBER), kind)
+    return env.from_source(FileSource(str(inbox), "json", NUMBER), source_name=kind)
 
 
 def main(sink: str = "files", kinds: str = "datagen", uid: str = "number") -> None:
