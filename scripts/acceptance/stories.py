@@ -62,7 +62,7 @@ class Driver:
     def __init__(self, process: Any, log: Path, announced: Path) -> None:
         self.process, self.log, self._announced = process, log, announced
 
-    def until(self, condition: Callable[[], Any], what: str, seconds: float = 120) -> Any:
+    def until(self, condition: Callable[[], Any], what: str, seconds: float = 300) -> Any:
         """Wait for something that happens while it runs."""
 
         def checked() -> Any:
@@ -127,7 +127,7 @@ class Driver:
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def wait(self, code: int, seconds: float = 120) -> str:
+    def wait(self, code: int, seconds: float = 300) -> str:
         """Wait until it has ended with this exit code; what it said last."""
         try:
             ended = self.process.wait(seconds)
