@@ -27,11 +27,13 @@ from headgate.rest.discovery import Server, login_address
 from headgate.storage.checkpoints import dispose_savepoint
 from headgate.storage.remote import open_store
 
+_COMPLETION_SECONDS = 2.0  # the user waits with a word half written
+
 
 def _known(incomplete: str) -> list[tuple[str, str]]:
     """For the shell's completion: names and ids of the jobs on this machine."""
     with suppress(HeadgateError, OSError):
-        jobs = find_jobs(None)
+        jobs = find_jobs(None, seconds=_COMPLETION_SECONDS)
         names = [(str(job.overview["name"]), f"job {job.id[:8]}, {job.overview['state']}") for job in jobs]
         ids = [(job.id, f"'{job.overview['name']}', {job.overview['state']}") for job in jobs]
         return [(word, shown) for word, shown in (*names, *ids) if word.startswith(incomplete)]

@@ -23,7 +23,6 @@ from headgate.rest.discovery import TOKEN_RULE, TOKEN_VARIABLE, Server, is_token
 
 _POLL_SECONDS = 0.2
 _ANSWER_SECONDS = 30.0  # more than reading a state may take
-_LIST_SECONDS = 10.0  # for the list of jobs, which no driver needs to think about
 _OVERVIEW = ("jid", "name", "state", "start-time", "end-time", "duration", "tasks", "restarts")
 
 
@@ -90,9 +89,9 @@ class RestClient:
         """The response to a GET that is no JSON; RestError if the driver refuses it."""
         return self._send("GET", path, None, _ANSWER_SECONDS).decode("utf-8", "replace")
 
-    def jobs(self) -> list[dict[str, Any]]:
-        """The overview of the driver's jobs; DriverUnreachable if what answers is no driver."""
-        found = self.send("GET", "/jobs/overview", seconds=_LIST_SECONDS)
+    def jobs(self, seconds: float | None = None) -> list[dict[str, Any]]:
+        """The overview of the driver's jobs, waiting this long; DriverUnreachable if what answers is no driver."""
+        found = self.send("GET", "/jobs/overview", seconds=seconds)
         try:
             jobs = [job for job in found["jobs"] if all(name in job for name in _OVERVIEW)]
             if len(jobs) == len(found["jobs"]):
@@ -177,13 +176,18 @@ def _is_same(known: str, url: str) -> bool:
     return same_port and is_loopback(one.hostname or "") and other.hostname == "localhost"
 
 
-def find_jobs(url: str | None, warn: Callable[[str], None] = lambda _: None) -> list[RemoteJob]:
-    """The jobs of one driver, or of all drivers of this user on this machine; `warn` is told of one that does not answer."""
+def find_jobs(
+    url: str | None, warn: Callable[[str], None] = lambda _: None, seconds: float | None = None
+) -> list[RemoteJob]:
+    """The jobs of one driver, or of all drivers of this user on this machine, waiting this long for each.
+
+    `warn` is told of a driver that does not answer.
+    """
     found = []
     for one in find_servers(url):
         client = RestClient(one.url, one.token, one.certificate, here=one.pid > 0)
         try:
-            jobs = client.jobs()
+            jobs = client.jobs(seconds)
         except DriverUnreachable as error:
             if url:
                 raise

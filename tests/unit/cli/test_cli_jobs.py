@@ -109,7 +109,8 @@ def test_the_address_for_a_browser(job):
     assert shown["dashboard"].startswith(shown["url"] + "/login?token=")
 
 
-def test_the_shell_completes_names_and_ids(job):
+def test_the_shell_completes_names_and_ids(job, monkeypatch):
+    monkeypatch.setattr("headgate.cli.jobs._COMPLETION_SECONDS", 60)  # the machine may be busy
     assert dict(_known("a")) == {ID: "'Headgate job', RUNNING"}
     assert [word for word, _ in _known("Head")] == ["Headgate job"]
 
@@ -210,6 +211,20 @@ def test_a_driver_that_does_not_answer_is_not_left_out_in_silence(job, monkeypat
         reason = f"the driver at {url} has not answered for 1 s: process {os.getppid()} is stopped, or too busy"
         assert reason in done.stderr
         assert reason in command("info", "none", code=1)
+
+
+def test_completion_does_not_wait_for_a_driver_that_does_not_answer(job, monkeypatch):
+    waited = []
+    send = client.RestClient._send
+
+    def sent(driver, *request):
+        waited.append(request[3])
+        return send(driver, *request[:3], 60)
+
+    monkeypatch.setattr(client.RestClient, "_send", sent)
+    assert ID in dict(_known("a"))
+    command("list")
+    assert waited == [2, 30]
 
 
 def test_a_job_that_ends_while_top_looks(job, monkeypatch):
