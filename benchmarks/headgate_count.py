@@ -99,6 +99,8 @@ def run(env: StreamExecutionEnvironment, a: argparse.Namespace, records: int, wa
     if warm:
         started, before = taken(client.job, warm, a.parallelism)
     client.wait()
+    if before > warm + records // 2:
+        raise SystemExit(f"half of {records:,} records were done before the first {warm:,} were known to be: take more")
     return warm + records - before, time.monotonic() - started
 
 
@@ -111,7 +113,7 @@ def taken(job, records: int, parallelism: int) -> tuple[float, int]:
     seen: dict[int, tuple[float, int]] = {}
     while len(seen) < parallelism or sum(count for _, count in seen.values()) < records:
         if job.status.is_terminal:
-            raise SystemExit(f"the job ended before it was known that {records:,} records were done: take more records")
+            raise SystemExit(f"the job ended before it was known that {records:,} records were done: take more")
         time.sleep(0.02)
         for (level, index), metrics in job.metrics().items():
             if level == 1 and seen.get(index, (0.0, -1))[1] != metrics.records_in:

@@ -83,6 +83,9 @@ def finish(command: list[str], environment: dict[str, str], limit: int) -> tuple
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         return process.communicate()[0], f"not finished in {limit} s"
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)  # it is a session of its own and would go on
+        raise
     last = " | ".join(errors.strip().splitlines()[-3:])
     return out, f"failed with exit code {process.returncode}: {last[-400:]}" if process.returncode else ""
 
@@ -123,6 +126,7 @@ def main() -> None:
         for bench in (bench for benches in works.values() for bench in benches):
             print(f"{bench.label:40} {bench.script} {' '.join(bench.args)}")
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # what runs now must end too
     work = a.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     results: list[dict[str, Any]] = []

@@ -155,28 +155,17 @@ def w3(s: Settings) -> list[Bench]:
 
 def w4(s: Settings) -> list[Bench]:
     """Once with the settings that engines have by themselves, and once with those for low latency."""
-    common = ("--rates", "0,100,1000,10000,100000", "--seconds", s.seconds(20), "--warm", s.seconds(8))
+    seconds = s.seconds(20)
+    common = ("--rates", "0,100,1000,10000,100000", "--keys", "1000", "--seconds", seconds, "--warm", s.seconds(8))
+    quickly = ("--buffer-timeout-ms", "5", "--feed-ms", "1")
     found = []
-    for setting, ours, theirs in (("default", (), ()), ("low", ("--timeout", "0"), ("--buffer-timeout-ms", "5"))):
+    for setting, ours, theirs in (("default", (), ()), ("low", ("--timeout", "0"), quickly)):
         group = f"W4 {setting}"
         args = (*common, *ours)
         found.append(own(f"{group} headgate", "headgate", "low_rate.py", *args, group=group, by=("rate",), limit=600))
-        for rate in (100, 1000, 10_000) if s.peers else ():
-            # The script stores latencies in pieces of 5,000 and leaves out the first third.
-            window = s.seconds(20) if rate > 100 else "80"
-            args = (
-                "--key",
-                "jvm",
-                "--latency",
-                "--rate",
-                str(rate),
-                "--window-s",
-                window,
-                "--every",
-                str(rate),
-                *theirs,
-            )
-            found.append(pyflink(group, *args, note=str(rate), group=f"{group} {rate}"))
+        for rate in ("100", "1000", "10000") if s.peers else ():
+            args = f"--key jvm --latency --rate {rate} --keys 1000 --window-s {seconds} --every {rate}".split()
+            found.append(pyflink(group, *args, *theirs, note=rate, group=f"{group} {rate}"))
     return found
 
 
@@ -193,9 +182,11 @@ def w5(s: Settings) -> list[Bench]:
 
 
 def w6(s: Settings) -> list[Bench]:
+    """Workers make the table of the distribution while they are warming up."""
+    warm = ("--warm", str(max(100_000, int(s.records(1_000_000)))))
     sizes = {"hashmap": s.records(8_000_000), "rocksdb": s.records(4_000_000)}
     return [
-        count("W6", backend, "--records", records, "--zipf", zipf, note=note, group=f"W6 {backend}")
+        count("W6", backend, "--records", records, *warm, "--zipf", zipf, note=note, group=f"W6 {backend}")
         for backend, records in sizes.items()
         for note, zipf in (("uniform", "0"), ("zipf", "1.2"))
     ]
