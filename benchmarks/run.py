@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +138,11 @@ def main() -> None:
                 for bench in benches:  # interleaved: one run of each, then the next round
                     if bench.once and number > 0:
                         continue
+                    before = Counter()  # lines of the same label are rounds of the program's own
                     for line in run_one(bench, work, a.limit):
-                        result = described(bench, line) | {"run": began, "round": number}
+                        result = described(bench, line) | {"run": began}
+                        result["round"] = number + before[result["label"]]
+                        before[result["label"]] += 1
                         results.append(result)
                         text = json.dumps(result)
                         print(text, flush=True)
