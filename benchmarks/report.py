@@ -3,7 +3,7 @@
     python benchmarks/report.py [RESULTS]
 
 Of each label the newest run counts. A ratio is the median over rounds of the ratios within a round, since engines take
-turns.
+turns; figures of different runs are not compared.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def _short(value: float) -> str:
 
 def ratio(above: list[Line], below: list[Line], name: str) -> float | None:
     """The median over rounds of one figure by the other; None if no round has both."""
-    theirs = {line["round"]: line[name] for line in below if line.get(name)}
-    pairs = [line[name] / theirs[line["round"]] for line in above if line.get(name) and line["round"] in theirs]
+    theirs = {(line["run"], line["round"]): line[name] for line in below if line.get(name)}
+    mine = {(line["run"], line["round"]): line[name] for line in above if line.get(name)}
+    pairs = [mine[place] / theirs[place] for place in mine if place in theirs]
     return statistics.median(pairs) if pairs else None
 
 
