@@ -9,7 +9,7 @@ CLASSES := $(VENV)/spark-classes.jsa
 # Each of a thousand workers would compile pytest again if the environment forbade to keep what was compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo test test-fast test-spark test-long sim check bench bench-quick clean
+.PHONY: help setup demo test test-fast test-spark test-long sim check bench bench-quick bench-plots clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -53,11 +53,14 @@ check: $(READY) ## Lint, format, types, import contracts
 	$(VENV)/bin/lint-imports
 	@scripts/lint_ui.sh
 
-bench: $(READY) ## The benchmarks
-	$(PYTHON) benchmarks/run.py
+bench: $(READY) ## All benchmarks, hours; some of them: make bench BENCH="--works W1,shapes"
+	$(PYTHON) benchmarks/run.py $(BENCH)
 
 bench-quick: $(READY) ## The benchmarks, small
-	$(PYTHON) benchmarks/run.py --quick
+	$(PYTHON) benchmarks/run.py --quick $(BENCH)
+
+bench-plots: $(READY) ## Draw what make bench has stored, into docs/plots
+	$(PYTHON) benchmarks/plots.py
 
 clean: ## Remove caches and build products; .venv stays
 	rm -rf build dist spark-warehouse metastore_db derby.log

@@ -4,11 +4,14 @@ W1  a Python function with keyed value state, one output for every record
     `--kind batches`: the same over whole batches
 W2  the built-in running sum (`--emit record`: one output a record; `--emit batch`: one a key and batch)
 
-Seconds count from the moment all subtasks run until the job has finished; start-up is outside, as with the peers.
+Seconds count from the moment all subtasks run until the job has finished; start-up is outside, as with the peers. With
+`--warm N` they count from the moment when the function has taken N records, which hold every key: the cost of new keys
+is outside as well. With `--zipf S` a few keys have most of the records.
 """
 
 import argparse
 import json
+import statistics
 import tempfile
 import time
 
@@ -19,18 +22,37 @@ from headgate import KeyedBatchFunction, KeyedProcessFunction, SinkFunction, Str
 from headgate.state.api import ValueStateDescriptor
 
 TYPE = Types.TUPLE([Types.LONG(), Types.LONG()])
+RANK_BITS = 22
 
 
 class Generate:
-    """Records (key, value): the key uniform over `keys`, the value 1 to 100."""
+    """Records (key, value): the key uniform or zipf-distributed over `keys`, the value 1 to 100.
 
-    def __init__(self, keys: int) -> None:
-        self.keys = keys
+    With `fill` the first `keys` records have each key once.
+    """
+
+    def __init__(self, keys: int, zipf: float = 0.0, fill: bool = False) -> None:
+        self.keys, self.zipf, self.fill = keys, zipf, fill
+        self.ranks = None
 
     def __call__(self, numbers):
-        mixed = (numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)
-        key = (mixed % np.uint64(self.keys)).astype(np.int64)
+        mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        if self.zipf:
+            if self.ranks is None:  # once in a worker: the table does not travel with the job
+                self.ranks = zipf_ranks(self.keys, self.zipf)
+            key = self.ranks[mixed >> np.uint64(64 - RANK_BITS)]
+        else:
+            key = ((mixed >> np.uint64(20)) % np.uint64(self.keys)).astype(np.int64)
+        if self.fill:
+            key = np.where(numbers < self.keys, numbers, key)
         return pa.RecordBatch.from_arrays([pa.array(key), pa.array(numbers % 100 + 1)], schema=TYPE.schema)
+
+
+def zipf_ranks(keys: int, exponent: float) -> np.ndarray:
+    """The rank at each of many evenly spaced points of the distribution: its inverse, as a table."""
+    weights = np.cumsum(np.arange(1, keys + 1, dtype=np.float64) ** -exponent)
+    points = (np.arange(1 << RANK_BITS) + 0.5) / (1 << RANK_BITS)
+    return np.searchsorted(weights, points * weights[-1])
 
 
 class RunningSum(KeyedProcessFunction):
@@ -61,8 +83,10 @@ class Discard(SinkFunction):
         pass
 
 
-def run(env: StreamExecutionEnvironment, a: argparse.Namespace, records: int) -> float:
-    stream = env.from_datagen(Generate(a.keys), count=records, type_info=TYPE, vectorised=True).key_by(0)
+def run(env: StreamExecutionEnvironment, a: argparse.Namespace, records: int, warm: int = 0) -> tuple[int, float]:
+    """One job: the records that count, and their seconds."""
+    generate = Generate(a.keys, a.zipf, fill=warm > 0)
+    stream = env.from_datagen(generate, count=warm + records, type_info=TYPE, vectorised=True).key_by(0)
     if a.kind == "stateful":
         stream.process(RunningSum(), output_type=TYPE).add_sink(Discard())
     elif a.kind == "batches":
@@ -71,19 +95,40 @@ def run(env: StreamExecutionEnvironment, a: argparse.Namespace, records: int) ->
         stream.sum(1, emit=a.emit).map_batches(lambda batch: None).print()
     client = env.execute_async()
     client.job.wait_running()
-    started = time.monotonic()
+    started, before = time.monotonic(), 0
+    if warm:
+        started, before = taken(client.job, warm, a.parallelism)
     client.wait()
-    return time.monotonic() - started
+    if before > warm + records // 2:
+        raise SystemExit(f"half of {records:,} records were done before the first {warm:,} were known to be: take more")
+    return warm + records - before, time.monotonic() - started
 
 
-def checkpoint(env: StreamExecutionEnvironment, interval: int, kind: str) -> None:
-    """Take checkpoints in a directory of their own: none, full or incremental ones."""
+def taken(job, records: int, parallelism: int) -> tuple[float, int]:
+    """Wait until the function has taken so many records: a time, and how many it had taken then.
+
+    Each subtask tells its count once a second, each at its own moment. The sum of the counts belongs to the mean of
+    these moments, since the subtasks are about equally fast.
+    """
+    seen: dict[int, tuple[float, int]] = {}
+    while len(seen) < parallelism or sum(count for _, count in seen.values()) < records:
+        if job.status.is_terminal:
+            raise SystemExit(f"the job ended before it was known that {records:,} records were done: take more")
+        time.sleep(0.02)
+        for (level, index), metrics in job.metrics().items():
+            if level == 1 and seen.get(index, (0.0, -1))[1] != metrics.records_in:
+                seen[index] = time.monotonic(), metrics.records_in
+    return statistics.mean(at for at, _ in seen.values()), sum(count for _, count in seen.values())
+
+
+def checkpoint(env: StreamExecutionEnvironment, interval: int, kind: str, directory: str) -> None:
+    """Take checkpoints in a directory: none, full or incremental ones."""
     conf = env.get_configuration()
     conf.remove_config("execution.checkpointing.incremental")
     if kind == "none":
         conf.remove_config("execution.checkpointing.interval")
         return
-    conf.set("execution.checkpointing.dir", f"file://{tempfile.mkdtemp(prefix='headgate-bench-')}")
+    conf.set("execution.checkpointing.dir", f"file://{directory}")
     conf.set("execution.checkpointing.interval", f"{interval} ms")
     conf.set("execution.checkpointing.incremental", kind == "incremental")
 
@@ -95,37 +140,37 @@ def main() -> None:
     p.add_argument("--backend", choices=["hashmap", "rocksdb"], default="hashmap")
     p.add_argument("--records", type=int, default=10_000_000)
     p.add_argument("--keys", type=int, default=100_000)
+    p.add_argument("--zipf", type=float, default=0.0, help="exponent of the keys' distribution; 0: uniform")
+    p.add_argument("--warm", type=int, default=0, help="so many records before those that count, at least one a key")
     p.add_argument("--parallelism", type=int, default=2)
     p.add_argument("--runs", type=int, default=1)
     p.add_argument("--interval", type=int, default=0, help="take a checkpoint every so many milliseconds")
     p.add_argument("--rounds", type=int, default=0, help="so many rounds of one run of each kind of checkpoint")
     p.add_argument("--checkpoints", default="incremental", help="kinds: none, full, incremental, separated by commas")
     a = p.parse_args()
+    if 0 < a.warm < a.keys:
+        p.error(f"--warm must be 0, or at least as many as the keys: {a.keys}")
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(a.parallelism)
     env.get_configuration().set("state.backend.type", a.backend)
     run(env, a, 20_000)  # workers warm, classes loaded
     kinds = a.checkpoints.split(",") if a.interval else ["none"]
-    for kind in kinds * (a.rounds or a.runs):
-        checkpoint(env, a.interval, kind)
-        seconds = run(env, a, a.records)
-        work = {"stateful": "W1 process + value state", "batches": "W1 over batches"}.get(
-            a.kind, f"W2 sum, emit={a.emit}"
-        )
-        print(
-            json.dumps(
-                {
-                    "peer": f"headgate {a.backend}",
-                    "work": work,
-                    "records": a.records,
-                    "seconds": round(seconds, 2),
-                    "records_per_s": round(a.records / seconds),
-                    "checkpoint": kind,
-                    "notes": f"parallelism={a.parallelism} keys={a.keys}",
-                }
-            ),
-            flush=True,
-        )
+    for number in range(a.rounds or a.runs):
+        # Every other round runs backwards, so that a machine that becomes slower favours no kind.
+        for kind in kinds if number % 2 == 0 else reversed(kinds):
+            with tempfile.TemporaryDirectory(prefix="headgate-bench-", ignore_cleanup_errors=True) as directory:
+                checkpoint(env, a.interval, kind, directory)
+                records, seconds = run(env, a, a.records, a.warm)
+            report(a, number, kind, records, seconds)
+
+
+def report(a: argparse.Namespace, number: int, kind: str, records: int, seconds: float) -> None:
+    """Print the figures of a run."""
+    works = {"stateful": "W1 process + value state", "batches": "W1 over batches", "sum": f"W2 sum, emit={a.emit}"}
+    figures = {"peer": f"headgate {a.backend}", "work": works[a.kind], "records": records}
+    figures |= {"seconds": round(seconds, 2), "records_per_s": round(records / seconds), "checkpoint": kind}
+    figures |= {"backend": a.backend, "keys": a.keys, "parallelism": a.parallelism, "zipf": a.zipf, "warm": a.warm}
+    print(json.dumps(figures | {"pair": number}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,35 @@
 """Runs the benchmarks: Headgate beside its peers, interleaved, medians, ratios.
 
-    python benchmarks/run.py --quick          Headgate and Spark's own groupBy, a few minutes
-    python benchmarks/run.py [--work DIR]     all peers; their environments are made in DIR (default: a cache folder)
+    python benchmarks/run.py                      all works of `works.py`: hours
+    python benchmarks/run.py --works W1,shapes    some of them
+    python benchmarks/run.py --quick              W1 and W2, half as many records, no peers but Spark: a few minutes
+    python benchmarks/run.py --works W1 --base ../older-checkout
 
-One JSON line for each run goes to RESULTS (default: DIR/results.jsonl); at the end a table of medians and ratios.
+The environments of peers are made in --work if they are missing; a peer that cannot be installed is reported as
+such. Each figure is a JSON line in --results, with the time at which this program was started as `run`. At the end
+`report.py` prints medians and ratios.
 """
 
+from __future__ import annotations
+
 import argparse
+import functools
 import json
 import os
-import statistics
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).parent
-PEERS = HERE / "peers"
+from report import report
+from works import OWN, WORKS, Bench, Settings
+
+HERE = Path(__file__).resolve().parent
 REQUIREMENTS = {
     "flink": ["apache-flink==2.3.0"],
     "spark": ["pyspark==4.3.0", "pandas==2.3.3", "pyarrow==21.0.0", "protobuf>=6.33,<7"],
@@ -23,117 +37,9 @@ REQUIREMENTS = {
     "quix": ["quixstreams==3.28.1"],
     "pathway": ["pathway==0.33.0"],
 }
-OWN = "headgate"
 
 
-class Bench:
-    """One program to run: which environment, which script, which arguments."""
-
-    def __init__(self, label: str, environment: str, script: str, *args: str) -> None:
-        self.label, self.environment, self.script, self.args = label, environment, script, args
-
-
-def headgate(label: str, *args: str) -> Bench:
-    return Bench(label, OWN, "headgate_count.py", *args)
-
-
-def w1(work: Path) -> list[Bench]:
-    return [
-        headgate("W1 headgate hashmap", "--records", "8000000"),
-        Bench("W1 bytewax", "bytewax", "bytewax_count.py", "--work", f"{work}/run", "--records", "1600000"),
-        Bench(
-            "W1 pathway static",
-            "pathway",
-            "pathway_count.py",
-            "--work",
-            f"{work}/csv",
-            "--kind",
-            "stateful",
-            "--records",
-            "8000000",
-        ),
-        Bench(
-            "W1 pyflink best",
-            "flink",
-            "flink_process.py",
-            "--work",
-            f"{work}/run",
-            "--mode",
-            "thread",
-            "--parallelism",
-            "1",
-            "--key",
-            "jvm",
-        ),
-        Bench(
-            "W1 spark tws",
-            "spark",
-            "spark_tws.py",
-            "--work",
-            f"{work}/spark",
-            "--batches",
-            "3",
-            "--rows",
-            "500000",
-            "--skip",
-            "1",
-        ),
-    ]
-
-
-def w2(work: Path) -> list[Bench]:
-    return [
-        headgate("W2 headgate batch", "--kind", "sum", "--emit", "batch", "--records", "30000000"),
-        headgate("W2 headgate record", "--kind", "sum", "--emit", "record", "--records", "20000000"),
-        Bench("W2 flink sql", "flink", "flink_sql.py", "--work", f"{work}/run"),
-        Bench(
-            "W2 pathway",
-            "pathway",
-            "pathway_count.py",
-            "--work",
-            f"{work}/csv",
-            "--kind",
-            "sum",
-            "--records",
-            "8000000",
-        ),
-        Bench(
-            "W2 bytewax",
-            "bytewax",
-            "bytewax_count.py",
-            "--work",
-            f"{work}/run",
-            "--records",
-            "2000000",
-            "--kind",
-            "batch",
-        ),
-        Bench("W2 spark groupBy", "spark", "spark_agg.py", "--work", f"{work}/spark"),
-    ]
-
-
-def quick(work: Path) -> list[Bench]:
-    return [
-        headgate("W1 headgate hashmap", "--records", "4000000"),
-        headgate("W1 headgate rocksdb", "--backend", "rocksdb", "--records", "2000000"),
-        headgate("W2 headgate batch", "--kind", "sum", "--emit", "batch", "--records", "15000000"),
-        headgate("W2 headgate record", "--kind", "sum", "--emit", "record", "--records", "10000000"),
-        Bench(
-            "W2 spark groupBy",
-            OWN,
-            "peers/spark_agg.py",
-            "--work",
-            f"{work}/spark",
-            "--batches",
-            "6",
-            "--rows",
-            "1000000",
-            "--skip",
-            "2",
-        ),
-    ]
-
-
+@functools.cache
 def interpreter(work: Path, environment: str) -> Path | None:
     """The Python of an environment, which is made if it is missing; None if it cannot be had."""
     if environment == OWN:
@@ -144,76 +50,105 @@ def interpreter(work: Path, environment: str) -> Path | None:
         made = subprocess.run([sys.executable, "-m", "venv", str(folder)], check=False).returncode == 0
         pip = [str(folder / "bin" / "pip"), "install", "-q", *REQUIREMENTS[environment]]
         if not made or subprocess.run(pip, check=False).returncode != 0:
+            shutil.rmtree(folder, ignore_errors=True)  # or it would be taken for a complete one
             return None
     return folder / "bin" / "python"
 
 
-def run_one(bench: Bench, work: Path, limit: int) -> dict[str, object]:
-    """One run: the JSON line it printed last, or why there is none."""
+def run_one(bench: Bench, work: Path, limit: int) -> list[dict[str, Any]]:
+    """One run: the JSON lines that it printed, or why there are none."""
     python = interpreter(work, bench.environment)
     if python is None:
-        return {"label": bench.label, "notes": "not installed"}
-    script = HERE / bench.script if bench.environment == OWN else PEERS / bench.script
-    environment = os.environ | {"PATH": f"{python.parent}:{os.environ['PATH']}", "FLINK_LOG_DIR": str(work / "log")}
-    (work / "log").mkdir(parents=True, exist_ok=True)
+        return [{"notes": "not installed"}]
+    root = bench.base or HERE.parent
+    script = root / "benchmarks" / ("" if bench.environment == OWN else "peers") / bench.script
+    environment = os.environ | {"PATH": f"{python.parent}:{os.environ['PATH']}"}
+    if bench.environment == OWN:
+        environment["PYTHONPATH"] = str(root / "src")
+    with tempfile.TemporaryDirectory(prefix="run-", dir=work, ignore_cleanup_errors=True) as directory:
+        environment["FLINK_LOG_DIR"] = f"{directory}/log"
+        Path(directory, "log").mkdir()
+        args = [arg.replace("{run}", directory).replace("{work}", str(work)) for arg in bench.args]
+        out, problem = finish([str(python), str(script), *args], environment, max(limit, bench.limit))
+    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    return lines + ([{"notes": problem}] if problem or not lines else [])
+
+
+def finish(command: list[str], environment: dict[str, str], limit: int) -> tuple[str, str]:
+    """Run a command and everything it starts, at most so many seconds: its output, and what went wrong."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
     try:
-        done = subprocess.run(
-            [str(python), str(script), *bench.args],
-            capture_output=True,
-            text=True,
-            timeout=limit,
-            env=environment,
-            check=False,
-        )
+        out, errors = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        return {"label": bench.label, "notes": f"not finished in {limit} s"}
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if not lines:
-        return {"label": bench.label, "notes": f"failed: {done.stderr.strip()[-200:]}"}
-    return {"label": bench.label, **json.loads(lines[-1])}
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()[0], f"not finished in {limit} s"
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)  # it is a session of its own and would go on
+        raise
+    last = " | ".join(errors.strip().splitlines()[-3:])
+    return out, f"failed with exit code {process.returncode}: {last[-400:]}" if process.returncode else ""
 
 
-def table(results: list[dict[str, object]]) -> list[str]:
-    """Medians, and each figure as a ratio to Headgate's of the same work."""
-    rates: dict[str, list[float]] = {}
-    for result in results:
-        if result.get("records_per_s"):
-            rates.setdefault(str(result["label"]), []).append(float(str(result["records_per_s"])))
-    medians = {label: statistics.median(values) for label, values in rates.items()}
-    lines = [f"{'work and engine':28} {'records/s':>12}  {'runs':>4}  headgate is"]
-    for label, median in medians.items():
-        work = label.split()[0]
-        own = [medians[mine] for mine in medians if mine.startswith(f"{work} headgate")]
-        ratio = "" if "headgate" in label or not own else f"{own[0] / median:.1f}x"
-        lines.append(f"{label:28} {median:12,.0f}  {len(rates[label]):4}  {ratio}")
-    return lines
+def described(bench: Bench, line: dict[str, Any]) -> dict[str, Any]:
+    """What `report.py` and `plots.py` know a line by."""
+    values = [
+        f"{line[name]:g}" if isinstance(line[name], float) else str(line[name]) for name in bench.by if name in line
+    ]
+    engine = bench.engine or str(line.get("peer", "?"))
+    label = " ".join([bench.label, *([] if bench.engine else [engine]), *values])
+    return {"label": label, "group": " ".join([bench.group, *values]), "engine": engine} | line
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--works", default=None, help=f"separated by commas: {','.join(WORKS)}")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--scale", type=float, default=None, help="so many times the records")
+    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=None, help="run other engines too")
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--only", default="", help="run only labels that contain this")
+    parser.add_argument("--base", type=Path, default=None, help="an older checkout, whose W1 is run beside ours")
     parser.add_argument("--work", type=Path, default=Path.home() / ".cache" / "headgate-bench")
-    parser.add_argument("--limit", type=int, default=280, help="seconds for one run")
-    parser.add_argument("--results", type=Path, default=None)
+    parser.add_argument("--limit", type=int, default=0, help="seconds for one run, if its own limit is shorter")
+    parser.add_argument("--results", type=Path, default=None, help="default: results.jsonl in --work")
+    parser.add_argument("--list", action="store_true", help="print what would run")
     a = parser.parse_args()
-    a.work.mkdir(parents=True, exist_ok=True)
-    benches = quick(a.work) if a.quick else w1(a.work) + w2(a.work)
-    benches = [bench for bench in benches if a.only in bench.label]
-    results: list[dict[str, object]] = []
-    with (a.results or a.work / "results.jsonl").open("a") as file:
-        for _ in range(a.rounds or (1 if a.quick else 3)):
-            for bench in benches:  # interleaved: one run of each, then the next round
-                result = run_one(bench, a.work, a.limit)
-                results.append(result)
-                line = json.dumps(result)
-                print(line, flush=True)
-                file.write(line + "\n")
-    lines = table(results)
-    print("\n".join(lines))
-    shown = "; ".join(f"{r['label']} {r.get('records_per_s', r.get('notes'))}" for r in results[-len(benches) :])
-    print(f"summary: {shown}")
+    names = (a.works or ("W1,W2" if a.quick else ",".join(WORKS))).split(",")
+    if unknown := [name for name in names if name not in WORKS]:
+        parser.error(f"unknown works: {', '.join(unknown)}")
+    rounds = a.rounds or (1 if a.quick else 3)
+    peers = (not a.quick) if a.peers is None else a.peers
+    base = None if a.base is None else a.base.resolve()
+    settings = Settings(a.scale or (0.5 if a.quick else 1.0), peers, base, rounds)
+    works = {name: [bench for bench in WORKS[name](settings) if a.only in bench.label] for name in names}
+    if a.list:
+        for bench in (bench for benches in works.values() for bench in benches):
+            print(f"{bench.label:40} {bench.script} {' '.join(bench.args)}")
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # what runs now must end too
+    work = a.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    results: list[dict[str, Any]] = []
+    began = time.strftime("%Y-%m-%dT%H:%M:%S")
+    with (a.results or work / "results.jsonl").open("a") as file:
+        for benches in works.values():
+            for number in range(rounds):
+                for bench in benches:  # interleaved: one run of each, then the next round
+                    if bench.once and number > 0:
+                        continue
+                    before = Counter()  # lines of the same label are rounds of the program's own
+                    for line in run_one(bench, work, a.limit):
+                        result = described(bench, line) | {"run": began}
+                        result["round"] = number + before[result["label"]]
+                        before[result["label"]] += 1
+                        results.append(result)
+                        text = json.dumps(result)
+                        print(text, flush=True)
+                        file.write(text + "\n")
+                        file.flush()
+    print("\n".join(report(results)))
 
 
 if __name__ == "__main__":
