@@ -30,6 +30,7 @@ from headgate.records.flink_values import Instant, MutableRow, first_change, row
 
 _FORM: Final = b"headgate.form"
 _RECORDS: Final = (tuple, list, MutableRow)
+_CHUNK: Final = 256  # rows
 
 
 def form_of(field: pa.Field) -> str:
@@ -280,7 +281,7 @@ class TypeInformation:
             raise TypeError("not a tuple")
         if MutableRow in kinds:
             _check_kinds(rows)
-        return list(zip(*self._in_order(rows, kinds), strict=True))
+        return _transposed(self._in_order(rows, kinds))
 
     def fit(self, batch: Any) -> pa.RecordBatch:
         """A batch that a user's function made, with exactly the columns of this type; TypeMismatch if it has others."""
@@ -531,6 +532,17 @@ def _numbers(column: pa.Array) -> list[Any]:
     if column.null_count:
         return cast("list[Any]", column.to_pylist())
     return cast("list[Any]", column.to_numpy().tolist())
+
+
+def _transposed(rows: Sequence[Any]) -> Sequence[Sequence[Any]]:
+    """The fields of all rows, column by column, a few rows at a time: an iterator over each of many does not fit the caches."""
+    if len(rows) <= _CHUNK:
+        return list(zip(*rows, strict=True))
+    columns: list[list[Any]] = [[] for _ in rows[0]]
+    for at in range(0, len(rows), _CHUNK):
+        for column, part in zip(columns, zip(*rows[at : at + _CHUNK], strict=True), strict=True):
+            column.extend(part)
+    return columns
 
 
 def _to_array(column: Sequence[Any], field: pa.Field) -> pa.Array:

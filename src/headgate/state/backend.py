@@ -55,6 +55,9 @@ from headgate.state.tables import AddressedTable, BatchTable, DictTable, ListTab
 from headgate.state.timers import TIMERS, Timers
 from headgate.state.ttl import Expiry, expiring
 
+KeyArrays = tuple[npt.NDArray[np.int64], npt.NDArray[Any]]
+"""The keys of a batch, and their key groups."""
+
 
 class SnapshotKind(enum.Enum):
     """What a snapshot may share with others (SPEC R7.4)."""
@@ -433,8 +436,11 @@ class KeyedStateBackend(ABC):
         """Called when a single key was selected: cleanup that is due per record (SPEC R2.5 c)."""
 
     @abstractmethod
-    def begin_batch(self, addresses: Sequence[Any], groups: Sequence[int]) -> None:
-        """Called before a batch of records with these keys: prefetch, and cleanup that is due per record."""
+    def begin_batch(self, addresses: Sequence[Any], groups: Sequence[int], arrays: KeyArrays | None = None) -> None:
+        """Called before a batch of records with these keys: prefetch, and cleanup that is due per record.
+
+        `arrays` are the same keys and groups, which the caller may have if keys are integers.
+        """
 
     @abstractmethod
     def end_batch(self) -> None:

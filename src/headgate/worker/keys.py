@@ -13,6 +13,7 @@ from headgate.graph.job_graph import KeySpec
 from headgate.records.batch import Batch
 from headgate.records.key_groups import KeyHasher, hash_columns, key_groups_of
 from headgate.records.types import TypeInformation, form_of
+from headgate.state.backend import KeyArrays
 
 _KINDS: Final[dict[pa.DataType, type]] = {
     **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), int),
@@ -38,6 +39,7 @@ class KeyReader:
     def __init__(self, key: KeySpec, max_parallelism: int) -> None:
         self._columns = key.columns
         self._single = key.single
+        self._integers = bool(key.columns) and key.single and pa.types.is_signed_integer(key.type.arrow_type)
         self._max_parallelism = max_parallelism
         self._select = None if key.columns else callable_of(key.selector, "get_key", "key_by()")
         self._hasher = KeyHasher(max_parallelism)
@@ -78,9 +80,13 @@ class KeyReader:
         batch = self.type.to_batch([key])
         return int(key_groups_of(hash_columns(batch.columns), self._max_parallelism)[0])
 
-    def keys_and_groups(self, batch: Batch) -> tuple[list[Any], list[int]]:
-        """Keys and key groups, with the selector called once for each record."""
-        keys = self.keys(batch)
-        if self._columns:
-            return keys, self.groups(batch).tolist()
-        return keys, self._hasher.groups(keys)
+    def keys_and_groups(self, batch: Batch) -> tuple[list[Any], list[int], KeyArrays | None]:
+        """Keys and key groups, with the selector called once for each record; both as arrays too, if keys are integers."""
+        if not self._columns:
+            keys = self.keys(batch)
+            return keys, self._hasher.groups(keys), None
+        groups = self.groups(batch)
+        if self._integers and not (column := batch.arrow().column(self._columns[0])).null_count:
+            numbers = column.to_numpy().astype(np.int64, copy=False)
+            return numbers.tolist(), groups.tolist(), (numbers, groups)
+        return self.keys(batch), groups.tolist(), None

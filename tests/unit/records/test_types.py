@@ -329,6 +329,17 @@ def test_a_record_that_does_not_fit_is_named(ddl, rows, index, text):
     assert caught.value.index == index
 
 
+def test_many_rows_become_columns():
+    kind = as_type("a bigint, b string")
+    rows = [(number, str(number)) for number in range(1000)]
+    assert kind.to_batch(rows).to_pydict() == {"a": list(range(1000)), "b": [text for _, text in rows]}
+    for odd in ((1, "a", 2), (1,)):
+        for place in (0, 255, 256, 999):
+            with pytest.raises(TypeMismatch, match="fields instead of 2") as refused:
+                kind.to_batch([*rows[:place], odd, *rows[place + 1 :]])
+            assert refused.value.index == place
+
+
 @pytest.mark.parametrize("value", [{"a": "x", "b": "y"}, "xy", {"x", "y"}])
 def test_only_tuples_and_lists_are_tuples(value):
     with pytest.raises(TypeMismatch, match=f"a {type(value).__name__} is not a tuple of 2 fields"):

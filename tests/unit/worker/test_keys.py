@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,10 +63,24 @@ def test_columns_and_selectors_agree(rows, columns, max_parallelism):
 def test_all_ways_to_a_key_group_agree(rows, columns):
     for reader in readers(columns):
         batch = Batch.of_arrow(RECORD.to_batch(rows), RECORD)
-        keys, groups = reader.keys_and_groups(batch)
+        keys, groups, arrays = reader.keys_and_groups(batch)
+        if arrays is not None:
+            assert [array.tolist() for array in arrays] == [keys, groups]
         assert groups == reader.groups(batch).tolist()
         assert groups == [reader.group_of(key) for key in keys]
         assert repr(keys) == repr(reader.keys(batch))
+
+
+@pytest.mark.parametrize("type_name", ["tinyint", "smallint", "int", "bigint"])
+def test_integer_keys_come_as_arrays_too(type_name):
+    record = as_type(f"k {type_name}, v string")
+    batch = Batch.of_arrow(record.to_batch([(-1, "a"), (7, "b"), (-1, "c")]), record)
+    keys, groups, arrays = KeyReader(key_spec(record, "k", None), 128).keys_and_groups(batch)
+    assert arrays is not None
+    assert (keys, arrays[0].dtype) == ([-1, 7, -1], np.int64)
+    assert [array.tolist() for array in arrays] == [keys, groups]
+    for others in ("v", ["k"], lambda row: row.k):  # texts, tuples, what a function gives
+        assert KeyReader(key_spec(record, others, None), 128).keys_and_groups(batch)[2] is None
 
 
 def test_one_column_gives_the_bare_value_and_a_list_a_tuple():
@@ -102,7 +117,7 @@ def test_a_key_that_is_null_is_refused(columns):
 def test_a_selector_may_give_none_unless_a_type_is_declared():
     # SPEC R3.1
     batch = Batch.of_rows([None])
-    assert KeyReader(key_spec(PICKLED, lambda row: row, None), 128).keys_and_groups(batch) == ([None], [94])
+    assert KeyReader(key_spec(PICKLED, lambda row: row, None), 128).keys_and_groups(batch) == ([None], [94], None)
     with pytest.raises(
         HeadgateError, match="key is None, which is not int: every record needs a key, or leave key_type out"
     ):

@@ -21,7 +21,15 @@ import pyarrow as pa
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta
 from headgate.records.types import PICKLED, TypeInformation
 from headgate.state.api import DirectValueState, ImmutableValueState, RowValueState, State, ValueStateDescriptor
-from headgate.state.backend import RAW_STREAMS, BackendSetup, KeyedStateBackend, SnapshotKind, SnapshotRun, table_name
+from headgate.state.backend import (
+    RAW_STREAMS,
+    BackendSetup,
+    KeyArrays,
+    KeyedStateBackend,
+    SnapshotKind,
+    SnapshotRun,
+    table_name,
+)
 from headgate.state.copying import copier
 from headgate.state.hashmap.cleanup import Cleaner
 from headgate.state.hashmap.codec import ChunkCodec, SectionReader
@@ -180,10 +188,10 @@ class HashMapBackend(KeyedStateBackend):
 
     # --- batches and maintenance ---
 
-    def begin_batch(self, addresses: Sequence[Any], groups: Sequence[int]) -> None:
+    def begin_batch(self, addresses: Sequence[Any], groups: Sequence[int], arrays: KeyArrays | None = None) -> None:
         self._batch = len(addresses)
         for handle in list(self._column_values):  # one may leave the list
-            handle.begin(addresses, groups)
+            handle.begin(addresses, groups, arrays)
 
     def end_batch(self) -> None:
         self._started = True

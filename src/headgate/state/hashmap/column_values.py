@@ -19,6 +19,7 @@ import numpy as np
 from headgate.records.types import TypeInformation, TypeMismatch
 from headgate.state.addresses import NO_KEY, KeyContext, NoKeySet, key_of, split_address
 from headgate.state.api import ValueState
+from headgate.state.backend import KeyArrays
 from headgate.state.copying import copied
 from headgate.state.hashmap.columns import ColumnTable, Ints
 from headgate.state.hashmap.tables import StateTable
@@ -48,6 +49,7 @@ class ColumnValue(ValueState[Any], BatchTable):
         self._cache: dict[Any, Any] = {}
         self._addresses: Sequence[Any] = ()
         self._groups: Any = ()
+        self._arrays: KeyArrays | None = None  # the batch's keys and groups, if the caller has them
         self._keys: Ints | None = None
         self._slots: Ints | None = None  # of the batch's keys, once their values are read
         self._before: Any | None = None  # the values of those slots
@@ -109,10 +111,10 @@ class ColumnValue(ValueState[Any], BatchTable):
             return self._cache[address] is not None
         return type(address) is int and self._columns.find_one(address, group) >= 0
 
-    def begin(self, addresses: Sequence[Any], groups: Sequence[int]) -> None:
+    def begin(self, addresses: Sequence[Any], groups: Sequence[int], arrays: KeyArrays | None = None) -> None:
         """Called before a batch with these keys."""
         self.flush()
-        self._addresses, self._groups = addresses, groups
+        self._addresses, self._groups, self._arrays = addresses, groups, arrays
 
     def flush(self) -> None:
         """Write back, and end the batch."""
@@ -121,14 +123,15 @@ class ColumnValue(ValueState[Any], BatchTable):
         cache = strays = self._cache
         if self._slots is not None:
             addresses = self._addresses
-            self._store(addresses, self._groups, self._slots, [cache[address] for address in addresses], self._before)
+            self._store(addresses, self._groups, self._slots, list(map(cache.__getitem__, addresses)), self._before)
             own = set(addresses) if len(cache) > self._loaded else None
             strays = {} if own is None else {address: cache[address] for address in cache if address not in own}
         if strays:
             self._store_strays(strays)
         if self._table is None:
             self._cache, self._stray_groups = {}, {}
-            self._addresses, self._groups, self._slots, self._keys, self._before = (), (), None, None, None
+            self._addresses, self._groups, self._arrays = (), (), None
+            self._slots, self._keys, self._before = None, None, None
 
     def _fetch(self) -> Any:
         """The value of an address that is not in the cache."""
@@ -149,8 +152,8 @@ class ColumnValue(ValueState[Any], BatchTable):
 
     def _load(self) -> None:
         """Read the values of the whole batch; values that were written before stay."""
-        keys = self._keys = np.array(self._addresses, np.int64)
-        self._groups = np.asarray(self._groups)
+        keys, self._groups = self._arrays or (np.array(self._addresses, np.int64), np.asarray(self._groups))
+        self._keys = keys
         self._slots, self._before, values = self._columns.read(keys, self._groups)
         loaded = dict(zip(self._addresses, values, strict=True))
         self._loaded = len(loaded)

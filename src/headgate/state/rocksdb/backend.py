@@ -22,6 +22,7 @@ from headgate.state.backend import (
     INTERNAL_KINDS,
     TIMER_TABLE,
     BackendSetup,
+    KeyArrays,
     KeyedStateBackend,
     SnapshotKind,
     SnapshotRun,
@@ -161,7 +162,7 @@ class RocksDBBackend(KeyedStateBackend):
 
     # --- batches and maintenance ---
 
-    def begin_batch(self, addresses: Sequence[Any], groups: Sequence[int]) -> None:
+    def begin_batch(self, addresses: Sequence[Any], groups: Sequence[int], arrays: KeyArrays | None = None) -> None:
         """Read the values of the batch's keys, if the batch before had to read many rows."""
         self._batch = len(addresses)
         for rows in self._states.values():

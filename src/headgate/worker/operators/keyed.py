@@ -99,9 +99,9 @@ class KeyedOperator(Operator):
 
     def keys_of(self, batch: Batch, input: int) -> Keys:
         """Addresses and key groups of the records; prepares the backend for them."""
-        keys, groups = self.guard(self._readers[input].keys_and_groups, batch)
-        addresses = self.backend.prepare_keys(keys)
-        self.backend.begin_batch(addresses, groups)
+        keys, groups, arrays = self.guard(self._readers[input].keys_and_groups, batch)
+        addresses = keys if arrays is not None else self.backend.prepare_keys(keys)
+        self.backend.begin_batch(addresses, groups, arrays)
         return addresses, groups
 
     def end_batch(self) -> None:

@@ -90,7 +90,7 @@ class KeyedBatches(KeyedOperator, MapBatches):
 
     def _grouped_one_by_one(self, batch: Batch) -> KeyedBatch:
         """Keys of a function, or of types that only Python tells apart."""
-        keys, groups = self.guard(self._readers[0].keys_and_groups, batch)
+        keys, groups, _ = self.guard(self._readers[0].keys_and_groups, batch)
         addresses = self.backend.prepare_keys(keys)
         places: dict[Any, int] = {}
         index = np.array([places.setdefault(address, len(places)) for address in addresses], np.int64)
