@@ -148,7 +148,7 @@ def look_at_a_vertex(page, spark):
     page.get_by_role("button", name="Take a sample").click()
     page.locator(".records li").first.wait_for()
     page.get_by_role("button", name="Sample the stacks").click()
-    page.locator(".frame").first.wait_for(timeout=20_000)
+    page.locator(".frame").first.wait_for()
     page.screenshot(path=SCREENSHOTS / "spark-vertex.png", full_page=True)
 
 

@@ -13,6 +13,7 @@ from headgate import EventTimeSessionWindows, TumblingEventTimeWindows, Watermar
 from headgate.connectors.files import FileSink
 
 COUNT, KEYS, SIZE = 6000, 7, 10_000
+RATE = 200  # records a second: on a busy machine, too, the job is there when it is stopped
 RECORD = "k bigint, v bigint, at bigint"
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(timedelta(milliseconds=500)).with_timestamp_assigner("at")
 
@@ -53,7 +54,7 @@ def test_open_windows_are_a_table_and_go_on_elsewhere(
     make_env, workers, spark, tmp_path, windows, backends
 ):  # SPEC R1.9
     env = checkpointed(make_env(2, {"state.backend.type": backends[0]}), tmp_path)
-    build(env, tmp_path, windows, 1500)
+    build(env, tmp_path, windows, RATE)
     client = env.execute_async("open windows")
     assert client.job.wait_running(60)
     wait_until(lambda: completed(client.job) > 2, 60, "checkpoints")
@@ -110,7 +111,7 @@ def expected_sessions():
 def test_sessions_merge_across_a_savepoint(make_env, workers, tmp_path, backends):  # SPEC R13.10
     """Records come up to 500 ms late, so that open sessions of the savepoint are joined by records behind it."""
     env = checkpointed(make_env(2, {"state.backend.type": backends[0]}), tmp_path)
-    build(env, tmp_path, sessions, 1500)
+    build(env, tmp_path, sessions, RATE)
     client = env.execute_async("sessions")
     assert client.job.wait_running(60)
     wait_until(lambda: completed(client.job) > 2, 60, "checkpoints")
