@@ -266,7 +266,7 @@ def polling() -> Outcome:
 
 def flood(server: Server, job_id: str) -> tuple[Counter[int], int]:
     """Many requests a second, where the job leaves time for them: how many answers had which status, failed checkpoints."""
-    with Pollers(server, job_id, FLOOD, 0, threads=8) as pollers:
+    with Pollers(server, job_id, FLOOD, 0, threads=64) as pollers:
         time.sleep(FLOOD_SECONDS)
     counts = RestClient(server.url, server.token).send("GET", f"/jobs/{job_id}/checkpoints")["counts"]
     return pollers.answers, counts["failed"]
