@@ -105,7 +105,7 @@ def run(env: StreamExecutionEnvironment, a: argparse.Namespace, records: int, wa
 
 
 def taken(job, records: int, parallelism: int) -> tuple[float, int]:
-    """Wait until the function has taken so many records: a time, and how many it had taken then.
+    """Wait until the function has taken this number of records: a time, and how many it had taken then.
 
     Each subtask tells its count once a second, each at its own moment. The sum of the counts belongs to the mean of
     these moments, since the subtasks are about equally fast.
@@ -141,11 +141,13 @@ def main() -> None:
     p.add_argument("--records", type=int, default=10_000_000)
     p.add_argument("--keys", type=int, default=100_000)
     p.add_argument("--zipf", type=float, default=0.0, help="exponent of the keys' distribution; 0: uniform")
-    p.add_argument("--warm", type=int, default=0, help="so many records before those that count, at least one a key")
+    p.add_argument("--warm", type=int, default=0, help="number of records before those that count, at least one a key")
     p.add_argument("--parallelism", type=int, default=2)
     p.add_argument("--runs", type=int, default=1)
-    p.add_argument("--interval", type=int, default=0, help="take a checkpoint every so many milliseconds")
-    p.add_argument("--rounds", type=int, default=0, help="so many rounds of one run of each kind of checkpoint")
+    p.add_argument("--interval", type=int, default=0, help="milliseconds between checkpoints; 0: none are taken")
+    p.add_argument(
+        "--rounds", type=int, default=0, help="number of rounds, each with one run of each kind of checkpoint"
+    )
     p.add_argument("--checkpoints", default="incremental", help="kinds: none, full, incremental, separated by commas")
     a = p.parse_args()
     if 0 < a.warm < a.keys:

@@ -75,7 +75,7 @@ def run_one(bench: Bench, work: Path, limit: int) -> list[dict[str, Any]]:
 
 
 def finish(command: list[str], environment: dict[str, str], limit: int) -> tuple[str, str]:
-    """Run a command and everything it starts, at most so many seconds: its output, and what went wrong."""
+    """Run a command and everything it starts, for at most `limit` seconds: its output, and what went wrong."""
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
     )
@@ -105,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--works", default=None, help=f"separated by commas: {','.join(WORKS)}")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--scale", type=float, default=None, help="so many times the records")
+    parser.add_argument("--scale", type=float, default=None, help="factor for the number of records")
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=None, help="run other engines too")
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--only", default="", help="run only labels that contain this")

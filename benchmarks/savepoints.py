@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 from acceptance.dataflow import environment
 from acceptance.lines import wait_until
-from acceptance.savepoints import _disk_speed, _filled_job
+from acceptance.savepoints import disk_speed, filled_job
 
 from headgate.job_client import SavepointFormat
 
@@ -43,7 +43,7 @@ class Job:
         """Until all subtasks run: the client, and the seconds."""
         options = self.options if path is None else self.options | {"execution.state-recovery.path": path}
         started = time.monotonic()
-        client = _filled_job(environment(PARALLELISM, options), keys)
+        client = filled_job(environment(PARALLELISM, options), keys)
         client.job.wait_running(TIMEOUT)
         return client, round(time.monotonic() - started, 2)
 
@@ -75,7 +75,7 @@ def take(client, directory):
 def measure(keys, backend):
     figures = {"peer": f"headgate {backend}", "work": "W5", "keys": keys, "backend": backend}
     with tempfile.TemporaryDirectory(prefix="headgate-bench-", ignore_cleanup_errors=True) as directory:
-        wrote, read = _disk_speed(directory, min(512, max(16, keys >> 11)) << 20)
+        wrote, read = disk_speed(directory, min(512, max(16, keys >> 11)) << 20)
         figures |= {"disk_write_mb_per_s": round(wrote / 1e6), "disk_read_mb_per_s": round(read / 1e6)}
         job = Job(directory, backend)
         for _ in range(2):  # the first one starts Spark too

@@ -3,9 +3,10 @@
     python scripts/pyflink_examples.py WHEEL [--pyflink PYTHON] [--local] [--kafka HOST:PORT] [--jars JAR ...] [NAME ...]
 
 WHEEL is the unpacked wheel. With `--pyflink`, a Python that has apache-flink, each example also runs on PyFlink itself, and
-the lines that both print are compared, in any order; what functions print is on standard error with Spark. `--local` uses Headgate's local runtime in place of Spark. The Kafka
-examples need a broker: `localhost:9092` in them is replaced by `--kafka`; PyFlink also needs the connector's jars for them,
-`--jars`. Their sources never end, so they are stopped when nothing more is printed.
+the lines that both print are compared, in any order; what functions print is on standard error with Spark. `--local` uses
+Headgate's local runtime in place of Spark. The Kafka examples need a broker: `localhost:9092` in them is replaced by
+`--kafka`; PyFlink also needs the connector's jars for them, `--jars`. Their sources never end, so they are stopped when
+nothing more is printed.
 
 Examples with the Table API are left out, and connectors of other vendors are not supported. Exit code 1 unless all are the
 same.

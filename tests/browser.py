@@ -54,7 +54,6 @@ def watched(browser) -> Iterator[Watched]:
     """A page of a laptop; the test fails if anything is reported to its console, a breach of the policy included."""
     page = browser.new_page(viewport={"width": 1280, "height": 800}, locale="en-GB", timezone_id="Europe/Paris")
     page.set_default_timeout(90_000)  # a machine may be busy
-    page.set_default_navigation_timeout(90_000)
     watched = Watched(page)
     yield watched
     page.close()

@@ -341,7 +341,7 @@ def full_checkpoints() -> Outcome:
 # --- large savepoints -------------------------------------------------------------------------------------------------
 
 
-def _disk_speed(directory: str, size: int) -> tuple[float, float]:
+def disk_speed(directory: str, size: int) -> tuple[float, float]:
     """Bytes a second of the disk: written with fsync, and read."""
     path = Path(directory) / "probe"
     block = os.urandom(1 << 20)
@@ -362,7 +362,7 @@ def _disk_speed(directory: str, size: int) -> tuple[float, float]:
     return wrote, read
 
 
-def _filled_job(env: StreamExecutionEnvironment, keys: int) -> JobClient:
+def filled_job(env: StreamExecutionEnvironment, keys: int) -> JobClient:
     """The same sum, filled as fast as it goes; then a trickle, so that no barrier waits behind a backlog."""
 
     def fill(numbers: Any) -> pa.RecordBatch:
@@ -379,10 +379,10 @@ def large_savepoint(keys: int, backend: str) -> str:
     """Savepoints of both formats, and a restore from each."""
     figures = []
     with tempfile.TemporaryDirectory(prefix="headgate-large-") as directory:
-        wrote, read = _disk_speed(directory, 512 << 20)
+        wrote, read = disk_speed(directory, 512 << 20)
         figures.append(f"disk {wrote / 1e6:.0f} MB/s written, {read / 1e6:.0f} MB/s read")
         env = environment(2, {"state.backend.type": backend, "execution.checkpointing.timeout": "20 min"})
-        client = _filled_job(env, keys)
+        client = filled_job(env, keys)
         job = client.job
         job.wait_running(120)
         taken = lambda: sum(m.records_in for (level, _), m in job.metrics().items() if level == 1)  # noqa: E731
@@ -400,7 +400,7 @@ def large_savepoint(keys: int, backend: str) -> str:
             (path,) = map(str, Path(directory, format).iterdir())
             env = environment(2, {"state.backend.type": backend, "execution.state-recovery.path": path})
             started = time.monotonic()
-            client = _filled_job(env, keys)
+            client = filled_job(env, keys)
             client.job.wait_running(1100)
             figures.append(f"restored {format} in {time.monotonic() - started:.1f} s (with the start of the job)")
             client.cancel()

@@ -85,8 +85,8 @@ class KeyReader:
         if not self._columns:
             keys = self.keys(batch)
             return keys, self._hasher.groups(keys), None
-        groups = self.groups(batch)
-        if self._integers and not (column := batch.arrow().column(self._columns[0])).null_count:
-            numbers = column.to_numpy().astype(np.int64, copy=False)
+        groups = self.groups(batch)  # refuses null keys
+        if self._integers:
+            numbers = batch.arrow().column(self._columns[0]).to_numpy().astype(np.int64, copy=False)
             return numbers.tolist(), groups.tolist(), (numbers, groups)
         return self.keys(batch), groups.tolist(), None
