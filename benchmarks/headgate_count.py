@@ -17,6 +17,7 @@ import time
 
 import numpy as np
 import pyarrow as pa
+from cpu import cpu_seconds
 
 from headgate import KeyedBatchFunction, KeyedProcessFunction, SinkFunction, StreamExecutionEnvironment, Types
 from headgate.state.api import ValueStateDescriptor
@@ -83,8 +84,10 @@ class Discard(SinkFunction):
         pass
 
 
-def run(env: StreamExecutionEnvironment, a: argparse.Namespace, records: int, warm: int = 0) -> tuple[int, float]:
-    """One job: the records that count, and their seconds."""
+def run(
+    env: StreamExecutionEnvironment, a: argparse.Namespace, records: int, warm: int = 0
+) -> tuple[int, float, dict[str, float]]:
+    """One job: the records that count, their seconds, and CPU seconds of the whole job by part."""
     generate = Generate(a.keys, a.zipf, fill=warm > 0)
     stream = env.from_datagen(generate, count=warm + records, type_info=TYPE, vectorised=True).key_by(0)
     if a.kind == "stateful":
@@ -95,13 +98,14 @@ def run(env: StreamExecutionEnvironment, a: argparse.Namespace, records: int, wa
         stream.sum(1, emit=a.emit).map_batches(lambda batch: None).print()
     client = env.execute_async()
     client.job.wait_running()
-    started, before = time.monotonic(), 0
+    started, before, cpu = time.monotonic(), 0, cpu_seconds()
     if warm:
         started, before = taken(client.job, warm, a.parallelism)
     client.wait()
     if before > warm + records // 2:
         raise SystemExit(f"half of {records:,} records were done before the first {warm:,} were known to be: take more")
-    return warm + records - before, time.monotonic() - started
+    seconds = time.monotonic() - started
+    return warm + records - before, seconds, {part: after - cpu[part] for part, after in cpu_seconds().items()}
 
 
 def taken(job, records: int, parallelism: int) -> tuple[float, int]:
@@ -162,16 +166,17 @@ def main() -> None:
         for kind in kinds if number % 2 == 0 else reversed(kinds):
             with tempfile.TemporaryDirectory(prefix="headgate-bench-", ignore_cleanup_errors=True) as directory:
                 checkpoint(env, a.interval, kind, directory)
-                records, seconds = run(env, a, a.records, a.warm)
-            report(a, number, kind, records, seconds)
+                records, seconds, cpu = run(env, a, a.records, a.warm)
+            report(a, number, kind, records, seconds, cpu)
 
 
-def report(a: argparse.Namespace, number: int, kind: str, records: int, seconds: float) -> None:
+def report(a: argparse.Namespace, number: int, kind: str, records: int, seconds: float, cpu: dict[str, float]) -> None:
     """Print the figures of a run."""
     works = {"stateful": "W1 process + value state", "batches": "W1 over batches", "sum": f"W2 sum, emit={a.emit}"}
     figures = {"peer": f"headgate {a.backend}", "work": works[a.kind], "records": records}
     figures |= {"seconds": round(seconds, 2), "records_per_s": round(records / seconds), "checkpoint": kind}
     figures |= {"backend": a.backend, "keys": a.keys, "parallelism": a.parallelism, "zipf": a.zipf, "warm": a.warm}
+    figures |= {f"cpu_ns_{part}": round(1e9 * spent / (a.warm + a.records)) for part, spent in cpu.items()}  # a record
     print(json.dumps(figures | {"pair": number}), flush=True)
 
 

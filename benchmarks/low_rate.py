@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-import psutil
+from cpu import cpu_seconds
 
 from headgate import KeyedProcessFunction, SinkFunction, StreamExecutionEnvironment, Types
 from headgate.api.sources import Source, SourceReader
@@ -87,20 +87,6 @@ class Latencies(SinkFunction):
 
     def close(self):
         np.save(Path(self.directory, f"{self.index}.npy"), np.array(self.found, np.int64).reshape(-1, 2))
-
-
-def cpu_seconds():
-    """CPU seconds so far of the driver, the JVM and the workers."""
-    me = psutil.Process()
-    found = {"driver": 0.0, "jvm": 0.0, "workers": 0.0}
-    for process in [me, *me.children(recursive=True)]:
-        try:
-            times, name = process.cpu_times(), process.name()
-        except psutil.NoSuchProcess:
-            continue
-        part = "driver" if process == me else "jvm" if name == "java" else "workers"
-        found[part] += times.user + times.system
-    return found
 
 
 def run(env, a, rate):

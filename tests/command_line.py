@@ -43,7 +43,7 @@ class Shell:
             ended, out, err = done.exit_code, done.stdout, done.stderr
         else:
             process = self.start(*words)
-            out, err = process.communicate(timeout=100)
+            out, err = process.communicate(timeout=240)
             ended = process.returncode
         assert ended == code, f"headgate {words} ended with {ended}\n{out}\n{err}"
         return out if code == 0 else out + err

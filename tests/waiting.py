@@ -3,8 +3,12 @@
 import time
 
 
-def wait_until(condition, seconds=60.0, what="the condition"):
-    """Poll until the condition gives something true; that."""
+def wait_until(condition, what="the condition", seconds=120.0):
+    """Poll until the condition gives something true; that.
+
+    The limit is for a condition that never comes true. How long it takes is no part of a test: a machine that is shared
+    may give a test a tenth of its time.
+    """
     deadline = time.monotonic() + seconds
     while not (result := condition()):
         assert time.monotonic() < deadline, f"{what} did not come true in {seconds} s"

@@ -858,7 +858,7 @@ def wait_running(client):
 
 def wait_ended(client, seconds=WAIT):
     """The status at the end, and the error if there is one."""
-    wait_until(lambda: client.get_job_status().is_terminal, seconds, "the end of the job")
+    wait_until(lambda: client.get_job_status().is_terminal, "the end of the job", seconds)
     return client.get_job_status().name, client.job.error
 
 

@@ -60,7 +60,7 @@ def test_a_resumed_job_keeps_as_many_checkpoints_as_it_should(jobs, tap, ledger,
     client = wait_running(jobs.resume(crashed, numbering(tap, ledger), THREE))
     take_checkpoints(client, tap, 40, 50, 60)
     assert retained(crashed) == ["chk-4", "chk-5", "chk-6"]
-    wait_until(lambda: checkpoints(crashed) == ["chk-4", "chk-5", "chk-6"], 3, "the end of older checkpoints")
+    wait_until(lambda: checkpoints(crashed) == ["chk-4", "chk-5", "chk-6"], "the end of older checkpoints")
 
 
 def test_every_checkpoint_that_the_log_of_a_resumed_job_names_is_whole(jobs, tap, ledger, crashed):
@@ -78,7 +78,7 @@ def test_a_job_is_resumed_though_an_older_checkpoint_is_damaged(jobs, tap, ledge
     assert "checkpoint 2 is DAMAGED" in caplog.text
     take_checkpoints(client, tap, 40, 50, 60)
     assert retained(crashed) == ["chk-4", "chk-5", "chk-6"]
-    wait_until(lambda: checkpoints(crashed) == ["chk-4", "chk-5", "chk-6"], 3, "the end of older checkpoints")
+    wait_until(lambda: checkpoints(crashed) == ["chk-4", "chk-5", "chk-6"], "the end of older checkpoints")
     for name in retained(crashed):
         check_whole(job_directory(crashed) / name)
 

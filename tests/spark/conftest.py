@@ -56,7 +56,7 @@ def cancel_all():
     for job in running:
         job.cancel()
     for job in running:
-        job.wait(60)
+        job.wait(120)
     return [job.plan.name for job in running]
 
 

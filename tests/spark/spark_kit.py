@@ -59,10 +59,10 @@ class Workers:
 
     def assert_gone(self):
         """No worker is left: neither one that runs a task, nor one with threads of a task that is over."""
-        wait_until(lambda: not any(python_workers()), ORPHAN_SECONDS, "the end of all workers")
+        wait_until(lambda: not any(python_workers()), "the end of all workers", ORPHAN_SECONDS)
 
 
-def run_program(name, *args, timeout=120, env=None):
+def run_program(name, *args, timeout=240, env=None):
     """Run a program of tests/spark/programs in a process of its own; the JSON it printed last."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))} | (env or {})
     done = subprocess.run(

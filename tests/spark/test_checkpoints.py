@@ -89,15 +89,15 @@ def completed(job):
 def kill_after_checkpoints(job, victims):
     """Kill one worker after another, each when a new checkpoint is complete."""
     for victim in victims:
-        assert job.wait_running(60)
+        assert job.wait_running(120)
         before = completed(job)
-        wait_until(lambda before=before: completed(job) > before or job.status.is_terminal, 30, "a checkpoint")
+        wait_until(lambda before=before: completed(job) > before or job.status.is_terminal, "a checkpoint")
         worker = job.workers().get(victim)
         if worker is None or job.status.is_terminal:
             return
         os.kill(worker.pid, signal.SIGKILL)
         attempt = job.restarts
-        wait_until(lambda attempt=attempt: job.restarts > attempt or job.status.is_terminal, 30, "the restart")
+        wait_until(lambda attempt=attempt: job.restarts > attempt or job.status.is_terminal, "the restart")
 
 
 MODES = {
@@ -146,7 +146,7 @@ def test_a_full_checkpoint_by_a_limit(make_env, workers, tmp_path, limit):  # SP
         found = http.get(path).json().get("history", [])
         return [one for one in reversed(found) if one["status"] == "COMPLETED"]
 
-    wait_until(lambda: any(one["full"] for one in history()[:-1]), 60, "a full checkpoint and one after it")
+    wait_until(lambda: any(one["full"] for one in history()[:-1]), "a full checkpoint and one after it")
     release(tmp_path)
     client.wait(120)
     assert_exactly_once(tmp_path)
@@ -177,8 +177,8 @@ def test_a_restart_reads_the_copies_on_its_host(make_env, workers, tmp_path, bac
     client = env.execute_async(f"local copies {backend}")
     job = client.job
     kill_after_checkpoints(job, [(1, 0)])
-    assert job.wait_running(60)
-    wait_until(lambda: sum(m.restored_locally for m in job.metrics().values()) > 0, 30, "state from local copies")
+    assert job.wait_running(120)
+    wait_until(lambda: sum(m.restored_locally for m in job.metrics().values()) > 0, "state from local copies")
     release(tmp_path)
     client.wait(120)
     assert_exactly_once(tmp_path)
@@ -240,10 +240,10 @@ def test_a_short_source_behind_the_first_level_does_not_hold_checkpoints(make_en
     numbered = same.key_by("k").connect(rules).process(Rules(), output_type=OUTPUT)
     numbered.rebalance().sink_to(FileSink(f"{tmp_path}/out", "json"))
     client = env.execute_async("short source")
-    assert client.job.wait_running(60)
-    wait_until(lambda: completed(client.job) >= 4, 30, "checkpoints after the source has ended")
+    assert client.job.wait_running(120)
+    wait_until(lambda: completed(client.job) >= 4, "checkpoints after the source has ended")
     release(tmp_path)
-    client.wait(60)
+    client.wait(120)
     assert_exactly_once(tmp_path)
 
 
@@ -251,7 +251,7 @@ def test_a_bounded_job_commits_its_last_records(make_env, workers, tmp_path):  #
     env = checkpointed(make_env(2), tmp_path, interval=60_000)
     release(tmp_path)
     build(env, tmp_path, count=2000)
-    env.execute_async("final checkpoint").wait(60)  # long before the first periodic checkpoint
+    env.execute_async("final checkpoint").wait(120)  # long before the first periodic checkpoint
     assert_exactly_once(tmp_path, 2000)
 
 
@@ -259,10 +259,10 @@ def test_checkpoints_that_are_not_retained_are_deleted(make_env, workers, tmp_pa
     env = checkpointed(make_env(1), tmp_path)
     build(env, tmp_path, count=3000)
     client = env.execute_async("cleanup")
-    assert client.job.wait_running(60)
-    wait_until(lambda: completed(client.job) >= 2, 30, "two checkpoints")
+    assert client.job.wait_running(120)
+    wait_until(lambda: completed(client.job) >= 2, "two checkpoints")
     release(tmp_path)
-    client.wait(60)
+    client.wait(120)
     assert list(Path(tmp_path, "checkpoints").glob("*/chk-*")) == []
     assert list(Path(tmp_path, "checkpoints").glob("*/shared/*")) == []
 
@@ -274,8 +274,8 @@ def test_a_cancelled_job_keeps_its_checkpoint_and_another_goes_on_from_it(
     env = checkpointed(make_env(2, options), tmp_path)
     build(env, tmp_path)
     client = env.execute_async("first")
-    assert client.job.wait_running(60)
-    wait_until(lambda: completed(client.job) >= 3, 30, "three checkpoints")
+    assert client.job.wait_running(120)
+    wait_until(lambda: completed(client.job) >= 3, "three checkpoints")
     assert client.cancel() is JobStatus.CANCELED
     (pointer,) = Path(tmp_path, "checkpoints").glob("*/chk-*")
     again = checkpointed(make_env(2, {"execution.state-recovery.path": str(pointer)}), tmp_path)
@@ -293,9 +293,9 @@ def test_a_damaged_checkpoint_is_stepped_over(make_env, workers, tmp_path, caplo
     build(env, tmp_path)
     client = env.execute_async("damage")
     job = client.job
-    assert job.wait_running(60)
+    assert job.wait_running(120)
     for _ in range(3):
-        job.trigger_checkpoint(timeout=30)
+        job.trigger_checkpoint(timeout=120)
     (damaged,) = Path(tmp_path, "checkpoints").glob(f"*/chk-3/{file}")
     data = bytearray(damaged.read_bytes())
     data[len(data) // 2] ^= 0xFF
@@ -312,7 +312,7 @@ def test_a_savepoint_is_taken_while_the_job_runs(make_env, workers, tmp_path):  
     env = checkpointed(make_env(1), tmp_path)
     build(env, tmp_path)
     client = env.execute_async("savepoint")
-    assert client.job.wait_running(60)
+    assert client.job.wait_running(120)
     done = client.job.trigger_savepoint(f"file://{tmp_path}/savepoints")
     client.cancel()
     assert Path(done.pointer.removeprefix("file://"), "_metadata").exists()
@@ -328,7 +328,7 @@ def test_a_checkpoint_directory_that_cannot_be_written_fails_the_job(make_env, w
     env.get_checkpoint_config().set_checkpoint_storage_dir(f"file://{blocked}/checkpoints")
     env.from_sequence(1, 10).print()
     with pytest.raises(StorageError, match="cannot create") as caught:
-        env.execute_async("blocked").wait(60)
+        env.execute_async("blocked").wait(120)
     assert str(blocked) in str(caught.value)
 
 
@@ -362,7 +362,7 @@ def test_the_configuration_examples_of_the_seeds_run_as_written(make_env, worker
     env.set_state_backend(FsStateBackend(f"file://{tmp_path}/checkpoints"))
     build(env, tmp_path)
     client = env.execute_async(example.__name__)
-    assert client.job.wait_running(60)
-    wait_until(lambda: completed(client.job) >= 2, 30, "two checkpoints")
+    assert client.job.wait_running(120)
+    wait_until(lambda: completed(client.job) >= 2, "two checkpoints")
     assert client.cancel() is JobStatus.CANCELED
     assert len(list(Path(tmp_path, "checkpoints").glob("*/chk-*/_metadata"))) == 1  # retained, as the examples say

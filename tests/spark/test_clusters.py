@@ -53,7 +53,7 @@ class Standalone:
             work = self.directory / host
             options = ["--host", host, "--cores", "4", "--memory", "2g", "--work-dir", str(work), "--webui-port", "0"]
             self._run(host, "worker.Worker", *options, master)
-        wait_until(lambda: self._workers(ui) == 2, 90, "both workers")
+        wait_until(lambda: self._workers(ui) == 2, "both workers")
         return master
 
     def _run(self, name, main, *args):

@@ -41,10 +41,10 @@ def run_with_kills(env, name, directory, points=None, victims=((0, 0),)):
     client = env.execute_async(name)
     job, armed = client.job, KILL_POINTS if points is not None else ()
     for point in armed:
-        assert job.wait_running(60)
+        assert job.wait_running(120)
         points.arm(point)
         restarts = job.restarts
-        wait_until(lambda restarts=restarts: job.restarts > restarts or job.status.is_terminal, 60, point)
+        wait_until(lambda restarts=restarts: job.restarts > restarts or job.status.is_terminal, point)
     kill_after_checkpoints(job, victims)
     assert job.restarts >= len(armed) + len(victims), job.failure_log
     release(directory)
@@ -185,11 +185,11 @@ def test_a_directory_that_is_watched(make_env, workers, tmp_path):
     assert client.job.restarts == 2
     for number in range(6, 10):
         put(number)
-    wait_until(lambda: len(parquet_ids(f"{tmp_path}/out")) == 5000, 60, "all records")
+    wait_until(lambda: len(parquet_ids(f"{tmp_path}/out")) == 5000, "all records")
     reported = lambda: sum(m.corrupt_records for m in client.job.metrics().values())  # noqa: E731
-    wait_until(lambda: reported() >= 4, 10, "the count of corrupt records")  # since the last restart
+    wait_until(lambda: reported() >= 4, "the count of corrupt records")  # since the last restart
     client.stop_with_savepoint(savepoint_directory=f"file://{tmp_path}/savepoints")
-    client.wait(30)
+    client.wait(120)
     assert parquet_ids(f"{tmp_path}/out") == Counter(range(5000))
     places = [
         p for f in Path(tmp_path, "corrupt").glob("*.parquet") for p in pq.read_table(f).column("place").to_pylist()
@@ -246,10 +246,10 @@ def test_a_bounded_file_source_ends_after_a_rescale(make_env, spark, workers, tm
     rows = env.from_source(FileSource(f"{tmp_path}/in", "parquet"), source_name="Files", rate=8000)
     rows.rebalance().sink_to(FileSink(f"{tmp_path}/out", "parquet"))
     client = env.execute_async("files")
-    assert client.job.wait_running(60)
-    wait_until(lambda: completed(client.job) > 2, 30, "three checkpoints")
+    assert client.job.wait_running(120)
+    wait_until(lambda: completed(client.job) > 2, "three checkpoints")
     client.rescale(6)  # one reader has the file; the others ask at once
-    client.wait(60)
+    client.wait(120)
     assert client.job.restarts == 0
     assert parquet_ids(f"{tmp_path}/out") == Counter(range(3 * COUNT))
 

@@ -114,9 +114,9 @@ def test_look_back(make_env, spark, tmp_path):  # SPEC R8.1
 
     look_back.build(env, readings.uid("readings"), 50).add_sink(see)
     client = env.execute_async("look back")
-    wait_until(seen.exists, 60, "the last reading")
+    wait_until(seen.exists, "the last reading")
     path = client.stop_with_savepoint(savepoint_directory=f"file://{tmp_path}/savepoints")
-    client.wait(60)
+    client.wait(120)
     assert [tuple(row) for row in look_back.by_day(spark, path).collect()] == [(1, 55, 30), (2, 45, 70), (3, None, 42)]
     options = {"execution.state-recovery.path": path, "execution.state-recovery.ignore-unclaimed-state": "true"}
     env = make_env(1, options)

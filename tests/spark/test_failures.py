@@ -227,7 +227,7 @@ def test_a_subtask_that_hangs_does_not_hold_up_the_failure_of_another(make_env, 
     env = make_env(2)
     env.from_sequence(1, 100).rebalance().map(Hung()).print()
     with pytest.raises(JobFailed, match="the other one"):
-        env.execute_async().wait(60)
+        env.execute_async().wait(120)
 
 
 SIDE = OutputTag("side")
@@ -249,7 +249,7 @@ def start_endless(env, restart=None):
         env.set_restart_strategy(restart)
     env.add_source(Endless()).key_by(lambda x: x).map(lambda x: x).name("victim").add_sink(lambda x: None)
     client = env.execute_async("killed")
-    assert client.job.wait_running(60)
+    assert client.job.wait_running(120)
     return client
 
 
@@ -259,7 +259,7 @@ def test_a_killed_worker_fails_the_job(make_env, workers, level):
     victim = client.job.workers()[level, 0]
     os.kill(victim.pid, signal.SIGKILL)
     with pytest.raises(JobFailed) as caught:
-        client.wait(30)
+        client.wait(120)
     assert isinstance(caught.value.__cause__, WorkerLost)
     name = "victim -> Sink (1/2)" if level else "Custom Source (1/1)"
     assert f"the worker of {name} died (process {victim.pid} on " in str(caught.value)
@@ -269,7 +269,7 @@ def test_a_killed_worker_is_replaced(make_env, workers):
     client = start_endless(make_env(2), RestartStrategies.fixed_delay_restart(3, 100))
     for restarts in (1, 2):
         os.kill(client.job.workers()[1, 1].pid, signal.SIGKILL)
-        wait_until(lambda n=restarts: client.job.restarts == n and client.job.wait_running(0), 30, "the restart")
+        wait_until(lambda n=restarts: client.job.restarts == n and client.job.wait_running(0), "the restart")
     assert client.get_job_status() is JobStatus.RUNNING
     assert len(client.job.failure_log) == 2
     assert all("the worker of victim -> Sink (2/2) died" in text for text in client.job.failure_log)
@@ -284,7 +284,7 @@ def test_a_frozen_worker_is_found_by_the_driver(make_env, workers):
     pid = client.job.workers()[1, 0].pid
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(JobFailed, match=r"the worker of victim -> Sink \(1/1\) was not heard for 2 s \(process"):
-        client.wait(30)
+        client.wait(120)
 
 
 # --- restart strategies -----------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def test_cancel_between_two_attempts(make_env, workers):
     env.set_restart_strategy(RestartStrategies.fixed_delay_restart(5, 60_000))
     env.from_collection([1]).map(FailsAtFirst(5)).print()
     client = env.execute_async()
-    wait_until(lambda: client.get_job_status() is JobStatus.RESTARTING, 30)
+    wait_until(lambda: client.get_job_status() is JobStatus.RESTARTING)
     assert client.cancel(5) is JobStatus.CANCELED
     with pytest.raises(JobCancelled):
         client.wait()
@@ -347,6 +347,6 @@ def test_a_late_worker_of_an_old_attempt_is_turned_away(make_env, workers):
     """Nothing of an old attempt may speak: the control plane refuses it (see test_control.py for the message)."""
     client = start_endless(make_env(), RestartStrategies.fixed_delay_restart(1, 10))
     os.kill(client.job.workers()[0, 0].pid, signal.SIGKILL)
-    wait_until(lambda: client.job.restarts == 1 and client.job.wait_running(0), 30, "the restart")
+    wait_until(lambda: client.job.restarts == 1 and client.job.wait_running(0), "the restart")
     assert {register.attempt for register in client.job.workers().values()} == {1}
     client.cancel()

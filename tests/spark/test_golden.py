@@ -40,7 +40,7 @@ def test_it_is_restored(make_env, workers, tmp_path, golden):  # SPEC R8
     env.set_restart_strategy(RestartStrategies.no_restart())
     build(env, tmp_path)
     before = sorted(golden.rglob("*"))
-    env.execute_async("golden").wait(60)
+    env.execute_async("golden").wait(120)
     rows = []
     for path in Path(tmp_path, "out").glob("part-*"):
         rows += [json.loads(text) for text in path.read_text().splitlines()]

@@ -53,11 +53,11 @@ def completed(job):
 
 def kill(job, victim):
     """Kill a worker when one more checkpoint is complete."""
-    assert job.wait_running(60)
+    assert job.wait_running(120)
     before, restarts = completed(job), job.restarts
-    wait_until(lambda: completed(job) > before, 60, "a checkpoint")
+    wait_until(lambda: completed(job) > before, "a checkpoint")
     os.kill(job.workers()[victim].pid, signal.SIGKILL)
-    wait_until(lambda: job.restarts > restarts, 60, "the restart")
+    wait_until(lambda: job.restarts > restarts, "the restart")
 
 
 def test_kafka_to_kafka(make_env, workers, tmp_path, kafka_broker):

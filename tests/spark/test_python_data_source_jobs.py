@@ -157,11 +157,11 @@ def committed(directory):
 
 
 def kill_after_a_checkpoint(job, victim):
-    assert job.wait_running(60)
+    assert job.wait_running(120)
     before = job.stats.snapshot().counts.completed
-    wait_until(lambda: job.stats.snapshot().counts.completed > before + 1, 30, "a checkpoint")
+    wait_until(lambda: job.stats.snapshot().counts.completed > before + 1, "a checkpoint")
     os.kill(job.workers()[victim].pid, signal.SIGKILL)
-    wait_until(lambda: job.restarts > 0, 30, "the restart")
+    wait_until(lambda: job.restarts > 0, "the restart")
 
 
 def run_with_a_kill(env, source, options):
@@ -178,7 +178,7 @@ def test_a_killed_worker_costs_no_row_of_a_stream(make_env, workers, tmp_path, k
     options, whole = meter(tmp_path, kind), kind == "arrow"
     source = PythonDataSource(Meter, options, bounded=True, barriers_between_partitions=whole)
     client, total = run_with_a_kill(make_env(2), source, options)
-    client.wait(60)
+    client.wait(120)
     assert written_numbers(tmp_path) == Counter(range(total))
     assert all(row["word"] == f"w{row['n']}" for row in written(tmp_path))
     commits = committed(tmp_path)
@@ -190,8 +190,8 @@ def test_a_killed_worker_costs_no_row_of_a_stream(make_env, workers, tmp_path, k
 def test_a_killed_worker_costs_no_row_of_a_stream_without_end(make_env, workers, tmp_path, data_source, kind):
     options = meter(tmp_path, kind)
     client, total = run_with_a_kill(make_env(2), PythonDataSource(data_source, options), options)
-    wait_until(lambda: sum(written_numbers(tmp_path).values()) >= total, 60, "all rows")
-    wait_until(lambda: committed(tmp_path)[-1:] == [total], 30, "the last commit")
+    wait_until(lambda: sum(written_numbers(tmp_path).values()) >= total, "all rows")
+    wait_until(lambda: committed(tmp_path)[-1:] == [total], "the last commit")
     client.cancel()
     assert written_numbers(tmp_path) == Counter(range(total))
 

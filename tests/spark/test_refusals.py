@@ -44,13 +44,13 @@ def test_state_without_an_operator(make_env, workers):  # SPEC R8.5
     with pytest.raises(
         HeadgateError, match=r"state of operators that the program does not have any more: .*\(uid everything\)"
     ):
-        started(make_env, CANONICAL, lambda env: keyed(env, "renamed")).wait(60)
+        started(make_env, CANONICAL, lambda env: keyed(env, "renamed")).wait(120)
 
 
 def test_a_type_that_cannot_be_migrated(make_env, workers):  # SPEC R8.6
     ignore = {"execution.state-recovery.ignore-unclaimed-state": "true"}
     with pytest.raises(HeadgateError, match=r"state 'pair'.*'n'") as caught:
-        started(make_env, CANONICAL, keyed, **ignore).wait(60)
+        started(make_env, CANONICAL, keyed, **ignore).wait(120)
     assert "bigint" in str(caught.value)
     assert "string" in str(caught.value)
 
@@ -62,12 +62,12 @@ def test_another_max_parallelism(make_env, workers):  # SPEC R3.3
 
     ignore = {"execution.state-recovery.ignore-unclaimed-state": "true"}
     with pytest.raises(HeadgateError, match=r"max parallelism mismatch.*stored with 128, the program sets 64"):
-        started(make_env, CANONICAL, program, **ignore).wait(60)
+        started(make_env, CANONICAL, program, **ignore).wait(120)
 
 
 def test_not_a_savepoint(make_env, workers, tmp_path):
     with pytest.raises(HeadgateError, match=r"cannot find a checkpoint or savepoint .* \(FileNotFound\)"):
-        started(make_env, tmp_path, keyed).wait(60)
+        started(make_env, tmp_path, keyed).wait(120)
 
 
 @pytest.mark.parametrize("golden", [CANONICAL, NATIVE], ids=["canonical", "native"])
@@ -79,7 +79,7 @@ def test_a_damaged_file(make_env, workers, tmp_path, golden):
     data[len(data) // 2] ^= 0xFF
     victim.write_bytes(data)
     with pytest.raises(HeadgateError, match=r"(?i)damaged"):
-        started(make_env, copy, keyed, **{"execution.state-recovery.ignore-unclaimed-state": "true"}).wait(60)
+        started(make_env, copy, keyed, **{"execution.state-recovery.ignore-unclaimed-state": "true"}).wait(120)
 
 
 def test_a_newer_version(make_env, workers, tmp_path):
@@ -90,7 +90,7 @@ def test_a_newer_version(make_env, workers, tmp_path):
     data[4:8] = (99).to_bytes(4, "big")
     metadata.write_bytes(data)
     with pytest.raises(HeadgateError, match=r"version 99|newer"):
-        started(make_env, copy, keyed).wait(60)
+        started(make_env, copy, keyed).wait(120)
 
 
 @pytest.fixture

@@ -35,13 +35,13 @@ def rows(directory):
 def test_a_killed_driver_is_followed_by_another(tmp_path):  # SPEC R9.2
     first = headgate_run(tmp_path, "first.log", arguments=["500"])
     try:
-        wait_until(lambda: newest_checkpoint(tmp_path) >= 5 or first.poll() is not None, 180, "five checkpoints")
+        wait_until(lambda: newest_checkpoint(tmp_path) >= 5 or first.poll() is not None, "five checkpoints", 180)
         assert first.poll() is None, Path(tmp_path, "first.log").read_text()[-3000:]
         below = psutil.Process(first.pid).children(recursive=True)
         os.kill(first.pid, signal.SIGKILL)
         first.wait(10)
         alive = lambda: any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in below)  # noqa: E731
-        wait_until(lambda: not alive(), ORPHAN_SECONDS, "the end of its JVM and its workers")
+        wait_until(lambda: not alive(), "the end of its JVM and its workers", ORPHAN_SECONDS)
     finally:
         if first.poll() is None:
             os.killpg(first.pid, signal.SIGKILL)

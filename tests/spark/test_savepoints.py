@@ -22,8 +22,8 @@ def started(env, tmp_path, name):
     """A job that runs until `release`; it has taken a checkpoint."""
     build(env, tmp_path)
     client = env.execute_async(name)
-    assert client.job.wait_running(60)
-    wait_until(lambda: completed(client.job) > 0, 30, "a checkpoint")
+    assert client.job.wait_running(120)
+    wait_until(lambda: completed(client.job) > 0, "a checkpoint")
     return client
 
 
@@ -35,7 +35,7 @@ def from_savepoint(make_env, parallelism, path, options=None):
 def test_stop_with_a_savepoint_and_go_on_with_another_parallelism(make_env, workers, tmp_path, format):  # SPEC R8.3
     client = started(checkpointed(make_env(2), tmp_path), tmp_path, f"stop {format}")
     path = client.stop_with_savepoint(savepoint_directory=f"file://{tmp_path}/savepoints", format=format)
-    assert client.wait(30) is not None
+    assert client.wait(120) is not None
     assert client.get_job_status() is JobStatus.FINISHED
     before = len(written(tmp_path))
     assert 0 < before < COUNT  # what was prepared is committed
@@ -54,7 +54,7 @@ def test_another_backend_goes_on_from_a_canonical_savepoint(make_env, workers, t
     env = checkpointed(make_env(2, {"state.backend.type": old}), tmp_path)
     client = started(env, tmp_path, f"{old} to {new}")
     path = client.stop_with_savepoint(savepoint_directory=f"file://{tmp_path}/savepoints")
-    client.wait(30)
+    client.wait(120)
     env = checkpointed(from_savepoint(make_env, 2, path, {"state.backend.type": new}), tmp_path)
     release(tmp_path)
     build(env, tmp_path)
@@ -67,18 +67,18 @@ def test_a_native_savepoint_keeps_its_backend(make_env, workers, tmp_path):  # S
     path = client.stop_with_savepoint(
         savepoint_directory=f"file://{tmp_path}/savepoints", format=SavepointFormat.NATIVE
     )
-    client.wait(30)
+    client.wait(120)
     env = checkpointed(from_savepoint(make_env, 2, path, {"state.backend.type": "rocksdb"}), tmp_path)
     env.set_restart_strategy(RestartStrategies.no_restart())
     build(env, tmp_path)
     with pytest.raises(HeadgateError, match=r"holds hashmap state, the job runs rocksdb.*canonical savepoint"):
-        env.execute_async("goes on").wait(60)
+        env.execute_async("goes on").wait(120)
 
 
 def test_drained(make_env, workers, tmp_path):  # SPEC R8.3
     client = started(checkpointed(make_env(2), tmp_path), tmp_path, "drain")
     path = client.stop_with_savepoint(True, f"file://{tmp_path}/savepoints")
-    client.wait(30)
+    client.wait(120)
     assert client.get_job_status() is JobStatus.FINISHED
     assert (Path(path.removeprefix("file://")) / "_metadata").exists()
     rows = written(tmp_path)
@@ -91,7 +91,7 @@ def test_a_plain_savepoint_changes_nothing(spark, make_env, workers, tmp_path): 
     client = started(checkpointed(make_env(2), tmp_path), tmp_path, "plain")
     path = client.trigger_savepoint(f"file://{tmp_path}/savepoints")
     release(tmp_path)
-    client.wait(60)
+    client.wait(120)
     assert_exactly_once(tmp_path)
     manifest = load_snapshot(open_store(), path).manifest
     assert manifest.type.is_savepoint
@@ -116,7 +116,7 @@ def test_without_a_directory_it_is_refused(make_env, workers, tmp_path):  # SPEC
     with pytest.raises(HeadgateError, match=r"execution\.checkpointing\.savepoint-dir"):
         client.stop_with_savepoint()
     release(tmp_path)
-    client.wait(60)  # the job went on
+    client.wait(120)  # the job went on
     assert_exactly_once(tmp_path)
 
 
@@ -147,5 +147,5 @@ def test_a_rescale_that_has_no_slots_is_refused_while_the_job_runs_on(make_env, 
         client.rescale(0)
     assert client.job.workers() == workers_before
     release(tmp_path)
-    client.wait(60)
+    client.wait(120)
     assert_exactly_once(tmp_path)

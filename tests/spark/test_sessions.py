@@ -108,15 +108,15 @@ def wide_job(make_env, options=None):
 
 def test_slots_that_another_job_holds(make_env, workers):
     first = wide_job(make_env)
-    assert first.job.wait_running(90)
+    assert first.job.wait_running(120)
     second = wide_job(make_env, {"headgate.slots.timeout": "1 s"})
     with pytest.raises(NotEnoughSlots, match=r"but Spark has 28 free \(36 are used by other jobs of the session\)"):
-        second.wait(60)
+        second.wait(120)
     third = wide_job(make_env)  # waits for its slots until the first job is gone
     assert not third.job.wait_running(1)
     assert third.get_job_status() is JobStatus.CREATED
     first.cancel()
-    assert third.job.wait_running(60)
+    assert third.job.wait_running(120)
     third.cancel()
 
 
@@ -220,7 +220,7 @@ def test_run_finds_modules_beside_the_program_and_only_says_where_the_dashboard_
     program = PROGRAMS / "beside" / "main.py"
     env = {key: value for key, value in os.environ.items() if key != "JDK_JAVA_OPTIONS"}  # Java tells that it is set
     done = subprocess.run(
-        [HEADGATE, "run", program], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False, env=env
+        [HEADGATE, "run", program], capture_output=True, text=True, timeout=240, cwd=tmp_path, check=False, env=env
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["*hello [a]*", "*hello [b]*"]
@@ -246,11 +246,11 @@ def test_a_driver_that_is_interrupted_and_one_that_ends_leave_nothing_behind():
     cancelled = [psutil.Process(pid) for pid in json.loads(process.stdout.readline())]
     os.kill(process.pid, signal.SIGINT)
     assert process.stdout.readline() == "CANCELED\n"
-    wait_until(lambda: not alive(cancelled), ORPHAN_SECONDS, "the end of the workers")
+    wait_until(lambda: not alive(cancelled), "the end of the workers", ORPHAN_SECONDS)
     left = [
         psutil.Process(pid) for pid in json.loads(process.stdout.readline())
     ]  # of a second job, below which the program ends
     family = psutil.Process(process.pid).children(recursive=True)
     process.stdin.close()
-    assert process.wait(timeout=60) == 0
-    wait_until(lambda: not alive([*left, *family]), ORPHAN_SECONDS, "the end of all processes")
+    assert process.wait(timeout=120) == 0
+    wait_until(lambda: not alive([*left, *family]), "the end of all processes", ORPHAN_SECONDS)

@@ -44,8 +44,8 @@ def snapshots(spark, tmp_path_factory):
         env.get_checkpoint_config().set_externalized_checkpoint_retention(retention)
         build(env, directory, 100_000, rate=3000)
         client = env.execute_async(f"snapshots {backend}")
-        assert client.job.wait_running(60)
-        wait_until(lambda client=client: completed(client.job) > 1, 60, "a checkpoint")
+        assert client.job.wait_running(120)
+        wait_until(lambda client=client: completed(client.job) > 1, "a checkpoint")
         for format in SavepointFormat:
             found[backend, format.value.lower()] = client.trigger_savepoint(f"file://{directory}/savepoints", format)
         client.cancel()
@@ -133,7 +133,7 @@ def test_a_job_starts_with_state_from_a_dataframe(spark, make_env, workers, tmp_
     options = {"state.backend.type": backend, "execution.state-recovery.path": path}
     env = checkpointed(make_env(2, options), tmp_path)
     build(env, tmp_path)
-    env.execute_async("bootstrapped").wait(60)
+    env.execute_async("bootstrapped").wait(120)
     rows = written(tmp_path)
     for key in range(KEYS):
         numbers = sorted(row["n"] for row in rows if row["k"] == key)

@@ -56,10 +56,10 @@ def test_open_windows_are_a_table_and_go_on_elsewhere(
     env = checkpointed(make_env(2, {"state.backend.type": backends[0]}), tmp_path)
     build(env, tmp_path, windows, RATE)
     client = env.execute_async("open windows")
-    assert client.job.wait_running(60)
-    wait_until(lambda: completed(client.job) > 2, 60, "checkpoints")
+    assert client.job.wait_running(120)
+    wait_until(lambda: completed(client.job) > 2, "checkpoints")
     path = client.stop_with_savepoint(savepoint_directory=f"file://{tmp_path}/savepoints")
-    client.wait(60)
+    client.wait(120)
     table = (
         spark.read.format("headgate-state").option("operator", "windows").option("state", "window-contents").load(path)
     )
@@ -113,10 +113,10 @@ def test_sessions_merge_across_a_savepoint(make_env, workers, tmp_path, backends
     env = checkpointed(make_env(2, {"state.backend.type": backends[0]}), tmp_path)
     build(env, tmp_path, sessions, RATE)
     client = env.execute_async("sessions")
-    assert client.job.wait_running(60)
-    wait_until(lambda: completed(client.job) > 2, 60, "checkpoints")
+    assert client.job.wait_running(120)
+    wait_until(lambda: completed(client.job) > 2, "checkpoints")
     path = client.stop_with_savepoint(savepoint_directory=f"file://{tmp_path}/savepoints")
-    client.wait(60)
+    client.wait(120)
     env = checkpointed(
         make_env(3, {"state.backend.type": backends[1], "execution.state-recovery.path": path}), tmp_path
     )

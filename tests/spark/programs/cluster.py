@@ -71,7 +71,7 @@ def start(configuration, restart=None):
         env.set_restart_strategy(restart)
     env.add_source(Endless()).key_by(lambda x: x).map(lambda x: x).name("victim").add_sink(lambda x: None)
     client = env.execute_async("endless")
-    assert client.job.wait_running(90), client.job.error
+    assert client.job.wait_running(120), client.job.error
     return client
 
 
@@ -90,7 +90,7 @@ def with_kills(configuration, client):
     found = {}
     kill_executor(client)
     try:
-        client.wait(60)
+        client.wait(120)
     except JobFailed as error:
         found["failure"] = str(error)
     found["gone_after_failure"] = comes_true(lambda: not marked(client.get_job_id()))

@@ -27,7 +27,7 @@ def start():
     env.set_parallelism(2)
     env.add_source(Silent()).key_by(lambda x: x).map(lambda x: x).print()
     client = env.execute_async()
-    assert client.job.wait_running(90)
+    assert client.job.wait_running(120)
     return client
 
 

@@ -21,11 +21,11 @@ if __name__ == "__main__":
     rows.sink_to(FileSink(f"{bucket}/out", "json"))
     client = env.execute_async("s3")
     job = client.job
-    assert job.wait_running(60)
+    assert job.wait_running(120)
     while job.stats.snapshot().counts.completed < 2:
         time.sleep(0.05)
     os.kill(job.workers()[0, 0].pid, signal.SIGKILL)
-    client.wait(100)
+    client.wait(120)
     fs = fsspec.filesystem("s3")
     fs.invalidate_cache()
     ids = [json.loads(line)["id"] for path in fs.find(f"{bucket}/out") for line in fs.cat_file(path).splitlines()]

@@ -72,9 +72,9 @@ def main():
     # The session is stopped below a running job: it fails at once and says why.
     env.add_source(Silent()).print()
     client = env.execute_async()
-    client.job.wait_running(60)
+    client.job.wait_running(120)
     spark.stop()
-    client.job.wait(60)
+    client.job.wait(120)
     found["stopped"] = str(client.job.error)
     deadline = time.monotonic() + 60
     while (left := python_below(psutil.Process())) and time.monotonic() < deadline:
