@@ -131,12 +131,15 @@ class FakeJob(FakeCheckpoints):
     def commit_figures(self):
         return {}
 
+    silent = False  # whether its workers do not answer
+
     def probe(self, vertex, make, subtask=None):
         question = Question()
+        question.subtasks = {(0, 0): 0}
         message = make(1)
         stacks = StackSample(1, {"main\nloop\nwork": 3, "main\nloop": 1}, {"main\nwait": 2})
         answer = stacks if isinstance(message, SampleStacks) else RecordSample(1, ["1", "'two'"])
-        question.answers = {0: answer}
+        question.answers = {} if self.silent else {0: answer}
         question.close()
         return question
 

@@ -1,5 +1,6 @@
 """Numbers under integer keys are held as columns: whatever a program does, they answer as a dict does. SPEC R1.3, R7.1"""
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,7 +75,9 @@ class Pair:
         batch, accesses = batch_and_accesses
         backend = self.backend
         addresses = backend.prepare_keys(batch)
-        backend.begin_batch(addresses, [GROUP.group(key) for key in addresses])
+        groups = [GROUP.group(key) for key in addresses]
+        arrays = (np.array(addresses, np.int64), np.array(groups, np.int32)) if len(accesses) % 2 else None
+        backend.begin_batch(addresses, groups, arrays)
         for kind, key, value in accesses:
             backend.context.address, backend.context.group = key, GROUP.group(key)
             self.access(kind, key, value)

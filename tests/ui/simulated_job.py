@@ -255,7 +255,7 @@ class SimulatedJob:
             f"Order(id={number}, shop='Łódź {number % 7}', note='{HOSTILE if number == 1 else 'ok'}')"
             for number in range(records)
         ]
-        return {"records": texts}
+        return {"records": texts, "missing_subtasks": 0}
 
     def flamegraph(self, index: int) -> Document:
         def frame(name: str, value: int, *children: Document) -> Document:
@@ -265,7 +265,8 @@ class SimulatedJob:
             "orders.py:88 enrich", 520, frame("json/decoder.py:355 loads", 300), frame("orders.py:95 look_up", 180)
         )
         process = frame("keyed.py:120 process", 700, enrich, frame(f"orders.py:101 {HOSTILE}", 90))
-        return {"endTimestamp": now_ms(), "data": frame("root", 1000, process, frame("inputs.py:64 wait", 300))}
+        data = frame("root", 1000, process, frame("inputs.py:64 wait", 300))
+        return {"endTimestamp": now_ms(), "data": data, "missingSubtasks": 0}
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 

@@ -272,6 +272,18 @@ def test_flame_graph(at):
     page.get_by_role("button", name="Whole graph").wait_for()
 
 
+def test_samples_of_subtasks_that_do_not_answer(at):
+    page = at("vertex")
+    nothing = {"records": [], "missing_subtasks": 2}
+    page.route("**/sample?records=20", lambda route: route.fulfill(json=nothing))
+    flames = {"endTimestamp": 1, "data": {"name": "root", "value": 0, "children": []}, "missingSubtasks": 2}
+    page.route("**/flamegraph", lambda route: route.fulfill(json=flames))
+    page.get_by_role("button", name="Take a sample").click()
+    page.get_by_role("region", name="Data sample").get_by_text("The subtasks are too busy to answer").wait_for()
+    page.get_by_role("button", name="Sample the stacks").click()
+    page.get_by_role("region", name="Flame graph").get_by_text("The subtasks are too busy to answer").wait_for()
+
+
 def test_options_are_searched(at):
     page = at("configuration")
     page.get_by_label("Search").fill("checkpointing")

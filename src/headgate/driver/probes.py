@@ -28,6 +28,11 @@ class Question:
     def close(self) -> None:
         self._closed.set()
 
+    @property
+    def missing(self) -> int:
+        """How many subtasks have not answered."""
+        return len(self.subtasks) - len(self.answers)
+
     def wait(self, seconds: float) -> list[tuple[int, Answer]]:
         """The answers by number of the subtask; some may be missing when the time is over."""
         self._closed.wait(seconds)

@@ -43,7 +43,7 @@ Made = TypeVar("Made")
 CACHE_SECONDS = 0.25
 _SLOW_SECONDS = 5.0  # of answers that ask workers
 _STACKS, _STACKS_MS = 50, 20
-_PROBE_SECONDS = 3.0
+_PROBE_SECONDS = 10.0
 _PROBES = 4  # requests that may wait for workers at once
 _NEWEST = 3  # checkpoints that events tell of
 
@@ -303,7 +303,7 @@ class _Api:
             question = job.probe(vertex.id, lambda number: SampleStacks(number, _STACKS, _STACKS_MS), subtask)
             answers = self._probed(lambda: question.wait(_PROBE_SECONDS))
             samples = [answer for _, answer in answers if isinstance(answer, StackSample)]
-            return vertices.flame_graph(samples, type)
+            return vertices.flame_graph(samples, type) | {"missingSubtasks": question.missing}
 
         return _json(self._slow_cache.get(("flamegraph", id(job), vertex_id, type, subtask), make))
 
@@ -321,7 +321,8 @@ class _Api:
             answers = self._probed(lambda: question.wait(_PROBE_SECONDS))
             found = [answer.records for _, answer in answers if isinstance(answer, RecordSample)]
             share = -(-records // max(1, sum(map(bool, found))))
-            return {"records": [record for part in found for record in part[-share:]][:records]}
+            sent = [record for part in found for record in part[-share:]][:records]
+            return {"records": sent, "missing_subtasks": question.missing}
 
         return self._cached("sample", job, make, vertex_id, records)
 

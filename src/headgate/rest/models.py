@@ -407,12 +407,16 @@ class FlameNode(_Plain):
 class FlameGraph(_Camel):
     end_timestamp: Millis
     data: FlameNode
+    missing_subtasks: int
+    """How many subtasks did not answer in time."""
 
 
 class Sample(_Plain):
     """Some of the records that a vertex has sent last, as text."""
 
     records: list[str]
+    missing_subtasks: int
+    """How many subtasks did not answer in time."""
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------------------------

@@ -46,15 +46,22 @@ class KeyReader:
         self.type = key.type
         # Keys of a declared type are converted to it, if they are not of its Python type already.
         self._kind = None if key.columns or not key.type.is_typed else {_python_type(key.type)}
+        self._limit = 1 << (key.type.arrow_type.bit_width - 1) if self._kind == {int} else None
 
     def keys(self, batch: Batch) -> list[Any]:
         """The key of every record."""
         if self._select is not None:
             select = self._select
             keys = [select(row) for row in batch.rows()]
-            return keys if self._kind is None or set(map(type, keys)) == self._kind else self._converted(keys)
+            return keys if self._kind is None or self._fit(keys) else self._converted(keys)
         columns = batch.type.columns(batch.arrow(), self._columns)
         return columns[0] if self._single else list(zip(*columns, strict=True))
+
+    def _fit(self, keys: list[Any]) -> bool:
+        """Whether all keys are what the declared type holds; an integer may be too large for it."""
+        if set(map(type, keys)) != self._kind:
+            return False
+        return self._limit is None or (-self._limit <= min(keys) and max(keys) < self._limit)
 
     def _converted(self, keys: list[Any]) -> list[Any]:
         if None in keys:

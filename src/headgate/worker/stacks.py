@@ -17,13 +17,15 @@ _DEEPEST = 200
 def sample_stacks(thread: int, samples: int, interval: float) -> tuple[dict[str, int], dict[str, int]]:
     """How often each stack of a thread was seen: while it computed, and while it waited or was blocked.
 
-    A stack is its frames, one a line, the outermost first.
+    A stack is its frames, one a line, the outermost first. On a busy machine, where a pause takes longer than asked for,
+    there are fewer samples: the time is kept.
     """
     on_cpu: Counter[str] = Counter()
     off_cpu: Counter[str] = Counter()
-    for _ in range(samples):
-        frame = _frame_of(thread)
-        if frame is None:  # the thread has ended
+    end = time.monotonic() + samples * interval
+    for number in range(samples):
+        frame = _frame_of(thread) if number == 0 or time.monotonic() < end else None
+        if frame is None:  # the time is over, or the thread has ended
             break
         (off_cpu if _waits(frame) else on_cpu)["\n".join(_frames(frame))] += 1
         del frame  # it would keep the thread's local variables alive

@@ -333,6 +333,8 @@ def test_many_rows_become_columns():
     kind = as_type("a bigint, b string")
     rows = [(number, str(number)) for number in range(1000)]
     assert kind.to_batch(rows).to_pydict() == {"a": list(range(1000)), "b": [text for _, text in rows]}
+    for size in (255, 256, 257, 512, 513):
+        assert kind.to_rows(kind.to_batch(rows[:size])) == rows[:size]
     for odd in ((1, "a", 2), (1,)):
         for place in (0, 255, 256, 999):
             with pytest.raises(TypeMismatch, match="fields instead of 2") as refused:

@@ -156,8 +156,16 @@ def test_a_flame_graph(http, source):
 
 def test_a_sample_of_records(http, source):
     path = f"/jobs/{ID}/vertices/{source.head.id}/sample"
-    assert checked(http, path) == {"records": ["1", "'two'"]}
-    assert checked(http, f"{path}?records=1") == {"records": ["'two'"]}
+    assert checked(http, path) == {"records": ["1", "'two'"], "missing_subtasks": 0}
+    assert checked(http, f"{path}?records=1") == {"records": ["'two'"], "missing_subtasks": 0}
+
+
+def test_samples_of_workers_that_do_not_answer_in_time(http, job, source):
+    job.silent = True
+    path = f"/jobs/{ID}/vertices/{source.head.id}"
+    assert checked(http, f"{path}/sample") == {"records": [], "missing_subtasks": 1}
+    flames = checked(http, f"{path}/flamegraph")
+    assert (flames["data"]["value"], flames["missingSubtasks"]) == (0, 1)
 
 
 def test_the_timeline_of_a_checkpoint(http, source):

@@ -6,8 +6,11 @@ import gc
 import sys
 import threading
 
+import pytest
+
 from headgate import Types
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
+from headgate.state.addresses import NO_KEY
 from headgate.state.api import ListStateDescriptor, ValueStateDescriptor
 from headgate.state.backend import BackendSetup, SnapshotKind
 from headgate.state.hashmap.backend import HashMapBackend
@@ -227,3 +230,22 @@ def test_a_key_outside_the_batch_counts_though_it_was_written_before_the_batch_w
     for key, value in ((1, 11), (2, 22)):
         restored.set_current_key(key)
         assert found.value() == value
+
+
+@pytest.mark.parametrize("other", ["5", True, 5.0, 2**70])
+def test_a_key_of_another_type_does_not_share_the_state_of_an_integer(other):
+    """Two keyed inputs may have keys of different types."""
+    backend = make(key_type=Types.LONG())
+    addresses = backend.prepare_keys([7, other, int(other)])
+    groups = KeyHasher(128).groups([7, other, int(other)])
+    state, context = backend.state(V), backend.context
+    for _ in range(2):
+        backend.begin_batch(addresses, groups)
+        for context.address, context.group in zip(addresses, groups, strict=True):
+            state.update((state.value() or 0) + 1)
+        context.address = NO_KEY
+        backend.end_batch()
+    shared = addresses[1] == addresses[2]  # the same key, in two records of a batch
+    for address, group, expected in zip(addresses, groups, (2, 4, 4) if shared else (2, 2, 2), strict=True):
+        context.address, context.group = address, group
+        assert state.value() == expected

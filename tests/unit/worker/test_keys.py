@@ -16,7 +16,7 @@ from headgate.errors import HeadgateError
 from headgate.pyflink.common import Types
 from headgate.records.batch import Batch
 from headgate.records.flink_values import MutableRow
-from headgate.records.types import PICKLED, as_type
+from headgate.records.types import PICKLED, TypeMismatch, as_type
 from headgate.worker.keys import KeyReader
 
 RECORD = as_type("s string, i int, l bigint, d double, b boolean, y binary")
@@ -73,14 +73,25 @@ def test_all_ways_to_a_key_group_agree(rows, columns):
 
 @pytest.mark.parametrize("type_name", ["tinyint", "smallint", "int", "bigint"])
 def test_integer_keys_come_as_arrays_too(type_name):
-    record = as_type(f"k {type_name}, v string")
-    batch = Batch.of_arrow(record.to_batch([(-1, "a"), (7, "b"), (-1, "c")]), record)
+    record = as_type(f"v string, k {type_name}")
+    batch = Batch.of_arrow(record.to_batch([("a", -1), ("b", 7), ("c", 7)]), record)
     keys, groups, arrays = KeyReader(key_spec(record, "k", None), 128).keys_and_groups(batch)
     assert arrays is not None
-    assert (keys, arrays[0].dtype) == ([-1, 7, -1], np.int64)
+    assert (keys, arrays[0].dtype) == ([-1, 7, 7], np.int64)
     assert [array.tolist() for array in arrays] == [keys, groups]
     for others in ("v", ["k"], lambda row: row.k):  # texts, tuples, what a function gives
         assert KeyReader(key_spec(record, others, None), 128).keys_and_groups(batch)[2] is None
+
+
+@pytest.mark.parametrize(("type_name", "bits"), [("tinyint", 8), ("int", 32), ("bigint", 64)])
+def test_a_key_that_is_too_large_for_its_declared_type(type_name, bits):
+    reader = KeyReader(key_spec(PICKLED, lambda row: row, type_name), 128)
+    limit = 1 << (bits - 1)
+    for fits in ([-limit, 5], [limit - 1]):
+        assert reader.keys(Batch.of_rows(fits, PICKLED)) == fits
+    for wrong in (-limit - 1, limit):
+        with pytest.raises(TypeMismatch, match=type_name):
+            reader.keys(Batch.of_rows([5, wrong], PICKLED))
 
 
 def test_one_column_gives_the_bare_value_and_a_list_a_tuple():

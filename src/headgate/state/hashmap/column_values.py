@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -83,25 +84,25 @@ class ColumnValue(ValueState[Any], BatchTable):
 
     def get_many(self, addresses: Sequence[Any], groups: Sequence[int]) -> list[Any]:
         self.flush()
-        if self._table is None and not _are_ints(addresses):
-            self._use_tables()
-        if self._table is not None:
+        keys = None if self._table is not None else self._int_keys(addresses)
+        if keys is None:
+            assert self._table is not None
             return self._table.get_many(addresses, groups)
-        return self._columns.read(np.array(addresses, np.int64), np.asarray(groups, np.int64))[2]
+        return self._columns.read(keys, np.asarray(groups, np.int64))[2]
 
     def put_many(self, addresses: Sequence[Any], groups: Sequence[int], values: Sequence[Any]) -> None:
         self.flush()
-        if self._table is None and not _are_ints(addresses):
-            self._use_tables()
-        if self._table is not None:
-            self._table.put_many(addresses, groups, values)
-            return
         pairs = dict(
             zip(addresses, zip(np.asarray(groups).tolist(), values, strict=True), strict=True)
         )  # the last counts
-        keys, spots = list(pairs), np.array([group for group, _ in pairs.values()], np.int64)
-        slots = self._columns.find(np.array(keys, np.int64), spots)
-        self._store_mixed(keys, spots, slots, [value for _, value in pairs.values()])
+        distinct = list(pairs)
+        keys = None if self._table is not None else self._int_keys(distinct)
+        if keys is None:
+            assert self._table is not None
+            self._table.put_many(addresses, groups, values)
+            return
+        spots = np.array([group for group, _ in pairs.values()], np.int64)
+        self._store_mixed(distinct, spots, self._columns.find(keys, spots), [value for _, value in pairs.values()])
 
     def has(self, group: int, address: Any) -> bool:
         """Whether a key has a value; nothing is written back."""
@@ -142,7 +143,7 @@ class ColumnValue(ValueState[Any], BatchTable):
             return self._cache[address]
         if self._slots is None and len(self._addresses):
             self._load()
-            if address in self._cache:
+            if address in self._cache or self._table is not None:
                 return self._cache[address]
         elif len(self._cache) > _MANY + self._loaded:
             self.flush()
@@ -152,7 +153,9 @@ class ColumnValue(ValueState[Any], BatchTable):
 
     def _load(self) -> None:
         """Read the values of the whole batch; values that were written before stay."""
-        keys, self._groups = self._arrays or (np.array(self._addresses, np.int64), np.asarray(self._groups))
+        keys, self._groups = self._arrays or (self._int_keys(self._addresses), np.asarray(self._groups))
+        if keys is None:
+            return
         self._keys = keys
         self._slots, self._before, values = self._columns.read(keys, self._groups)
         loaded = dict(zip(self._addresses, values, strict=True))
@@ -205,13 +208,21 @@ class ColumnValue(ValueState[Any], BatchTable):
     def _store_strays(self, strays: dict[Any, Any]) -> None:
         """Store values of keys outside of the batch, or of a batch that was only written to."""
         addresses = list(strays)
-        if not _are_ints(addresses):
-            self._use_tables()
+        keys = self._int_keys(addresses)
+        if keys is None:
             return
         known = dict(zip(self._addresses, np.asarray(self._groups).tolist(), strict=True)) | self._stray_groups
         groups = np.array([known[a] if a in known else self._group_of(a) for a in addresses], np.int64)
-        self._keys = np.array(addresses, np.int64)
+        self._keys = keys
         self._store(addresses, groups, self._columns.find(self._keys, groups), list(strays.values()))
+
+    def _int_keys(self, addresses: Sequence[Any]) -> Ints | None:
+        """Addresses as a column; None, and the state is in dict tables, if one is not an integer of 64 bits."""
+        if set(map(type, addresses)) <= {int}:
+            with suppress(OverflowError):
+                return np.array(addresses, np.int64)
+        self._use_tables()
+        return None
 
     def _use_tables(self) -> None:
         """Move the state from columns to dict tables."""
@@ -219,10 +230,6 @@ class ColumnValue(ValueState[Any], BatchTable):
         for address, value in self._cache.items():
             table.put_many((address,), (self._group_of(key_of(split_address(address)[0])),), (value,))
         self._cache = _TableCache(table, self._context)
-
-
-def _are_ints(addresses: Sequence[Any]) -> bool:
-    return all(type(address) is int for address in addresses)
 
 
 class _TableCache(dict[Any, Any]):

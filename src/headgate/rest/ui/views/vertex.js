@@ -149,6 +149,8 @@ const columns = (most) => [
   { label: "Host", value: (row) => row.endpoint ?? row.host ?? "", cell: (row) => row.endpoint ?? row.host ?? "–" },
 ];
 
+const NO_ANSWER = "The subtasks are too busy to answer; ask again in a few seconds.";
+
 function Sample({ jid, id, isAsked }) {
   const [asked, setAsked] = useState(isAsked ? 1 : 0);
   const found = useDocument(asked ? `${path`/jobs/${jid}/vertices/${id}/sample`}?records=20` : null, asked);
@@ -158,10 +160,10 @@ function Sample({ jid, id, isAsked }) {
       ${
         asked > 0 &&
         html`<${Waiting} of=${found}>
-          ${({ records }) =>
+          ${({ records, missing_subtasks: missing }) =>
             records.length
               ? html`<ol class="records">${records.map((text, i) => html`<li key=${i}><${Text}>${text}<//></li>`)}</ol>`
-              : html`<${Empty}>The vertex has sent nothing yet.<//>`}<//>`
+              : html`<${Empty}>${missing ? NO_ANSWER : "The vertex has sent nothing yet."}<//>`}<//>`
       }
     <//>
   `;
@@ -188,7 +190,7 @@ function Flames({ jid, id }) {
           found.data &&
           (found.data.data?.value
             ? html`<${Flame} root=${found.data.data} />`
-            : html`<${Empty}>There are no samples yet; ask again in a few seconds.<//>`)
+            : html`<${Empty}>${found.data.missingSubtasks ? NO_ANSWER : "No thread of the vertex runs now."}<//>`)
         }
       `
       }
