@@ -150,8 +150,9 @@ def top(
     """Watch all jobs and their vertices until Ctrl-C; prints once if the output is no terminal."""
 
     def look() -> Group:
-        jobs = find_jobs(url)
-        parts: list[Any] = [_job_table(jobs)]
+        silent: list[str] = []
+        jobs = find_jobs(url, silent.append)
+        parts: list[Any] = [_job_table(jobs), *[Text(visible(one)) for one in silent]]
         for job, details in _details(jobs):
             if job.overview["end-time"] < 0:
                 table = _vertex_table(details)

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
@@ -179,22 +180,28 @@ def _is_same(known: str, url: str) -> bool:
 def find_jobs(
     url: str | None, warn: Callable[[str], None] = lambda _: None, seconds: float | None = None
 ) -> list[RemoteJob]:
-    """The jobs of one driver, or of all drivers of this user on this machine, waiting this long for each.
+    """The jobs of one driver, or of all drivers of this user on this machine, which are asked at once; waits this long.
 
     `warn` is told of a driver that does not answer.
     """
-    found = []
-    for one in find_servers(url):
+
+    def ask(one: Server) -> list[RemoteJob] | DriverUnreachable:
         client = RestClient(one.url, one.token, one.certificate, here=one.pid > 0)
         try:
-            jobs = client.jobs(seconds)
+            return [RemoteJob(client, job) for job in client.jobs(seconds)]
         except DriverUnreachable as error:
-            if url:
-                raise
-            if isinstance(error, DriverSilent):
-                warn(f"{error}: process {one.pid} is stopped, or too busy; its jobs are not listed")
-            continue  # it is just ending
-        found += [RemoteJob(client, job) for job in jobs]
+            return error
+
+    found = []
+    servers = find_servers(url)
+    with ThreadPoolExecutor(max(1, len(servers))) as threads:
+        for one, answer in zip(servers, threads.map(ask, servers), strict=True):
+            if isinstance(answer, list):
+                found += answer
+            elif url:
+                raise answer
+            elif isinstance(answer, DriverSilent):  # any other is just ending
+                warn(f"{answer}: process {one.pid} is stopped, or too busy; its jobs are not listed")
     return found
 
 

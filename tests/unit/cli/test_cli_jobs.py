@@ -211,6 +211,22 @@ def test_a_driver_that_does_not_answer_is_not_left_out_in_silence(job, monkeypat
         reason = f"the driver at {url} has not answered for 1 s: process {os.getppid()} is stopped, or too busy"
         assert reason in done.stderr
         assert reason in command("info", "none", code=1)
+        assert reason in " ".join(command("top").split())
+
+
+def test_drivers_are_asked_at_once(job, monkeypatch):
+    together = threading.Barrier(3)  # each waits until all are asked
+
+    def jobs(driver, seconds=None):
+        together.wait(60)
+        raise client.DriverSilent(f"{driver.url} is silent")
+
+    monkeypatch.setattr(client.RestClient, "jobs", jobs)
+    for number in (1, 2):
+        server = discovery.Server(os.getppid(), f"http://127.0.0.1:{number}")
+        (discovery.directory() / f"{number}.json").write_bytes(msgspec.json.encode(server))
+    done = typer.testing.CliRunner().invoke(app, ["list"])
+    assert (done.exit_code, done.stderr.count("is silent")) == (0, 3)
 
 
 def test_completion_does_not_wait_for_a_driver_that_does_not_answer(job, monkeypatch):
