@@ -42,7 +42,7 @@ _CHUNK = 1000  # rows that are converted at once
 _ELEMENTS = 1000  # of a list or map that are shown
 _TEXT = 10_000  # characters of a text that are shown
 _DEEPEST = 20
-_TRIES = 3  # a checkpoint may be deleted while it is read: then there is a newer one
+_PAUSE, _RETRIES = 0.05, 60.0  # seconds; a checkpoint may be deleted while it is read: then there is a newer one
 
 
 class UnknownCursor(HeadgateError):
@@ -71,7 +71,7 @@ class StateBrowser:
 
     def states(self, job: SparkJob) -> Document:
         """The states of the newest completed checkpoint."""
-        return self._wait(("states", job.job_id), lambda: self._retried(lambda: _states(_reader(job))))
+        return self._wait(("states", job.job_id), lambda: self._retried(job, _states))
 
     def page(
         self, job: SparkJob, operator: str, state: str, limit: int, key: str | None = None, after: str | None = None
@@ -81,7 +81,10 @@ class StateBrowser:
         request = ("page", job.job_id, operator, state, key, limit, after)
         if after is not None:
             return self._wait(request, lambda: self._continue(job, (operator, state), limit, after))
-        return self._wait(request, lambda: self._retried(lambda: self._first(job, (operator, state), limit, wanted)))
+        return self._wait(
+            request,
+            lambda: self._retried(job, lambda reader: self._first(reader, job, (operator, state), limit, wanted)),
+        )
 
     def _wait(self, request: tuple[Any, ...], work: Callable[[], Document]) -> Document:
         """Requests for the same wait for the same; one that was given up finds its result when it is sent again."""
@@ -102,17 +105,25 @@ class StateBrowser:
 
     # --- the reading thread -----------------------------------------------------------------------------------------
 
-    def _retried(self, work: Callable[[], Document]) -> Document:
-        for last in (*[False] * (_TRIES - 1), True):
+    def _retried(self, job: SparkJob, work: Callable[[StateSnapshotReader], Document]) -> Document:
+        """What the work finds in the newest checkpoint; done again as long as a newer one replaces what it reads."""
+        end = self._clock() + _RETRIES
+        damaged: int | None = None
+        while True:
+            number = None
             try:
-                return work()
+                reader = _reader(job)
+                number = reader.manifest.checkpoint_id
+                return work(reader)
             except (MissingObject, CorruptState):
-                if last:
+                if (number is not None and number == damaged) or self._clock() > end:
                     raise
-        raise AssertionError("unreachable")
+                damaged = number
+            time.sleep(_PAUSE)
 
-    def _first(self, job: SparkJob, state: tuple[str, str], limit: int, wanted: _Wanted | None) -> Document:
-        reader = _reader(job)
+    def _first(
+        self, reader: StateSnapshotReader, job: SparkJob, state: tuple[str, str], limit: int, wanted: _Wanted | None
+    ) -> Document:
         info = reader.state(*state)
 
         def found(groups: KeyGroupRange | None) -> Iterator[Document]:

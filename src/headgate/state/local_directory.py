@@ -74,20 +74,29 @@ class LocalDirectory:
 
     def _lock_patiently(self) -> int:
         """Another task may remove the directory, which no process has locked yet, between the steps taken here."""
+        obstacle: OSError | None = None
         for _ in range(_TRIES):
             try:
+                obstacle = None
                 self.path.mkdir(parents=True, exist_ok=True)
                 lock = lock_directory(self.path)
                 if lock is not None and _is_lock_of(lock, self.path):
                     return lock
             except FileNotFoundError:
                 continue
+            except FileExistsError as error:
+                obstacle = error  # a file, or a directory that was removed before mkdir() could look what it is
             except OSError as error:
-                raise StorageError(f"rocksdb: directory {self.path} cannot be used for local state: {error}") from error
+                raise self._unusable(error) from error
             time.sleep(_PAUSE_SECONDS)
+        if obstacle is not None:
+            raise self._unusable(obstacle) from obstacle
         raise IllegalState(
             f"rocksdb: directory {self.path} is in use by another backend; give each operator and attempt its own"
         )
+
+    def _unusable(self, error: OSError) -> StorageError:
+        return StorageError(f"rocksdb: directory {self.path} cannot be used for local state: {error}")
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

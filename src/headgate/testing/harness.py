@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any, Self, TypedDict, Unpack
 
@@ -104,6 +109,12 @@ class _Input:
         return b"".join(pack(kind, self.edge.id, 0, body, flags=flags))
 
 
+def _own_directory(parent: str | None) -> str:
+    if parent is not None:
+        Path(parent).mkdir(parents=True, exist_ok=True)
+    return tempfile.mkdtemp(prefix="headgate-harness-", dir=parent)
+
+
 class _Harness:
     """The base of both harnesses; `build` makes the program around the function."""
 
@@ -140,6 +151,10 @@ class _Harness:
         attempt = int(restore is not None)  # the job's id is fixed, so that two runs of a test are the same
         tasks = describe_tasks(plan, plan.layout.level_of[number], "0" * 32, attempt, restored)
         descriptor = next(t for t in tasks if t.vertex_id == number and t.subtask == subtask and t.vertex is not None)
+        # No two harnesses share working files, in whatever processes they are.
+        directory = _own_directory(descriptor.settings.tmp_dir)
+        self._remove_files = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+        descriptor = replace(descriptor, settings=replace(descriptor.settings, tmp_dir=directory))
         task = make_task(descriptor, SteppedServices(lambda: self._time))
         assert isinstance(task, Subtask)
         self._subtask = task
@@ -162,7 +177,10 @@ class _Harness:
     def close(self) -> None:
         """Close the function; the end of `with` does it too."""
         with reported("the harness"):
-            self._subtask.close()
+            try:
+                self._subtask.close()
+            finally:
+                self._remove_files()
 
     def __enter__(self) -> Self:
         return self.open() if self._subtask.status is Status.CREATED else self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import time
 from dataclasses import replace
 from itertools import groupby
@@ -132,6 +133,30 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be used for local state"):
         RocksDBBackend(BackendSetup("op", GROUPS, 128, lambda: 0, directory=tmp_path / "file" / "sub"))
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_file_in_place_of_the_directory_is_named(tmp_path, link):
+    place = tmp_path / "place"
+    place.symlink_to("nowhere") if link else place.write_text("")
+    with pytest.raises(StorageError, match=f"directory {place} cannot be used for local state: .*File exists"):
+        RocksDBBackend(BackendSetup("op", GROUPS, 128, lambda: 0, directory=place))
+
+
+def test_a_directory_that_another_task_removes_while_it_is_made(tmp_path, monkeypatch):
+    """Tasks on the same host remove directories that no process has locked: before mkdir() looks what is there, too."""
+    place, mkdir = tmp_path / "place", os.mkdir
+
+    def removed_after_mkdir_found_it(path, mode=0o777):
+        if path == place:
+            monkeypatch.undo()
+            raise FileExistsError(17, "File exists", str(path))
+        mkdir(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", removed_after_mkdir_found_it)
+    backend = RocksDBBackend(BackendSetup("op", GROUPS, 128, lambda: 0, directory=place))
+    put(backend, 1, 1)
+    backend.dispose()
 
 
 def test_snapshots_leave_no_directories(rig):

@@ -381,6 +381,19 @@ def test_timers_fire_at_their_own_time():
 # --- snapshots ------------------------------------------------------------------------------------------------------
 
 
+def test_harnesses_side_by_side_do_not_share_files(tmp_path):
+    options = {
+        "key": lambda n: n,
+        "configuration": {"state.backend.type": "rocksdb", "io.tmp.dirs": str(tmp_path / "files")},
+    }
+    with OneInputHarness(Counting(), **options) as first, OneInputHarness(Counting(), **options) as second:
+        first.process_elements([7, 7])
+        second.process_elements([7])
+        assert (first.take(), second.take()) == ([(2, 1), (2, 2)], [(2, 1)])
+        assert len(list((tmp_path / "files").iterdir())) == 2
+    assert list((tmp_path / "files").iterdir()) == []
+
+
 def test_snapshot_and_restore():
     with OneInputHarness(Counting(), key=lambda n: n) as harness:
         harness.process_elements([1, 1, 2])
