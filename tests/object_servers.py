@@ -13,6 +13,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 import urllib.error
@@ -137,8 +138,6 @@ def hdfs(cache: Path):
     port = free_port()
     manager = "org.apache.hadoop.mapreduce.MiniHadoopClusterManager"
     java = shutil.which("java", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ['PATH']}")
-    flags = ["-Xmx512m", f"-Dtest.build.data={home}/data", "-cp", f"{home}/*:{jars}/*", manager]
-    command = [java, *flags, "-nomr", "-format", "-nnhttpport", str(port)]
     address = f"webhdfs://127.0.0.1:{port}"
     options = {"user": getpass.getuser()}
 
@@ -148,8 +147,10 @@ def hdfs(cache: Path):
             return True
         return False
 
-    with running(command, home, writable):
-        yield {"webhdfs": options}, address
+    with tempfile.TemporaryDirectory(prefix="headgate-hdfs-", ignore_cleanup_errors=True) as data:
+        flags = ["-Xmx512m", f"-Dtest.build.data={data}", "-cp", f"{home}/*:{jars}/*", manager]
+        with running([java, *flags, "-nomr", "-format", "-nnhttpport", str(port)], home, writable):
+            yield {"webhdfs": options}, address
 
 
 SERVERS = {"az": azure, "gs": gcs, "webhdfs": hdfs}

@@ -155,14 +155,14 @@ def _local(path: str) -> Path:
 
 def _open_temporary(directory: Path, write_buffer: int, private: bool, label: str) -> tuple[Path, BinaryIO]:
     for attempt in range(_OPEN_ATTEMPTS):
-        _ensure_directory(directory, private)
         temporary = directory / temporary_name(label)
         try:
+            _ensure_directory(directory, private)
             if private:
                 temporary.touch(0o600, exist_ok=False)
             # 2 is the smallest buffer Python takes; 1 would mean lines.
             return temporary, temporary.open("wb" if private else "xb", buffering=max(write_buffer, 2))
-        except FileNotFoundError:
+        except (FileNotFoundError, FileExistsError):  # another process has removed the directory between two steps
             if attempt == _OPEN_ATTEMPTS - 1:
                 raise
     raise AssertionError("unreachable")

@@ -1,6 +1,7 @@
 """The file sink: files are visible with their checkpoint, whole, once, whatever happens between. SPEC R9.3"""
 
 import datetime as dt
+import os
 import re
 from dataclasses import replace
 
@@ -117,6 +118,24 @@ def test_partitions_are_directories_that_others_read(tmp_path, monkeypatch):
     assert "day=2026-11-01/kind=a%2Fb" in directories
     query = f"select day, n from read_parquet('{tmp_path}/**/*.parquet', hive_partitioning=true) order by n"
     assert duckdb.sql(query).fetchall() == [(day, n) for day, _, n in rows]
+
+
+def test_the_hidden_directory_may_be_removed_at_any_step_of_opening_a_file(tmp_path, monkeypatch):
+    """The subtask that ends last removes it; another one may just have found that it exists."""
+    real, failures = os.mkdir, [FileExistsError(17, "File exists"), FileNotFoundError(2, "No such directory")]
+
+    def mkdir(path, mode=0o777):
+        if failures:
+            raise failures.pop()
+        real(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    sink = FileSink(f"file://{tmp_path}", "json")
+    writer = made(sink)
+    writer.write_batch(batch(("a", 1)))
+    commit(sink, writer.prepare(False))
+    assert len(visible(tmp_path)) == 1
+    assert not failures
 
 
 def test_what_dead_attempts_have_begun_is_removed_when_it_cannot_count_any_more(tmp_path):

@@ -406,3 +406,18 @@ def test_a_private_directory_is_closed_to_others_also_if_it_was_there(tmp_path):
     link.symlink_to(directory)
     with pytest.raises(StorageError, match="is not a directory of user"):
         private_directory(link)
+
+
+@pytest.mark.parametrize("error", [FileExistsError(17, "File exists"), FileNotFoundError(2, "No such directory")])
+def test_a_directory_that_is_removed_at_any_step_of_opening_a_file(tmp_path, monkeypatch, error):
+    real, failures = os.mkdir, [error]
+
+    def mkdir(path, mode=0o777):
+        if failures:
+            raise failures.pop()
+        real(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    assert LocalStore().create_if_absent(str(tmp_path / "new" / "file"), b"x")
+    assert (tmp_path / "new" / "file").read_bytes() == b"x"
+    assert not failures

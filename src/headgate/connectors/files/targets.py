@@ -108,6 +108,7 @@ def open_target(root: str, hidden: str) -> FileTarget:
 # --- local ------------------------------------------------------------------------------------------------------------
 
 
+_OPEN_ATTEMPTS = 20
 _WRITING, _PREPARED = ".inprogress", ".prepared"
 
 
@@ -159,10 +160,14 @@ class LocalTarget(FileTarget):
     def open(self, name: str) -> PendingFile:
         hidden = self._hidden / f"{name.rpartition('/')[2]}{_WRITING}"
         with _reported(Path(self.root)):
-            while True:
-                self._hidden.mkdir(parents=True, exist_ok=True)
-                with suppress(FileNotFoundError):  # another subtask has ended, and has removed the directory
+            for attempt in range(_OPEN_ATTEMPTS):
+                try:
+                    self._hidden.mkdir(parents=True, exist_ok=True)
                     return _LocalFile(hidden, Path(self.root) / name)
+                except (FileNotFoundError, FileExistsError):  # another subtask has ended, and has removed the directory
+                    if attempt == _OPEN_ATTEMPTS - 1:
+                        raise
+        raise AssertionError("unreachable")
 
     def _commit(self, request: CommitRequest[PreparedFile]) -> None:
         path = Path(request.committable.path)
