@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import json
 import os
@@ -182,7 +181,7 @@ class Pollers:
 
     def __init__(self, server: Server, job_id: str, rate: float, listeners: int, threads: int = 1) -> None:
         self._host = server.url.removeprefix("http://")
-        self._headers = {"Authorization": f"Bearer {server.token}"}
+        self._head = f"Host: {self._host}\r\nAuthorization: Bearer {server.token}"
         job = f"/jobs/{job_id}"
         self._paths = ["/jobs/overview", job, f"{job}/checkpoints", f"{job}/story", f"{job}/state-files", f"{job}/plan"]
         self._stop = threading.Event()
@@ -202,11 +201,9 @@ class Pollers:
 
     def _poll(self, pause: float) -> None:
         """By hand: what `http.client` costs would be counted as a cost of the driver."""
-        host, _, port = self._host.rpartition(":")
-        head = "\r\n".join([f"Host: {self._host}", *(f"{name}: {value}" for name, value in self._headers.items())])
-        requests = itertools.cycle([f"GET {path} HTTP/1.1\r\n{head}\r\n\r\n".encode() for path in self._paths])
+        requests = itertools.cycle([self._request(path) for path in self._paths])
         due = time.monotonic()
-        with socket.create_connection((host, int(port)), timeout=30) as connection:
+        with self._connected() as connection:
             while not self._stop.wait(max(0.0, due - time.monotonic())):
                 due += pause
                 connection.sendall(next(requests))
@@ -220,12 +217,18 @@ class Pollers:
                 self.answers[int(start.split()[1])] += 1
 
     def _listen(self) -> None:
-        connection = http.client.HTTPConnection(self._host, timeout=30)
-        connection.request("GET", "/events", headers=self._headers)
-        answer = connection.getresponse()
-        while not self._stop.is_set() and answer.readline():
-            pass
-        connection.close()
+        """Also by hand."""
+        with self._connected() as connection:
+            connection.sendall(self._request("/events"))
+            while not self._stop.is_set() and connection.recv(1 << 20):
+                pass
+
+    def _connected(self) -> socket.socket:
+        host, _, port = self._host.rpartition(":")
+        return socket.create_connection((host, int(port)), timeout=30)
+
+    def _request(self, path: str) -> bytes:
+        return f"GET {path} HTTP/1.1\r\n{self._head}\r\n\r\n".encode()
 
 
 @line("polling", 1200)

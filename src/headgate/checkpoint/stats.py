@@ -196,9 +196,9 @@ class Totals(msgspec.Struct, frozen=True):
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class CheckpointStats:
-    """The statistics of one checkpoint or savepoint."""
+    """The statistics of one checkpoint or savepoint. They do not change any more once there are `final_totals`."""
 
     id: int
     trigger_timestamp: int
@@ -301,14 +301,13 @@ class StatsSnapshot:
 
 
 def _copy(stats: CheckpointStats, copies: dict[int, CheckpointStats]) -> CheckpointStats:
-    """A copy that does not change; what does not change any more is shared."""
+    """A copy that does not change; what does not change any more is not copied."""
+    if stats.final_totals is not None:
+        return stats
     found = copies.get(stats.id)
     if found is None:
-        vertices, shared_files = stats.vertices, stats.shared_files
-        if stats.final_totals is None:
-            vertices = {id: replace(one, subtasks=dict(one.subtasks)) for id, one in vertices.items()}
-            shared_files = dict(shared_files)
-        found = copies[stats.id] = replace(stats, vertices=vertices, shared_files=shared_files)
+        vertices = {id: replace(one, subtasks=dict(one.subtasks)) for id, one in stats.vertices.items()}
+        found = copies[stats.id] = replace(stats, vertices=vertices, shared_files=dict(stats.shared_files))
     return found
 
 
@@ -378,9 +377,19 @@ class StatsTracker:
 
     def discarded(self, checkpoint_id: int) -> None:
         """The files of a completed checkpoint are being deleted."""
-        for stats in (*self._history, *self._latest.values()):
-            if stats.id == checkpoint_id:
-                stats.discarded = True
+        found = next((one for one in (*self._history, *self._latest.values()) if one.id == checkpoint_id), None)
+        if found is None or found.discarded:
+            return
+        discarded = replace(found, discarded=True)
+        for number, one in enumerate(self._history):
+            if one is found:
+                self._history[number] = discarded
+                break
+        for kind, one in self._latest.items():
+            if one is found:
+                self._latest[kind] = discarded
+        if self._newest_completed is found:
+            self._newest_completed = discarded
 
     def chain_started(self, checkpoint_id: int) -> int | None:
         """When the oldest checkpoint began that a restore of this one needs files of."""
@@ -390,7 +399,7 @@ class StatsTracker:
     def snapshot(self, newest: int | None = None) -> StatsSnapshot:
         """A copy that does not change; of the history only the `newest`, if that is given.
 
-        Checkpoints that have ended are copied too, as late reports may come.
+        Checkpoints that have failed are copied too, as late reports may come.
 
         May be called by any thread: if something changes meanwhile, it is copied again.
         """

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import msgspec
 from msgspec.structs import asdict as to_document
 
 from headgate import config
@@ -20,10 +22,12 @@ from headgate.checkpoint.stats import (
 )
 from headgate.config import Configuration
 from headgate.graph.job_graph import JobGraph
+from headgate.rest.cache import to_json
 
 Document = dict[str, Any]
 _LATEST = ("completed", "savepoint", "failed")
 _NONE = to_document(SummaryStatistics())
+_ENCODED: WeakKeyDictionary[CheckpointStats, msgspec.Raw] = WeakKeyDictionary()
 _LIMITS = ("max_size", "max_files", "max_files_per_operator", "max_chain_length")
 
 
@@ -34,8 +38,18 @@ def checkpoints(stats: StatsSnapshot) -> Document:
         "counts": asdict(stats.counts),
         "summary": {"alignment_buffered": _NONE, **{name: to_document(one) for name, one in stats.summary.items()}},
         "latest": {**latest, "restored": stats.restored and to_document(stats.restored)},
-        "history": [checkpoint(one) for one in stats.history],
+        "history": [_encoded(one) for one in stats.history],
     }
+
+
+def _encoded(stats: CheckpointStats) -> Document | msgspec.Raw:
+    """One checkpoint without its vertices, encoded once if it does not change any more: a history may be long."""
+    found = _ENCODED.get(stats)
+    if found is None:
+        if stats.final_totals is None:
+            return checkpoint(stats)
+        found = _ENCODED[stats] = msgspec.Raw(to_json(checkpoint(stats)))
+    return found
 
 
 def checkpoint(stats: CheckpointStats) -> Document:

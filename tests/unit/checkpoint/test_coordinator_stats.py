@@ -311,9 +311,27 @@ def test_the_totals_of_a_completed_checkpoint_are_computed_once():
     stats.report(TaskId(0, 0), SubtaskStats(1100, SubtaskMetrics(5)))
     tracker.completed(stats)
     first, second = tracker.snapshot().history[0], tracker.snapshot().history[0]
-    assert first is not stats
     assert first.totals is second.totals
     assert (first.totals.checkpointed_size, first.totals.end_to_end_duration) == (5, 100)
+
+
+def test_a_snapshot_does_not_change_when_a_checkpoint_is_discarded():
+    tracker = StatsTracker(10)
+    for number in (1, 2):
+        stats = CheckpointStats(number, 1000, "CHECKPOINT", False, None, "periodic", {0: VertexStats(1)})
+        tracker.pending(stats)
+        tracker.completed(stats)
+    before = tracker.snapshot()
+    tracker.discarded(2)
+    after = tracker.snapshot()
+    assert [one.discarded for one in (*before.history, before.latest["completed"])] == [False] * 3
+    assert [one.discarded for one in (*after.history, after.latest["completed"])] == [True, False, True]
+    assert after.history[1] is before.history[1]  # what has not changed is not copied, so that REST encodes it once
+    assert after.history[0] is after.latest["completed"]
+    assert tracker.gauges()["lastCompletedCheckpointId"] == 2
+    tracker.discarded(2)
+    assert tracker.snapshot().history[0] is after.history[0]
+    tracker.discarded(9)
 
 
 def test_a_snapshot_of_the_newest_checkpoints_only():

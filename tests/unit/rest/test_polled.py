@@ -1,15 +1,18 @@
 """Answers that many poll: made once for all, given to the same request only, and never in the way of others. SPEC R10.7"""
 
 import asyncio
+import json
 import threading
 
 import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from headgate.checkpoint.stats import CheckpointStats, StatsTracker, VertexStats
 from headgate.job.status import JobStatus
+from headgate.rest import checkpoints
 from headgate.rest.app import make_app
-from headgate.rest.cache import PolledAnswers
+from headgate.rest.cache import PolledAnswers, to_json
 from headgate.rest.jobs import Jobs
 from headgate.rest.state_browser import StateBrowser
 from rest_kit import ID, FakeJob, plan_of
@@ -190,3 +193,40 @@ def test_the_memory_that_is_kept_is_bounded():
     nothing = Kept(seconds=0.0)
     nothing.keep("/jobs")
     assert nothing.size == 0
+
+
+def test_checkpoints_that_do_not_change_any_more_are_encoded_once(monkeypatch):
+    """A history of hundreds of checkpoints is polled."""
+    made = []
+    monkeypatch.setattr(
+        checkpoints, "checkpoint", lambda one, make=checkpoints.checkpoint: made.append(one.id) or make(one)
+    )
+    tracker = StatsTracker(10)
+    for number in range(1, 5):
+        stats = CheckpointStats(number, 1000, "CHECKPOINT", False, None, "periodic", {0: VertexStats(1)})
+        tracker.pending(stats)
+        if number < 3:
+            stats.completed_timestamp = 1500
+            tracker.completed(stats)
+        elif number == 3:
+            tracker.failed(stats, 2000, "timeout", "late")  # a subtask may still report
+
+    def history():
+        made.clear()
+        found = checkpoints.checkpoints(tracker.snapshot())
+        found["latest"].clear()
+        return json.loads(to_json(found))["history"]
+
+    first = history()
+    assert [(one["id"], one["status"]) for one in first] == [
+        (4, "IN_PROGRESS"),
+        (3, "FAILED"),
+        (2, "COMPLETED"),
+        (1, "COMPLETED"),
+    ]
+    assert sorted(made) == [1, 2, 2, 3, 3, 4]  # 2 and 3 are also the latest of their kinds
+    assert history() == first
+    assert sorted(made) == [2, 3, 3, 4]
+    tracker.discarded(1)
+    assert [one.get("discarded") for one in history()] == [None, None, False, True]
+    assert sorted(made) == [1, 2, 3, 3, 4]
