@@ -101,6 +101,7 @@ class Broker:
             "log.dirs": f"{self.directory}/data",
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "4",
+            "log.retention.ms": "-1",  # tests give records timestamps of years ago, which would be deleted at once
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
             "transaction.state.log.num.partitions": "4",

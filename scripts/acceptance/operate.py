@@ -167,7 +167,7 @@ def flink_command_line() -> Outcome:
 
 # --- polling ----------------------------------------------------------------------------------------------------------
 
-PAIRS, TURNS = 5, 8  # a pair is of many short windows that take turns: the speed of the machine changes all the time
+PAIRS, TURNS = 5, 16  # a pair is of many short windows that take turns: the speed of the machine changes all the time
 SETTLING, WINDOW = 0.7, 3.0  # seconds
 REQUESTS, CLIENTS, FLOOD = 20, 10, 500
 FLOOD_SECONDS = 20
