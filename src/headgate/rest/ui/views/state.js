@@ -1,7 +1,7 @@
 // The state browser: what the newest completed checkpoint holds, by key or page by page.
 
 import { json, plural } from "../format.js";
-import { html, useEffect, useState } from "../html.js";
+import { html, useEffect, useRef, useState } from "../html.js";
 import { useDocument } from "../live.js";
 import { Empty, Panel, Problem, Table, Text, Waiting } from "../parts.js";
 import { get, path } from "../rest.js";
@@ -62,24 +62,32 @@ function Entries({ jid, state }) {
   const [pages, setPages] = useState([]);
   const [current, setCurrent] = useState(0);
   const [wanted, setWanted] = useState({ search: `limit=${PAGE}` });
+  const newest = useRef(wanted);
+  const want = (request) => {
+    newest.current = request;
+    setWanted(request);
+  };
   const [error, setError] = useState(null);
   useEffect(() => {
     if (!wanted) return undefined;
     const abort = new AbortController();
+    // This effect is undone only after the next render: an answer may come when another one is wanted already.
+    const stale = () => abort.signal.aborted || newest.current !== wanted;
     get(`${base}?${wanted.search}`, abort.signal)
       .then((page) => {
+        if (stale()) return;
         setPages((old) => [...old, page]);
         setError(null);
       })
-      .catch((reason) => abort.signal.aborted || setError(reason))
-      .finally(() => abort.signal.aborted || setWanted(null));
+      .catch((reason) => stale() || setError(reason))
+      .finally(() => stale() || want(null));
     return () => abort.abort();
   }, [base, wanted]);
   const ask = (json) => {
     setKey(json);
     setPages([]);
     setCurrent(0);
-    setWanted({ search: json === null ? `limit=${PAGE}` : `key=${encodeURIComponent(json)}` });
+    want({ search: json === null ? `limit=${PAGE}` : `key=${encodeURIComponent(json)}` });
   };
   const look = (event) => {
     event.preventDefault();
@@ -89,7 +97,7 @@ function Entries({ jid, state }) {
   const page = pages[current];
   const next = () => {
     setCurrent(current + 1);
-    if (current + 1 === pages.length) setWanted({ search: `limit=${PAGE}&after=${encodeURIComponent(page.next)}` });
+    if (current + 1 === pages.length) want({ search: `limit=${PAGE}&after=${encodeURIComponent(page.next)}` });
   };
   const isLast = !page || page.next === null || page.next === undefined;
   return html`
