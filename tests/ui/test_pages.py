@@ -220,6 +220,35 @@ def test_state_is_looked_up_and_paged(at):
     page.get_by_text('The state has nothing for the key "customer-777".').wait_for()
 
 
+def test_a_key_is_looked_up_though_an_earlier_answer_comes_at_that_moment(server, watched):
+    """Effects are undone a frame after a click: until then the answer of the first page is still taken."""
+    watched.page.add_init_script(
+        """
+        const real = window.fetch;
+        window.fetch = async (address, options) => {
+          const answer = await real(address, options);
+          if (!address.includes("/total?limit=50")) return answer;
+          const body = await answer.json();
+          await new Promise((resolve) => { window.giveFirstPage = resolve; });
+          return { ok: true, headers: new Headers(), json: async () => body };
+        };
+        """
+    )
+    page = watched.go(server.url + PAGES["state"][0])
+    page.wait_for_function("() => Boolean(window.giveFirstPage)")
+    page.evaluate(
+        """
+        () => {
+          document.querySelector("form.look input").value = "customer-41";
+          document.querySelector("form.look").requestSubmit();
+          window.giveFirstPage();
+        }
+        """
+    )
+    page.get_by_text('"customer-41"').wait_for()
+    assert cells(page, "Entries") == [['"customer-41"', "–", "697"]]
+
+
 def test_a_state_with_a_hostile_name_is_found(at, page):
     at("state")
     page.get_by_role("link", name="<b>seen</b>/paths & more").click()

@@ -127,10 +127,17 @@ class CheckpointService:
         """
         return self.coordinator.settled and self._epochs.idle
 
-    def newest_snapshot(self) -> Snapshot | None:
-        """The newest completed checkpoint with its metadata; may be called by any thread, which may have to wait."""
-        newest = self.coordinator.store.latest
-        return None if newest is None else self._snapshots.look_up(newest)
+    @property
+    def newest_checkpoint(self) -> CompletedCheckpoint | None:
+        """May be called by any thread."""
+        return self.coordinator.store.latest
+
+    def snapshot_of(self, checkpoint: CompletedCheckpoint) -> Snapshot:
+        """The metadata of a completed checkpoint; may be called by any thread, which may have to wait.
+
+        MissingObject if it has been deleted meanwhile.
+        """
+        return self._snapshots.look_up(checkpoint)
 
     def commit_figures(self) -> dict[OperatorId, dict[str, float]]:
         """Commits on the driver, by sink; may be called by any thread."""

@@ -25,6 +25,8 @@ import pyarrow as pa
 
 from headgate import config
 from headgate.checkpoint.handles import CorruptState
+from headgate.checkpoint.store import CompletedCheckpoint
+from headgate.driver.checkpoints import CheckpointService
 from headgate.driver.job import SparkJob
 from headgate.errors import HeadgateError, IllegalState, InvalidArgument, StateMigrationError
 from headgate.records.key_groups import KeyGroupRange, key_group, key_group_range
@@ -108,17 +110,15 @@ class StateBrowser:
     def _retried(self, job: SparkJob, work: Callable[[StateSnapshotReader], Document]) -> Document:
         """What the work finds in the newest checkpoint; done again as long as a newer one replaces what it reads."""
         end = self._clock() + _RETRIES
-        damaged: int | None = None
+        failed: CompletedCheckpoint | None = None
         while True:
-            number = None
+            service, newest = _newest(job)
             try:
-                reader = _reader(job)
-                number = reader.manifest.checkpoint_id
-                return work(reader)
+                return work(StateSnapshotReader(service.snapshot_of(newest), open_store()))
             except (MissingObject, CorruptState):
-                if (number is not None and number == damaged) or self._clock() > end:
+                if newest == failed or self._clock() > end:
                     raise
-                damaged = number
+                failed = newest
             time.sleep(_PAUSE)
 
     def _first(
@@ -175,15 +175,15 @@ class StateBrowser:
                     pass
 
 
-def _reader(job: SparkJob) -> StateSnapshotReader:
-    snapshot = None if job.service is None else job.service.newest_snapshot()
-    if snapshot is None and job.status.is_terminal:
+def _newest(job: SparkJob) -> tuple[CheckpointService, CompletedCheckpoint]:
+    newest = None if job.service is None else job.service.newest_checkpoint
+    if job.service is not None and newest is not None:
+        return job.service, newest
+    if job.status.is_terminal:
         raise IllegalState(
             f"job {job.job_id} has ended, and keeps no checkpoint; `headgate inspect PATH` shows what a savepoint holds"
         )
-    if snapshot is None:
-        raise IllegalState(f"job {job.job_id} has no completed checkpoint yet; POST /jobs/:jobid/checkpoints takes one")
-    return StateSnapshotReader(snapshot, open_store())
+    raise IllegalState(f"job {job.job_id} has no completed checkpoint yet; POST /jobs/:jobid/checkpoints takes one")
 
 
 def _states(reader: StateSnapshotReader) -> Document:
@@ -371,8 +371,11 @@ def _as_key(value: Any) -> Any:
 
 def key_groups(job: SparkJob) -> Document:
     """The key groups of each subtask with keyed state, and what the newest completed checkpoint holds of them."""
-    snapshot = None if job.service is None else job.service.newest_snapshot()
-    stored = {} if snapshot is None else {operator.id: operator for operator in snapshot.manifest.operators}
+    service = job.service
+    newest = None if service is None else service.newest_checkpoint
+    stored = {}
+    if service is not None and newest is not None:
+        stored = {operator.id: operator for operator in service.snapshot_of(newest).manifest.operators}
     measures = job.subtasks()
     operators = []
     for vertex in job.plan.graph.vertices:

@@ -1,5 +1,6 @@
 """The state browser reads checkpoints that a job replaces meanwhile. SPEC R10.4"""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -8,41 +9,52 @@ from headgate.rest import state_browser
 from headgate.rest.state_browser import StateBrowser
 from headgate.storage.objects import MissingObject
 
-JOB = SimpleNamespace(job_id="a" * 32)
-
 
 class Checkpoints:
-    """A checkpoint after the other; those before `whole` are deleted while they are read."""
+    """Of a job, one after the other; those before `whole` are deleted while they are opened, or while they are read."""
 
-    def __init__(self, monkeypatch, whole, step=1):
-        self.taken, self.whole, self.step = 0, whole, step
-        monkeypatch.setattr(state_browser, "_reader", self.newest)
-        monkeypatch.setattr(state_browser, "_states", self.read)
+    def __init__(self, monkeypatch, whole, when, step=1):
+        self.taken, self.whole, self.when, self.step = 0, whole, when, step
+        self.tries = 0
+        self.job = SimpleNamespace(job_id="a" * 32, service=self)
+        monkeypatch.setattr(state_browser, "StateSnapshotReader", lambda snapshot, store: snapshot)
+        monkeypatch.setattr(state_browser, "_states", lambda number: {"checkpoint": self.check(number, "read")})
 
-    def newest(self, job):
+    @property
+    def newest_checkpoint(self):
         self.taken += self.step
-        return SimpleNamespace(manifest=SimpleNamespace(checkpoint_id=max(1, self.taken)))
+        return max(1, self.taken)
 
-    def read(self, reader):
-        if reader.manifest.checkpoint_id < self.whole:
-            raise MissingObject(f"checkpoint {reader.manifest.checkpoint_id} is gone")
-        return {"checkpoint": reader.manifest.checkpoint_id}
+    def snapshot_of(self, number):
+        self.tries += 1
+        return self.check(number, "opened")
+
+    def check(self, number, when):
+        if number < self.whole and when == self.when:
+            raise MissingObject(f"checkpoint {number} is gone")
+        return number
 
 
-def test_checkpoints_that_are_replaced_while_they_are_read(monkeypatch):
-    Checkpoints(monkeypatch, whole=9)
-    assert StateBrowser().states(JOB) == {"checkpoint": 9}
+@pytest.fixture(params=["opened", "read"])
+def checkpoints(monkeypatch, request):
+    return partial(Checkpoints, monkeypatch, when=request.param)
 
 
-def test_a_checkpoint_that_cannot_be_read_and_is_not_replaced(monkeypatch):
-    Checkpoints(monkeypatch, whole=9, step=0)
+def test_checkpoints_that_are_replaced_while_they_are_read(checkpoints):
+    made = checkpoints(whole=9)
+    assert StateBrowser().states(made.job) == {"checkpoint": 9}
+
+
+def test_a_checkpoint_that_cannot_be_read_and_is_not_replaced(checkpoints):
+    made = checkpoints(whole=9, step=0)
     with pytest.raises(MissingObject, match="checkpoint 1 is gone"):
-        StateBrowser().states(JOB)
+        StateBrowser().states(made.job)
+    assert made.tries == 2  # and not as long as it would wait for newer ones
 
 
-def test_it_does_not_try_for_ever(monkeypatch):
+def test_it_does_not_try_for_ever(checkpoints):
     times = iter(range(0, 10_000, 25))
-    checkpoints = Checkpoints(monkeypatch, whole=1000)
+    made = checkpoints(whole=1000)
     with pytest.raises(MissingObject, match="checkpoint 3 is gone"):
-        StateBrowser(lambda: next(times)).states(JOB)
-    assert checkpoints.taken == 3
+        StateBrowser(lambda: next(times)).states(made.job)
+    assert made.taken == 3
