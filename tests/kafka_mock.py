@@ -28,13 +28,13 @@ class MockCluster:
 
     def create(self, topic):
         """A topic is made by asking for it."""
-        assert len(self._admin.list_topics(topic, timeout=10).topics[topic].partitions) == 4
+        assert len(self._admin.list_topics(topic, timeout=60).topics[topic].partitions) == 4
 
     def produce(self, topic, partition, *values, key=None, timestamp=0):
         """Write records; a value may be None."""
         for value in values:
             self._producer.produce(topic, value, key, partition, timestamp=timestamp)
-        assert self._producer.flush(10) == 0
+        assert self._producer.flush(60) == 0
 
     def commit(self, group, offsets):
         """Commit offsets of a group: {(topic, partition): offset}."""

@@ -44,7 +44,7 @@ class FakeCheckpoints:
         self.stats.completed(first)
 
     def _answer(self, *what):
-        self.gate.wait(10)
+        self.gate.wait(300)
         self.asked.append(what)
         if self.error:
             raise self.error
@@ -84,8 +84,7 @@ class FakeJob(FakeCheckpoints):
         )
         self.rescaled, self.cancelled = [], False
         self.counters = {}
-        self.snapshot = None
-        self.service = SimpleNamespace(newest_snapshot=lambda: self.snapshot)
+        self.service = SimpleNamespace(newest_checkpoint=None)
         self.machine = JobMachine(self.plan.name, self.plan.layout.slots, FixedDelay(3, 100))
         self.run_attempt(1000)
 

@@ -368,7 +368,7 @@ def address(client):
 
 def events(address, query=""):
     request = urllib.request.Request(f"{address}/events{query}", headers={"Authorization": "Bearer s3cret"})
-    answer = urllib.request.urlopen(request, timeout=20)
+    answer = urllib.request.urlopen(request, timeout=120)
     assert answer.headers["content-type"].startswith("text/event-stream")
     kind = None
     for line in answer:

@@ -362,7 +362,7 @@ def test_a_job_cancelled_in_spark_is_cancelled(make_env, spark, workers):
     assert client.job.wait_running(120)
     spark.sparkContext.cancelAllJobs()
     with pytest.raises(JobCancelled, match="cancelled in Spark"):
-        client.wait(20)
+        client.wait(120)
     assert client.get_job_status() is JobStatus.CANCELED
 
 

@@ -39,7 +39,7 @@ def test_a_killed_driver_is_followed_by_another(tmp_path):  # SPEC R9.2
         assert first.poll() is None, Path(tmp_path, "first.log").read_text()[-3000:]
         below = psutil.Process(first.pid).children(recursive=True)
         os.kill(first.pid, signal.SIGKILL)
-        first.wait(10)
+        first.wait(120)
         alive = lambda: any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in below)  # noqa: E731
         wait_until(lambda: not alive(), "the end of its JVM and its workers", ORPHAN_SECONDS)
     finally:

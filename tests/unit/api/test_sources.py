@@ -16,6 +16,7 @@ from headgate.api.sources import CollectionSource, DataGenSource, ReaderContext,
 from headgate.errors import InvalidArgument, UserCodeError
 from headgate.records.types import PICKLED, TypeMismatch, as_type
 from headgate.worker.operators.sources import FunctionReader
+from waiting import wait_until
 
 
 class Clock:
@@ -229,7 +230,8 @@ def test_free_running_gives_what_is_there():
 
 def test_a_free_running_source_is_held_when_nobody_polls():
     reader = function_reader(Numbers(30_000), lockstep=False)
-    reader._thread.join(timeout=0.5)
+    wait_until(lambda: len(reader._rows) >= 10_000)
+    reader._thread.join(timeout=0.2)
     assert reader._thread.is_alive()
     assert len(reader._rows) == 10_000
     assert sum(len(part) for part in poll_until_end(reader, 5000)) == 30_000

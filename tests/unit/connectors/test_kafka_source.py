@@ -37,7 +37,7 @@ def reader_of(source, splits):
     return source.reader(ReaderContext(0, 1, lambda: int(time.time() * 1000)), splits)
 
 
-def polled(reader, count, seconds=10.0):
+def polled(reader, count, seconds=120.0):
     """The first so many records of a reader; all there are until it is finished if count is None."""
     rows, deadline = [], time.monotonic() + seconds
     while not reader.finished and (count is None or len(rows) < count):
@@ -92,7 +92,7 @@ def test_what_is_there_at_the_start_is_a_backlog(cluster, topic):  # SPEC R5.4
     source = source_of(cluster, topic, value_format="text")
     reader = reader_of(source, discovered(source)[1])
     assert reader.backlog
-    count, deadline = 0, time.monotonic() + 10
+    count, deadline = 0, time.monotonic() + 120
     while count < 50:
         assert reader.backlog
         assert time.monotonic() < deadline
@@ -265,7 +265,7 @@ def test_a_checkpoint_tells_the_group(cluster, topic):
     reader = reader_of(source, discovered(source)[1])
     polled(reader, 2)
     reader.notify_complete(reader.snapshot())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while cluster.committed(f"watch-{topic}", topic) != {0: 2}:
         assert time.monotonic() < deadline
         reader.poll(10)

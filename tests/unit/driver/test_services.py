@@ -69,7 +69,7 @@ def test_a_process_waits_for_threads_that_end():
     """One that Python stops while it logs the end of its connection would hold the log's lock for ever."""
     of_thread = threading.local()
     pool = DaemonPool(1, "calls")
-    pool.submit(setattr, of_thread, "connection", Connection()).result(10)
+    pool.submit(setattr, of_thread, "connection", Connection()).result(120)
     (thread,) = pool._threads
     pool.shutdown(wait=False)
     assert wait_for_calls()

@@ -117,11 +117,11 @@ class Driver:
         return message
 
     def assignments(self, subtask):
-        """What a reader was assigned so far: (splits, no more)."""
+        """What a reader is assigned until there is no more, and behind that: (splits, no more)."""
         found = []
         while True:
             try:
-                message = self.told[subtask].get(timeout=0.3)
+                message = self.told[subtask].get(timeout=0.3 if found and found[-1][1] else 60)
             except queue.Empty:
                 return found
             if isinstance(message, AssignSplits):

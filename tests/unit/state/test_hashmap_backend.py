@@ -188,7 +188,7 @@ class Held:
 
     def __reduce__(self):
         Held.writing.set()
-        assert Held.go_on.wait(10)
+        assert Held.go_on.wait(300)
         return Held, ()
 
 
@@ -199,7 +199,7 @@ def test_a_snapshot_cancelled_in_the_middle_of_a_step_releases_its_tables():
     left = []
     writer = threading.Thread(target=lambda: left.extend(run))
     writer.start()
-    assert Held.writing.wait(10)
+    assert Held.writing.wait(120)
     run.cancel()  # not from the thread that is inside
     table = backend._stores["s:held"].table
     assert table.cursors  # the writer still reads

@@ -351,7 +351,7 @@ def test_a_loop_in_a_thread_wakes_the_subtask():
     fast, slow = _Call(0, None), _Call(60_000, None)
     fast.attempts = slow.attempts = 1
     loop.run([(Sleeper(), fast), (Sleeper(), slow)])
-    assert services.woken.wait(10)
+    assert services.woken.wait(120)
     assert [(call, result, error) for call, result, error in loop.take(lambda: None)] == [(fast, [0], None)]
     assert not loop.has_results()
     loop.cancel(slow)
