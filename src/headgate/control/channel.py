@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
+import math
 import os
 import queue
 import secrets
@@ -40,6 +41,7 @@ _BEAT_SECONDS = 1.0
 _EXIT_SECONDS = 5.0
 
 _log = logging.getLogger("headgate.worker")
+_driver_log = logging.getLogger("headgate.driver")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +202,13 @@ class ControlServer:
             self._on_lost(worker)
 
     async def _read(self, worker: WorkerKey, requests: AsyncIterator[msg.FromWorker], out: Any) -> None:
-        with contextlib.suppress(Exception):
+        try:
             async for message in requests:
                 self._on_message(worker, message)
-        out.put_nowait(None)
+        except Exception:  # the worker is stopped: what it says next would make no sense without this message
+            _driver_log.exception("a message of worker %d of level %d cannot be read", worker.index, worker.level)
+        finally:
+            out.put_nowait(None)
 
 
 class ControlClient:
@@ -248,10 +253,18 @@ class ControlClient:
         self._requests.put(message)
 
     def close(self) -> None:
-        """Send what is queued and end the stream."""
+        """Send what is queued and end the stream.
+
+        The driver ends it when it has read all. A stream that is closed before that takes the last messages with it, and
+        then a finished worker counts as dead, so a slow driver gets as much time as it has otherwise. Each turn counts as
+        a second: on a machine that stands still for a while, the driver could not answer either.
+        """
         self._closing.set()
         self._requests.put(None)
-        self._reader.join(timeout=3)
+        for _ in range(math.ceil(self._timeout) if self._accepted.is_set() else 0):
+            if not self._reader.is_alive():
+                break
+            self._reader.join(timeout=1)
         self._channel.close()
 
     def _read(self) -> None:

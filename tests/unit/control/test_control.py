@@ -143,6 +143,42 @@ def test_a_failure_arrives_before_the_connection_ends(driver):
     assert driver.lost.get(timeout=60) == WorkerKey(3, 0, 1)
 
 
+def test_the_last_message_arrives_though_the_driver_stands_still_for_seconds(driver, monkeypatch):
+    """A worker that has finished must not count as dead because its driver, or the whole machine, was slow."""
+    released = threading.Event()
+    heard = driver.heard.put
+
+    def hear(item):
+        heard(item)
+        if item[1] == Running():
+            released.wait(60)
+
+    monkeypatch.setattr(driver, "heard", type("Slow", (), {"put": staticmethod(hear), "get": driver.heard.get})())
+    client = connect(driver.server.address)
+    client.send(Running())
+    assert [driver.hear()[1], driver.hear()[1]] == [ME, Running()]
+    client.send(Finished())
+    threading.Timer(5, released.set).start()
+    client.close()
+    assert driver.hear()[1] == Finished()
+    assert driver.lost.get(timeout=60) == WorkerKey(3, 0, 1)
+
+
+def test_a_message_that_cannot_be_read_is_logged(driver, caplog):
+    code = (
+        "import time; from headgate.control.channel import *; from headgate.control.messages import Register\n"
+        f"address = ControlAddress('127.0.0.1', {driver.server.address.port}, {driver.server.address.secret!r})\n"
+        "client = ControlClient(address, Register(0, 1, 3, 'here', 7), 60, print)\n"
+        "client.send(17)\n"
+        "time.sleep(60)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert "the connection to the driver is lost; stopping" in ended.stderr
+    assert driver.lost.get(timeout=60) == WorkerKey(3, 0, 1)
+    assert "a message of worker 1 of level 0 cannot be read" in caplog.text
+    assert "ValidationError" in caplog.text
+
+
 def test_no_driver_at_all():
     with pytest.raises(WorkerLost, match=r"127\.0\.0\.1:1"):
         connect(ControlAddress("127.0.0.1", 1, "s"), timeout=1)
