@@ -32,6 +32,7 @@ from acceptance.lines import Outcome, line, wait_until
 from headgate.control.messages import Metrics
 from headgate.rest.app import make_app
 from headgate.rest.client import RestClient
+from headgate.rest.connections import Connection
 from headgate.rest.discovery import Server
 from headgate.rest.jobs import Jobs
 
@@ -462,7 +463,9 @@ def served(job: FakeJob) -> Iterator[str]:
     jobs = Jobs()
     jobs.add(job)  # type: ignore[arg-type]
     server = uvicorn.Server(
-        uvicorn.Config(make_app(jobs, ["127.0.0.1"], "s3cret"), port=0, log_level="error", lifespan="off")
+        uvicorn.Config(
+            make_app(jobs, ["127.0.0.1"], "s3cret"), http=Connection, port=0, log_level="error", lifespan="off"
+        )
     )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _CSRF_HEADER, _CSRF_VALUE = "x-requested-with", "headgate"
-_HEADERS = {
+STRICT_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",  # the address of the login carries the token
@@ -54,7 +54,7 @@ class Access:
         async def send_strict(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in STRICT_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
@@ -186,7 +186,7 @@ _SIGN_IN = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>
 async def _ask_for_token(send: Send, path: str) -> None:
     """A page instead of JSON; it has nothing of the request or of the driver in it."""
     login = "../" * max(0, path.count("/") - 1) + "login"  # relative: a proxy may add a path
-    policy = _HEADERS["Content-Security-Policy"].replace("form-action 'none'", "form-action 'self'")
+    policy = STRICT_HEADERS["Content-Security-Policy"].replace("form-action 'none'", "form-action 'self'")
     headers = [(b"content-security-policy", policy.encode())]
     await _answer(send, 401, _SIGN_IN.replace("LOGIN", login).encode(), headers, kind=b"text/html; charset=utf-8")
 

@@ -2,6 +2,9 @@
 
 A connection is a file descriptor of the driver, and any process of the machine can open one, without a token. The driver
 needs descriptors for checkpoints.
+
+Clients poll: they send the same bytes again and again. A connection gives the answer itself then, in a fifth of the time that
+parsing, checking and routing take: what these have found depends on nothing but these bytes.
 """
 
 from __future__ import annotations
@@ -9,16 +12,26 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
+import h11
+import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from headgate.rest.access import STRICT_HEADERS
+from headgate.rest.cache import REPEATS
 
 HEAD_SECONDS = 10.0  # until the head of a request is complete
 STALLED_SECONDS = 60.0  # that a client may read nothing of its response
 BACKLOG = 16  # connections that are accepted at once, before they can be counted
 _WAITING = 128  # that wait to be accepted
 _MOST = 400
+_REPEATED = 16  # requests that a connection knows
+_REPEATED_BYTES = 4096  # of one of them
+_STRICT = b"".join(f"{name.lower()}: {value}\r\n".encode() for name, value in STRICT_HEADERS.items())
+_NOT_HTTP = "this is not HTTP, or the head of the request is larger than 64 KiB"
 
 
 def most_connections() -> int:
@@ -56,6 +69,12 @@ class Connection(H11Protocol):
     waiting_since = 0.0  # in seconds of the loop
     _head: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
+    _request: bytes | None = None  # the request that is being answered, if these are all bytes of it
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.app_state = {**self.app_state, REPEATS: self._repeats}
+        self._repeated: dict[bytes, Callable[[], bytes | None]] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -74,13 +93,46 @@ class Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def data_received(self, data: bytes) -> None:
+        between = self.conn.our_state is self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+        if between and (find := self._repeated.get(data)) is not None and self._answer_again(find):
+            return
+        self._request = data if between and len(data) <= _REPEATED_BYTES else None
         super().data_received(data)
         if not self.is_idle:
             self._disarm_head()
         elif self._head is None:
             self._expect_request()
 
+    def _repeats(self, find: Callable[[], bytes | None]) -> None:
+        """The request that is being answered gets what `find` gives, as JSON; so do the same bytes when they come again."""
+        if self._request is not None and self.conn.their_state is h11.DONE and not self.conn.trailing_data[0]:
+            while len(self._repeated) >= _REPEATED:
+                del self._repeated[next(iter(self._repeated))]
+            self._repeated[self._request] = find
+
+    def _answer_again(self, find: Callable[[], bytes | None]) -> bool:
+        """Answer what was answered before; False if that has to be done in the usual way."""
+        if self.flow.write_paused or self.transport.is_closing() or (body := find()) is None:
+            return False
+        self._disarm_head()
+        head = b"".join([b"%s: %s\r\n" % header for header in self.server_state.default_headers])
+        kind = b"content-length: %d\r\ncontent-type: application/json\r\n" % len(body)
+        self.transport.write(b"HTTP/1.1 200 OK\r\n" + head + kind + _STRICT + b"\r\n" + body)
+        self.on_response_complete()
+        return True
+
+    def send_400_response(self, msg: str) -> None:
+        """JSON, as all that REST says; a response that has begun is broken off."""
+        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            body = msgspec.json.encode({"errors": [_NOT_HTTP]})
+            headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+            response = h11.Response(status_code=400, headers=[*(headers | STRICT_HEADERS).items()])
+            for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
     def on_response_complete(self) -> None:
+        self._request = None  # the next one may have come with it
         self.waiting_since = self.loop.time()
         super().on_response_complete()
 
