@@ -770,7 +770,8 @@ def jobs(monkeypatch):
     monkeypatch.setattr(spark_internals, "is_stopped", lambda spark: False)
     monkeypatch.setattr(spark_internals, "cancel_group", _cancel_group)
     monkeypatch.setattr(spark_internals, "active_tasks", lambda spark, group: 0)
-    monkeypatch.setattr(worker_shell.Shell, "end_process_in", lambda self, seconds: None)  # it would be ours
+    unstarted = lambda self, seconds: threading.Timer(seconds, print)  # noqa: E731 - the process would be ours
+    monkeypatch.setattr(worker_shell.Shell, "end_process_in", unstarted)
     started = Jobs()
     yield started
     started.close()

@@ -27,7 +27,7 @@ class JobLife(RuleBasedStateMachine):
         self.closed = []
         self.rescales, self.answered = set(), []
         self.must_keep = self.ran = False
-        self.restored = {}  # workers by attempt
+        self.restored, self.finished = {}, {}  # workers by attempt
 
     @initialize(restarts=st.integers(0, 3))
     def start(self, restarts):
@@ -45,6 +45,8 @@ class JobLife(RuleBasedStateMachine):
                     self.waiting.append(do)
                     assert do.keep_all or not self.must_keep
                     assert do.keep_all or self.ran or do.status is JobStatus.FINISHED
+                    if do.status is JobStatus.FINISHED:
+                        assert self.finished[self.machine.attempt] == set(WORKERS)
                 case ev.AnswerRescale():
                     self.answered.append(do.request)
                 case ev.SetCheckpointing(True):
@@ -91,6 +93,8 @@ class JobLife(RuleBasedStateMachine):
         number = self.running_cluster
         if kind == "restore":
             self.restored.setdefault(number, set()).add(worker)
+        if kind == "finish":
+            self.finished.setdefault(number, set()).add(worker)
         event = {
             "restore": ev.WorkerRestored(number, worker),
             "register": ev.WorkerRegistered(number, worker),
@@ -108,6 +112,12 @@ class JobLife(RuleBasedStateMachine):
         for worker in WORKERS:
             self.tell(ev.WorkerRegistered(self.running_cluster, worker))
             self.tell(ev.WorkerRunning(self.running_cluster, worker))
+
+    @precondition(lambda self: self.running_cluster is not None)
+    @rule()
+    def all_finish(self):
+        for worker in WORKERS:
+            self.worker_event(worker, "finish")
 
     @precondition(lambda self: self.running_cluster is not None)
     @rule(failed=st.booleans())

@@ -19,6 +19,8 @@ from headgate import (
     SinkFunction,
     SourceFunction,
 )
+from headgate.control.messages import Running
+from headgate.driver.spark_cluster import SparkCluster
 from headgate.errors import JobCancelled, JobFailed, UserCodeError, WorkerLost
 from headgate.job.status import JobStatus
 
@@ -285,6 +287,45 @@ def test_a_frozen_worker_is_found_by_the_driver(make_env, workers):
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(JobFailed, match=r"the worker of victim -> Sink \(1/1\) was not heard for 2 s \(process"):
         client.wait(120)
+
+
+@pytest.fixture
+def slow_driver(monkeypatch):
+    """slow_driver(seconds): the control plane of the driver stands still when the first task runs, as on a paused machine."""
+
+    def slow(seconds):
+        hear, slept = SparkCluster._on_message, []
+
+        def on_message(self, key, message):
+            if isinstance(message, Running) and not slept:
+                slept.append(time.sleep(seconds))
+            hear(self, key, message)
+
+        monkeypatch.setattr(SparkCluster, "_on_message", on_message)
+
+    return slow
+
+
+def test_a_driver_that_stands_still_hears_that_its_workers_have_finished(make_env, workers, slow_driver):
+    slow_driver(5)
+    assert sorted(make_env(2).from_sequence(1, 9).map(lambda x: -x).execute_and_collect()) == list(range(-9, 0))
+
+
+def test_results_that_the_driver_did_not_hear_are_not_missing_in_silence(make_env, workers, slow_driver):
+    """It stands still for longer than workers wait: all tasks end well, but what they sent is lost."""
+    slow_driver(7)
+    with pytest.raises(JobFailed, match=r"did not hear all that it sent|was not heard for|died"):
+        list(make_env(2, {"headgate.control.timeout": "3 s"}).from_sequence(1, 9).execute_and_collect())
+
+
+def test_a_driver_that_stands_still_hears_why_a_function_failed(make_env, workers, slow_driver):
+    """The worker waits longer than it does for user code that hangs."""
+    slow_driver(11)
+    env = make_env()
+    env.from_collection([1]).map(lambda x: {}["nothing"]).print()
+    failure = failure_of(env)
+    assert "KeyError: 'nothing'" in str(failure)
+    assert isinstance(failure.__cause__, UserCodeError)
 
 
 # --- restart strategies -----------------------------------------------------------------------------------------------

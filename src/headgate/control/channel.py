@@ -39,6 +39,7 @@ _OPTIONS = [
 _PING_SECONDS = 2.0
 _BEAT_SECONDS = 1.0
 _EXIT_SECONDS = 5.0
+_CLOSE_SECONDS = 3  # at least, until the driver has read all
 
 _log = logging.getLogger("headgate.worker")
 _driver_log = logging.getLogger("headgate.driver")
@@ -206,7 +207,7 @@ class ControlServer:
             async for message in requests:
                 self._on_message(worker, message)
         except Exception:  # the worker is stopped: what it says next would make no sense without this message
-            _driver_log.exception("a message of worker %d of level %d cannot be read", worker.index, worker.level)
+            _driver_log.exception("a message of worker %d of level %d cannot be handled", worker.index, worker.level)
         finally:
             out.put_nowait(None)
 
@@ -261,7 +262,7 @@ class ControlClient:
         """
         self._closing.set()
         self._requests.put(None)
-        for _ in range(math.ceil(self._timeout) if self._accepted.is_set() else 0):
+        for _ in range(max(_CLOSE_SECONDS, math.ceil(self._timeout)) if self._accepted.is_set() else 0):
             if not self._reader.is_alive():
                 break
             self._reader.join(timeout=1)

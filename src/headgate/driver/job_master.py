@@ -340,7 +340,11 @@ class JobMaster:
         register, name = self._workers[do.worker], self.plan.task_name(*do.worker)
         process = f"(process {register.pid} on {register.host})"
         seconds = f"{self.machine.timing.silence / 1000:.0f} s"
-        what = f"was not heard for {seconds} {process}" if do.silent else f"died {process}"
+        what = {
+            "died": f"died {process}",
+            "silent": f"was not heard for {seconds} {process}",
+            "unheard": f"ended {process}, but the driver did not hear all that it sent",
+        }[do.loss]
         subtask = self.plan.layout.levels[do.worker[0]][do.worker[1]].subtask
         lost = msg.Failed(f"the worker of {name} {what}", "", operator=name, kind="lost", subtask=subtask)
         self._failures.append(lost)

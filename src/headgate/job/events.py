@@ -6,6 +6,8 @@ index in the level. Events of an attempt carry its number, so that a late one is
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from headgate.errors import HeadgateError
@@ -207,11 +209,15 @@ class KillWorker(AttemptInstruction, frozen=True):
     worker: Worker
 
 
+Loss = Literal["died", "silent", "unheard"]
+"""A worker died, nothing was heard from it for too long, or it ended well, but the driver did not hear all that it sent."""
+
+
 class RecordLostWorker(AttemptInstruction, frozen=True):
-    """Note as a failure of the attempt that a worker died, or (`silent`) that nothing was heard from it."""
+    """Note as a failure of the attempt that a worker was lost."""
 
     worker: Worker
-    silent: bool
+    loss: Loss
 
 
 class FindCause(AttemptInstruction, frozen=True):

@@ -228,7 +228,7 @@ class JobMachine:
             case ev.WorkerDisconnected(_, worker):
                 self._attempt.heard.pop(worker, None)
                 if self.phase is Phase.RUNNING and worker not in self._attempt.finished:
-                    self._lose(worker, silent=False)
+                    self._lose(worker, "died")
             case ev.TaskFailed(_, certain):
                 self._on_failed(certain)
             case ev.AttemptEnded(_, failed):
@@ -308,10 +308,10 @@ class JobMachine:
             for worker, at in list(self._attempt.heard.items()):
                 if self._now - at > self.timing.silence:
                     del self._attempt.heard[worker]
-                    self._lose(worker, silent=True)
+                    self._lose(worker, "silent")
 
-    def _lose(self, worker: ev.Worker, *, silent: bool) -> None:
-        self._emit(ev.RecordLostWorker(self._attempt.number, worker, silent))
+    def _lose(self, worker: ev.Worker, loss: ev.Loss) -> None:
+        self._emit(ev.RecordLostWorker(self._attempt.number, worker, loss))
         self._on_failed(certain=False)
 
     def _on_failed(self, certain: bool) -> None:
@@ -338,9 +338,15 @@ class JobMachine:
         self._on_alarm()
 
     def _on_attempt_ended(self, failed: bool) -> None:
+        """An attempt that ended well counts only if the driver has heard it from each worker: results come before that."""
         if self.phase not in (Phase.RUNNING, Phase.STOPPING):
             return
-        if failed or self._attempt.failing_since is not None or self._must_keep:
+        attempt = self._attempt
+        if not failed and attempt.failing_since is None and self.phase is Phase.RUNNING:
+            for worker in attempt.registered.keys() - attempt.finished.keys():
+                self._emit(ev.RecordLostWorker(attempt.number, worker, "unheard"))
+        unheard = len(attempt.finished) < attempt.tasks
+        if failed or unheard or attempt.failing_since is not None or self._must_keep:
             if self.status is JobStatus.RUNNING or self.status is JobStatus.CREATED:
                 self._fail_status()
             self._leave()

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate.control.messages import escaped
 
-REPEATS = "headgate.repeats"  # where the state of a scope has the function that the connection offers
+REPEATS = "headgate.repeats"  # where the state of a scope has a weak reference to what the connection offers
 _KEPT = 500
 _KEPT_BYTES = 32 << 20
 _POLLED_SECONDS = 10.0  # after which an answer is not polled any more
@@ -134,7 +134,8 @@ class PolledAnswers:
             if body is None:
                 await app(scope, receive, send)
                 return
-            if (repeats := scope.get("state", {}).get(REPEATS)) is not None:
+            offered = scope.get("state", {}).get(REPEATS)
+            if offered is not None and (repeats := offered()) is not None:
                 repeats(partial(self.find, {key: scope[key] for key in ("method", "path", "query_string")}))
             headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})

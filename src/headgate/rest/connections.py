@@ -14,7 +14,7 @@ import resource
 import socket
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakMethod, WeakSet
 
 import h11
 import msgspec
@@ -28,10 +28,11 @@ STALLED_SECONDS = 60.0  # that a client may read nothing of its response
 BACKLOG = 16  # connections that are accepted at once, before they can be counted
 _WAITING = 128  # that wait to be accepted
 _MOST = 400
-_REPEATED = 16  # requests that a connection knows
+_REPEATED = 32  # requests that a connection knows
 _REPEATED_BYTES = 4096  # of one of them
 _STRICT = b"".join(f"{name.lower()}: {value}\r\n".encode() for name, value in STRICT_HEADERS.items())
-_NOT_HTTP = "this is not HTTP, or the head of the request is larger than 64 KiB"
+_HEAD_BYTES = 64 << 10
+_NOT_HTTP = f"this is not HTTP, or the head of the request is larger than {_HEAD_BYTES >> 10} KiB"
 
 
 def most_connections() -> int:
@@ -73,7 +74,9 @@ class Connection(H11Protocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.app_state = {**self.app_state, REPEATS: self._repeats}
+        self.conn = h11.Connection(h11.SERVER, _HEAD_BYTES)
+        # A weak reference: requests refer to this state, and connections must not wait for the garbage collector.
+        self.app_state = {**self.app_state, REPEATS: WeakMethod(self._repeats)}
         self._repeated: dict[bytes, Callable[[], bytes | None]] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -106,6 +109,7 @@ class Connection(H11Protocol):
     def _repeats(self, find: Callable[[], bytes | None]) -> None:
         """The request that is being answered gets what `find` gives, as JSON; so do the same bytes when they come again."""
         if self._request is not None and self.conn.their_state is h11.DONE and not self.conn.trailing_data[0]:
+            self._repeated.pop(self._request, None)
             while len(self._repeated) >= _REPEATED:
                 del self._repeated[next(iter(self._repeated))]
             self._repeated[self._request] = find
@@ -123,18 +127,38 @@ class Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """JSON, as all that REST says; a response that has begun is broken off."""
+        body = msgspec.json.encode({"errors": [_NOT_HTTP]})
+        if not self.is_idle:  # the body of a request that is being answered: what its route says is not sent
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.scope["method"] == "HEAD":
+                body = b""
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            body = msgspec.json.encode({"errors": [_NOT_HTTP]})
             headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
             response = h11.Response(status_code=400, headers=[*(headers | STRICT_HEADERS).items()])
             for event in (response, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+        self._expect_end()
 
     def on_response_complete(self) -> None:
         self._request = None  # the next one may have come with it
         self.waiting_since = self.loop.time()
         super().on_response_complete()
+        self._expect_end()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._expect_end()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._expect_end()
+
+    def _expect_end(self) -> None:
+        """A connection that is closed stays open until its client has read all: not for ever."""
+        if self.transport.is_closing() and self._stalled is None and self.transport.get_write_buffer_size():
+            self._expect_reading()
 
     def _expect_request(self) -> None:
         self.waiting_since = self.loop.time()
@@ -146,10 +170,12 @@ class Connection(H11Protocol):
 
     def _expect_reading(self) -> None:
         """A large answer over a slow line takes its time, as long as something of it is read."""
+        self._disarm_stalled()
         left = self.transport.get_write_buffer_size()
         self._stalled = self.loop.call_later(STALLED_SECONDS, self._check_reading, left)
 
     def _check_reading(self, before: int) -> None:
+        self._stalled = None
         if self.transport.get_write_buffer_size() < before:
             self._expect_reading()
         else:
@@ -157,11 +183,13 @@ class Connection(H11Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._disarm_stalled()
+        if not self.transport.is_closing():
+            self._disarm_stalled()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm_head()
         self._disarm_stalled()
+        self._repeated.clear()
         super().connection_lost(exc)
 
     def _disarm_head(self) -> None:

@@ -189,11 +189,12 @@ class Shell:
                 self._showing.release()
             self.client.send(messages.RecordSample(wanted.question, records))
 
-    def end_process_in(self, seconds: float) -> None:
+    def end_process_in(self, seconds: float) -> threading.Timer:
         """End the process after a grace period: the main thread may be blocked in user code or in a full socket."""
         timer = threading.Timer(seconds, lambda: self._over or os._exit(0))  # over: it may run another task by now
         timer.daemon = True
         timer.start()
+        return timer
 
     def over(self) -> None:
         """The task has ended; Spark may run another task in this process now."""
@@ -449,13 +450,16 @@ class LevelTask:
                 failure = describe(error, descriptor.name)
                 if not stopped:
                     shell.client.send(failure)  # before close(), which may hang
-                shell.end_process_in(_CANCEL_GRACE if stopped else _FAILURE_GRACE)
+                ending = shell.end_process_in(_CANCEL_GRACE if stopped else _FAILURE_GRACE)
                 shell.checkpoints.cancel()
                 try:
                     if task is not None:
                         task.close()
                 except Exception as second:  # it must not hide the failure
                     _log.warning("worker %d: close() failed as well: %s", os.getpid(), second)
+                if not stopped:  # the driver may be slow: it has to hear why
+                    ending.cancel()
+                    shell.end_process_in(self.control_timeout + _FAILURE_GRACE)
                 shell.client.close()
                 if stopped:
                     raise

@@ -164,7 +164,19 @@ def test_the_last_message_arrives_though_the_driver_stands_still_for_seconds(dri
     assert driver.lost.get(timeout=60) == WorkerKey(3, 0, 1)
 
 
-def test_a_message_that_cannot_be_read_is_logged(driver, caplog):
+@pytest.mark.parametrize(("timeout", "turns"), [(0.5, 3), (5.0, 5)])
+def test_a_driver_that_never_ends_the_stream_is_not_waited_for_longer_than_its_timeout(driver, timeout, turns):
+    client = connect(driver.server.address, timeout=timeout)
+    waited = []
+    client._reader = type(
+        "Stuck", (), {"is_alive": lambda _: True, "join": lambda _, timeout: waited.append(timeout)}
+    )()
+    client.close()
+    assert waited == [1] * turns
+    assert driver.lost.get(timeout=60) == WorkerKey(3, 0, 1)
+
+
+def test_a_message_that_cannot_be_handled_is_logged(driver, caplog):
     code = (
         "import time; from headgate.control.channel import *; from headgate.control.messages import Register\n"
         f"address = ControlAddress('127.0.0.1', {driver.server.address.port}, {driver.server.address.secret!r})\n"
@@ -175,7 +187,7 @@ def test_a_message_that_cannot_be_read_is_logged(driver, caplog):
     ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
     assert "the connection to the driver is lost; stopping" in ended.stderr
     assert driver.lost.get(timeout=60) == WorkerKey(3, 0, 1)
-    assert "a message of worker 1 of level 0 cannot be read" in caplog.text
+    assert "a message of worker 1 of level 0 cannot be handled" in caplog.text
     assert "ValidationError" in caplog.text
 
 

@@ -55,7 +55,7 @@ class Cluster:
         return (), 0
 
     def cause(self, attempt, failures, error, stopped):
-        return CauseFound(attempt, JobFailed(str(error)))
+        return CauseFound(attempt, JobFailed(failures[0].message if failures else str(error)))
 
     def close(self):
         self.closed += 1
@@ -112,6 +112,8 @@ class Rig:
         return self
 
     def end(self, error=None):
+        if error is None:
+            self.events.append(WorkerMessage(0, (0, 0), Finished()))
         self.events.append(AttemptOver(0, error))
         return self.settle()
 
@@ -185,6 +187,18 @@ def test_an_error_while_a_job_is_cancelled_does_not_keep_it_from_ending(part):
     rig.settle()
     assert rig.master.machine.status.is_terminal
     assert rig.master.closed
+
+
+def test_a_job_whose_last_messages_were_lost_fails():  # SPEC R4.5
+    """Its results may have been among them."""
+    rig = Rig().start()
+    rig.events.append(AttemptOver(0, None))
+    rig.settle()
+    assert rig.master.machine.status is JobStatus.FAILED
+    name = rig.master.plan.task_name(0, 0)
+    assert rig.master.failure_log == [
+        f"the worker of {name} ended (process 1 on here), but the driver did not hear all that it sent"
+    ]
 
 
 def test_a_stop_that_is_refused_after_one_that_succeeded_changes_nothing():

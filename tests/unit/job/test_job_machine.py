@@ -47,6 +47,12 @@ class Life:
             done += self.step(ev.WorkerRunning(self.machine.attempt, worker))
         return done
 
+    def finish(self):
+        """All tasks finish, and the cluster ends the attempt."""
+        for worker in self.machine._attempt.registered:
+            self.step(ev.WorkerFinished(self.machine.attempt, worker))
+        return self.step(ev.AttemptEnded(self.machine.attempt, failed=False))
+
     def end_attempt(self, failed=True, error=None, **more):
         """The cluster ends the attempt, no task is left, and the cause is known."""
         number = self.machine.attempt
@@ -113,14 +119,32 @@ def test_a_job_settles_starts_and_runs_when_all_tasks_run():
 
 
 def test_a_job_finishes_when_its_last_output_is_committed(life):
-    for worker in (FIRST, SECOND):
-        life.step(ev.WorkerFinished(0, worker))
-    assert life.step(ev.AttemptEnded(0, failed=False)) == [ev.AwaitSettled()]
+    assert life.finish() == [ev.AwaitSettled()]
     assert life.step(ev.Settled()) == [ev.CloseCheckpoints(JobStatus.FINISHED, keep_all=False)]
     assert life.machine.status is JobStatus.RUNNING
     done = life.step(ev.CheckpointsClosed())
     assert done == [ev.SetStatus(JobStatus.FINISHED), ev.EndJob(JobStatus.FINISHED, None)]
     assert life.step(ev.CancelRequested()) == []
+
+
+def test_an_attempt_that_ends_well_is_not_heard_out(life):  # SPEC R4.5
+    """What a worker sends last, such as results, comes before its end is heard: without that, something is missing."""
+    life.step(ev.WorkerFinished(0, FIRST))
+    done = life.step(ev.AttemptEnded(0, failed=False))
+    assert done[0] == ev.RecordLostWorker(0, SECOND, "unheard")
+    assert status_of(done) == ["FAILING"]
+    life.step(ev.TasksLeft(0, (), 0))
+    life.step(ev.CauseFound(0, JobFailed("not heard")))
+    life.step(ev.TasksLeft(0, (), 0))
+    assert life.machine.phase is Phase.WAITING
+
+
+def test_a_cancelled_attempt_that_ends_well_is_not_heard_out(life):
+    life.step(ev.CancelRequested())
+    life.step(ev.WorkerFinished(0, FIRST))
+    done = life.step(ev.AttemptEnded(0, failed=False))
+    assert not life.asked(ev.RecordLostWorker)
+    assert ev.CheckTasks(0) in done
 
 
 def test_a_late_task_does_not_revive_a_failing_attempt():
@@ -138,7 +162,7 @@ def test_a_late_task_does_not_revive_a_failing_attempt():
 
 def test_a_lost_worker_gives_others_a_moment_to_name_a_better_cause(life):
     assert life.step(ev.WorkerDisconnected(0, FIRST)) == [
-        ev.RecordLostWorker(0, FIRST, silent=False),
+        ev.RecordLostWorker(0, FIRST, "died"),
         ev.SetStatus(JobStatus.FAILING),
         ev.SetCheckpointing(False),
     ]
@@ -165,7 +189,7 @@ def test_a_worker_that_finished_may_disconnect(life):
 def test_a_silent_worker_is_lost(life):
     life.now = 20_000
     life.step(ev.WorkerHeard(0, SECOND))
-    assert life.wait(1)[0] == ev.RecordLostWorker(0, FIRST, silent=True)
+    assert life.wait(1)[0] == ev.RecordLostWorker(0, FIRST, "silent")
 
 
 def test_silence_is_judged_only_when_no_event_waits(life):
@@ -219,7 +243,7 @@ def test_without_restarts_the_job_fails_and_its_retention_decides(life):
 
 
 def test_a_last_commit_that_fails_restarts_the_job(life):
-    life.step(ev.AttemptEnded(0, failed=False))
+    life.finish()
     assert ev.CheckTasks(0) in life.step(ev.TaskFailed(0))
     life.step(ev.TasksLeft(0, (), 0))
     life.step(ev.CauseFound(0, JobFailed("the commit failed")))
@@ -292,13 +316,13 @@ def test_a_job_that_waits_for_its_restart_is_cancelled_at_once(life):
 
 
 def test_a_commit_that_hangs_does_not_hold_up_a_cancel(life):
-    life.step(ev.AttemptEnded(0, failed=False))
+    life.finish()
     life.step(ev.CancelRequested())
     assert life.wait()[-1] == ev.CloseCheckpoints(JobStatus.CANCELED, keep_all=False)
 
 
 def test_a_commit_that_returns_in_time_lets_a_cancelled_job_finish(life):
-    life.step(ev.AttemptEnded(0, failed=False))
+    life.finish()
     life.step(ev.CancelRequested())
     assert life.step(ev.Settled()) == [ev.CloseCheckpoints(JobStatus.FINISHED, keep_all=False)]
 
@@ -433,7 +457,7 @@ def test_a_cancel_does_not_hide_that_the_job_has_failed():
 
 def test_a_rescale_survives_a_last_commit_that_fails(life):
     life.step(ev.RescaleRequested(1, 3))
-    life.step(ev.AttemptEnded(0, failed=False))
+    life.finish()
     life.step(ev.TaskFailed(0))
     life.step(ev.TasksLeft(0, (), 0))
     life.step(ev.CauseFound(0, JobFailed("the commit failed")))

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
 import io
 import json
 import random
+import re
 import socket
+import ssl
+import tempfile
 import time
+import weakref
+from contextlib import suppress
 
 import pytest
 from test_rest_connections import HEAD, connect, job, url  # noqa: F401 - fixtures
+from test_server import key, tls  # noqa: F401 - fixtures
 
-from headgate.rest import connections
+from headgate.config import Configuration
+from headgate.rest import connections, server
 from headgate.rest.access import Access
 from headgate.rest.cache import PolledAnswers
-from rest_kit import ID
+from headgate.rest.jobs import Jobs
+from rest_kit import ID, FakeJob
+from waiting import wait_until
 
 POLLED = [
     b"GET /jobs HTTP/1.1\r\n" + HEAD + b"\r\n",
@@ -204,16 +214,119 @@ def test_what_a_connection_knows_is_bounded(connect, made):  # noqa: F811
         assert answers == {200}
     long = b"GET /jobs?%s HTTP/1.1\r\n" % (b"x" * 5000) + HEAD + b"\r\n"
     assert {ask(client, long)[0] for _ in range(3)} == {200}
-    assert [len(one._repeated) for one in made] == [16]
+    assert [len(one._repeated) for one in made] == [32]
     assert max(map(len, made[0]._repeated)) < 4096
 
 
-def test_a_connection_that_is_polled_is_kept_open(connect, monkeypatch):  # noqa: F811
+def test_a_connection_that_is_polled_is_kept_open_until_it_falls_idle(connect, made, monkeypatch):  # noqa: F811
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
-    client, end = connect(b""), time.monotonic() + 1.5
+    client = connect(b"")
+    assert ask(client, POLLED[0])[0] == 200
+    (connection,) = made
+    connection.timeout_keep_alive = 0.5
+    end = time.monotonic() + 2
     while time.monotonic() < end:
         assert ask(client, POLLED[0])[0] == 200
-        time.sleep(0.05)
+        time.sleep(0.02)
+    assert client.recv(1) == b""
+
+
+def test_it_has_the_date_of_now(connect):  # noqa: F811
+    client, dates = connect(b""), set()
+    end = time.monotonic() + 60
+    while len(dates) < 2:
+        client.sendall(POLLED[0])
+        dates.update(re.findall(rb"\r\ndate: ([^\r]+)\r\n", client.recv(1 << 16)))
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_known_request_is_no_request_in_the_midst_of_another(connect):  # noqa: F811
+    client = connect(b"")
+    for _ in range(3):
+        assert ask(client, POLLED[0])[0] == 200
+    client.sendall(b"GET /jobs/nothing HTTP/1.1\r\nX: ")
+    time.sleep(0.2)
+    assert ask(client, POLLED[0])[0] == 404
+
+
+def test_over_tls(tmp_path, monkeypatch, tls, counted):  # noqa: F811
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(server, "_url", None)
+    monkeypatch.setattr(server, "_jobs", Jobs())
+    server.register(FakeJob(), Configuration({"rest.port": 0, "headgate.rest.token": "s3cret", **tls}))
+    context = ssl.create_default_context(cafile=tls["headgate.rest.tls.certificate-file"])
+    context.check_hostname = False
+    with (
+        socket.create_connection(("127.0.0.1", int(server._url.rpartition(":")[2])), timeout=60) as plain,
+        context.wrap_socket(plain) as client,
+    ):
+        answers = [ask(client, POLLED[0]) for _ in range(5)]
+    assert answers[1:] == answers[1:2] * 4
+    assert answers[0][0] == 200
+    assert len(counted) == 2
+
+
+def test_connections_go_when_they_are_closed(connect, made):  # noqa: F811
+    """Not when the garbage collector looks: they hold a request with its token."""
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            client = connect(b"")
+            for request in POLLED * 2:
+                assert ask(client, request)[0] == 200
+            client.close()
+        found = [weakref.ref(one) for one in made]
+        made.clear()
+        assert len(found) == 5
+        wait_until(lambda: [one() for one in found] == [None] * 5, "the connections to go")
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("how", ["idle", "not HTTP", "close"])
+def test_a_client_that_does_not_read_the_end_is_given_up(connect, made, job, monkeypatch, how):  # noqa: F811
+    """What is left may be less than what makes the server wait before it writes more."""
+    monkeypatch.setattr(connections, "STALLED_SECONDS", 0.5)
+    job.plan.name = "x" * 20_000
+    client = connect(b"")
+    assert ask(client, POLLED[1])[0] == 200
+    (connection,) = made
+    transport = connection.transport
+    while not transport.get_write_buffer_size():
+        client.sendall(POLLED[1])
+        time.sleep(0.002)
+    assert transport.get_write_buffer_size() < 64 << 10
+    if how == "idle":
+        connection.loop.call_soon_threadsafe(connection.timeout_keep_alive_handler)
+    else:
+        client.sendall({"not HTTP": b"garbage\r\n\r\n", "close": POLLED[0][:-2] + b"Connection: close\r\n\r\n"}[how])
+    wait_until(lambda: connection not in connection.connections, "the connection to go")
+
+
+def test_a_client_that_polls_and_reads_nothing_costs_no_memory(connect, made, job, monkeypatch):  # noqa: F811
+    job.plan.name = "x" * 20_000
+    client = connect(b"")
+    assert ask(client, POLLED[1])[0] == 200
+    (connection,) = made
+    client.settimeout(0.5)
+    with suppress(TimeoutError):  # when its own buffer is full, since the server has stopped to read
+        while True:
+            client.sendall(POLLED[1])
+            assert connection.transport.get_write_buffer_size() < 200_000
+            time.sleep(0.0002)
+
+
+# --- what is not HTTP -------------------------------------------------------------------------------------------------
+
+CHUNKED = b"/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.fixture
+def said(caplog, capfd):
+    """What was logged and printed."""
+    return lambda: caplog.text + capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -224,20 +337,46 @@ def test_a_connection_that_is_polled_is_kept_open(connect, monkeypatch):  # noqa
         b"hello\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(200)) + b"\r\n\r\n",  # TLS
         b"GET /jobs HTTP/1.1\r\nno header\r\n\r\n",
+        b"POST " + CHUNKED + b"no chunk\r\n",
     ],
-    ids=["query", "header", "garbage", "TLS", "wrong header"],
+    ids=["query", "header", "garbage", "TLS", "wrong header", "wrong body"],
 )
-def test_what_is_not_http_is_refused_in_json(connect, sent):  # noqa: F811
-    status, headers, body = ask(connect(b""), sent)
+def test_what_is_not_http_is_refused_in_json(connect, sent, said):  # noqa: F811
+    client = connect(b"")
+    status, headers, body = ask(client, sent)
     assert (status, dict(headers)["content-type"], dict(headers)["connection"]) == (400, "application/json", "close")
     assert dict(headers)["x-content-type-options"] == "nosniff"
     assert json.loads(body) == {"errors": ["this is not HTTP, or the head of the request is larger than 64 KiB"]}
+    assert client.recv(1) == b""
+    assert "Traceback" not in said()
 
 
-def test_a_body_that_breaks_off_after_the_answer_has_begun(connect, url, capfd):  # noqa: F811
-    client = connect(b"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+def test_a_head_of_sixty_kilobytes_that_comes_in_parts(connect):  # noqa: F811
+    client = connect(b"GET /jobs HTTP/1.1\r\n" + HEAD + b"X: " + b"x" * 40_000)
+    time.sleep(0.2)
+    assert ask(client, b"x" * 20_000 + b"\r\n\r\n")[0] == 200
+
+
+def test_a_wrong_body_of_a_request_for_the_head_alone(connect, said):  # noqa: F811
+    client = connect(b"HEAD " + CHUNKED + b"no chunk\r\n")
+    assert read(client, bytearray(), "HEAD")[0] == 400
+    assert client.recv(1) == b""
+    assert "Traceback" not in said()
+
+
+def test_a_wrong_body_while_its_route_waits_for_it(connect, said, job):  # noqa: F811
+    path = b"/jobs/%s/checkpoints HTTP/1.1\r\n" % ID.encode()
+    client = connect(b"POST " + path + HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    time.sleep(0.2)
+    assert ask(client, b"no chunk\r\n")[0] == 400
+    assert client.recv(1) == b""
+    assert job.asked == []
+    assert "Traceback" not in said()
+
+
+def test_a_body_that_breaks_off_after_the_answer_has_begun(connect, said):  # noqa: F811
+    client = connect(b"POST " + CHUNKED)
     assert read(client, bytearray())[0] == 401
     client.sendall(b"no chunk\r\n" * 5)
-    client.settimeout(60)
     assert client.recv(1000) == b""
-    assert "Traceback" not in capfd.readouterr().err
+    assert "Traceback" not in said()

@@ -378,6 +378,9 @@ class Driver(JobMaster):
         if status is EndStatus.CANCELED:
             self.events.append(CancelRequested())
         else:
+            if status is EndStatus.FINISHED and self.attempt is not None:
+                number = self.attempt.number
+                self.events += [WorkerMessage(number, worker.key, Finished()) for worker in self.attempt.workers]
             self.cluster.end(None if status is EndStatus.FINISHED else WorkerLost("the tasks died"))
         while not self.ended:
             if not self.advance():
