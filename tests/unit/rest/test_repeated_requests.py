@@ -285,7 +285,7 @@ def test_connections_go_when_they_are_closed(connect, made):  # noqa: F811
         gc.enable()
 
 
-@pytest.mark.parametrize("how", ["idle", "not HTTP", "close"])
+@pytest.mark.parametrize("how", ["idle", "reads some", "not HTTP", "close"])
 def test_a_client_that_does_not_read_the_end_is_given_up(connect, made, job, monkeypatch, how):  # noqa: F811
     """What is left may be less than what makes the server wait before it writes more."""
     monkeypatch.setattr(connections, "STALLED_SECONDS", 0.5)
@@ -298,8 +298,10 @@ def test_a_client_that_does_not_read_the_end_is_given_up(connect, made, job, mon
         client.sendall(POLLED[1])
         time.sleep(0.002)
     assert transport.get_write_buffer_size() < 64 << 10
-    if how == "idle":
+    if how in ("idle", "reads some"):
         connection.loop.call_soon_threadsafe(connection.timeout_keep_alive_handler)
+        if how == "reads some":
+            connection.loop.call_soon_threadsafe(connection.resume_writing)
     else:
         client.sendall({"not HTTP": b"garbage\r\n\r\n", "close": POLLED[0][:-2] + b"Connection: close\r\n\r\n"}[how])
     wait_until(lambda: connection not in connection.connections, "the connection to go")
