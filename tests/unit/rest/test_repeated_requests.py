@@ -299,6 +299,7 @@ def test_a_client_that_does_not_read_the_end_is_given_up(connect, made, job, mon
         time.sleep(0.002)
     assert transport.get_write_buffer_size() < 64 << 10
     if how in ("idle", "reads some"):
+        connection.loop.call_soon_threadsafe(connection._unset_keepalive_if_required)
         connection.loop.call_soon_threadsafe(connection.timeout_keep_alive_handler)
         if how == "reads some":
             connection.loop.call_soon_threadsafe(connection.resume_writing)
