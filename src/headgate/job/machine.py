@@ -343,8 +343,9 @@ class JobMachine:
             return
         attempt = self._attempt
         if not failed and attempt.failing_since is None and self.phase is Phase.RUNNING:
-            for worker in attempt.registered.keys() - attempt.finished.keys():
-                self._emit(ev.RecordLostWorker(attempt.number, worker, "unheard"))
+            for worker in attempt.registered:
+                if worker not in attempt.finished:
+                    self._emit(ev.RecordLostWorker(attempt.number, worker, "unheard"))
         unheard = len(attempt.finished) < attempt.tasks
         if failed or unheard or attempt.failing_since is not None or self._must_keep:
             if self.status is JobStatus.RUNNING or self.status is JobStatus.CREATED:

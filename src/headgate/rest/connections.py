@@ -3,7 +3,7 @@
 A connection is a file descriptor of the driver, and any process of the machine can open one, without a token. The driver
 needs descriptors for checkpoints.
 
-Clients poll: they send the same bytes again and again. A connection gives the answer itself then, in a fifth of the time that
+Clients poll: they send the same bytes again and again. A connection gives the answer itself then, in a sixth of the time that
 parsing, checking and routing take: what these have found depends on nothing but these bytes.
 """
 
