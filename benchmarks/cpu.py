@@ -1,19 +1,44 @@
 """CPU time of this process, the JVM that it started, and the Python workers."""
 
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import psutil
+
+_seen: dict[tuple[int, float], tuple[str, float]] = {}  # process id and start -> part, CPU seconds when last looked at
 
 
 def cpu_seconds() -> dict[str, float]:
-    """CPU seconds so far of the driver, the JVM and the workers; of processes that have ended too."""
+    """CPU seconds so far of the driver, the JVM and the workers, also of those that were seen and have ended."""
     me = psutil.Process()
-    found = {"driver": 0.0, "jvm": 0.0, "workers": 0.0}
     for process in [me, *me.children(recursive=True)]:
         try:
-            times, name = process.cpu_times(), process.name()
+            times, name, started = process.cpu_times(), process.name(), process.create_time()
         except psutil.NoSuchProcess:
             continue
         part = "driver" if process == me else "jvm" if name == "java" else "workers"
-        found[part] += times.user + times.system
-        if part == "workers":  # the JVM and the driver wait for children that are counted here
-            found[part] += times.children_user + times.children_system
-    return found
+        _seen[process.pid, started] = part, times.user + times.system
+    found = Counter(driver=0.0, jvm=0.0, workers=0.0)
+    for part, seconds in list(_seen.values()):
+        found[part] += seconds
+    return dict(found)
+
+
+@contextmanager
+def watched(every: float = 0.2) -> Iterator[None]:
+    """Look at all processes again and again, so that at most the last moments of a worker are missed."""
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(every):
+            cpu_seconds()
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -17,7 +17,7 @@ import time
 
 import numpy as np
 import pyarrow as pa
-from cpu import cpu_seconds
+from cpu import cpu_seconds, watched
 
 from headgate import KeyedBatchFunction, KeyedProcessFunction, SinkFunction, StreamExecutionEnvironment, Types
 from headgate.state.api import ValueStateDescriptor
@@ -99,9 +99,10 @@ def run(
     client = env.execute_async()
     client.job.wait_running()
     started, before, cpu = time.monotonic(), 0, cpu_seconds()
-    if warm:
-        started, before = taken(client.job, warm, a.parallelism)
-    client.wait()
+    with watched():
+        if warm:
+            started, before = taken(client.job, warm, a.parallelism)
+        client.wait()
     if before > warm + records // 2:
         raise SystemExit(f"half of {records:,} records were done before the first {warm:,} were known to be: take more")
     seconds = time.monotonic() - started

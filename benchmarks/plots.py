@@ -117,7 +117,7 @@ def charts(results: list[Line]) -> dict[str, str]:
     found = medians(results, r"shape (\w+) (headgate \w+|bytewax|pyflink)(.*)", "records_per_s")
     wanted["shapes"] = ("W1 in six shapes: records a second", "shape of the state", charted(found, 1, 0), True, False)
     for name, figure, title in (("cores", "cores", "Cores in use"), ("latency", "p99_ms", "Latency, 99 %, in ms")):
-        both = medians(results, r"W4 (\w+) (headgate|pyflink) (\d+)", figure)
+        both = medians(results, r"W4 (\w+) (headgate|pyflink|flink) (\d+)", figure)
         chart = charted({(f"{who}, {SETTINGS[how]}", rate): value for (how, who, rate), value in both.items()})
         wanted[name] = (f"W4: {title}, by rate", "records a second", chart, False, True)
     for name in ("keys", "parallelism"):

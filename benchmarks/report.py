@@ -68,6 +68,8 @@ def ratios(results: list[Line]) -> list[str]:
             groups[line["group"]][line["engine"]][line["label"]].append(line)
     shown = []
     for group, engines in groups.items():
+        if group.startswith("shape "):
+            engines |= groups.get("shapes", {})  # W1 then, which all shapes are compared with
         if len(engines) == 1:
             (labels,) = engines.values()
             shown += _costs(labels)
@@ -103,7 +105,7 @@ def _compared(mine: str, other: str) -> bool:
     if not mine.startswith("headgate") or mine == other:
         return False
     if other.startswith("then "):
-        return mine.split()[1] == other.split()[1]
+        return other == "then hashmap" or mine.split()[1] == other.split()[1]
     return not other.startswith("headgate") or (mine, other) == ("headgate rocksdb", "headgate hashmap")
 
 

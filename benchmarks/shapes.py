@@ -14,6 +14,7 @@ import time
 
 import numpy as np
 import pyarrow as pa
+from cpu import cpu_seconds, watched
 
 from headgate import KeyedProcessFunction, SinkFunction, StreamExecutionEnvironment, Types
 from headgate.state.api import MapStateDescriptor, ValueStateDescriptor
@@ -127,9 +128,11 @@ def run(env, a, shape, records):
     client = env.execute_async()
     if hasattr(client.job, "wait_running"):  # the local runtime has no start-up
         client.job.wait_running()
-    started = time.monotonic()
-    client.wait()
-    return time.monotonic() - started
+    started, cpu = time.monotonic(), cpu_seconds()
+    with watched():
+        client.wait()
+    seconds = time.monotonic() - started
+    return seconds, {part: after - cpu[part] for part, after in cpu_seconds().items()}
 
 
 def main():
@@ -148,9 +151,10 @@ def main():
     shapes = a.shapes.split(",")
     run(env, a, shapes[0], 20_000)  # workers warm, classes loaded
     for shape in shapes * a.runs:
-        seconds = run(env, a, shape, a.records)
+        seconds, cpu = run(env, a, shape, a.records)
         figures = {"peer": f"headgate {a.backend}", "work": f"W1 {shape}", "source": a.source, "records": a.records}
         figures |= {"seconds": round(seconds, 2), "records_per_s": round(a.records / seconds)}
+        figures |= {f"cpu_ns_{part}": round(1e9 * spent / a.records) for part, spent in cpu.items()}  # a record
         print(json.dumps(figures | {"notes": f"parallelism={a.parallelism} keys={a.keys}"}), flush=True)
 
 

@@ -81,15 +81,20 @@ def pyflink(work: str, *args: str, mode: str = "thread", note: str = "", group: 
     return peer(work, "pyflink", "flink_process.py", *where, *args, note=note, group=group, environment="flink")
 
 
+def then(s: Settings, *benches: Bench) -> list[Bench]:
+    """The same programs of an older checkout, if one was named."""
+    renamed = [(bench, bench.engine.replace("headgate", "then")) for bench in benches if s.base is not None]
+    return [replace(b, label=f"{b.group} {engine}", engine=engine, base=s.base) for b, engine in renamed]
+
+
 def w1(s: Settings) -> list[Bench]:
     found = [
         count("W1", "hashmap", "--records", s.records(8_000_000)),
         count("W1", "rocksdb", "--records", s.records(4_000_000)),
     ]
-    if s.base is not None:  # the same programs of an older checkout
-        for bench in tuple(found):
-            engine = bench.engine.replace("headgate", "then")
-            found.append(replace(bench, label=f"W1 {engine}", engine=engine, base=s.base))
+    found += then(s, *found)
+    batches = ("--kind", "batches", "--records", s.records(24_000_000))
+    found.append(own("W1 headgate batches", "headgate batches", "headgate_count.py", *batches))
     if s.peers:
         windows = ("--warm-s", s.seconds(15), "--window-s", s.seconds(15))
         spark = ("--work", "{work}/spark", "--batches", "3", "--rows", s.records(500_000), "--skip", "1")
@@ -125,8 +130,8 @@ def w2(s: Settings) -> list[Bench]:
 
 
 def shapes(s: Settings) -> list[Bench]:
-    """Every record comes from a Python function, on all engines."""
-    found = []
+    """Every record comes from a Python function, on all engines; not in W1 then, which all shapes are compared with."""
+    found = then(s, count("W1", "hashmap", "--records", s.records(8_000_000), group="shapes"))
     for shape in ("int", "string", "composite", "map", "row", "untyped"):
         group = f"shape {shape}"
         for backend in BACKENDS:
@@ -165,7 +170,10 @@ def w4(s: Settings) -> list[Bench]:
         found.append(own(f"{group} headgate", "headgate", "low_rate.py", *args, group=group, by=("rate",), limit=600))
         for rate in ("100", "1000", "10000") if s.peers else ():
             args = f"--key jvm --latency --rate {rate} --keys 1000 --window-s {seconds} --every {rate}".split()
-            found.append(pyflink(group, *args, *theirs, note=rate, group=f"{group} {rate}"))
+            at_rate = f"{group} {rate}"
+            found.append(pyflink(group, *args, *theirs, note=rate, group=at_rate))
+            args = f"--latency --rate {rate} --keys 1000 --window-s {seconds}".split()
+            found.append(peer(group, "flink", "flink_sql.py", *args, *theirs, note=rate, group=at_rate))
     return found
 
 
