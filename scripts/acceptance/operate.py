@@ -370,7 +370,7 @@ def dashboard_speed() -> Outcome:
     return Outcome(done.returncode == 0, done.stdout.strip().splitlines()[-1])
 
 
-@line("driver-memory-hour", 4200)
+@line("driver-memory-hour", 6000)
 def driver_memory_hour() -> Outcome:
     """64 subtasks x 20 operators, 200 checkpoints of history, an hour of polling: the driver's memory is flat."""
     with tempfile.TemporaryDirectory(prefix="headgate-wide-") as name:
