@@ -40,6 +40,14 @@ def run_here(name: str) -> int:
     return 0
 
 
+def reason(err: str) -> str:
+    """The exception that a program ended with, or its last words: workers may have said something after it."""
+    lines = err.strip().splitlines() or ["no message"]
+    tracebacks = [number for number, line in enumerate(lines) if line.startswith("Traceback (")]
+    after = lines[tracebacks[-1] + 1 :] if tracebacks else []
+    return next((line for line in after if not line.startswith(" ")), lines[-1])
+
+
 def run_apart(name: str) -> tuple[bool, str]:
     """Run one line in a process of its own, with everything it starts in one group that ends with it."""
     command = [sys.executable, str(Path(__file__).resolve()), "--run", name]
@@ -54,8 +62,7 @@ def run_apart(name: str) -> tuple[bool, str]:
         return False, f"not done after {LINES[name].seconds} s"
     if process.returncode != 0:
         sys.stderr.write(err[-4000:])
-        last = (err.strip().splitlines() or ["no message"])[-1]
-        return False, f"exit code {process.returncode}: {last}"
+        return False, f"exit code {process.returncode}: {reason(err)}"
     outcome = json.loads(out.strip().splitlines()[-1])
     return outcome["ok"], outcome["figure"]
 
