@@ -3,7 +3,10 @@ import glob
 import os
 import random
 import socket
+import threading
 import time
+
+from pyflink.datastream import DataStream
 
 
 def feed(server, rate, keys, feed_ms):
@@ -27,6 +30,19 @@ def feed(server, rate, keys, feed_ms):
             time.sleep(max(0, begin + sent / rate - time.time()) if rate < 1000 else feed_ms / 1000)
     except OSError:
         connection.close()
+
+
+def socket_table(env, t_env, a):
+    """Makes the table src: key, value, and the time at which the record was due.
+
+    The datagen table sends each second's rows in one burst; lines over a local socket come evenly.
+    """
+    server = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=feed, args=(server, a.rate, a.keys, a.feed_ms), daemon=True).start()
+    lines = DataStream(env._j_stream_execution_environment.socketTextStream("127.0.0.1", server.getsockname()[1]))
+    t_env.create_temporary_view("src", t_env.sql_query(
+        "SELECT CAST(SPLIT_INDEX(f0, ',', 0) AS BIGINT) AS k, CAST(SPLIT_INDEX(f0, ',', 1) AS BIGINT) AS v, "
+        f"CAST(SPLIT_INDEX(f0, ',', 2) AS DOUBLE) AS t FROM {t_env.from_data_stream(lines)}"))
 
 
 def cpu_seconds():
