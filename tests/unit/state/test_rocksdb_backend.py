@@ -6,6 +6,7 @@ import gc
 import math
 import os
 import time
+import tracemalloc
 from dataclasses import replace
 from itertools import groupby
 
@@ -611,6 +612,44 @@ def test_large_values_are_written_in_small_batches_and_not_cached(rig):
     put(backend, "small-7", b"y" * 100_000, blob)
     rig.snapshot(backend, 1)
     assert get(backend, "small-7", blob) == b"y" * 100_000
+
+
+def map_at(backend, key):
+    backend.set_current_key(key)
+    return backend.state(MapStateDescriptor("m", "bigint", "bigint"))
+
+
+def test_a_changed_entry_of_a_map_counts_once(rig):
+    backend = rig.open()
+    state = map_at(backend, "k")
+    for number in range(100):
+        state.put(number & 1, number)
+    state.put_all({0: 1, 1: 2, 2: 3})
+    assert backend._states["s:m"].weight() == 3
+
+
+@pytest.mark.parametrize("entries", [1, 8, 200])
+def test_the_estimated_size_of_maps_is_close_to_the_real_one(rig, entries):
+    # caches are bounded by it: too low takes memory that is not ours, too high reads rows again and again
+    backend = rig.open()
+    map_at(backend, 0)
+    rows = backend._states["s:m"]
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for key in range(1000, 1000 + 4000 // entries):
+            state = map_at(backend, key)
+            for number in range(entries):
+                state.put(number + 1000, number + 1000)
+        changed = tracemalloc.get_traced_memory()[0] - before
+        assert 0.7 < rows.entry_bytes() * rows.weight() / changed < 2.5
+        rig.snapshot(backend, 1)
+        gc.collect()
+        clean = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert rows._known == 4000
+    assert 0.7 < rows.clean_bytes() * rows._known / clean < 2.5
 
 
 def test_windows_do_not_cause_useless_prefetches(rig):

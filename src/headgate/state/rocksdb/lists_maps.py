@@ -7,6 +7,7 @@ earlier ones. Replacing or clearing deletes the old rows one by one when the cha
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -18,13 +19,14 @@ from headgate.checkpoint.handles import StateMeta
 from headgate.state.rocksdb.codec import StoredCodec
 from headgate.state.rocksdb.keys import decode_address, encode_address
 from headgate.state.rocksdb.store import Column
-from headgate.state.rocksdb.tables import UPPER, Change, Layer, RowSpace, StateRows, WritePortion
+from headgate.state.rocksdb.tables import SAMPLED, UPPER, Change, Layer, RowSpace, StateRows, WritePortion, size_of
 from headgate.state.tables import MISSING, ListTable, MapTable
 
 _number: Final = struct.Struct(">Q").pack
 _NOTHING: Final = nullcontext()
 BULK_ROWS: Final = 10_000
 _CACHED_LIST: Final = 256  # longer lists are not cached
+_MAP_BYTES: Final = 160  # the entry of a map in its table, and its edit
 
 
 class _CollectionRows(StateRows):
@@ -199,8 +201,17 @@ class MapRows(_CollectionRows, MapTable):
         self._older.pop(address, None)
         self._known -= len(self._clean.pop(address, ()))
 
-    def _specimen(self, change: MapEdit) -> Any:
-        return next(iter(change.entries.items()), None)
+    def entry_bytes(self) -> int:
+        sample = self.sample()
+        if sample:
+            self.sampled_bytes = _entry_bytes([(address, edit.entries) for address, edit in sample])
+        return self.sampled_bytes
+
+    def clean_bytes(self) -> int:
+        """A map's entries share what the map costs, so those of large maps take less each."""
+        with self._reading():
+            sample = list(islice(self._clean.items(), SAMPLED))
+        return _entry_bytes(sample) if sample else self.sampled_bytes
 
     def edit(self, group: int, address: Any) -> MapEdit:
         """The change to the map at an address, which is created if there is none."""
@@ -215,14 +226,18 @@ class MapRows(_CollectionRows, MapTable):
         edit: MapEdit | None = table.get(address)
         if edit is None:
             edit = table[address] = MapEdit()
-        self._weight += 1
-        edit.entries[map_key] = stored if type(stored) in self._plain else self.codec.keep(stored)
+        entries = edit.entries
+        before = len(entries)
+        entries[map_key] = stored if type(stored) in self._plain else self.codec.keep(stored)
+        self._weight += len(entries) - before
 
     def put_all(self, group: int, address: Any, stored: Mapping[Any, Any]) -> None:
         keep = self.codec.keep
         kept = {map_key: keep(one) for map_key, one in stored.items()}  # all of them fit, or none is stored
-        self._weight += len(kept)
-        self.edit(group, address).entries.update(kept)
+        entries = self.edit(group, address).entries
+        before = len(entries)
+        entries.update(kept)
+        self._weight += len(entries) - before
 
     def delete(self, group: int, address: Any, map_key: Any) -> None:
         self._weight += 1
@@ -251,42 +266,38 @@ class MapRows(_CollectionRows, MapTable):
 
     def _below(self, group: int, address: Any, map_key: Any) -> Any:
         """An entry below the changes of the tables."""
-        for table in self.layers_at(group):
-            edit: MapEdit | None = table.get(address)
+        for layer in self.frozen:
+            table = layer.get(group)
+            edit: MapEdit | None = None if table is None else table.get(address)
             if edit is not None:
-                if map_key in edit.entries:
-                    return edit.entries[map_key]
+                kept = edit.entries.get(map_key, self)
+                if kept is not self:
+                    return kept
                 if edit.whole:
                     return MISSING
         return self._stored(group, address, map_key)
 
     def _stored(self, group: int, address: Any, map_key: Any) -> Any:
         """An entry in the cache or in the database."""
-        known = self._clean.get(address)
-        if known is None and (known := self._older.pop(address, None)) is not None:
-            self._clean[address] = known
-            self._known += len(known)
-        if known is not None and map_key in known:
-            return known[map_key]
-        self.reads += 1
-        data = self.column.get(self.keys.base(group, address) + encode_address(map_key))
-        stored = MISSING if data is None else self.codec.load(data)
-        self._keep(address, {map_key: stored})
-        return stored
+        known = self._known_of(address)
+        kept = known.get(map_key, self)
+        if kept is self:
+            self.reads += 1
+            data = self.column.get(self.keys.base(group, address) + encode_address(map_key))
+            kept = known[map_key] = MISSING if data is None else self.codec.load(data)
+            self._count(1)
+        return kept
 
-    def _keep(self, address: Any, entries: dict[Any, Any]) -> None:
-        """Add entries of one map to the cache, which may keep the dict."""
-        known = self._clean.get(address)
-        if known is None and (known := self._older.pop(address, None)) is not None:
-            self._clean[address] = known
-            self._known += len(known)
+    def _known_of(self, address: Any) -> dict[Any, Any]:
+        """The cached entries of a map, in the newer generation."""
+        known: dict[Any, Any] | None = self._clean.get(address)
         if known is None:
-            self._clean[address] = entries
-            self._known += len(entries)
-        else:
-            self._known -= len(known)
-            known.update(entries)
-            self._known += len(known)
+            known = self._clean[address] = self._older.pop(address, None) or {}
+            self._count(len(known))
+        return known
+
+    def _count(self, entries: int) -> None:
+        self._known += entries
         # Maps in use move from the older generation to the newer; the rest of the older one is dropped together.
         if self._known > self.limit:
             self._older, self._clean, self._known = self._clean, {}, 0
@@ -363,4 +374,17 @@ class MapRows(_CollectionRows, MapTable):
         for address, edit in changes.items():
             if edit.whole:
                 self.forget(address)
-            self._keep(address, edit.entries)
+            known = self._known_of(address)
+            before = len(known)
+            known.update(edit.entries)
+            self._count(len(known) - before)
+
+
+def _entry_bytes(maps: Sequence[tuple[Any, dict[Any, Any]]]) -> int:
+    """Estimate of the bytes of memory of an entry, of maps by address."""
+    total = entries = 0
+    for address, found in maps:
+        first = next(iter(found.items()), ())
+        total += _MAP_BYTES + size_of(address) + sys.getsizeof(found) + size_of(first) * len(found)
+        entries += max(1, len(found))
+    return total // entries

@@ -218,7 +218,6 @@ class WriteBack:
         share = self._budget.cache_share()
         total = 0
         for rows in states:
-            size = rows.entry_bytes()
-            total += size * rows.weight()
-            rows.limit = max(_MIN_ENTRIES, share // (4 * size * len(states)))
+            total += rows.entry_bytes() * rows.weight()
+            rows.limit = max(_MIN_ENTRIES, share // (4 * rows.clean_bytes() * len(states)))
         return total > share // 2
