@@ -195,11 +195,29 @@ class MapRows(_CollectionRows, MapTable):
         super().__init__(meta, column, codec, space)
         self._older: dict[Any, dict[Any, Any]] = {}
         self._known = 0  # entries in the newer generation
+        self._fresh: dict[tuple[Any, Any], tuple[int, Any]] = {}  # read in this batch: group and entry
         self._plain = codec.values.plain  # types of values that are cached as they are
 
     def forget(self, address: Any) -> None:
+        self._fresh = {place: found for place, found in self._fresh.items() if place[0] != address}
         self._older.pop(address, None)
         self._known -= len(self._clean.pop(address, ()))
+
+    def freeze(self) -> Layer:
+        self.settle_reads()  # another thread may change these rows from now on
+        return super().freeze()
+
+    def settle_reads(self) -> None:
+        """Cache what was read, but for entries that were changed after it: nothing looks for their old values."""
+        fresh, self._fresh = self._fresh, {}
+        with self._reading():
+            for (address, map_key), (group, kept) in fresh.items():
+                edit: MapEdit | None = self.tables[group].get(address)
+                if edit is None or (not edit.whole and map_key not in edit.entries):
+                    known = self._known_of(address)
+                    before = len(known)
+                    known[map_key] = kept
+                    self._count(len(known) - before)
 
     def entry_bytes(self) -> int:
         sample = self.sample()
@@ -279,13 +297,22 @@ class MapRows(_CollectionRows, MapTable):
 
     def _stored(self, group: int, address: Any, map_key: Any) -> Any:
         """An entry in the cache or in the database."""
-        known = self._known_of(address)
-        kept = known.get(map_key, self)
-        if kept is self:
-            self.reads += 1
-            data = self.column.get(self.keys.base(group, address) + encode_address(map_key))
-            kept = known[map_key] = MISSING if data is None else self.codec.load(data)
-            self._count(1)
+        known: dict[Any, Any] | None = self._clean.get(address)
+        if known is None and address in self._older:
+            known = self._known_of(address)
+        kept = self if known is None else known.get(map_key, self)
+        if kept is not self:
+            return kept
+        place = address, map_key
+        fresh = self._fresh.get(place)
+        if fresh is not None:
+            return fresh[1]
+        self.reads += 1
+        data = self.column.get(self.keys.base(group, address) + encode_address(map_key))
+        kept = MISSING if data is None else self.codec.load(data)
+        self._fresh[place] = group, kept
+        if len(self._fresh) > self.limit:
+            self.settle_reads()
         return kept
 
     def _known_of(self, address: Any) -> dict[Any, Any]:

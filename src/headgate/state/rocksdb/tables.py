@@ -140,6 +140,9 @@ class StateRows(ABC):
                 self.tables[group] = self._table(group)
         return layer
 
+    def settle_reads(self) -> None:
+        """Called after a batch: what was read may be cached."""
+
     def drop_replaced(self, layer: Layer) -> None:
         """Drop changes of a layer that newer ones replace as a whole."""
 
