@@ -144,6 +144,11 @@ class Coordinator:
         return tuple(self._pending)
 
     @property
+    def finished_tasks(self) -> int:
+        """How many tasks of the attempt have finished."""
+        return sum(status is TaskStatus.FINISHED for status in self._tasks.values())
+
+    @property
     def settled(self) -> bool:
         """Whether no claim of a log entry is under way. Choose what to restore from only then: a claim may succeed."""
         return self._claiming is None

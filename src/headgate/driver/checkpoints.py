@@ -45,11 +45,12 @@ from headgate.worker.restore import VertexRestore
 
 @dataclass(slots=True)
 class _Request:
-    """What a user requested; `tries` are left for when a task finishes in the middle of it."""
+    """What a user requested, and how many tasks had finished when it was last submitted."""
 
     event: ev.UserRequest
     answer: Future[ev.RequestDone]
-    tries: int = 5
+    finished: int = 0
+    tries: int = 5  # for when no other task has finished since then
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class CheckpointService:
         self._attempt = 0
         self._restoring = False  # whether the attempt began with a checkpoint
         self._requests: dict[RequestId, _Request] = {}
-        self._retries: list[ev.Event] = []  # requests that are submitted again while the job runs
+        self._retries: list[_Request] = []  # requests that are submitted again while the job runs
         self._io_under_way = 0
         self._end_status: EndStatus | None = None
         self._end_claimed = False
@@ -321,8 +322,12 @@ class CheckpointService:
 
     def request(self, event: ev.UserRequest, answer: Future[ev.RequestDone]) -> None:
         """A user requests a checkpoint, a savepoint, or a savepoint and then the end of the job (SPEC R8.3)."""
-        self._requests[event.request_id] = _Request(event, answer)
-        self._tell(event)
+        request = self._requests[event.request_id] = _Request(event, answer)
+        self._submit(request)
+
+    def _submit(self, request: _Request) -> None:
+        request.finished = self.coordinator.finished_tasks
+        self._tell(request.event)
 
     # --- instructions -----------------------------------------------------------------------------------------------
 
@@ -443,21 +448,27 @@ class CheckpointService:
             return
         if isinstance(do.result, ev.RequestDone):
             request.answer.set_result(do.result)
-        elif do.result.reason is FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING and request.tries:
-            request.tries -= 1  # a task finished just then: that says nothing against the next try
-            self._retries.append(request.event)
+        elif do.result.reason is FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING and self._may_succeed_now(request):
+            self._retries.append(request)
             self._job.call(self._retry)
             return
         else:
             request.answer.set_exception(IllegalState(do.result.message))
         del self._requests[do.request_id]
 
+    def _may_succeed_now(self, request: _Request) -> bool:
+        """A task that finished in the middle says nothing against the next try, and each task does it once."""
+        if self.coordinator.finished_tasks > request.finished:
+            return True
+        request.tries -= 1
+        return request.tries >= 0
+
     def _retry(self) -> None:
         """Submit requests again; a drain that was aborted has failed the attempt, so they wait for the next one."""
         if self.coordinator.active:
             retries, self._retries = self._retries, []
-            for event in retries:
-                self._tell(event)
+            for request in retries:
+                self._submit(request)
 
     def _warn(self, text: str) -> None:
         self._io.warn(f"job '{self.plan.name}': {text}")

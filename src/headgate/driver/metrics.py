@@ -49,7 +49,11 @@ class MetricsHistory:
         self._measures: dict[Worker, SubtaskMeasures] = {}  # of those that were asked for since their last counters
 
     def add(self, worker: Worker, now: int, metrics: Metrics) -> None:
-        self._seen.setdefault(worker, deque(maxlen=_KEPT)).append((now, metrics))
+        seen = self._seen.get(worker)
+        if seen is None:
+            self._seen[worker] = deque([(now, metrics)], _KEPT)  # other threads never see it empty
+        else:
+            seen.append((now, metrics))
         self._measures.pop(worker, None)
 
     def clear(self) -> None:

@@ -6,6 +6,7 @@ import gc
 import math
 import os
 import time
+import tracemalloc
 from dataclasses import replace
 from itertools import groupby
 
@@ -611,6 +612,105 @@ def test_large_values_are_written_in_small_batches_and_not_cached(rig):
     put(backend, "small-7", b"y" * 100_000, blob)
     rig.snapshot(backend, 1)
     assert get(backend, "small-7", blob) == b"y" * 100_000
+
+
+def map_at(backend, key):
+    backend.set_current_key(key)
+    return backend.state(MapStateDescriptor("m", "bigint", "bigint"))
+
+
+def test_a_changed_entry_of_a_map_counts_once(rig):
+    backend = rig.open()
+    state = map_at(backend, "k")
+    for number in range(100):
+        state.put(number & 1, number)
+    state.put_all({0: 1, 1: 2, 2: 3})
+    assert backend._states["s:m"].weight() == 3
+
+
+@pytest.mark.parametrize("entries", [1, 8, 200])
+def test_the_estimated_size_of_maps_is_close_to_the_real_one(rig, entries):
+    # caches are bounded by it: too low takes memory that is not ours, too high reads rows again and again
+    backend = rig.open()
+    map_at(backend, 0)
+    rows = backend._states["s:m"]
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for key in range(1000, 1000 + 4000 // entries):
+            state = map_at(backend, key)
+            for number in range(entries):
+                state.put(number + 1000, number + 1000)
+        changed = tracemalloc.get_traced_memory()[0] - before
+        assert 0.7 < rows.entry_bytes() * rows.weight() / changed < 2.5
+        rig.snapshot(backend, 1)
+        gc.collect()
+        clean = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert rows._known == 4000
+    assert 0.7 < rows.clean_bytes() * rows._known / clean < 2.5
+
+
+@pytest.fixture
+def maps_of_disk(rig):
+    """A backend with the maps {0: key, 1: key} of 100 keys, of which it has read nothing yet."""
+    backend = rig.open()
+    for key in range(100):
+        map_at(backend, key).put_all({0: key, 1: key})
+    restored = rig.open([rig.snapshot(backend, 1)])
+    map_at(restored, 0)
+    return restored, restored._states["s:m"]
+
+
+def test_an_entry_of_a_map_that_is_read_and_changed_is_held_once(maps_of_disk):
+    backend, rows = maps_of_disk
+    for key in range(100):
+        state = map_at(backend, key)
+        state.put(0, state.get(0) + 1)
+    assert state.get(1) == 99  # only read
+    backend.end_batch()
+    assert rows.weight() == 100
+    assert rows._clean == {99: {1: 99}}
+    assert rows._known == 1
+    rows.column = None  # it is cached
+    assert state.get(1) == 99
+
+
+def test_an_entry_of_a_map_is_read_once_in_a_batch(maps_of_disk):
+    backend, rows = maps_of_disk
+    state = map_at(backend, 7)
+    assert (state.get(1), state.get(2)) == (7, None)
+    rows.column = None
+    assert (state.get(1), state.get(2)) == (7, None)
+
+
+def test_an_entry_that_is_changed_and_written_after_it_was_read_is_not_cached_with_its_old_value(rig, maps_of_disk):
+    backend, _ = maps_of_disk
+    state = map_at(backend, 7)
+    assert (state.get(0), state.get(1)) == (7, 7)
+    state.put(0, 8)
+    rig.snapshot(backend, 2)  # freezes and writes
+    backend.end_batch()
+    assert (state.get(0), state.get(1)) == (8, 7)
+
+
+def test_an_entry_that_was_read_is_forgotten_with_its_map(maps_of_disk):
+    backend, rows = maps_of_disk
+    state = map_at(backend, 7)
+    assert state.get(0) == 7
+    rows.forget(7)
+    assert not rows._fresh
+    backend.end_batch()
+    assert not rows._clean
+
+
+def test_reads_outside_of_batches_take_bounded_memory(maps_of_disk):
+    backend, rows = maps_of_disk
+    rows.limit = 50
+    for number in range(1000):
+        assert map_at(backend, 7).get(number) == (7 if number < 2 else None)
+        assert len(rows._fresh) + rows._known <= 2 * 51
 
 
 def test_windows_do_not_cause_useless_prefetches(rig):

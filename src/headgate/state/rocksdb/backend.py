@@ -187,6 +187,8 @@ class RocksDBBackend(KeyedStateBackend):
         self._batches += 1
         wide = len(self.setup.key_groups) > _WIDE_RANGE
         states = list(self._states.values())
+        for rows in states:
+            rows.settle_reads()
         if (not wide or self._batches % _WIDE_BATCHES == 0) and self._writeback.adjust(states):
             self._writeback.cut(self._store, states)
         if self._writeback.pending:

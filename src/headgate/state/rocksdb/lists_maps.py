@@ -7,6 +7,7 @@ earlier ones. Replacing or clearing deletes the old rows one by one when the cha
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -18,13 +19,14 @@ from headgate.checkpoint.handles import StateMeta
 from headgate.state.rocksdb.codec import StoredCodec
 from headgate.state.rocksdb.keys import decode_address, encode_address
 from headgate.state.rocksdb.store import Column
-from headgate.state.rocksdb.tables import UPPER, Change, Layer, RowSpace, StateRows, WritePortion
+from headgate.state.rocksdb.tables import SAMPLED, UPPER, Change, Layer, RowSpace, StateRows, WritePortion, size_of
 from headgate.state.tables import MISSING, ListTable, MapTable
 
 _number: Final = struct.Struct(">Q").pack
 _NOTHING: Final = nullcontext()
 BULK_ROWS: Final = 10_000
 _CACHED_LIST: Final = 256  # longer lists are not cached
+_MAP_BYTES: Final = 160  # the entry of a map in its table, and its edit
 
 
 class _CollectionRows(StateRows):
@@ -193,14 +195,41 @@ class MapRows(_CollectionRows, MapTable):
         super().__init__(meta, column, codec, space)
         self._older: dict[Any, dict[Any, Any]] = {}
         self._known = 0  # entries in the newer generation
+        self._fresh: dict[tuple[Any, Any], tuple[int, Any]] = {}  # read in this batch: group and entry
         self._plain = codec.values.plain  # types of values that are cached as they are
 
     def forget(self, address: Any) -> None:
+        self._fresh = {place: found for place, found in self._fresh.items() if place[0] != address}
         self._older.pop(address, None)
         self._known -= len(self._clean.pop(address, ()))
 
-    def _specimen(self, change: MapEdit) -> Any:
-        return next(iter(change.entries.items()), None)
+    def freeze(self) -> Layer:
+        self.settle_reads()  # another thread may change these rows from now on
+        return super().freeze()
+
+    def settle_reads(self) -> None:
+        """Cache what was read, but for entries that were changed after it: nothing looks for their old values."""
+        fresh, self._fresh = self._fresh, {}
+        with self._reading():
+            for (address, map_key), (group, kept) in fresh.items():
+                edit: MapEdit | None = self.tables[group].get(address)
+                if edit is None or (not edit.whole and map_key not in edit.entries):
+                    known = self._known_of(address)
+                    before = len(known)
+                    known[map_key] = kept
+                    self._count(len(known) - before)
+
+    def entry_bytes(self) -> int:
+        sample = self.sample()
+        if sample:
+            self.sampled_bytes = _entry_bytes([(address, edit.entries) for address, edit in sample])
+        return self.sampled_bytes
+
+    def clean_bytes(self) -> int:
+        """A map's entries share what the map costs, so those of large maps take less each."""
+        with self._reading():
+            sample = list(islice(self._clean.items(), SAMPLED))
+        return _entry_bytes(sample) if sample else self.sampled_bytes
 
     def edit(self, group: int, address: Any) -> MapEdit:
         """The change to the map at an address, which is created if there is none."""
@@ -215,14 +244,18 @@ class MapRows(_CollectionRows, MapTable):
         edit: MapEdit | None = table.get(address)
         if edit is None:
             edit = table[address] = MapEdit()
-        self._weight += 1
-        edit.entries[map_key] = stored if type(stored) in self._plain else self.codec.keep(stored)
+        entries = edit.entries
+        before = len(entries)
+        entries[map_key] = stored if type(stored) in self._plain else self.codec.keep(stored)
+        self._weight += len(entries) - before
 
     def put_all(self, group: int, address: Any, stored: Mapping[Any, Any]) -> None:
         keep = self.codec.keep
         kept = {map_key: keep(one) for map_key, one in stored.items()}  # all of them fit, or none is stored
-        self._weight += len(kept)
-        self.edit(group, address).entries.update(kept)
+        entries = self.edit(group, address).entries
+        before = len(entries)
+        entries.update(kept)
+        self._weight += len(entries) - before
 
     def delete(self, group: int, address: Any, map_key: Any) -> None:
         self._weight += 1
@@ -251,42 +284,47 @@ class MapRows(_CollectionRows, MapTable):
 
     def _below(self, group: int, address: Any, map_key: Any) -> Any:
         """An entry below the changes of the tables."""
-        for table in self.layers_at(group):
-            edit: MapEdit | None = table.get(address)
+        for layer in self.frozen:
+            table = layer.get(group)
+            edit: MapEdit | None = None if table is None else table.get(address)
             if edit is not None:
-                if map_key in edit.entries:
-                    return edit.entries[map_key]
+                kept = edit.entries.get(map_key, self)
+                if kept is not self:
+                    return kept
                 if edit.whole:
                     return MISSING
         return self._stored(group, address, map_key)
 
     def _stored(self, group: int, address: Any, map_key: Any) -> Any:
         """An entry in the cache or in the database."""
-        known = self._clean.get(address)
-        if known is None and (known := self._older.pop(address, None)) is not None:
-            self._clean[address] = known
-            self._known += len(known)
-        if known is not None and map_key in known:
-            return known[map_key]
+        known: dict[Any, Any] | None = self._clean.get(address)
+        if known is None and address in self._older:
+            known = self._known_of(address)
+        kept = self if known is None else known.get(map_key, self)
+        if kept is not self:
+            return kept
+        place = address, map_key
+        fresh = self._fresh.get(place)
+        if fresh is not None:
+            return fresh[1]
         self.reads += 1
         data = self.column.get(self.keys.base(group, address) + encode_address(map_key))
-        stored = MISSING if data is None else self.codec.load(data)
-        self._keep(address, {map_key: stored})
-        return stored
+        kept = MISSING if data is None else self.codec.load(data)
+        self._fresh[place] = group, kept
+        if len(self._fresh) > self.limit:
+            self.settle_reads()
+        return kept
 
-    def _keep(self, address: Any, entries: dict[Any, Any]) -> None:
-        """Add entries of one map to the cache, which may keep the dict."""
-        known = self._clean.get(address)
-        if known is None and (known := self._older.pop(address, None)) is not None:
-            self._clean[address] = known
-            self._known += len(known)
+    def _known_of(self, address: Any) -> dict[Any, Any]:
+        """The cached entries of a map, in the newer generation."""
+        known: dict[Any, Any] | None = self._clean.get(address)
         if known is None:
-            self._clean[address] = entries
-            self._known += len(entries)
-        else:
-            self._known -= len(known)
-            known.update(entries)
-            self._known += len(known)
+            known = self._clean[address] = self._older.pop(address, None) or {}
+            self._count(len(known))
+        return known
+
+    def _count(self, entries: int) -> None:
+        self._known += entries
         # Maps in use move from the older generation to the newer; the rest of the older one is dropped together.
         if self._known > self.limit:
             self._older, self._clean, self._known = self._clean, {}, 0
@@ -363,4 +401,17 @@ class MapRows(_CollectionRows, MapTable):
         for address, edit in changes.items():
             if edit.whole:
                 self.forget(address)
-            self._keep(address, edit.entries)
+            known = self._known_of(address)
+            before = len(known)
+            known.update(edit.entries)
+            self._count(len(known) - before)
+
+
+def _entry_bytes(maps: Sequence[tuple[Any, dict[Any, Any]]]) -> int:
+    """Estimate of the bytes of memory of an entry, of maps by address."""
+    total = entries = 0
+    for address, found in maps:
+        first = next(iter(found.items()), ())
+        total += _MAP_BYTES + size_of(address) + sys.getsizeof(found) + size_of(first) * len(found)
+        entries += max(1, len(found))
+    return total // entries

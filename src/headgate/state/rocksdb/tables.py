@@ -46,7 +46,8 @@ Change: TypeAlias = tuple[bytes, bytes | None]
 UPPER: Final = b"\xff"
 """A base with this suffix sorts after all rows of the base: no sequence number and no tag starts with this byte."""
 _ENTRY_BYTES: Final = 160  # a dict entry and the objects' headers
-_SAMPLED_GROUPS, _SAMPLED_ENTRIES = 8, 4
+SAMPLED: Final = 32  # entries whose sizes are looked at
+_SAMPLED_OF_GROUP: Final = 4
 _LARGE: Final = 64 * 1024  # bytes; larger values are not cached, since caches are bounded by the average size
 _SMALL_TYPES: Final = frozenset([int, float, bool])
 _FIRST: Final = itemgetter(0)
@@ -108,18 +109,25 @@ class StateRows(ABC):
         """Estimate of the rows that the changes in the tables will make."""
 
     def entry_bytes(self) -> int:
-        """Estimate of the bytes of memory of an entry, from a sample."""
-        sample: list[tuple[Any, Any]] = []
-        for table in islice(filter(None, self.own_tables()), _SAMPLED_GROUPS):
-            sample.extend(islice(table.items(), _SAMPLED_ENTRIES))
+        """Estimate of the bytes of memory of a change that makes one row, from a sample."""
+        sample = self.sample()
         if sample:
-            total = sum(_size(address) + _size(self._specimen(change)) for address, change in sample)
+            total = sum(size_of(address) + size_of(self._specimen(change)) for address, change in sample)
             self.sampled_bytes = _ENTRY_BYTES + total // len(sample)
         return self.sampled_bytes
+
+    def sample(self) -> list[tuple[Any, Any]]:
+        """Some of the changes, by address."""
+        tables = islice(filter(None, self.own_tables()), SAMPLED // _SAMPLED_OF_GROUP)
+        return [entry for table in tables for entry in islice(table.items(), _SAMPLED_OF_GROUP)]
 
     def _specimen(self, change: Any) -> Any:
         """One row's worth of a change."""
         return change
+
+    def clean_bytes(self) -> int:
+        """Estimate of the bytes of memory of a clean entry."""
+        return self.sampled_bytes
 
     def freeze(self) -> Layer:
         """Make the present changes a frozen layer and continue with empty tables."""
@@ -131,6 +139,9 @@ class StateRows(ABC):
             for group in layer:
                 self.tables[group] = self._table(group)
         return layer
+
+    def settle_reads(self) -> None:
+        """Called after a batch: what was read may be cached."""
 
     def drop_replaced(self, layer: Layer) -> None:
         """Drop changes of a layer that newer ones replace as a whole."""
@@ -326,7 +337,7 @@ class ValueRows(StateRows, DictTable):
 
     def _add(self, entries: dict[Any, Any]) -> None:
         if self._may_be_large:
-            large = [address for address, stored in entries.items() if _size(stored) > _LARGE]
+            large = [address for address, stored in entries.items() if size_of(stored) > _LARGE]
             if large:
                 entries = {address: entries[address] for address in entries.keys() - set(large)}
                 for address in large:
@@ -390,10 +401,10 @@ class ValueRows(StateRows, DictTable):
         self._keep(changes)
 
 
-def _size(value: Any) -> int:
+def size_of(value: Any) -> int:
     """Estimate of the bytes of an object."""
     if type(value) is Packed:
         return len(value.data)
     if isinstance(value, tuple):
-        return sum(map(_size, value[:8]))
+        return sum(map(size_of, value[:8]))
     return sys.getsizeof(value)

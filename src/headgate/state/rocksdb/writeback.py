@@ -216,9 +216,8 @@ class WriteBack:
     def adjust(self, states: Sequence[StateRows]) -> bool:
         """Fit the caches to the memory budget; returns whether the changes exceed it and a cut is due."""
         share = self._budget.cache_share()
-        total = 0
+        total = sum(rows.entry_bytes() * rows.weight() for rows in states)
+        left = max(share // 2, share - total)  # for clean entries, in two generations
         for rows in states:
-            size = rows.entry_bytes()
-            total += size * rows.weight()
-            rows.limit = max(_MIN_ENTRIES, share // (4 * size * len(states)))
+            rows.limit = max(_MIN_ENTRIES, left // (2 * rows.clean_bytes() * len(states)))
         return total > share // 2
