@@ -43,7 +43,7 @@ from headgate.worker.restore import SubtaskRestore
 from headgate.worker.watermarks import WatermarkValve
 
 _FORCED_ALIGNED = ("forward", "rescale", "broadcast")
-_LONGEST_PAUSE = 25  # ms
+_LONGEST_PAUSE = 40  # ms
 _SAMPLE_LENGTH = 500  # characters of a record that are shown
 
 
@@ -122,6 +122,7 @@ class Subtask:
         timeout = plan.vertex.buffer_timeout
         self._buffer_timeout = settings.buffer_timeout if timeout is None else timeout
         self._pause = 0 if services.lockstep else _pause(self._buffer_timeout)
+        self._gathered = False  # the source was read, which happens once in a pause: its records need not wait again
         self._flush_at: int | None = None
         self._flushed_at = 0
         self._read_at: int | None = None  # the first poll that gave records since the source last had none
@@ -376,6 +377,7 @@ class Subtask:
         self.records_in += count
         self._poll_at = None
         if count:
+            self._gathered = True
             self._read_at = now if self._read_at is None else self._read_at
         elif self._read_at is not None and self._pause:
             self._poll_at, self._read_at = self._read_at + self._pause, None
@@ -562,7 +564,7 @@ class Subtask:
         for writer in self._writers:
             writer.flush()
         self._buffers.flush()
-        self._flush_at, self._flushed_at = None, self._services.now()
+        self._flush_at, self._flushed_at, self._gathered = None, self._services.now(), False
 
     def settle(self) -> None:
         """There is nothing to do now: send the records that wait, at once if none has left for a while.
@@ -573,7 +575,7 @@ class Subtask:
         waits = any(writer.dirty for writer in self._writers) or self._buffers.has_open
         if waits and self._buffer_timeout >= 0:
             due = self._flushed_at + self._pause
-            if self._services.now() >= due:
+            if self._gathered or self._services.now() >= due:
                 self.flush()
             else:
                 self._flush_at = due if self._flush_at is None else min(due, self._flush_at)
@@ -652,7 +654,7 @@ class Subtask:
 
 def _pause(buffer_timeout: int) -> int:
     """The time (ms) for which records are gathered: well below the buffer timeout, so that latency is too."""
-    return _LONGEST_PAUSE if buffer_timeout < 0 else min(_LONGEST_PAUSE, buffer_timeout // 4)
+    return _LONGEST_PAUSE if buffer_timeout < 0 else min(_LONGEST_PAUSE, buffer_timeout * 2 // 5)
 
 
 def _kind(barrier: Barrier) -> SnapshotKind:
