@@ -42,7 +42,9 @@ _RECOMMENDED = {
 _SESSION = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.unionOutputPartitioning": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",  # a row leaves as soon as it is there
+    # A batch is the filler of the row before and a row. Bytes end it: a filler counts as 15, a row with a frame as 31 or more.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "2",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "24",
     "spark.sql.execution.pandas.udf.buffer.size": "128",  # below the smallest one-row batch: no hidden buffering
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
