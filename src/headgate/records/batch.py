@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from headgate.records.types import PICKLED, TypeInformation, TypeMismatch
 
+FEW = 64  # records of a small batch
+
 
 class Batch:
     """Records of one type, with optional event timestamps (milliseconds).
@@ -22,7 +24,7 @@ class Batch:
     ([3, 4], 2, [4])
     """
 
-    __slots__ = ("_arrow", "_raw", "_rows", "origin", "timestamps", "type")
+    __slots__ = ("_arrow", "_raw", "_rows", "_small", "origin", "timestamps", "type")
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class Batch:
         self.timestamps = timestamps
         # Whether rows are as the user's function returned them: plain tuples where the type may have named fields.
         self._raw = False
+        self._small: bool | None = None
         self.origin: Any = None  # the operator that emitted it, for errors that are found when the batch is encoded
 
     @classmethod
@@ -59,11 +62,58 @@ class Batch:
         """A batch of Arrow columns."""
         return cls(type, None, arrow)
 
+    @classmethod
+    def joined(cls, parts: list[Batch]) -> Batch:
+        """The records of several batches of one type and origin; all of them have timestamps, or none has.
+
+        >>> Batch.joined([Batch.of_rows([1, 2]), Batch.of_rows([3])]).rows()
+        [1, 2, 3]
+        """
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        if any(part.has_columns for part in parts):
+            batch = cls(first.type, None, pa.concat_batches([part.arrow() for part in parts]))
+        else:
+            batch = cls(first.type, [row for part in parts for row in part.rows()], None)
+        if first.timestamps is not None:
+            batch.timestamps = np.concatenate([part.timestamps for part in parts if part.timestamps is not None])
+        batch.origin = first.origin
+        return batch
+
     def __len__(self) -> int:
         if self._rows is not None:
             return len(self._rows)
         assert self._arrow is not None
         return int(self._arrow.num_rows)
+
+    @property
+    def has_columns(self) -> bool:
+        return self._arrow is not None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it has a few records of a declared type with short values, which are faster without columns.
+
+        For one batch now and then, most of the time is for loading the code of numpy and Arrow into the CPU's caches.
+        """
+        if self._small is None:
+            rows = self._rows if self._arrow is None else None
+            self._small = rows is not None and 0 < len(rows) <= FEW and self.type.is_exact(rows)
+        return self._small
+
+    def plain_rows(self) -> list[Any]:
+        """The records of a small batch as plain values: named rows as tuples."""
+        assert self._rows is not None
+        return self._rows if self.type.row is None else list(map(tuple, self._rows))
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the records in columns; of a small batch an estimate."""
+        if self.is_small:
+            assert self._rows is not None
+            return self.type.exact_bytes(self._rows)
+        return int(self.arrow().nbytes)
 
     def rows(self) -> list[Any]:
         """The records as Python values; do not change the list."""
@@ -132,6 +182,12 @@ class Batch:
         assert self._rows is not None
         rows = self._rows
         return self._part([rows[i] for i in indices.tolist()], stamps)
+
+    def small_part(self, rows: list[Any]) -> Batch:
+        """Some of the plain rows of a small batch."""
+        part = Batch(self.type, rows, None)
+        part._raw, part._small, part.origin = self.type.converts, True, self.origin
+        return part
 
     def _part(self, rows: list[Any], stamps: np.ndarray[Any, np.dtype[np.int64]] | None) -> Batch:
         part = Batch(self.type, rows, None, stamps)

@@ -337,15 +337,15 @@ def test_a_record_after_a_pause_leaves_at_once_and_those_behind_it_are_gathered(
     arrives(2, 1003)
     arrives(3, 1007)
     assert task.take() == []
-    assert task.next_deadline() == 1010  # a quarter of the timeout after the last row
-    services.time = 1010
-    task.on_time(1010)
+    assert task.next_deadline() == 1018  # nearly half of the timeout after the last row
+    services.time = 1018
+    task.on_time(1018)
     assert frames_to(taken(task), 0) == [(FrameKind.PICKLE, [4, 6])]
-    arrives(4, 1020)
+    arrives(4, 1036)
     assert frames_to(taken(task), 0) == [(FrameKind.PICKLE, [8])]
 
 
-def test_records_are_gathered_for_at_most_25_ms():
+def test_records_are_gathered_for_at_most_45_ms():
     services = Services(lockstep=False)
     services.time = 1000
     task = middle(services, execution_buffer__timeout=10_000)
@@ -354,7 +354,7 @@ def test_records_are_gathered_for_at_most_25_ms():
         work_off(task)
         task.settle()
     assert frames_to(taken(task), 0) == [(FrameKind.PICKLE, [2])]
-    assert task.next_deadline() == 1025
+    assert task.next_deadline() == 1045
 
 
 class Trickle(Source):
@@ -389,23 +389,61 @@ def test_a_source_with_few_records_is_polled_once_in_a_while():
     task = subtask(plan, "Source", services=services)
     task.open()
     Trickle.given[:] = [1, 2]
-    assert [task.step(10), task.step(10), task.step(10)] == [1, 1, 0]  # what it has is read at once
+    assert [task.step(10), task.step(10)] == [2, 0]  # what it has is read at once, and joined
     assert not task.has_work()
-    assert task.next_deadline() == 1010
+    assert task.next_deadline() == 1008  # a multiple of 18 ms, nearly half of the timeout
     Trickle.given[:] = [3]
     Trickle.polls = 0
-    services.time = 1009
+    services.time = 1007
     assert task.step(10) == 0
     assert Trickle.polls == 0
-    services.time = 1010
+    services.time = 1008
     assert task.has_work()
     assert [task.step(10), task.step(10)] == [1, 0]
-    services.time = 1020
+    services.time = 1026
     assert task.step(10) == 0  # it had nothing: the next record is read when it comes
     Trickle.given[:] = [4]
-    services.time = 1021
+    services.time = 1027
     assert task.has_work()
     assert task.step(10) == 1
+
+
+def trickling(services, timeout=40):
+    plan = plan_of(
+        lambda env: env.from_source(Trickle()).rescale().map(str).set_parallelism(2)._collect_into("out"),
+        execution_buffer__timeout=timeout,
+    )
+    task = subtask(plan, "Source", services=services)
+    task.open()
+    return task
+
+
+def test_what_a_source_has_gathered_leaves_at_once():
+    services = Services(lockstep=False)
+    services.time = 1000
+    task = trickling(services)
+    found = []
+    for now in (1000, 1008, 1026):
+        services.time = now
+        Trickle.given[:] = [now]
+        assert task.step(10) == 1
+        task.settle()
+        rows = taken(task)
+        found.append(len(frames_to(rows, 0)) + len(frames_to(rows, 1)))
+    assert found == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("timeout", "polled"), [(0, 1), (40, 3)])
+def test_a_few_records_are_joined_unless_each_is_to_leave_at_once(timeout, polled):
+    task = trickling(Services(lockstep=False), timeout)
+    Trickle.given[:] = [1, 2, 3]
+    assert task.step(10) == polled
+
+
+def test_no_more_is_joined_than_a_step_may_read():
+    task = trickling(Services(lockstep=False))
+    Trickle.given[:] = [1, 2, 3]
+    assert [task.step(2), task.step(2)] == [2, 1]
 
 
 def test_an_operators_own_buffer_timeout_wins():
