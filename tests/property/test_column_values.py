@@ -1,14 +1,19 @@
 """Numbers under integer keys are held as columns: whatever a program does, they answer as a dict does. SPEC R1.3, R7.1"""
 
+from unittest.mock import patch
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
 from headgate import Types, ValueStateDescriptor
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
+from headgate.records.types import TypeMismatch
 from headgate.state.addresses import NO_KEY, VOID
 from headgate.state.backend import BackendSetup, SnapshotKind
+from headgate.state.hashmap import column_values
 from headgate.state.hashmap.backend import HashMapBackend
 from headgate.state.hashmap.column_values import ColumnValue
 
@@ -152,14 +157,37 @@ def check(handle, payloads, expected):
         assert state.value() == value
 
 
+@pytest.mark.parametrize("few", [0, 8, 64], ids=["at once", "both", "one by one"])
 @settings(max_examples=examples(80), deadline=None)
-@given(st.booleans(), st.lists(actions, max_size=25))
-def test_columns_answer_as_a_dict(incremental, script):
-    pair = Pair(incremental)
-    assert isinstance(pair.state, ColumnValue)
-    for name, argument in script:
-        getattr(pair, name.replace(" ", "_"))(argument)
-    pair.check()
+@given(incremental=st.booleans(), script=st.lists(actions, max_size=25))
+def test_columns_answer_as_a_dict(few, incremental, script):
+    with patch.object(column_values, "_FEW", few):
+        pair = Pair(incremental)
+        assert isinstance(pair.state, ColumnValue)
+        for name, argument in script:
+            getattr(pair, name.replace(" ", "_"))(argument)
+        pair.check()
+
+
+@pytest.mark.parametrize("few", [0, 64])
+@pytest.mark.parametrize(
+    ("type", "value"), [(Types.LONG(), "x"), (Types.LONG(), 1 << 63), (Types.INT(), 1 << 31), (Types.DOUBLE(), "x")]
+)
+def test_a_value_that_does_not_fit_is_refused_with_its_key(few, type, value):
+    with patch.object(column_values, "_FEW", few):
+        backend = make(incremental=True)
+        state = backend.state(ValueStateDescriptor("v", type))
+        for stored in (1 if type != Types.DOUBLE() else 1.0, value):
+            backend.begin_batch([3], [GROUP.group(3)], None)
+            backend.context.address, backend.context.group = 3, GROUP.group(3)
+            state.value()
+            state.update(stored)
+            backend.context.address = NO_KEY
+            if stored is value:
+                with pytest.raises(TypeMismatch, match="operator 'sum', state 'v', key 3"):
+                    backend.end_batch()
+            else:
+                backend.end_batch()
 
 
 def test_slots_of_removed_keys_are_used_again():

@@ -156,7 +156,7 @@ class TypeInformation:
     [Row(word='a', n=1)]
     """
 
-    __slots__ = ("_converters", "converts", "kind", "mutable", "row", "schema")
+    __slots__ = ("_converters", "_exact", "converts", "kind", "mutable", "row", "schema")
 
     def __init__(self, kind: str, schema: pa.Schema | None) -> None:
         self.kind = kind  # scalar | tuple | row | pickled
@@ -168,6 +168,7 @@ class TypeInformation:
         )
         self.converts = self.row is not None or self.mutable  # whether what a function returned needs `normalise`
         self._converters = [_converter(field) for field in schema] if schema is not None else []
+        self._exact = None if schema is None or self.mutable else _exact_kinds(schema)
 
     @property
     def is_typed(self) -> bool:
@@ -187,6 +188,25 @@ class TypeInformation:
             return columns[0]
         fields = zip(*columns, strict=True)
         return self.records(fields) if self.converts else list(fields)
+
+    def is_exact(self, rows: Sequence[Any]) -> bool:
+        """Whether short values are exactly those that columns would give back, so that rows can travel as they are."""
+        kinds = self._exact
+        if kinds is None:
+            return False
+        columns: Iterable[Sequence[Any]] = (rows,)
+        if self.kind != "scalar":
+            if not set(map(type, rows)) <= {tuple, self.row} or set(map(len, rows)) != {len(kinds)}:
+                return False
+            columns = zip(*rows, strict=True)
+        return all(_all_exact(column, kind) for column, kind in zip(columns, kinds, strict=True))
+
+    def exact_bytes(self, rows: Sequence[Any]) -> int:
+        """The size of exact values in columns, without what a column has besides."""
+        kinds = self._exact or []
+        columns = zip(*rows, strict=True) if self.kind != "scalar" else (rows,)
+        texts = [column for column, kind in zip(columns, kinds, strict=True) if kind in (str, bytes)]
+        return 8 * len(kinds) * len(rows) + sum(sum(map(len, column)) for column in texts)
 
     def records(self, fields: Iterable[Sequence[Any]]) -> list[Any]:
         """A record of this tuple or row type for the fields of each."""
@@ -526,6 +546,33 @@ def _converter(field: pa.Field) -> Callable[[pa.Array], list[Any]]:
     if _is_plain(field):
         return lambda column: cast("list[Any]", column.to_pylist())
     return lambda column: [_rebuild(value, field) for value in column.to_pylist()]
+
+
+_EXACT_KINDS: Final[dict[pa.DataType, type]] = {
+    pa.int64(): int,
+    pa.float64(): float,
+    pa.string(): str,
+    pa.bool_(): bool,
+    pa.binary(): bytes,
+}
+_EXACT_INT = 1 << 63
+_EXACT_BYTES = 4096  # of the texts or byte strings in one column
+
+
+def _exact_kinds(schema: pa.Schema) -> list[type] | None:
+    """The Python type of each column's values, if every column gives values back as they are."""
+    kinds = [None if form_of(field) else _EXACT_KINDS.get(field.type) for field in schema]
+    return None if None in kinds else cast("list[type]", kinds)
+
+
+def _all_exact(column: Sequence[Any], kind: type) -> bool:
+    if set(map(type, column)) != {kind}:
+        return False
+    if kind is int:
+        return bool(min(column) >= -_EXACT_INT and max(column) < _EXACT_INT)
+    if kind is str:  # an ASCII text has no surrogates, which a column refuses
+        return all(map(str.isascii, column)) and sum(map(len, column)) <= _EXACT_BYTES
+    return kind is not bytes or sum(map(len, column)) <= _EXACT_BYTES
 
 
 def _numbers(column: pa.Array) -> list[Any]:

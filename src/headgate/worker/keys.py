@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -54,6 +55,10 @@ class KeyReader:
             select = self._select
             keys = [select(row) for row in batch.rows()]
             return keys if self._kind is None or self._fit(keys) else self._converted(keys)
+        if batch.is_small:
+            rows = batch.plain_rows()
+            fields = [rows if batch.type.kind == "scalar" else list(map(itemgetter(c), rows)) for c in self._columns]
+            return fields[0] if self._single else list(zip(*fields, strict=True))
         columns = batch.type.columns(batch.arrow(), self._columns)
         return columns[0] if self._single else list(zip(*columns, strict=True))
 
@@ -75,7 +80,7 @@ class KeyReader:
 
     def groups(self, batch: Batch) -> np.ndarray[Any, np.dtype[Any]]:
         """The key group of every record."""
-        if self._columns:
+        if self._columns and not batch.is_small:
             arrow = batch.arrow()
             return key_groups_of(hash_columns([arrow.column(c) for c in self._columns]), self._max_parallelism)
         return np.array(self._hasher.groups(self.keys(batch)), np.int32)
@@ -89,7 +94,7 @@ class KeyReader:
 
     def keys_and_groups(self, batch: Batch) -> tuple[list[Any], list[int], KeyArrays | None]:
         """Keys and key groups, with the selector called once for each record; both as arrays too, if keys are integers."""
-        if not self._columns:
+        if not self._columns or batch.is_small:
             keys = self.keys(batch)
             return keys, self._hasher.groups(keys), None
         groups = self.groups(batch)  # refuses null keys

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from headgate.api.functions import callable_of
 from headgate.errors import UserCodeError
@@ -107,7 +108,7 @@ class EdgeWriter:
         assert key is not None
         keys = KeyReader(key, max_parallelism)
         if kind == "hash":
-            return lambda batch: self._split(batch, owners_of(keys.groups(batch), max_parallelism, readers))
+            return partial(self._by_key, keys, max_parallelism, readers)
         choose = callable_of(self.edge.partitioning.partitioner, "partition", "partition_custom()")
         return lambda batch: self._split(batch, self._custom(choose, keys.keys(batch), readers))
 
@@ -136,6 +137,16 @@ class EdgeWriter:
                 )
         return np.array(targets, np.int64)
 
+    def _by_key(self, keys: KeyReader, max_parallelism: int, readers: int, batch: Batch) -> None:
+        if not batch.is_small or batch.timestamps is not None:
+            self._split(batch, owners_of(keys.groups(batch), max_parallelism, readers))
+            return
+        rows: dict[int, list[Any]] = {}
+        for row, group in zip(batch.plain_rows(), keys.keys_and_groups(batch)[1], strict=True):
+            rows.setdefault(group * readers // max_parallelism, []).append(row)
+        for target in sorted(rows):
+            self._add(target, batch.small_part(rows[target]))
+
     def _split(self, batch: Batch, targets: np.ndarray[Any, Any]) -> None:
         counts = np.bincount(targets)
         if counts.max() == len(targets):
@@ -163,7 +174,7 @@ class EdgeWriter:
     def _add(self, target: int, batch: Batch) -> None:
         builder = self._builders[target]
         count = len(batch)
-        per_record = batch.arrow().nbytes / max(count, 1) if self.edge.type.is_typed else self._bytes_per_record
+        per_record = batch.nbytes / max(count, 1) if self.edge.type.is_typed else self._bytes_per_record
         if count > 1 and count * per_record > _MAX_ROW:
             step = self._step(per_record)
             for at in range(0, count, step):
@@ -186,8 +197,11 @@ class EdgeWriter:
         stamped = [part.timestamps for part in parts if part.timestamps is not None]
         stamps = np.concatenate(stamped) if stamped else None
         if self.edge.type.is_typed:
-            batch = parts[0].arrow() if len(parts) == 1 else pa.concat_batches([part.arrow() for part in parts])
-            self._send(target, FrameKind.ARROW, memoryview(batch.serialize()), stamps)
+            batch = Batch.joined(parts)
+            if batch.is_small:
+                self._send(target, FrameKind.PICKLE, pickle.dumps(batch.plain_rows(), 5), stamps)
+            else:
+                self._send(target, FrameKind.ARROW, memoryview(batch.arrow().serialize()), stamps)
         else:
             rows = parts[0].rows() if len(parts) == 1 else [row for part in parts for row in part.rows()]
             origin = next((part.origin for part in parts if part.origin is not None), None)

@@ -12,6 +12,7 @@ import os
 import pickle
 import shutil
 import socket
+import struct
 import sys
 import tempfile
 import threading
@@ -20,10 +21,10 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import psutil
 import pyarrow as pa
 
@@ -398,9 +399,8 @@ def as_batches(rows: list[tuple[int, list[Piece]]]) -> Iterator[pa.RecordBatch]:
 
 
 def _as_batch(rows: list[tuple[int, list[Piece]]]) -> pa.RecordBatch:
-    lengths = [sum(map(len, pieces)) for _, pieces in rows]
-    offsets = np.zeros(len(rows) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
+    ends = accumulate((sum(map(len, pieces)) for _, pieces in rows), initial=0)
+    offsets = struct.pack(f"{len(rows) + 1}i", *ends)
     data = b"".join([piece for _, pieces in rows for piece in pieces])
     payload = pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
     return pa.RecordBatch.from_arrays([pa.array([dst for dst, _ in rows], pa.int32()), payload], schema=ROW_SCHEMA)

@@ -71,6 +71,35 @@ def test_all_ways_to_a_key_group_agree(rows, columns):
         assert repr(keys) == repr(reader.keys(batch))
 
 
+SMALL = as_type("s string, l bigint, d double, b boolean, y binary")
+_small_records = st.lists(
+    st.tuples(
+        st.text(max_size=5),
+        st.integers(-(1 << 63), (1 << 63) - 1),
+        st.floats(),
+        st.booleans(),
+        st.binary(max_size=5),
+    ),
+    min_size=1,
+    max_size=10,
+)
+_small_columns = st.one_of(
+    st.sampled_from(SMALL.schema.names), st.lists(st.sampled_from(SMALL.schema.names), min_size=1, unique=True)
+)
+
+
+@given(_small_records, _small_columns, st.sampled_from([1, 128, 32768]))
+def test_small_batches_have_the_keys_of_their_columns(rows, columns, max_parallelism):
+    rows = [(row[0].encode("utf-8", "ignore").decode(), *row[1:]) for row in rows]  # columns refuse surrogates
+    reader = KeyReader(key_spec(SMALL, columns, None), max_parallelism)
+    small, large = Batch.of_rows(rows, SMALL), Batch.of_arrow(SMALL.to_batch(rows), SMALL)
+    assert small.is_small == all(row[0].isascii() for row in rows)
+    assert not large.is_small
+    assert repr(reader.keys(small)) == repr(reader.keys(large))
+    assert reader.groups(small).tolist() == reader.groups(large).tolist()
+    assert reader.keys_and_groups(small)[1] == reader.keys_and_groups(large)[1]
+
+
 @pytest.mark.parametrize("type_name", ["tinyint", "smallint", "int", "bigint"])
 def test_integer_keys_come_as_arrays_too(type_name):
     record = as_type(f"v string, k {type_name}")

@@ -344,3 +344,70 @@ def test_untyped_buffers_learn_how_large_records_are(values):
     for value in values:
         writer.emit(value)
     assert writer.records() == {0: values}
+
+
+# --- small batches ----------------------------------------------------------------------------------------------------
+
+PAIR = as_type("word string, n bigint")
+
+
+def kinds_and_rows(type, batches, partitioning=None):
+    """The kinds of the frames that leave, and the records that a reader makes of them."""
+    writer = Writer(partitioning or Partitioning("forward"), type=type, readers=2 if partitioning else 1)
+    for batch in batches:
+        writer.writer.emit(batch)
+    frames = [frame for _, frame in writer.finish().frames()]
+    return [frame.kind for frame in frames], [row for frame in frames for row in decode(frame, type).rows()]
+
+
+def test_a_few_records_travel_as_rows_and_come_back_as_what_the_type_promises():
+    given = [Batch.of_rows([("a", 1), ("b", 2)], PAIR), Batch.of_output([("c", 3)], PAIR, None)]
+    kinds, rows = kinds_and_rows(PAIR, given)
+    assert kinds == [FrameKind.PICKLE]
+    assert [(row.word, row.n) for row in rows] == [("a", 1), ("b", 2), ("c", 3)]
+
+
+def test_many_small_batches_leave_as_one_batch_of_columns():
+    kinds, rows = kinds_and_rows(NUMBER, [Batch.of_rows([n], NUMBER) for n in range(100)])
+    assert (kinds, rows) == ([FrameKind.ARROW], list(range(100)))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [("a", None), (None, 1), ("é", 1), ("a" * 5000, 1)],
+    ids=["no number", "no text", "not ASCII", "long"],
+)
+def test_values_that_columns_would_change_or_that_are_long_travel_in_columns(row):
+    kinds, rows = kinds_and_rows(PAIR, [Batch.of_rows([row], PAIR)])
+    assert kinds == [FrameKind.ARROW]
+    assert [tuple(found) for found in rows] == [(row[0], row[1])]
+    assert type(rows[0].n) in (int, type(None))
+
+
+@pytest.mark.parametrize("row", [("a", True), ("a", 1 << 63), ("\ud800", 1), ("a", "b"), ("a",), "ab"])
+def test_a_record_that_does_not_fit_is_refused_in_a_small_batch_too(row):
+    with pytest.raises(TypeMismatch):
+        kinds_and_rows(PAIR, [Batch.of_output([("a", 1), row], PAIR, ("Map", "file.py:1"))])
+
+
+@given(
+    st.lists(st.tuples(st.text(st.characters(codec="ascii"), max_size=3), st.integers(-5, 5)), min_size=1, max_size=80)
+)
+def test_small_and_large_batches_go_to_the_same_targets(rows):
+    by_key = Partitioning("hash", key_spec(PAIR, "word", None))
+    found = []
+    for batch in (Batch.of_rows(rows, PAIR), Batch.of_arrow(PAIR.to_batch(rows), PAIR)):
+        writer = Writer(by_key, readers=3, type=PAIR)
+        writer.writer.emit(batch)
+        frames = writer.finish().frames()
+        found.append({target: [tuple(row) for row in decode(frame, PAIR).rows()] for target, frame in frames})
+    assert found[0] == found[1]
+
+
+def test_timestamps_of_a_small_batch_stay_with_their_records():
+    by_key = Partitioning("hash", key_spec(PAIR, "word", None))
+    writer = Writer(by_key, readers=2, type=PAIR)
+    writer.emit(*[(str(n), n) for n in range(20)], stamps=range(100, 120))
+    frames = [frame for _, frame in writer.finish().frames()]
+    pairs = [pair for frame in frames for pair in zip(decode(frame, PAIR).rows(), stamps_of(frame), strict=True)]
+    assert sorted((row.n, stamp) for row, stamp in pairs) == [(n, 100 + n) for n in range(20)]

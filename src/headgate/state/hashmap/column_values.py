@@ -26,6 +26,7 @@ from headgate.state.hashmap.columns import ColumnTable, Ints
 from headgate.state.hashmap.tables import StateTable
 from headgate.state.tables import BatchTable
 
+_FEW = 64  # keys that are read and written one by one: numpy's fixed cost is higher
 _MANY = 10_000  # values outside of batches that wait to be written back
 
 
@@ -141,7 +142,7 @@ class ColumnValue(ValueState[Any], BatchTable):
         if type(address) is not int:
             self._use_tables()
             return self._cache[address]
-        if self._slots is None and len(self._addresses):
+        if self._slots is None and len(self._addresses) > _FEW:
             self._load()
             if address in self._cache or self._table is not None:
                 return self._cache[address]
@@ -207,14 +208,23 @@ class ColumnValue(ValueState[Any], BatchTable):
 
     def _store_strays(self, strays: dict[Any, Any]) -> None:
         """Store values of keys outside of the batch, or of a batch that was only written to."""
+        known = dict(zip(self._addresses, self._groups, strict=True)) | self._stray_groups
+        if len(strays) <= _FEW:
+            strays = {a: value for a, value in strays.items() if not self._put_one(a, known.get(a), value)}
         addresses = list(strays)
         keys = self._int_keys(addresses)
-        if keys is None:
+        if keys is None or not strays:
             return
-        known = dict(zip(self._addresses, np.asarray(self._groups).tolist(), strict=True)) | self._stray_groups
         groups = np.array([known[a] if a in known else self._group_of(a) for a in addresses], np.int64)
         self._keys = keys
         self._store(addresses, groups, self._columns.find(self._keys, groups), list(strays.values()))
+
+    def _put_one(self, address: Any, group: int | None, value: Any) -> bool:
+        """Store the value of a key that has one; False if it has none, or for a value that has to be converted."""
+        if type(address) is not int or group is None:
+            return False
+        slot = self._columns.find_one(address, group)
+        return slot >= 0 and self._columns.put_one(slot, value)
 
     def _int_keys(self, addresses: Sequence[Any]) -> Ints | None:
         """Addresses as a column; None, and the state is in dict tables, if one is not an integer of 64 bits."""

@@ -54,6 +54,8 @@ class ColumnTable:
 
     def __init__(self, groups: KeyGroupRange, max_parallelism: int, dtype: np.dtype[Any]) -> None:
         self._groups = groups
+        # The type of the numbers that are stored as they are.
+        self._exact: type = {"i": int, "f": float}.get(dtype.kind, object) if dtype != np.float32 else object
         self.count = 0
         self.keys: Ints = np.empty(1024, np.int64)
         self.group_of: npt.NDArray[np.int32] = np.empty(1024, np.int32)
@@ -106,6 +108,19 @@ class ColumnTable:
             differ = (self.values[slots] if before is None else before) != values
             self._changed[slots if differ.all() else slots[differ]] = True
         self.values[slots] = values
+
+    def put_one(self, slot: int, value: Any) -> bool:
+        """Store a number without the overhead of numpy calls; False if it is not exactly of the column's type."""
+        if type(value) is not self._exact:
+            return False
+        before = self.values.item(slot)
+        try:
+            self.values[slot] = value
+        except OverflowError:
+            return False
+        if self._changed is not None and before != value:
+            self._changed[slot] = True
+        return True
 
     def remove(self, slots: Ints) -> None:
         slots = np.unique(slots[self.live[slots]])
