@@ -1,7 +1,7 @@
 """W4: latency and the cores that a job of two levels uses at a given rate, one JSON line a rate.
 
 A record is due at a fixed time; its latency is the time from then until the sink has it, so waiting in the source counts.
-CPU is that of the driver, the JVM and all workers together. `--timeout 0` is the setting for low latency.
+CPU is that of the driver, the JVM and all workers together. `--timeout 25` is the setting for low latency.
 """
 
 import argparse
@@ -118,7 +118,7 @@ def run(env, a, rate):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--rates", default="0,100,1000,10000,100000", help="records per second, separated by commas")
+    p.add_argument("--rates", default="100000,10000,1000,100,0", help="records per second, separated by commas")
     p.add_argument("--seconds", type=float, default=20)
     p.add_argument("--warm", type=float, default=8)
     p.add_argument("--keys", type=int, default=1000)
