@@ -440,6 +440,21 @@ def test_a_few_records_are_joined_unless_each_is_to_leave_at_once(timeout, polle
     assert task.step(10) == polled
 
 
+def test_a_reader_whose_polls_take_long_is_not_polled_again_before_its_records_are_out(monkeypatch):
+    services = Services(lockstep=False)
+    services.time = 1000
+    task = trickling(services)
+    poll = TrickleReader.poll
+
+    def slow(reader, max_records):
+        services.time += 3
+        return poll(reader, max_records)
+
+    monkeypatch.setattr(TrickleReader, "poll", slow)
+    Trickle.given[:] = [1, 2, 3]
+    assert [task.step(10), task.step(10)] == [1, 1]
+
+
 def test_no_more_is_joined_than_a_step_may_read():
     task = trickling(Services(lockstep=False))
     Trickle.given[:] = [1, 2, 3]

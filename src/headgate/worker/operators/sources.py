@@ -30,6 +30,7 @@ OWN_STATES = (_SPLITS.name,)
 _BURST_MS = 100
 _CAPACITY = 10_000  # records that a SourceFunction may be ahead
 _FEW = 32  # records that are joined with those of the next poll
+_JOIN_MS = 2
 
 
 class SourceOperator(Operator):
@@ -86,6 +87,7 @@ class SourceOperator(Operator):
             max_records = min(max_records, self._limit.allowed())
             if not max_records:
                 return 0
+        begun = self.context.services.now()
         batch = self.guard(self.reader.poll, max_records)
         if self._stamper is not None:
             self._split_names = self.guard(self.reader.ordered_splits)
@@ -96,7 +98,7 @@ class SourceOperator(Operator):
         aside = self.reader.take_side()
         batches = [] if batch is None or not len(batch) else [batch]
         if join and batches and self._stamper is None and self._limit is None:
-            batches = self._joined(batches, max_records, aside)
+            batches = self._joined(batches, max_records, aside, begun)
         if aside:
             self.emit_tagged(aside)
         for batch in batches:
@@ -115,10 +117,13 @@ class SourceOperator(Operator):
         else:
             self.guard(self._stamper.receive, batch, None if self._split_names is None else self.reader.split_of_each())
 
-    def _joined(self, parts: list[Batch], max_records: int, aside: list[tuple[OutputTag, Any]]) -> list[Batch]:
+    def _joined(
+        self, parts: list[Batch], max_records: int, aside: list[tuple[OutputTag, Any]], begun: int
+    ) -> list[Batch]:
         """A few records and those that came since: a batch takes nearly the same time with one record and with twenty."""
-        reader, limit = self.reader, min(_FEW, max_records)
-        while (count := sum(map(len, parts))) < limit and not reader.finished:
+        reader, limit, now = self.reader, min(_FEW, max_records), self.context.services.now
+        # A reader whose polls take long is not polled again: what it has given must not wait for it, nor a barrier.
+        while (count := sum(map(len, parts))) < limit and not reader.finished and now() - begun <= _JOIN_MS:
             more = self.guard(reader.poll, max_records - count)
             aside += reader.take_side()
             if more is None or not len(more):
