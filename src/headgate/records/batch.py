@@ -140,6 +140,10 @@ class Batch:
                 raise
         return self._arrow
 
+    def in_one_form(self) -> Batch:
+        """The same records without the Python values, if there are columns: for a batch that is kept and hardly read."""
+        return self if self._arrow is None else Batch(self.type, None, self._arrow, self.timestamps)
+
     def retyped(self, type: TypeInformation) -> Batch:
         """The same columns as records of a type that differs only in the form of its values."""
         batch = Batch(type, None, self.arrow(), self.timestamps)

@@ -167,9 +167,9 @@ class EdgeWriter:
         if not len(batch):
             return
         self.records_out += len(batch)
-        self.newest = batch
         self.dirty = True
         self._spread(batch)
+        self.newest = batch.in_one_form()
 
     def _add(self, target: int, batch: Batch) -> None:
         builder = self._builders[target]

@@ -366,7 +366,7 @@ class Subtask:
         if self._at >= len(batch):
             self._batch = None
         self.records_in += len(part)
-        self._received = part
+        self._received = part.in_one_form()
         self._receivers[channel.input](part)
         return len(part)
 

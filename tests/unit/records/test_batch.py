@@ -28,6 +28,17 @@ def test_the_other_form_is_made_at_need_and_kept():
     assert back.rows() is back.rows()
 
 
+def test_a_batch_that_is_kept_has_no_python_values_beside_its_columns():
+    batch = typed([("a", 1)]).with_timestamps(np.array([7]))
+    rows = batch.rows()
+    kept = batch.in_one_form()
+    assert kept._rows is None
+    assert kept.rows() == rows
+    assert kept.timestamps is batch.timestamps
+    untyped = Batch.of_rows([1, 2])
+    assert untyped.in_one_form() is untyped
+
+
 def test_untyped_records_are_anything():
     rows = [object(), None, {"a": 1}]
     assert Batch.of_rows(rows).rows() == rows
