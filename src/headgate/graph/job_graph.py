@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from headgate.errors import GraphError, InvalidArgument
 from headgate.ids import EdgeId, OperatorId, VertexId
@@ -54,6 +54,13 @@ class OutputTag:
     """
 
     __slots__ = ("name", "type")
+
+    exist: ClassVar[bool] = False
+    """Whether this process has made a tag, or received one: if not, results need not be searched for tags."""
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        OutputTag.exist = True
+        return super().__new__(cls)
 
     @property
     def tag_id(self) -> str:

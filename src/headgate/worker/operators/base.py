@@ -323,7 +323,7 @@ class Operator:
 
     def emit_tagged(self, rows: list[Any], stamps: Stamps | None = None) -> None:
         """Emit what a process function yielded; `(tag, value)` goes to that side output."""
-        places = [i for i, row in enumerate(rows) if row.__class__ is tuple and row and row[0].__class__ is OutputTag]
+        places = _tagged(rows) if OutputTag.exist else []
         if not places:
             self.emit_rows(rows, stamps)
             return
@@ -346,6 +346,11 @@ class Operator:
             output = Batch.of_output(values, tag.type, self.origin)
             output.timestamps = stamps
             receiver(output)
+
+
+def _tagged(rows: list[Any]) -> list[int]:
+    """The places of results for side outputs."""
+    return [i for i, row in enumerate(rows) if row.__class__ is tuple and row and row[0].__class__ is OutputTag]
 
 
 def settled(value: Any) -> Any:
