@@ -45,6 +45,20 @@ def test_a_table_grows_past_many_regions():
     assert (table.values[slots] == keys + 1).all()
 
 
+def test_regions_that_are_half_full_grow_when_no_key_is_new_any_more():
+    table = ColumnTable(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
+    keys = np.arange(128 * 45, dtype=np.int64)
+    table.slots(keys, groups_of(keys), 0)
+    load = table._filled / (table._mask + 1)
+    assert load.max() > 0.5
+    for _ in range(64):
+        assert table.merge(100) == 100
+    load = table._filled / (table._mask + 1)
+    assert load.max() <= 0.5
+    slots = table.find(keys, groups_of(keys))
+    assert (table.keys[slots] == keys).all()
+
+
 def backend(first=0, last=127, incremental=True):
     setup = BackendSetup(
         "sum", KeyGroupRange(first, last), 128, clock=lambda: 0, key_type=as_type("bigint"), incremental=incremental

@@ -9,7 +9,8 @@ at once, in the subtask's thread:
 
 Every key group has its own region of the index, a power of two long. A region that is half full is rebuilt at twice the
 length, a few of them with each batch; only one that is nearly full is rebuilt at once. So growing never blocks for longer
-than a few groups take.
+than a few groups take. A key whose place is taken tries those 1, 3, 6, 10, ... places further on: all keys of a batch probe
+together, so the longest search counts, and with growing steps none is long.
 
 A removed entry keeps its slot and its place in the index, marked as dead. When most of a group is dead, its region is
 rebuilt without them, and their slots are used again, but not while a snapshot reads the columns.
@@ -73,6 +74,7 @@ class ColumnTable:
         self._mask: Ints = np.full(max_parallelism, _FIRST_REGION - 1, np.int64)
         self._filled: Ints = np.zeros(max_parallelism, np.int64)
         self._end = len(self._index)  # the index is free from here on
+        self._grows = False  # whether a region may be half full
 
     # --- looking up -------------------------------------------------------------------------------------------------
 
@@ -141,17 +143,19 @@ class ColumnTable:
 
     def find(self, keys: Ints, groups: npt.NDArray[Any]) -> Ints:
         """The slot of every key, -1 where there is none; a slot may be dead."""
-        start, mask = self._region[groups], self._mask[groups]
+        start, mask = self._region.take(groups), self._mask.take(groups)
         if len(start) and start.min() < 0:
             raise IllegalState(FOREIGN_GROUP)
         step = _spread(keys) & mask
         result: Ints = self._index[start + step].astype(np.int64) - 1
         # Most are found at the first probe; the others continue, fewer each time.
         left = np.flatnonzero((result >= 0) & (self.keys[result] != keys))
+        stride = 0
         while len(left):
-            step[left] = (step[left] + 1) & mask[left]
-            result[left] = self._index[start[left] + step[left]].astype(np.int64) - 1
-            slots = result[left]
+            stride += 1
+            step[left] = (step[left] + stride) & mask[left]
+            slots = self._index[start[left] + step[left]].astype(np.int64) - 1
+            result[left] = slots
             left = left[(slots >= 0) & (self.keys[slots] != keys[left])]
         return result
 
@@ -161,10 +165,12 @@ class ColumnTable:
         if start < 0:
             raise IllegalState(FOREIGN_GROUP)
         step = ((key * _SPREAD_INT & _64_BITS) >> 32) & mask
+        stride = 0
         while (slot := self._index.item(start + step) - 1) >= 0:
             if self.keys.item(slot) == key:
                 return slot if self.live.item(slot) else -1
-            step = (step + 1) & mask
+            stride += 1
+            step = (step + stride) & mask
         return -1
 
     # --- growing ----------------------------------------------------------------------------------------------------
@@ -179,8 +185,7 @@ class ColumnTable:
         if self._changed is not None:
             self._changed[slots] = True
         self._filled += np.bincount(new_groups, minlength=len(self._filled))
-        for group in self._crowded():
-            self._rebuild(group)
+        self._grow()
         self._enter(slots, new_keys, new_groups)
 
     def _new_slots(self, wanted: int) -> Ints:
@@ -213,12 +218,15 @@ class ColumnTable:
         region = self._index[start : start + int(self._mask[group]) + 1]
         return region, region[region != 0].astype(np.int64) - 1
 
-    def _crowded(self) -> list[int]:
-        """Groups whose region must grow now, and a few of those that will have to soon."""
+    def _grow(self) -> None:
+        """Rebuild the regions that must grow now, and a few of those that are half full, the fullest first."""
         load = self._filled / (self._mask + 1)
         must = np.flatnonzero(load > _NEARLY_FULL)
         soon = np.flatnonzero((load > _HALF_FULL) & (load <= _NEARLY_FULL))
-        return [*must.tolist(), *soon[np.argsort(-load[soon])][: max(0, _REBUILDS - len(must))].tolist()]
+        few = max(0, _REBUILDS - len(must))
+        for group in [*must.tolist(), *soon[np.argsort(-load[soon])][:few].tolist()]:
+            self._rebuild(group)
+        self._grows = len(soon) > few
 
     def _reserve(self, size: int) -> None:
         if size > len(self.keys):
@@ -258,12 +266,14 @@ class ColumnTable:
         """Put distinct new keys into the index; of several with one place, one gets it and the others probe on."""
         start, mask = self._region[groups], self._mask[groups]
         step = _spread(keys) & mask
+        stride = 0
         while len(slots):
             place = start + step
             free = self._index[place] == 0
             self._index[place[free]] = (slots[free] + 1).astype(np.int32)
             left = self._index[place] != slots + 1
-            slots, start, mask, step = slots[left], start[left], mask[left], (step[left] + 1) & mask[left]
+            stride += 1
+            slots, start, mask, step = slots[left], start[left], mask[left], (step[left] + stride) & mask[left]
 
     # --- as a table of the hashmap backend --------------------------------------------------------------------------
 
@@ -288,7 +298,9 @@ class ColumnTable:
         self._holders.discard(cursor)
 
     def merge(self, budget: int) -> int:
-        """Freezing leaves nothing behind."""
+        """Freezing leaves nothing behind; regions that are half full still grow when no key is new any more."""
+        if self._grows:
+            self._grow()
         return budget
 
     def base_size(self) -> int:
