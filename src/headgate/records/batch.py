@@ -24,7 +24,7 @@ class Batch:
     ([3, 4], 2, [4])
     """
 
-    __slots__ = ("_arrow", "_raw", "_rows", "_small", "origin", "timestamps", "type")
+    __slots__ = ("_arrow", "_columns", "_raw", "_rows", "_small", "origin", "timestamps", "type")
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Batch:
         self.type = type
         self._rows = rows
         self._arrow = arrow
+        self._columns: dict[int, list[Any]] = {}  # of `column`
         self.timestamps = timestamps
         # Whether rows are as the user's function returned them: plain tuples where the type may have named fields.
         self._raw = False
@@ -119,7 +120,7 @@ class Batch:
         """The records as Python values; do not change the list."""
         if self._rows is None:
             assert self._arrow is not None
-            self._rows = self.type.to_rows(self._arrow)
+            self._rows = self.type.to_rows(self._arrow, self._columns)
         elif self._raw:
             try:
                 self._rows = self.type.normalise(self._rows)
@@ -128,6 +129,15 @@ class Batch:
                 raise
             self._raw = False
         return self._rows
+
+    def column(self, position: int) -> list[Any]:
+        """One field of all records as Python values, which `rows` then uses as well; do not change the list."""
+        made = self._columns.get(position)
+        if made is None:
+            (made,) = self.type.columns(self.arrow(), (position,))
+            if self.type.can_share(position):
+                self._columns[position] = made
+        return made
 
     def arrow(self) -> pa.RecordBatch:
         """The records as Arrow columns; TypeMismatch if a value does not fit the type."""

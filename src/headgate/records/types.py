@@ -15,10 +15,11 @@ stored as text), the metadata of the Arrow field say so; so everything that stor
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache, partial
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 import cloudpickle
@@ -31,6 +32,7 @@ from headgate.records.flink_values import Instant, MutableRow, first_change, row
 _FORM: Final = b"headgate.form"
 _RECORDS: Final = (tuple, list, MutableRow)
 _CHUNK: Final = 256  # rows
+_NONE: Final[Mapping[int, Any]] = MappingProxyType({})
 
 
 def form_of(field: pa.Field) -> str:
@@ -181,9 +183,9 @@ class TypeInformation:
         schema = self._columns()
         return schema.field(0).type if self.kind == "scalar" else pa.struct(list(schema))
 
-    def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
-        """The records of a batch as Python values."""
-        columns = [convert(column) for convert, column in zip(self._converters, batch.columns, strict=True)]
+    def to_rows(self, batch: pa.RecordBatch, known: Mapping[int, list[Any]] = _NONE) -> list[Any]:
+        """The records of a batch as Python values; `known` are columns that have been converted already."""
+        columns = [known.get(i) or convert(batch.column(i)) for i, convert in enumerate(self._converters)]
         if self.kind == "scalar":
             return columns[0]
         fields = zip(*columns, strict=True)
@@ -225,6 +227,12 @@ class TypeInformation:
     def columns(self, batch: pa.RecordBatch, positions: Sequence[int]) -> list[list[Any]]:
         """Some columns of a batch, as lists of Python values."""
         return [self._converters[p](batch.column(p)) for p in positions]
+
+    def can_share(self, position: int) -> bool:
+        """Whether the values of a column cannot be changed, so that one object may be in several places."""
+        assert self.schema is not None
+        field = self.schema.field(position)
+        return not form_of(field) and not pa.types.is_nested(field.type)
 
     def normalise(self, rows: list[Any]) -> list[Any]:
         """Plain tuples as the named rows that the type promises."""

@@ -59,7 +59,7 @@ class KeyReader:
             rows = batch.plain_rows()
             fields = [rows if batch.type.kind == "scalar" else list(map(itemgetter(c), rows)) for c in self._columns]
             return fields[0] if self._single else list(zip(*fields, strict=True))
-        columns = batch.type.columns(batch.arrow(), self._columns)
+        columns = [batch.column(c) for c in self._columns]
         return columns[0] if self._single else list(zip(*columns, strict=True))
 
     def _fit(self, keys: list[Any]) -> bool:
@@ -100,5 +100,5 @@ class KeyReader:
         groups = self.groups(batch)  # refuses null keys
         if self._integers:
             numbers = batch.arrow().column(self._columns[0]).to_numpy().astype(np.int64, copy=False)
-            return numbers.tolist(), groups.tolist(), (numbers, groups)
+            return batch.column(self._columns[0]), groups.tolist(), (numbers, groups)
         return self.keys(batch), groups.tolist(), None

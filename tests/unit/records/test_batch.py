@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.records.batch import Batch
-from headgate.records.types import PICKLED, TypeMismatch, as_type
+from headgate.records.types import PICKLED, TypeMismatch, Types, as_type
 
 PAIR = as_type("word string, n bigint")
 
@@ -26,6 +26,23 @@ def test_the_other_form_is_made_at_need_and_kept():
     back = typed([("a", 1)])
     assert back.rows()[0].word == "a"
     assert back.rows() is back.rows()
+
+
+def test_a_column_that_was_read_is_not_converted_again():
+    rows = [("a" * 30, 1 << 40), ("b" * 30, 2 << 40)]
+    batch = typed(rows)
+    words, numbers = batch.column(0), batch.column(1)
+    assert batch.column(0) is words
+    assert list(zip(words, numbers, strict=True)) == rows == batch.rows()
+    assert all(row.word is word and row.n is n for row, word, n in zip(batch.rows(), words, numbers, strict=True))
+    assert batch.slice(1, 1).rows() == rows[1:]
+
+
+def test_values_that_can_be_changed_are_not_shared_with_a_column():
+    kind = Types.TUPLE([Types.LIST(Types.LONG()), Types.LONG()])
+    batch = Batch.of_arrow(kind.to_batch([([1, 2], 3)]), kind)
+    batch.column(0)[0].append(9)
+    assert batch.rows() == [([1, 2], 3)]
 
 
 def test_a_batch_that_is_kept_has_no_python_values_beside_its_columns():
