@@ -59,6 +59,35 @@ def test_regions_that_are_half_full_grow_when_no_key_is_new_any_more():
     assert (table.keys[slots] == keys).all()
 
 
+@given(st.lists(st.integers(0, 40), max_size=100))
+def test_first_places(keys):
+    table = ColumnTable(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
+    numbers = np.array(keys, np.int64)
+    slots = table.slots(numbers, groups_of(numbers), 0)
+    assert numbers[table.first_places(slots)].tolist() == list(dict.fromkeys(keys))
+
+
+def test_first_places_of_many_and_after_growing():
+    table = ColumnTable(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
+    for count in (100, 5_000, 70_000):
+        keys = np.concatenate([np.arange(count), np.arange(count)[::-1]])
+        slots = table.slots(keys, groups_of(keys), 0)
+        assert table.first_places(slots).tolist() == list(range(count))
+
+
+def test_slots_are_live_until_one_is_removed_or_missing():
+    table = ColumnTable(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
+    keys = np.arange(10)
+    slots = table.slots(keys, groups_of(keys), 0)
+    assert table.all_live(slots)
+    assert table.all_live(slots[:0])
+    assert not table.all_live(np.array([0, -1]))
+    table.remove(slots[3:4])
+    assert not table.all_live(slots)
+    assert table.all_live(slots[4:])
+    assert table.read(keys, groups_of(keys))[2] == [0, 0, 0, None, 0, 0, 0, 0, 0, 0]
+
+
 def backend(first=0, last=127, incremental=True):
     setup = BackendSetup(
         "sum", KeyGroupRange(first, last), 128, clock=lambda: 0, key_type=as_type("bigint"), incremental=incremental

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -124,10 +125,9 @@ class ColumnValue(ValueState[Any], BatchTable):
             return
         cache = strays = self._cache
         if self._slots is not None:
-            addresses = self._addresses
-            self._store(addresses, self._groups, self._slots, list(map(cache.__getitem__, addresses)), self._before)
-            own = set(addresses) if len(cache) > self._loaded else None
-            strays = {} if own is None else {address: cache[address] for address in cache if address not in own}
+            # The batch's keys come first.
+            strays = dict(islice(cache.items(), self._loaded, None)) if len(cache) > self._loaded else {}
+            self._store_batch()
         if strays:
             self._store_strays(strays)
         if self._table is None:
@@ -164,17 +164,30 @@ class ColumnValue(ValueState[Any], BatchTable):
         loaded.update(self._cache)  # it may have keys outside of the batch
         self._cache = loaded
 
-    def _store(
-        self, addresses: Sequence[Any], groups: Any, slots: Ints, values: list[Any], before: Any | None = None
-    ) -> None:
+    def _store_batch(self) -> None:
+        """Store the values of the batch's keys, each once: the cache has them in the order in which the batch has them."""
+        columns, slots, before = self._columns, self._slots, self._before
+        assert slots is not None
+        packed = self._pack(list(islice(self._cache.values(), self._loaded)))
+        if packed is None:
+            values = list(map(self._cache.__getitem__, self._addresses))
+            self._store_mixed(self._addresses, self._groups, slots, values)
+            return
+        if not columns.all_live(slots):
+            assert self._keys is not None
+            slots, before = columns.slots(self._keys, self._groups, 0), None
+        if self._loaded < len(slots):
+            first = columns.first_places(slots)
+            slots, before = slots[first], None if before is None else before[first]
+        columns.put(slots, packed, before)
+
+    def _store(self, addresses: Sequence[Any], groups: Any, keys: Ints, values: list[Any]) -> None:
+        """Store values of different keys."""
         columns, packed = self._columns, self._pack(values)
         if packed is None:
-            self._store_mixed(addresses, groups, slots, values)
-            return
-        if len(slots) and (slots.min() < 0 or not columns.live[slots].all()):
-            assert self._keys is not None
-            slots, before = columns.slots(self._keys, groups, 0), None
-        columns.put(slots, packed, before)
+            self._store_mixed(addresses, groups, columns.find(keys, groups), values)
+        else:
+            columns.put(columns.slots(keys, groups, 0), packed)
 
     def _store_mixed(self, addresses: Sequence[Any], groups: Any, slots: Ints, values: list[Any]) -> None:
         """Store values of which some may be None, which removes, or numbers of another type."""
@@ -216,8 +229,7 @@ class ColumnValue(ValueState[Any], BatchTable):
         if keys is None or not strays:
             return
         groups = np.array([known[a] if a in known else self._group_of(a) for a in addresses], np.int64)
-        self._keys = keys
-        self._store(addresses, groups, self._columns.find(self._keys, groups), list(strays.values()))
+        self._store(addresses, groups, keys, list(strays.values()))
 
     def _put_one(self, address: Any, group: int | None, value: Any) -> bool:
         """Store the value of a key that has one; False if it has none, or for a value that has to be converted."""
