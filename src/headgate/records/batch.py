@@ -90,6 +90,7 @@ class Batch:
 
     @property
     def has_columns(self) -> bool:
+        """Whether the columns are made."""
         return self._arrow is not None
 
     @property

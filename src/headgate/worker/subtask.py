@@ -373,7 +373,7 @@ class Subtask:
     def _poll(self, max_records: int) -> int:
         assert self._source is not None
         now = self._services.now()
-        count = self._source.poll(max_records, join=self._buffer_timeout != 0)
+        count = self._source.poll(max_records, join=self._pause > 0)
         self.records_in += count
         self._poll_at = None
         if count:
