@@ -55,7 +55,10 @@ class SourceReader(ABC, Generic[S]):
 
     @abstractmethod
     def poll(self, max_records: int) -> Batch | None:
-        """At most `max_records` records, or None if there are none now; sets `finished` with the last one."""
+        """At most `max_records` records, or None if there are none now; sets `finished` with the last one.
+
+        The list of a batch's records must not be used again: they may be sent later.
+        """
 
     @abstractmethod
     def snapshot(self) -> list[S]:

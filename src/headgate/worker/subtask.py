@@ -321,7 +321,10 @@ class Subtask:
 
     def _reads(self) -> bool:
         """Whether its source may be polled now."""
-        return self._may_read() and (self._poll_at is None or self._services.now() >= self._poll_at)
+        if not self._may_read():
+            return False
+        # A clock that was set back must not make the source wait.
+        return self._poll_at is None or not 0 < self._poll_at - self._services.now() <= self._pause
 
     def _may_read(self) -> bool:
         may_read = self._source is not None and self.status is Status.RUNNING
@@ -576,7 +579,7 @@ class Subtask:
         waits = any(writer.dirty for writer in self._writers) or self._buffers.has_open
         if waits and self._buffer_timeout >= 0:
             due = self._flushed_at + self._pause
-            if self._gathered or self._services.now() >= due:
+            if self._gathered or not self._flushed_at <= self._services.now() < due:  # later, or the clock was set back
                 self.flush()
             else:
                 self._flush_at = due if self._flush_at is None else min(due, self._flush_at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.api.functions import MapFunction, SinkFunction
+from headgate.api.functions import MapFunction, OutputTag, SinkFunction
 from headgate.api.sources import Source, SourceReader
 from headgate.errors import IllegalState
 from headgate.job.status import Status
@@ -453,6 +453,70 @@ def test_a_reader_whose_polls_take_long_is_not_polled_again_before_its_records_a
     monkeypatch.setattr(TrickleReader, "poll", slow)
     Trickle.given[:] = [1, 2, 3]
     assert [task.step(10), task.step(10)] == [1, 1]
+
+
+def test_a_clock_that_is_set_back_stops_neither_the_source_nor_its_records():
+    services = Services(lockstep=False)
+    services.time = 10_000_000
+    task = trickling(services)
+    Trickle.given[:] = [1]
+    assert task.step(10) == 1
+    task.settle()
+    taken(task)
+    services.time -= 3_600_000
+    Trickle.given[:] = [2]
+    assert task.has_work()
+    assert task.step(10) == 1
+    middle_task = middle(services, execution_buffer__timeout=100)
+    for hour in (2, 1):
+        services.time = hour * 3_600_000
+        middle_task.receive(data(hour))
+        work_off(middle_task)
+        middle_task.settle()
+        assert frames_to(taken(middle_task), 0) == [(FrameKind.PICKLE, [2 * hour])]
+
+
+def test_a_source_with_a_rate_is_read_once_in_a_pause_as_well():
+    services = Services(lockstep=False)
+    services.time = 1000
+    program = lambda env: (
+        env.from_sequence(0, 10_000, rate=200).rescale().map(str).set_parallelism(2)._collect_into("out")
+    )  # noqa: E731
+    task = subtask(plan_of(program, execution_buffer__timeout=100), "Sequence", services=services)
+    task.open()
+    rows = []
+    while services.time < 2000:
+        if not (task.has_work() and task.step(1000)):
+            task.settle()
+            services.time = max(services.time + 1, task.next_deadline() or 0)
+        rows += taken(task)
+    assert 190 <= task.records_in <= 210
+    assert len(rows) <= 2 * 1000 // 45 + 4  # to two targets
+
+
+class Beside(Trickle):
+    """Gives records to a side output only, one for each poll."""
+
+    side_outputs = (OutputTag("beside", "bigint"),)
+
+    def reader(self, context, splits):
+        return BesideReader()
+
+
+class BesideReader(TrickleReader):
+    def poll(self, max_records):
+        return None
+
+    def take_side(self):
+        return [(Beside.side_outputs[0], Trickle.given.pop(0))] if Trickle.given else []
+
+
+def test_a_source_that_gives_only_side_outputs_is_read_at_once():
+    plan = plan_of(lambda env: env.from_source(Beside()).rescale().map(str).set_parallelism(2)._collect_into("out"))
+    task = subtask(plan, "Source", services=Services(lockstep=False))
+    task.open()
+    Trickle.given[:] = [1, 2, 3]
+    assert [task.step(10) for _ in range(4)] == [1, 1, 1, 0]
 
 
 def test_no_more_is_joined_than_a_step_may_read():

@@ -86,6 +86,7 @@ class SourceOperator(Operator):
         if self._limit is not None and max_records < UNCUT:  # a barrier may wait for what must not be cut
             max_records = min(max_records, self._limit.allowed())
             if not max_records:
+                self.drained = True
                 return 0
         begun = self.context.services.now()
         batch = self.guard(self.reader.poll, max_records)
@@ -104,7 +105,7 @@ class SourceOperator(Operator):
         for batch in batches:
             self._emit(batch)
         if not batches:
-            self.drained = True
+            self.drained = not aside
         return sum(map(len, batches)) + len(aside)
 
     def _emit(self, batch: Batch) -> None:
@@ -125,9 +126,10 @@ class SourceOperator(Operator):
         # A reader whose polls take long is not polled again: what it has given must not wait for it, nor a barrier.
         while (count := sum(map(len, parts))) < limit and not reader.finished and now() - begun <= _JOIN_MS:
             more = self.guard(reader.poll, max_records - count)
-            aside += reader.take_side()
+            beside = reader.take_side()
+            aside += beside
             if more is None or not len(more):
-                self.drained = True
+                self.drained = not beside
                 break
             parts.append(more)
         for part in parts:
