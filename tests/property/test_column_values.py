@@ -35,7 +35,7 @@ def make(incremental):
 
 
 keys = st.integers(0, 60) | st.integers(-(2**63), 2**63 - 1)
-values = st.integers(-(2**63), 2**63 - 1)
+values = st.sampled_from([0, 0, 1]) | st.integers(-(2**63), 2**63 - 1)
 access = st.tuples(st.sampled_from(["read", "write", "clear", "add"]), keys, values)
 actions = st.one_of(
     st.tuples(st.just("batch"), st.lists(access, max_size=30)),
@@ -188,6 +188,46 @@ def test_a_value_that_does_not_fit_is_refused_with_its_key(few, type, value):
                     backend.end_batch()
             else:
                 backend.end_batch()
+
+
+@pytest.mark.parametrize("few", [0, 64])
+def test_a_key_that_comes_back_with_zero_is_in_the_next_increment(few):  # SPEC R7.4
+    with patch.object(column_values, "_FEW", few):
+        pair = Pair(incremental=True)
+        for accesses in ([("write", key, 5) for key in range(200)], [("clear", 7, 0)], [("write", 7, 0)]):
+            pair.batch(accesses)
+            pair.checkpoint("confirm")
+
+
+@pytest.mark.parametrize("few", [0, 64])
+def test_a_change_of_the_sign_of_zero_is_in_the_next_increment(few):  # SPEC R7.4
+    with patch.object(column_values, "_FEW", few):
+        backend, ratio = make(incremental=True), ValueStateDescriptor("ratio", Types.DOUBLE())
+        state, payloads = backend.state(ratio), {}
+        for number, value in enumerate((0.0, -0.0), 1):
+            backend.begin_batch(list(range(100)), [GROUP.group(key) for key in range(100)], None)
+            for key in range(100):
+                backend.context.address, backend.context.group = key, GROUP.group(key)
+                state.value()
+                state.update(value)
+            backend.context.address = NO_KEY
+            backend.end_batch()
+            run = backend.snapshot(number, SnapshotKind.CHECKPOINT)
+            for name, data in run:
+                payloads[name] = payloads.get(name, b"") + data
+            backend.notify_complete(number)
+        other = make(incremental=False)
+        other.restore([run.handle], lambda payload, offset, length: payloads[payload.id][offset : offset + length])
+        other.set_current_key(7)
+        assert str(other.state(ratio).value()) == "-0.0"
+
+
+def test_a_batch_of_more_records_than_16_bits_count():
+    pair = Pair(incremental=True)
+    pair.batch([("add", n % 70_001, 0) for n in range(140_000)])
+    pair.check()
+    pair.batch([("add", n % 70_001, 0) for n in range(140_000)])
+    pair.check()
 
 
 def test_slots_of_removed_keys_are_used_again():

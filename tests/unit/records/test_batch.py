@@ -132,3 +132,21 @@ def test_plain_tuples_of_a_source_are_named_rows():
     """So that an operator chained to the source sees what one behind a shuffle sees."""
     (row,) = Batch.of_rows([(1, "a")], as_type("n bigint, word string")).rows()
     assert (row.n, row.word) == (1, "a")
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_joined_batches_keep_timestamps_and_origin(columns):
+    parts = []
+    for word in "abc":
+        part = Batch.of_output([(word, 1)], PAIR, ("Map", "file.py:1"))
+        part.timestamps = np.array([ord(word)], np.int64)
+        parts.append(part)
+    if columns:
+        parts[1].arrow()
+    joined = Batch.joined(parts)
+    assert [(row.word, stamp) for row, stamp in zip(joined.rows(), joined.timestamps, strict=True)] == [
+        ("a", 97),
+        ("b", 98),
+        ("c", 99),
+    ]
+    assert joined.origin == ("Map", "file.py:1")

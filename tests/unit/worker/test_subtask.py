@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from headgate.api.functions import MapFunction, OutputTag, SinkFunction
 from headgate.api.sources import Source, SourceReader
+from headgate.api.watermarks import WatermarkStrategy
+from headgate.checkpoint.types import Barrier
 from headgate.errors import IllegalState
 from headgate.job.status import Status
 from headgate.records.batch import Batch
 from headgate.records.frames import DRAIN, FrameKind
 from headgate.records.types import Types
 from headgate.worker.failures import OperatorFailure
+from headgate.worker.inputs import DATA, decode
 from rig import Services, data, event, frames_to, plan_of, relay, subtask, taken, work_off
 
 END_OF_DATA, END_OF_PARTITION, END = FrameKind.END_OF_DATA, FrameKind.END_OF_PARTITION, FrameKind.END
@@ -479,9 +485,10 @@ def test_a_clock_that_is_set_back_stops_neither_the_source_nor_its_records():
 def test_a_source_with_a_rate_is_read_once_in_a_pause_as_well():
     services = Services(lockstep=False)
     services.time = 1000
-    program = lambda env: (
+
+    def program(env):
         env.from_sequence(0, 10_000, rate=200).rescale().map(str).set_parallelism(2)._collect_into("out")
-    )  # noqa: E731
+
     task = subtask(plan_of(program, execution_buffer__timeout=100), "Sequence", services=services)
     task.open()
     rows = []
@@ -517,6 +524,125 @@ def test_a_source_that_gives_only_side_outputs_is_read_at_once():
     task.open()
     Trickle.given[:] = [1, 2, 3]
     assert [task.step(10) for _ in range(4)] == [1, 1, 1, 0]
+
+
+class Scripted(Trickle):
+    """Each poll calls the next of `script`."""
+
+    script: list[Any] = []  # noqa: RUF012 - shared on purpose: the source is copied into the subtask
+    type = Types.LONG()
+    side_outputs = Beside.side_outputs
+
+    def reader(self, context, splits):
+        return ScriptedReader()
+
+
+class ScriptedReader(TrickleReader):
+    def __init__(self):
+        self.rows, self.side = [], []
+
+    def poll(self, max_records):
+        return Scripted.script.pop(0)(self) if Scripted.script else None
+
+    def take_side(self):
+        side, self.side = self.side, []
+        return side
+
+
+def numbers(*values, stamped=False):
+    def poll(reader):
+        reader.rows[:] = values
+        batch = Batch.of_rows(reader.rows, Types.LONG())
+        batch.timestamps = np.array(values, np.int64) if stamped else None
+        return batch
+
+    return poll
+
+
+def failing(_):
+    raise ValueError("the source has failed")
+
+
+def scripted(*polls, **options):
+    def program(env):
+        env.from_source(Scripted(), **options).rescale().map(str).set_parallelism(1)._collect_into("out")
+
+    Scripted.script[:] = polls
+    services = Services(lockstep=False)
+    services.time = 1000
+    task = subtask(plan_of(program), "Source", services=services)
+    task.open()
+    return task
+
+
+def read_so_far(task):
+    task.flush()
+    frames = [frame for _, frames in taken(task) for frame in frames if frame.kind in DATA]
+    return [row for frame in frames for row in decode(frame, Types.LONG()).rows()]
+
+
+def test_a_reader_may_use_its_list_again():
+    task = scripted(numbers(1), numbers(2), numbers(3))
+    assert task.step(10) == 3
+    assert read_so_far(task) == [1, 2, 3]
+
+
+def test_records_before_a_failure_of_the_source_are_out_before_it_and_no_barrier_is_between():
+    task = scripted(numbers(1), failing)
+    assert task.step(10) == 1
+    assert read_so_far(task) == [1]
+    for go_on in (lambda: task.trigger(Barrier(1, 1000)), lambda: task.step(10)):
+        with pytest.raises(OperatorFailure) as caught:
+            go_on()
+        assert "the source has failed" in str(caught.value.__cause__)
+
+
+def test_batches_with_and_without_timestamps_stay_apart_and_in_order():
+    task = scripted(*[numbers(n, stamped=n % 3 == 0) for n in range(20)])
+    while task.step(100):
+        pass
+    assert read_so_far(task) == list(range(20))
+
+
+def test_side_outputs_of_joined_polls_are_kept_and_the_last_poll_is_the_last():
+    def beside(reader):
+        reader.side.append((Beside.side_outputs[0], 7))
+        return numbers(2)(reader)
+
+    def last(reader):
+        reader.finished = True
+        return numbers(3)(reader)
+
+    task = scripted(numbers(1), beside, last, failing)
+    assert task.step(10) == 4
+    assert task.records_in == 4
+
+
+def test_a_source_with_watermarks_or_a_rate_is_polled_once_in_a_step():
+    strategy = WatermarkStrategy.for_monotonous_timestamps()
+    assert scripted(numbers(1), numbers(2), watermark_strategy=strategy).step(10) == 1
+    limited = scripted(numbers(1), numbers(2), rate=1000)
+    assert limited.step(10) == 0
+    limited._services.time += 100
+    assert limited.step(10) == 1
+
+
+def test_no_more_than_32_records_are_joined():
+    assert scripted(*[numbers(n) for n in range(40)]).step(1000) == 32
+
+
+def test_what_comes_after_the_gathered_records_waits_again():
+    services = Services(lockstep=False)
+    services.time = 1000
+    task = trickling(services)
+    Trickle.given[:] = [1]
+    task.step(10)
+    task.settle()
+    taken(task)
+    services.time = 1001
+    task._source.emit(Batch.of_rows([5], Types.PICKLED_BYTE_ARRAY()))  # as a timer would
+    task.settle()
+    assert task.take() == []
 
 
 def test_no_more_is_joined_than_a_step_may_read():

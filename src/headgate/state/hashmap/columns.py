@@ -94,6 +94,8 @@ class ColumnTable:
         if len(dead):
             dead = np.unique(dead)
             self.live[dead], self.values[dead] = True, neutral
+            if self._changed is not None:
+                self._changed[dead] = True
             self._dead -= np.bincount(self.group_of[dead], minlength=len(self._dead))
 
     def read(self, keys: Ints, groups: npt.NDArray[Any]) -> tuple[Ints, Numbers, list[Any]]:
@@ -127,7 +129,7 @@ class ColumnTable:
     def put(self, slots: Ints, values: Numbers, before: Numbers | None = None) -> None:
         """Store values; where a slot occurs more than once, its values must be equal. `before` are the present values."""
         if self._changed is not None:
-            differ = (self.values[slots] if before is None else before) != values
+            differ = _bits(self.values[slots] if before is None else before) != _bits(values)
             self._changed[slots if differ.all() else slots[differ]] = True
         self.values[slots] = values
 
@@ -140,7 +142,7 @@ class ColumnTable:
             self.values[slot] = value
         except OverflowError:
             return False
-        if self._changed is not None and before != value:
+        if self._changed is not None and (before != value or value == 0):  # 0.0 == -0.0
             self._changed[slot] = True
         return True
 
@@ -450,6 +452,11 @@ def _grown(column: npt.NDArray[Any], used: int, room: int) -> npt.NDArray[Any]:
     larger = np.zeros(room, column.dtype)
     larger[:used] = column[:used]
     return larger
+
+
+def _bits(values: Numbers) -> Numbers:
+    """Numbers that are equal only where the numbers are the same: 0.0 and -0.0 differ, a NaN is itself."""
+    return values.view(f"i{values.itemsize}") if values.dtype.kind == "f" else values
 
 
 def _spread(keys: Ints) -> Ints:

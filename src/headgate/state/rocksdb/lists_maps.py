@@ -195,11 +195,12 @@ class MapRows(_CollectionRows, MapTable):
         super().__init__(meta, column, codec, space)
         self._older: dict[Any, dict[Any, Any]] = {}
         self._known = 0  # entries in the newer generation
-        self._fresh: dict[tuple[Any, Any], tuple[int, Any]] = {}  # read in this batch: group and entry
+        self._fresh: dict[Any, tuple[int, dict[Any, Any]]] = {}  # read in this batch: groups and entries by address
+        self._fresh_count = 0
         self._plain = codec.values.plain  # types of values that are cached as they are
 
     def forget(self, address: Any) -> None:
-        self._fresh = {place: found for place, found in self._fresh.items() if place[0] != address}
+        self._fresh.pop(address, None)  # the subtask's thread may add others meanwhile
         self._older.pop(address, None)
         self._known -= len(self._clean.pop(address, ()))
 
@@ -209,14 +210,16 @@ class MapRows(_CollectionRows, MapTable):
 
     def settle_reads(self) -> None:
         """Cache what was read, but for entries that were changed after it: nothing looks for their old values."""
-        fresh, self._fresh = self._fresh, {}
         with self._reading():
-            for (address, map_key), (group, kept) in fresh.items():
+            fresh, self._fresh, self._fresh_count = self._fresh, {}, 0
+            for address, (group, entries) in fresh.items():
                 edit: MapEdit | None = self.tables[group].get(address)
-                if edit is None or (not edit.whole and map_key not in edit.entries):
+                if edit is not None:
+                    entries = {} if edit.whole else {k: kept for k, kept in entries.items() if k not in edit.entries}
+                if entries:
                     known = self._known_of(address)
                     before = len(known)
-                    known[map_key] = kept
+                    known.update(entries)
                     self._count(len(known) - before)
 
     def entry_bytes(self) -> int:
@@ -303,15 +306,15 @@ class MapRows(_CollectionRows, MapTable):
         kept = self if known is None else known.get(map_key, self)
         if kept is not self:
             return kept
-        place = address, map_key
-        fresh = self._fresh.get(place)
-        if fresh is not None:
-            return fresh[1]
+        fresh = self._fresh.get(address)
+        if fresh is not None and (kept := fresh[1].get(map_key, self)) is not self:
+            return kept
         self.reads += 1
         data = self.column.get(self.keys.base(group, address) + encode_address(map_key))
         kept = MISSING if data is None else self.codec.load(data)
-        self._fresh[place] = group, kept
-        if len(self._fresh) > self.limit:
+        self._fresh.setdefault(address, (group, {}))[1][map_key] = kept
+        self._fresh_count += 1
+        if self._fresh_count > self.limit:
             self.settle_reads()
         return kept
 

@@ -49,6 +49,7 @@ class SourceOperator(Operator):
         self.alignment: WatermarkAlignment | None = None if strategy is None else strategy.alignment
         self.makes_watermarks = strategy is not None
         self.idle = False
+        self._failed: Exception | None = None  # what a joined poll has raised
         self.drained = False  # whether the reader had no more records when it was polled last
         self._split_names: Collection[Hashable] | None = None
 
@@ -88,6 +89,8 @@ class SourceOperator(Operator):
             if not max_records:
                 self.drained = True
                 return 0
+        if self._failed is not None:
+            raise self._failed
         begun = self.context.services.now()
         batch = self.guard(self.reader.poll, max_records)
         if self._stamper is not None:
@@ -123,15 +126,22 @@ class SourceOperator(Operator):
     ) -> list[Batch]:
         """A few records and those that came since: a batch takes nearly the same time with one record and with twenty."""
         reader, limit, now = self.reader, min(_FEW, max_records), self.context.services.now
+        if len(parts[0]) >= limit:
+            return parts
+        parts = [_kept(parts[0])]
         # A reader whose polls take long is not polled again: what it has given must not wait for it, nor a barrier.
-        while (count := sum(map(len, parts))) < limit and not reader.finished and now() - begun <= _JOIN_MS:
-            more = self.guard(reader.poll, max_records - count)
-            beside = reader.take_side()
+        while (count := sum(map(len, parts))) < limit and not reader.finished and 0 <= now() - begun <= _JOIN_MS:
+            try:
+                more = self.guard(reader.poll, max_records - count)
+                beside = reader.take_side()
+            except Exception as error:  # after the records before it
+                self._failed = error
+                break
             aside += beside
             if more is None or not len(more):
                 self.drained = not beside
                 break
-            parts.append(more)
+            parts.append(_kept(more))
         for part in parts:
             part.origin = part.origin or self.origin
         alike = len({part.timestamps is None for part in parts}) == 1
@@ -163,6 +173,8 @@ class SourceOperator(Operator):
 
     def before_barrier(self) -> None:
         """What the source's thread has emitted, or what must not be cut, belongs before the barrier."""
+        if self._failed is not None:  # its position may be behind a record that it has not given
+            raise self._failed
         while self.reader.holds_barrier and self.poll(UNCUT):
             pass
 
@@ -183,6 +195,11 @@ class SourceOperator(Operator):
         self.guard(self.reader.close)
         if not isinstance(self.function, Source):
             super().close()
+
+
+def _kept(batch: Batch) -> Batch:
+    """A batch that the reader does not change any more, should it use its list again."""
+    return batch if batch.has_columns else batch.copied(lambda row: row)
 
 
 class RateLimit:
