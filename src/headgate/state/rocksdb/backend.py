@@ -241,6 +241,8 @@ class RocksDBBackend(KeyedStateBackend):
         if not columns:
             return self._add_run(SnapshotRun(checkpoint_id))
         dead = {one.column: one.dead for one in columns if one.dead}
+        if shared:
+            self._uploads.begin(checkpoint_id, base)
         run = RocksDBSnapshot(
             self._describe(checkpoint_id),
             self._payload_name(checkpoint_id),

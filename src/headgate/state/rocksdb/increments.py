@@ -36,24 +36,38 @@ class Uploads:
 
     def __init__(self) -> None:
         self._checkpoints: dict[int, FileCheckpoint] = {}
+        self._running: dict[int, Files] = {}  # by checkpoint, the files that it refers to
         self._completed: int | None = None
         self._lock = threading.Lock()
 
     def base(self) -> FileCheckpoint | None:
-        """The last confirmed checkpoint, with those of its files that later ones have not stored again."""
+        """The last confirmed checkpoint, with those of its files that later ones do not store again.
+
+        When a later one is confirmed, what only this one has is deleted.
+        """
         if self._completed is None:
             return None
         base = self._checkpoints[self._completed]
         with self._lock:
             later = [one.files for number, one in self._checkpoints.items() if number > self._completed]
+            running = list(self._running.values())
         files = {
-            name: file for name, file in base.files.items() if all(files.get(name, file) == file for files in later)
+            name: file
+            for name, file in base.files.items()
+            if all(files.get(name, file) == file for files in later)
+            and all(files.get(name) == file for files in running)
         }
         return FileCheckpoint(base.time, files, base.dead) if files else None
+
+    def begin(self, checkpoint_id: int, base: FileCheckpoint | None) -> None:
+        """A checkpoint begins, which stores all files that its base does not have."""
+        with self._lock:
+            self._running[checkpoint_id] = {} if base is None else base.files
 
     def add(self, checkpoint_id: int, checkpoint: FileCheckpoint) -> None:
         """Add a checkpoint that is stored, but not confirmed."""
         with self._lock:
+            self._running.pop(checkpoint_id, None)
             self._checkpoints[checkpoint_id] = checkpoint
 
     def complete(self, checkpoint_id: int) -> None:
@@ -62,8 +76,10 @@ class Uploads:
             if checkpoint_id in self._checkpoints and checkpoint_id > (self._completed or -1):
                 self._completed = checkpoint_id
                 self._checkpoints = {key: one for key, one in self._checkpoints.items() if key >= checkpoint_id}
+                self._running = {key: files for key, files in self._running.items() if key > checkpoint_id}
 
     def abort(self, checkpoint_id: int) -> None:
         with self._lock:
+            self._running.pop(checkpoint_id, None)
             if checkpoint_id != self._completed:
                 self._checkpoints.pop(checkpoint_id, None)
