@@ -385,7 +385,7 @@ class Subtask:
         if self._source.drained and self._read_at is not None and self._pause:
             # At the same times in all subtasks: the second row that a reader gets at once finds its code in the CPU's caches.
             self._poll_at, self._read_at = (self._read_at // self._pause + 1) * self._pause, None
-        if self._source.reader.finished:
+        if self._source.finished:
             self._finish_data()
         return count
 
@@ -426,6 +426,8 @@ class Subtask:
 
     def trigger(self, barrier: Barrier) -> None:
         """The coordinator starts a checkpoint here: this is a source, or all its writers have ended."""
+        if self._source is not None:
+            self._source.check()
         if self.status is Status.RUNNING:
             if barrier.options.drain and not self.data_finished:
                 if self._finishing is None:

@@ -25,7 +25,7 @@ def test_objects_of_a_slice_are_not_looked_at_while_they_live():
     with rare_collections():
         records = [[n] for n in range(10_000)]
         del records
-    assert collections() == before
+    assert collections() <= before + 1  # another thread of the tests may just cause one; it would be a hundred
     assert gc.get_threshold() == (100, 10, 10)
     garbage = [[n] for n in range(1_000)]
     assert collections() > before

@@ -597,6 +597,18 @@ def test_records_before_a_failure_of_the_source_are_out_before_it_and_no_barrier
         assert "the source has failed" in str(caught.value.__cause__)
 
 
+def test_a_source_that_fails_at_its_end_has_not_finished():
+    def failing_at_the_end(reader):
+        reader.finished = True
+        failing(reader)
+
+    task = scripted(numbers(1), failing_at_the_end)
+    assert task.step(10) == 1
+    assert not task.data_finished
+    with pytest.raises(OperatorFailure):
+        task.step(10)
+
+
 def test_batches_with_and_without_timestamps_stay_apart_and_in_order():
     task = scripted(*[numbers(n, stamped=n % 3 == 0) for n in range(20)])
     while task.step(100):

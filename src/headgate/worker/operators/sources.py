@@ -69,6 +69,16 @@ class SourceOperator(Operator):
             super().open()
             self.reader = FunctionReader(self.function, self.type, self.context.services)
 
+    def check(self) -> None:
+        """Raise what a joined poll has raised, before it is read or stored: its position may be behind records not given."""
+        if self._failed is not None:
+            raise self._failed
+
+    @property
+    def finished(self) -> bool:
+        """Whether the reader has given all; one that has failed has not."""
+        return self.reader.finished and self._failed is None
+
     @property
     def wants_split(self) -> bool:
         """Whether the reader of a dynamic source has too little to read."""
@@ -89,8 +99,7 @@ class SourceOperator(Operator):
             if not max_records:
                 self.drained = True
                 return 0
-        if self._failed is not None:
-            raise self._failed
+        self.check()
         begun = self.context.services.now()
         batch = self.guard(self.reader.poll, max_records)
         if self._stamper is not None:
@@ -173,8 +182,6 @@ class SourceOperator(Operator):
 
     def before_barrier(self) -> None:
         """What the source's thread has emitted, or what must not be cut, belongs before the barrier."""
-        if self._failed is not None:  # its position may be behind a record that it has not given
-            raise self._failed
         while self.reader.holds_barrier and self.poll(UNCUT):
             pass
 
