@@ -108,7 +108,7 @@ class SourceOperator(Operator):
                 self._stamper.set_splits(self._split_names)
         if self._limit is not None:
             self._limit.spend(0 if batch is None else len(batch))
-        aside = self.reader.take_side()
+        aside = list(self.reader.take_side())
         batches = [] if batch is None or not len(batch) else [batch]
         if join and batches and self._stamper is None and self._limit is None:
             batches = self._joined(batches, max_records, aside, begun)
