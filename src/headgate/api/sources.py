@@ -57,7 +57,7 @@ class SourceReader(ABC, Generic[S]):
     def poll(self, max_records: int) -> Batch | None:
         """At most `max_records` records, or None if there are none now; sets `finished` with the last one.
 
-        The list of a batch's records must not be used again: they may be sent later.
+        The list of untyped records must not be used again: they may be sent later.
         """
 
     @abstractmethod

@@ -21,7 +21,7 @@ SOURCES = 12
 
 
 class Job:
-    """A driver's checkpoints with a job of so many subtasks, whose messages the test writes."""
+    """The checkpoints of a driver whose job has `SOURCES` sources; the test sends the messages of the tasks."""
 
     def __init__(self):
         env = StreamExecutionEnvironment.get_execution_environment(Configuration()).set_parallelism(SOURCES)

@@ -173,7 +173,7 @@ class Sides(ProcessFunction):
     def process_element(self, value, ctx):
         yield value
         yield TAG, -value
-        yield OutputTag("nobody reads this"), value
+        yield OutputTag("unused"), value
 
 
 def test_side_outputs():
@@ -201,7 +201,7 @@ def test_the_first_tag_of_a_process_is_made_by_the_function(monkeypatch):
     class Tagged(ProcessFunction):
         def process_element(self, value, ctx):
             yield value
-            yield OutputTag("nobody reads this"), value
+            yield OutputTag("unused"), value
 
     monkeypatch.setattr(OutputTag, "exist", False)
     assert run(lambda env: env.from_collection([1, 2]).process(Tagged())) == [1, 2]

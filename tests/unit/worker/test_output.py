@@ -390,6 +390,28 @@ def test_a_record_that_does_not_fit_is_refused_in_a_small_batch_too(row):
         kinds_and_rows(PAIR, [Batch.of_output([("a", 1), row], PAIR, ("Map", "file.py:1"))])
 
 
+def test_named_rows_split_by_key_come_back_named():
+    by_key = Partitioning("hash", key_spec(PAIR, "word", None))
+    writer = Writer(by_key, readers=2, type=PAIR)
+    for batch in (Batch.of_rows([("a", 1), ("b", 2)], PAIR), Batch.of_output([("c", 3)], PAIR, None)):
+        writer.writer.emit(batch)
+    found = [row for _, frame in writer.finish().frames() for row in decode(frame, PAIR).rows()]
+    assert sorted((row.word, row.n) for row in found) == [("a", 1), ("b", 2), ("c", 3)]
+    part = Batch.of_output([("a", 1), ("b", 2)], PAIR, ("Map", "file.py:1")).small_part([("b", 2)])
+    assert (part.rows()[0].word, part.origin) == ("b", ("Map", "file.py:1"))
+
+
+@pytest.mark.parametrize(("count", "kind"), [(64, FrameKind.PICKLE), (65, FrameKind.ARROW)])
+def test_at_most_64_records_travel_as_rows(count, kind):
+    assert kinds_and_rows(NUMBER, [Batch.of_rows(list(range(count)), NUMBER)])[0] == [kind]
+
+
+@pytest.mark.parametrize(("length", "kind"), [(4096, FrameKind.PICKLE), (4097, FrameKind.ARROW)])
+def test_long_byte_strings_travel_in_columns(length, kind):
+    binary = as_type("binary")
+    assert kinds_and_rows(binary, [Batch.of_rows([b"a" * length], binary)])[0] == [kind]
+
+
 @given(
     st.lists(st.tuples(st.text(st.characters(codec="ascii"), max_size=3), st.integers(-5, 5)), min_size=1, max_size=80)
 )

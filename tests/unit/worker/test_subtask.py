@@ -581,10 +581,11 @@ def read_so_far(task):
     return [row for frame in frames for row in decode(frame, Types.LONG()).rows()]
 
 
-def test_a_reader_may_use_its_list_again():
-    task = scripted(numbers(1), numbers(2), numbers(3))
-    assert task.step(10) == 3
-    assert read_so_far(task) == [1, 2, 3]
+def test_a_reader_of_typed_records_may_use_its_list_again():
+    task = scripted(numbers(1), numbers(2), numbers(3), numbers(*range(50)), numbers(*range(100)))
+    while task.step(1000):
+        pass
+    assert read_so_far(task) == [1, 2, 3, *range(50), *range(100)]
 
 
 def test_records_before_a_failure_of_the_source_are_out_before_it_and_no_barrier_is_between():

@@ -17,7 +17,7 @@ from headgate.api.watermarks import WatermarkAlignment
 from headgate.checkpoint.commits import Commits
 from headgate.errors import UserCodeError
 from headgate.graph.job_graph import ChainedOperator
-from headgate.records.batch import Batch
+from headgate.records.batch import FEW, Batch
 from headgate.records.types import TypeInformation
 from headgate.state.api import ListStateDescriptor
 from headgate.state.backend import SnapshotKind
@@ -109,7 +109,7 @@ class SourceOperator(Operator):
         if self._limit is not None:
             self._limit.spend(0 if batch is None else len(batch))
         aside = list(self.reader.take_side())
-        batches = [] if batch is None or not len(batch) else [batch]
+        batches = [] if batch is None or not len(batch) else [_kept(batch)]
         if join and batches and self._stamper is None and self._limit is None:
             batches = self._joined(batches, max_records, aside, begun)
         if aside:
@@ -135,9 +135,6 @@ class SourceOperator(Operator):
     ) -> list[Batch]:
         """A few records and those that came since: a batch takes nearly the same time with one record and with twenty."""
         reader, limit, now = self.reader, min(_FEW, max_records), self.context.services.now
-        if len(parts[0]) >= limit:
-            return parts
-        parts = [_kept(parts[0])]
         # A reader whose polls take long is not polled again: what it has given must not wait for it, nor a barrier.
         while (count := sum(map(len, parts))) < limit and not reader.finished and 0 <= now() - begun <= _JOIN_MS:
             try:
@@ -205,8 +202,8 @@ class SourceOperator(Operator):
 
 
 def _kept(batch: Batch) -> Batch:
-    """A batch that the reader does not change any more, should it use its list again."""
-    return batch if batch.has_columns else batch.copied(lambda row: row)
+    """A few records wait as they are to be sent: they are not in the reader's list, should it use that again."""
+    return batch if batch.has_columns or len(batch) > FEW else batch.copied(lambda row: row)
 
 
 class RateLimit:
