@@ -1,7 +1,7 @@
 """W4: latency and the cores that a job of two levels uses at a given rate, one JSON line a rate.
 
 A record is due at a fixed time; its latency is the time from then until the sink has it, so waiting in the source counts.
-CPU is that of the driver, the JVM and all workers together. `--timeout 25` is the setting for low latency.
+CPU is that of the driver, the JVM and all workers together. `--timeout 30` is the setting for low latency.
 """
 
 import argparse

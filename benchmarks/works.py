@@ -168,7 +168,7 @@ def w4(s: Settings) -> list[Bench]:
     common = ("--rates", "100000,10000,1000,100,0", "--keys", "1000", "--seconds", seconds, "--warm", s.seconds(12))
     quickly = ("--buffer-timeout-ms", "5", "--feed-ms", "1")
     found = []
-    for setting, ours, theirs in (("default", (), ()), ("low", ("--timeout", "25"), quickly)):
+    for setting, ours, theirs in (("default", (), ()), ("low", ("--timeout", "30"), quickly)):
         group = f"W4 {setting}"
         args = (*common, *ours)
         found.append(own(f"{group} headgate", "headgate", "low_rate.py", *args, group=group, by=("rate",), limit=600))
