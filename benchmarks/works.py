@@ -114,20 +114,26 @@ def w2(s: Settings) -> list[Bench]:
     for emit, records in (("batch", 30_000_000), ("record", 20_000_000)):
         args = ("--kind", "sum", "--emit", emit, "--records", s.records(records))
         found.append(own(f"W2 headgate {emit}", f"headgate {emit}", "headgate_count.py", *args))
-    batches = "12" if s.scale >= 1 else "6"
-    spark = ("--work", "{work}/spark", "--batches", batches, "--rows", s.records(1_000_000), "--skip", "2")
-    if not s.peers:  # our own environment has Spark too
-        return [*found, peer("W2", "spark", "peers/spark_agg.py", *spark, note="groupBy", environment=OWN)]
-    csv = ("--work", "{work}/csv", "--kind", "sum", "--records", s.records(8_000_000))
-    sql = ("--work", "{run}", "--records", s.records(30_000_000), "--warm", s.records(3_000_000))
-    bytewax = ("--work", "{run}", "--records", s.records(2_000_000), "--kind", "batch")
-    return [
-        *found,
-        peer("W2", "flink sql", "flink_sql.py", *sql, environment="flink"),
-        peer("W2", "pathway", "pathway_count.py", *csv),
-        peer("W2", "bytewax", "bytewax_count.py", *bytewax),
-        peer("W2", "spark", "spark_agg.py", *spark, note="groupBy"),
-    ]
+    sizes = (
+        {"2M": ("12", 1_000_000), "4M": ("8", 2_000_000), "8M": ("6", 4_000_000)}
+        if s.peers
+        else {"2M": ("6", 1_000_000)}
+    )
+    environment = "spark" if s.peers else OWN  # our own environment has Spark too
+    script = "spark_agg.py" if s.peers else "peers/spark_agg.py"
+    for size, (batches, rows) in sizes.items():  # records in a batch; the best one counts
+        args = ("--work", "{work}/spark", "--batches", batches, "--rows", s.records(rows), "--skip", "2")
+        found.append(peer("W2", "spark", script, *args, note=f"groupBy {size}", environment=environment))
+    if s.peers:
+        csv = ("--work", "{work}/csv", "--kind", "sum", "--records", s.records(8_000_000))
+        sql = ("--work", "{run}", "--records", s.records(30_000_000), "--warm", s.records(3_000_000))
+        bytewax = ("--work", "{run}", "--records", s.records(2_000_000), "--kind", "batch")
+        found += [
+            peer("W2", "flink sql", "flink_sql.py", *sql, environment="flink"),
+            peer("W2", "pathway", "pathway_count.py", *csv),
+            peer("W2", "bytewax", "bytewax_count.py", *bytewax),
+        ]
+    return found
 
 
 def shapes(s: Settings) -> list[Bench]:
