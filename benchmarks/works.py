@@ -111,7 +111,7 @@ def w1(s: Settings) -> list[Bench]:
 
 def w2(s: Settings) -> list[Bench]:
     found = []
-    for emit, records in (("batch", 30_000_000), ("record", 20_000_000)):
+    for emit, records in (("batch", 80_000_000), ("record", 60_000_000)):
         args = ("--kind", "sum", "--emit", emit, "--records", s.records(records))
         found.append(own(f"W2 headgate {emit}", f"headgate {emit}", "headgate_count.py", *args))
     sizes = (
