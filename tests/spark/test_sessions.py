@@ -191,6 +191,16 @@ def test_an_added_file_is_of_its_environment(make_env, tmp_path):
 # --- sessions of other kinds, each in a process of its own ------------------------------------------------------------
 
 
+def test_options_of_the_user_for_the_jvm_win_over_ours():
+    found = run_program("jvm_options.py")
+    levels = [option for option in found["options"] if option.startswith("-XX:TieredStopAtLevel=")]
+    assert levels[-2:] == ["-XX:TieredStopAtLevel=1", "-XX:TieredStopAtLevel=3"]  # a JVM takes the last one
+    assert found["properties"]["mine"] == "extra"
+    assert found["properties"]["other"] == "default"
+    assert found["properties"]["log4j2.configurationFile"].endswith("log4j2-quiet.properties")
+    assert found["executors"] == "-XX:TieredStopAtLevel=1"
+
+
 def test_a_session_of_the_users_own():
     found = run_program("users_session.py")
     for key, value in REQUIRED.items():
