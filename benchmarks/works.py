@@ -90,11 +90,11 @@ def then(s: Settings, *benches: Bench) -> list[Bench]:
 def w1(s: Settings) -> list[Bench]:
     """As long as the peers run: the JVM takes some seconds to compile what it runs often."""
     found = [
-        count("W1", "hashmap", "--records", s.records(24_000_000)),
-        count("W1", "rocksdb", "--records", s.records(16_000_000)),
+        count("W1", "hashmap", "--records", s.records(48_000_000)),
+        count("W1", "rocksdb", "--records", s.records(40_000_000)),
     ]
     found += then(s, *found)
-    batches = ("--kind", "batches", "--records", s.records(60_000_000))
+    batches = ("--kind", "batches", "--records", s.records(100_000_000))
     found.append(own("W1 headgate batches", "headgate batches", "headgate_count.py", *batches))
     if s.peers:
         windows = ("--warm-s", s.seconds(15), "--window-s", s.seconds(15))
@@ -138,7 +138,7 @@ def w2(s: Settings) -> list[Bench]:
 
 def shapes(s: Settings) -> list[Bench]:
     """Every record comes from a Python function, on all engines; not in W1 then, which all shapes are compared with."""
-    found = then(s, count("W1", "hashmap", "--records", s.records(24_000_000), group="shapes"))
+    found = then(s, count("W1", "hashmap", "--records", s.records(48_000_000), group="shapes"))
     for shape in ("int", "string", "composite", "map", "row", "untyped"):
         group = f"shape {shape}"
         for backend in BACKENDS:
