@@ -2,6 +2,7 @@
 
 import datetime as dt
 import io
+import struct
 from dataclasses import replace
 from decimal import Decimal
 
@@ -23,6 +24,7 @@ from headgate.errors import IllegalState, StateMigrationError
 from headgate.pyflink.common import Types as FlinkTypes
 from headgate.records.flink_values import MutableRow
 from headgate.records.key_groups import KeyGroupRange
+from headgate.records.types import as_type
 from headgate.state.backend import BackendSetup
 from headgate.state.hashmap.backend import HashMapBackend
 from headgate.state.parquet import keyed
@@ -462,3 +464,112 @@ def test_nothing_at_all(tmp_path, make):
     backend = MAKES[make](setup_for(tmp_path, "first"))
     assert taken(backend) == (None, {})
     backend.dispose()
+
+
+# --- numbers under integer keys are written and read as columns ---
+
+NUMBERS = {
+    "bigint": ("bigint", [0, -1, 1, 2**63 - 1, -(2**63), 7]),
+    "small": ("smallint", [-(2**15), 2**15 - 1, 0, 5, -5, 1]),
+    "double": ("double", [0.0, -0.0, float("inf"), 1e-300, float("-inf"), 0.1]),
+    "float": ("float", [0.0, 0.5, -0.5, float("inf"), 2.0**-100, 1.0]),
+}
+INTEGER_KEYS = {
+    "bigint": [-(2**63), -7, 0, 1, 300, 2**63 - 1],
+    "int": [-(2**31), -1, 0, 1, 300, 2**31 - 1],
+    "tinyint": [-128, -1, 0, 1, 2, 127],
+}
+
+
+def with_numbers(backend, descriptor, entries):
+    state = backend.state(descriptor)
+    for key, value in entries:
+        backend.set_current_key(key)
+        state.update(value)
+
+
+def bits(value):
+    return struct.pack(">d", value) if isinstance(value, float) else value
+
+
+def entry_by_entry(monkeypatch):
+    """As any other state is written and read."""
+    for make in MAKES.values():
+        monkeypatch.setattr(make, "number_groups", lambda self, meta: None)
+        monkeypatch.setattr(make, "load_numbers", lambda self, meta, columns, groups: False)
+
+
+@pytest.mark.parametrize("key_type", INTEGER_KEYS)
+@pytest.mark.parametrize("value_type", NUMBERS)
+@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.parametrize("max_parallelism", [128, 1000])
+def test_columns_of_numbers_are_the_same_as_rows(  # SPEC R8.2
+    tmp_path, monkeypatch, make, value_type, key_type, max_parallelism
+):
+    monkeypatch.setattr(keyed, "_ROWS", 4)
+    descriptor = ValueStateDescriptor("n", NUMBERS[value_type][0])
+    groups = (0, max_parallelism - 1)
+
+    def setup(name):
+        return replace(setup_for(tmp_path, name, as_type(key_type), groups), max_parallelism=max_parallelism)
+
+    first = MAKES[make](setup("first"))
+    keys = INTEGER_KEYS[key_type]
+    entries = list(zip(keys, NUMBERS[value_type][1], strict=True))
+    with_numbers(first, descriptor, [*entries, (keys[0], NUMBERS[value_type][1][5])])
+    first.set_current_key(keys[1])
+    first.state(descriptor).clear()
+    handle, files = taken(first)
+    expected = {**dict(entries), keys[0]: NUMBERS[value_type][1][5]}
+    del expected[keys[1]]
+
+    second = restored(MAKES[make], setup("second"), [handle], files)
+    state = second.state(descriptor)
+    found = {}
+    for key in keys:
+        second.set_current_key(key)
+        found[key] = bits(state.value())
+    assert found == {key: bits(expected.get(key)) for key in keys}
+
+    with monkeypatch.context() as patched:
+        entry_by_entry(patched)
+        slow_handle, slow_files = taken(first)
+        third = restored(MAKES[make], setup("third"), [handle], files)
+        again = third.state(descriptor)
+        for key in keys:
+            third.set_current_key(key)
+            assert bits(again.value()) == found[key]
+    (name,) = files
+    assert pq.read_table(io.BytesIO(files[name])).equals(pq.read_table(io.BytesIO(slow_files[name])))
+    assert keyed.stored_tables(handle)[0].groups == keyed.stored_tables(slow_handle)[0].groups
+    for backend in (first, second, third):
+        backend.dispose()
+
+
+@pytest.mark.parametrize("new", MAKES)
+@pytest.mark.parametrize("old", MAKES)
+def test_numbers_with_and_without_namespaces(tmp_path, monkeypatch, old, new):  # SPEC R1.9, R8.2
+    monkeypatch.setattr("headgate.state.rocksdb.tables._NUMBERS", 8)
+    first = MAKES[old](setup_for(tmp_path, "first", groups=(0, 3)))
+    descriptor = ValueStateDescriptor("n", "bigint")
+    state = first.state(descriptor)
+    keys = [key for key in range(4000) if first.key_group_of(key) < 4]
+    for key in keys:
+        first.set_current_key(key)
+        state.update(key)
+        if key % 50 == 0:
+            first.set_namespace((key, key + 10))
+            state.update(-key)
+    handle, files = taken(first)
+    second = restored(MAKES[new], setup_for(tmp_path, "second", groups=(0, 3)), [handle], files)
+    again = second.state(descriptor)
+    for key in keys:
+        second.set_current_key(key)
+        assert again.value() == key
+        second.set_namespace((key, key + 10))
+        assert again.value() == (-key if key % 50 == 0 else None)
+    (data,) = files.values()
+    rows = pq.read_table(io.BytesIO(data)).select(["key_group", "key"]).to_pylist()
+    assert [(row["key_group"], row["key"]) for row in rows] == sorted((row["key_group"], row["key"]) for row in rows)
+    first.dispose()
+    second.dispose()

@@ -31,6 +31,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from headgate.checkpoint.assignment import require_same_max_parallelism
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta, TypeMeta, attach, read_inline
@@ -57,6 +58,10 @@ from headgate.state.ttl import Expiry, expiring
 
 KeyArrays = tuple[npt.NDArray[np.int64], npt.NDArray[Any]]
 """The keys of a batch, and their key groups."""
+KeysAndNumbers = tuple[npt.NDArray[np.int64], npt.NDArray[Any]]
+"""Keys and values of a state of numbers."""
+NumberGroup = tuple[int, KeysAndNumbers | dict[Any, Any]]
+"""A key group with entries sorted by key; those that have namespaces, or are among such, by address."""
 
 
 class SnapshotKind(enum.Enum):
@@ -66,6 +71,23 @@ class SnapshotKind(enum.Enum):
     FULL = "full"  # refers to nothing old, later ones may build on it
     SAVEPOINT = "savepoint"  # self-contained, never a base
     CANONICAL = "canonical savepoint"  # a savepoint as Parquet tables (`parquet/`); backends are not called with it
+
+
+def number_type(meta: StateMeta, key_type: TypeInformation) -> np.dtype[Any] | None:
+    """The type of the column of a state of numbers under integer keys; None for any other state.
+
+    >>> number_type(StateMeta("total", "value", TypeMeta.of(as_type("bigint"))), as_type("int"))
+    dtype('int64')
+    """
+    value_type = meta.value_type.type_info()
+    if meta.ttl or meta.kind != "value" or value_type.kind != "scalar" or key_type.kind != "scalar":
+        return None
+    number = value_type.arrow_type
+    is_number = pa.types.is_integer(number) or pa.types.is_float32(number) or pa.types.is_float64(number)
+    if not (is_number and pa.types.is_signed_integer(key_type.arrow_type)):
+        return None
+    dtype: np.dtype[Any] = np.dtype(number.to_pandas_dtype())
+    return dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,6 +449,17 @@ class KeyedStateBackend(ABC):
     @abstractmethod
     def addresses(self, name: str) -> Iterable[tuple[int, Any]]:
         """(group, address) of every entry of a state; safe while state changes."""
+
+    def number_groups(self, meta: StateMeta) -> Iterator[NumberGroup] | None:
+        """The entries of a restored state by key group, some at a time, as columns; None: they are read one by one.
+
+        Only for a state of numbers under integer keys (`number_type`).
+        """
+        return None
+
+    def load_numbers(self, meta: StateMeta, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> bool:
+        """Add entries, as columns; False: they are put one by one."""
+        return False
 
     @abstractmethod
     def has_entry(self, name: str, group: int, address: Any) -> bool: ...

@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
+import numpy.typing as npt
 
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta
 from headgate.records.types import PICKLED, TypeInformation
@@ -26,8 +25,11 @@ from headgate.state.backend import (
     BackendSetup,
     KeyArrays,
     KeyedStateBackend,
+    KeysAndNumbers,
+    NumberGroup,
     SnapshotKind,
     SnapshotRun,
+    number_type,
     table_name,
 )
 from headgate.state.copying import copier
@@ -123,14 +125,9 @@ class HashMapBackend(KeyedStateBackend):
 
     def _columns_for(self, meta: StateMeta) -> ColumnTable | None:
         """Columns for numbers under integer keys; None for any other state."""
-        value_type, key_type = meta.value_type.type_info(), self.setup.key_type
-        if meta.ttl or meta.kind != "value" or value_type.kind != "scalar" or key_type.kind != "scalar":
+        dtype = number_type(meta, self.setup.key_type)
+        if dtype is None:
             return None
-        number = value_type.arrow_type
-        is_number = pa.types.is_integer(number) or pa.types.is_float32(number) or pa.types.is_float64(number)
-        if not (is_number and pa.types.is_signed_integer(key_type.arrow_type)):
-            return None
-        dtype = np.dtype(number.to_pandas_dtype())
         return ColumnTable(self.setup.key_groups, self.setup.max_parallelism, dtype)
 
     def _access(self, store: _Store) -> AddressedTable:
@@ -179,6 +176,24 @@ class HashMapBackend(KeyedStateBackend):
             for group in self.setup.key_groups:
                 for address in store.table.addresses(group):
                     yield group, address
+
+    def number_groups(self, meta: StateMeta) -> Iterator[NumberGroup] | None:
+        table = self._numbers(meta)
+        return None if table is None else table.number_groups()
+
+    def load_numbers(self, meta: StateMeta, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> bool:
+        table = self._numbers(meta)
+        if table is None:
+            return False
+        keys, values = columns
+        table.put(table.slots(keys, groups, 0), values)
+        return True
+
+    def _numbers(self, meta: StateMeta) -> ColumnTable | None:
+        self.open_table(meta)
+        self._flush_columns()
+        table = self._stores[table_name(meta)].table
+        return table if isinstance(table, ColumnTable) else None
 
     def has_entry(self, name: str, group: int, address: Any) -> bool:
         store = self._stores[f"s:{name}"]

@@ -19,7 +19,7 @@ rebuilt without them, and their slots are used again, but not while a snapshot r
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -332,6 +332,16 @@ class ColumnTable:
         mine = self.live[: self.count] & (self.group_of[: self.count] == group)
         keys: list[Any] = self.keys[: self.count][mine].tolist()
         return keys
+
+    def number_groups(self) -> Iterator[tuple[int, tuple[Ints, Numbers]]]:
+        """The entries of each key group that has any, sorted by key."""
+        for group in self._groups:
+            _, slots = self._slots_in(group)
+            slots = slots[self.live[slots]]
+            if len(slots):
+                keys = self.keys[slots]
+                order = np.argsort(keys)
+                yield group, (keys[order], self.values[slots[order]])
 
     def get(self, group: int, key: int) -> Any:
         slot = self.find_one(key, group)

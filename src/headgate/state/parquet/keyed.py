@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -44,8 +45,10 @@ from headgate.state.backend import (
     TIMER_TABLE,
     BackendSetup,
     KeyedStateBackend,
+    NumberGroup,
     SnapshotKind,
     SnapshotRun,
+    number_type,
 )
 from headgate.state.local_directory import download
 from headgate.state.parquet.columns import cells_of, column_fields, columns_of, values_of, weight
@@ -121,7 +124,11 @@ def read_tables(backend: KeyedStateBackend) -> Iterator[tuple[StateMeta, Iterato
     """Every state of a restored backend that is not opened, as (key group, rows of the table) in the order of the groups."""
     for meta in backend.restored_metas():
         if meta.kind not in INTERNAL_KINDS:
-            yield meta, _batches(meta, backend.setup, _state_rows(backend, meta))
+            numbers = backend.number_groups(meta)
+            if numbers is None:
+                yield meta, _batches(meta, backend.setup, _state_rows(backend, meta))
+            else:
+                yield meta, _number_batches(meta, backend.setup, numbers)
     timers = sorted(backend.timers.all(), key=lambda timer: timer.group)
     if timers:
         groups = groupby(timers, key=lambda timer: timer.group)
@@ -185,6 +192,28 @@ def _batches(meta: StateMeta, setup: BackendSetup, groups: _Groups) -> Iterator[
             columns = [pa.array([group] * len(cells[0]), pa.int32())]
             for some, type_info in zip(cells, types, strict=True):
                 columns += columns_of(some, type_info)
+            yield group, pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _number_batches(
+    meta: StateMeta, setup: BackendSetup, groups: Iterator[NumberGroup]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The same batches, from columns."""
+    schema = table_schema(meta, setup.key_type)
+    for group, found in groups:
+        if isinstance(found, dict):
+            rows = ((*_place(address), found[address]) for address in _sorted([*found]))
+            yield from _batches(meta, setup, [(group, rows)])
+            continue
+        for at in range(0, len(found[0]), _ROWS):
+            keys, values = (pa.array(some[at : at + _ROWS]) for some in found)
+            size = len(keys)
+            columns = [
+                pa.array(np.full(size, group, np.int32)),
+                keys.cast(schema.field("key").type),
+                pa.nulls(size, pa.string()),
+                values.cast(schema.field("value").type),
+            ]
             yield group, pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -447,6 +476,8 @@ def _together(wanted: list[int], rows: list[int], sizes: list[int]) -> Iterator[
 
 
 def _load_rows(backend: KeyedStateBackend, meta: StateMeta, key_type: TypeInformation, table: pa.Table) -> None:
+    if number_type(meta, key_type) is not None and _load_numbers(backend, meta, table):
+        return
     groups = table.column("key_group").to_pylist()
     if meta.kind == "raw":
         for group, stream in zip(groups, table.column("value").to_pylist(), strict=True):
@@ -478,6 +509,14 @@ def _load_rows(backend: KeyedStateBackend, meta: StateMeta, key_type: TypeInform
     else:
         target.put_many(addresses, groups, values)
     backend.end_batch()
+
+
+def _load_numbers(backend: KeyedStateBackend, meta: StateMeta, table: pa.Table) -> bool:
+    keys, values, namespaces = (table.column(name) for name in ("key", "value", "namespace"))
+    if namespaces.null_count < len(table) or keys.null_count or values.null_count:
+        return False
+    columns = keys.cast(pa.int64()).to_numpy(), values.to_numpy()
+    return backend.load_numbers(meta, columns, table.column("key_group").to_numpy())
 
 
 def _read_namespaces(column: pa.ChunkedArray) -> list[Any]:

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy.typing as npt
+
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta
 from headgate.errors import IllegalState
 from headgate.state.api import DirectValueState, ImmutableValueState, State, ValueStateDescriptor
@@ -24,8 +26,11 @@ from headgate.state.backend import (
     BackendSetup,
     KeyArrays,
     KeyedStateBackend,
+    KeysAndNumbers,
+    NumberGroup,
     SnapshotKind,
     SnapshotRun,
+    number_type,
     table_name,
 )
 from headgate.state.copying import copier
@@ -156,6 +161,23 @@ class RocksDBBackend(KeyedStateBackend):
     def addresses(self, name: str) -> Iterator[tuple[int, Any]]:
         rows = self._states.get(f"s:{name}")
         return iter(()) if rows is None else rows.addresses()
+
+    def number_groups(self, meta: StateMeta) -> Iterator[NumberGroup] | None:
+        dtype = number_type(meta, self.setup.key_type)
+        if dtype is None:
+            return None
+        rows = self.open_table(meta)
+        assert isinstance(rows, ValueRows)
+        return None if rows.has_pending() else rows.number_groups(dtype)
+
+    def load_numbers(self, meta: StateMeta, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> bool:
+        rows = self.open_table(meta)
+        assert isinstance(rows, ValueRows)
+        batch = rows.number_rows(columns, groups)
+        if batch is None:
+            return False
+        self._store.write(batch)
+        return True
 
     def has_entry(self, name: str, group: int, address: Any) -> bool:
         return self._states[f"s:{name}"].has(group, address)

@@ -31,6 +31,8 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
 _decode_tuple: Final = msgspec.msgpack.Decoder(tuple).decode
 
+_LIST_TAG: Final = 0xDD  # of a list with up to 2**32 elements
+_LIST_HEAD: Final = struct.Struct(">BI").pack
 STAMP_BYTES: Final = 8
 _STAMP: Final = struct.Struct(">Q")
 _HALF: Final = 1 << 63
@@ -84,6 +86,9 @@ class ValueCodec(ABC):
     def decode(self, data: bytes) -> Any:
         """From bytes to a new object for the user."""
 
+    def decode_many(self, rows: Sequence[bytes]) -> list[Any]:
+        return [self.decode(data) for data in rows]
+
     def load(self, data: bytes) -> Any:
         """From bytes to the cached form."""
         return self.decode(data)
@@ -136,6 +141,11 @@ class _Scalars(ValueCodec):
     def decode(self, data: bytes) -> Any:
         return _decode(data)
 
+    def decode_many(self, rows: Sequence[bytes]) -> list[Any]:
+        """All of them at once, as a list of MessagePack."""
+        found: list[Any] = _decode(_LIST_HEAD(_LIST_TAG, len(rows)) + b"".join(rows))
+        return found
+
 
 class _Texts(_Scalars):
     """Texts are stored as UTF-8, without a MessagePack header."""
@@ -151,6 +161,9 @@ class _Texts(_Scalars):
 
     def decode(self, data: bytes) -> Any:
         return data.decode()
+
+    def decode_many(self, rows: Sequence[bytes]) -> list[Any]:
+        return [data.decode() for data in rows]
 
 
 class _FlatRows(ValueCodec):

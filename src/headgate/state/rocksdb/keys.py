@@ -25,6 +25,8 @@ from enum import Enum
 from importlib import import_module
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 from cloudpickle import cloudpickle as cloud
 
 from headgate.errors import InvalidArgument, StateMigrationError
@@ -399,6 +401,30 @@ class RowKeys:
                 return [prefix + _pack_int(_INT, number + _HALF) + _NO_NAMESPACE for number in addresses]
         base = self.base
         return [base(group, address) for address in addresses]
+
+    def integers(self, rows: Sequence[bytes]) -> npt.NDArray[np.int64] | None:
+        """The keys of rows, if all are integers of 64 bits without a namespace and without a suffix; else None."""
+        size, start = self.width + 10, self.width + 1
+        if set(map(len, rows)) != {size}:
+            return None
+        parts = np.frombuffer(b"".join(rows), np.uint8).reshape(-1, size)
+        if (parts[:, start - 1] != _INT).any() or (parts[:, -1] != _VOID).any():
+            return None
+        numbers = np.ascontiguousarray(parts[:, start : start + 8]).view(">u8").ravel().astype(np.uint64)
+        return (numbers ^ np.uint64(_HALF)).view(np.int64)
+
+    def integer_rows(self, keys: npt.NDArray[np.int64], groups: npt.NDArray[Any]) -> list[bytes]:
+        """The rows of integer keys without a namespace."""
+        size = self.width + 10
+        parts = np.empty((len(keys), size), np.uint8)
+        for byte in range(self.width):
+            parts[:, byte] = groups >> 8 * (self.width - 1 - byte)
+        parts[:, self.width], parts[:, -1] = _INT, _VOID
+        parts[:, self.width + 1 : -1] = (
+            (keys.view(np.uint64) ^ np.uint64(_HALF)).astype(">u8").view(np.uint8).reshape(-1, 8)
+        )
+        data = parts.tobytes()
+        return [data[at : at + size] for at in range(0, len(data), size)]
 
     def split(self, row: bytes) -> tuple[int, Any, int]:
         """Key group and address of a row, and the length of its base."""

@@ -27,12 +27,15 @@ from itertools import islice, takewhile
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 from rocksdict import WriteBatch
 
 from headgate.checkpoint.handles import StateMeta
 from headgate.records.key_groups import KeyGroupRange
 from headgate.records.types import TypeMismatch
 from headgate.state.addresses import FOREIGN_TABLE, VOID, key_of, split_address
+from headgate.state.backend import KeysAndNumbers, NumberGroup
 from headgate.state.rocksdb.codec import Packed, StoredCodec
 from headgate.state.rocksdb.keys import RowKeys
 from headgate.state.rocksdb.store import Column
@@ -51,6 +54,7 @@ _SAMPLED_OF_GROUP: Final = 4
 _LARGE: Final = 64 * 1024  # bytes; larger values are not cached, since caches are bounded by the average size
 _SMALL_TYPES: Final = frozenset([int, float, bool])
 _FIRST: Final = itemgetter(0)
+_NUMBERS: Final = 1 << 16  # rows that are read at once
 
 
 @dataclass(slots=True)
@@ -233,6 +237,10 @@ class StateRows(ABC):
                 if address not in pending:
                     yield group, address
 
+    def has_pending(self) -> bool:
+        """Whether there are unwritten changes."""
+        return bool(self.frozen) or any(self.own_tables())
+
     def _pending(self) -> dict[Any, int]:
         """The addresses with unwritten changes, and their groups."""
         layers = [{group: self.tables[group] for group in self.space.groups}, *self.frozen]
@@ -387,6 +395,30 @@ class ValueRows(StateRows, DictTable):
             group, address, _ = self.keys.split(row)
             if address not in pending:
                 yield group, address, self.codec.open(self.codec.load(data))
+
+    def number_groups(self, dtype: np.dtype[Any]) -> Iterator[NumberGroup]:
+        """The written entries by key group, some at a time: rows of integer keys are in the order of the keys."""
+        for group in self.space.groups:
+            rows = self.column.scan(self.keys.prefix(group), self.keys.prefix(group + 1), keep=False)
+            while some := list(islice(rows, _NUMBERS)):
+                keys = self.keys.integers([key for key, _ in some])
+                values = self.codec.values.decode_many([data for _, data in some])
+                if keys is None:
+                    addresses = (self.keys.split(key)[1] for key, _ in some)
+                    yield group, dict(zip(addresses, values, strict=True))
+                else:
+                    yield group, (keys, np.array(values, dtype))
+
+    def number_rows(self, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> WriteBatch | None:
+        """Rows for entries that are new, past the tables; None if there may be older ones in the tables or caches."""
+        if self.has_pending() or self._clean or self._older:
+            return None
+        keys, numbers = columns
+        batch = self.column.batch()
+        values = self.codec.encode_many(numbers.tolist())
+        for key, data in zip(self.keys.integer_rows(keys, groups), values, strict=True):
+            batch[key] = data
+        return batch
 
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
         removed = [address for address, stored in entries if stored is None]
