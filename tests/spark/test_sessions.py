@@ -201,6 +201,14 @@ def test_options_of_the_user_for_the_jvm_win_over_ours():
     assert found["executors"] == "-XX:TieredStopAtLevel=1"
 
 
+def test_options_of_spark_defaults_for_the_jvm_stay(tmp_path):
+    (tmp_path / "spark-defaults.conf").write_text("spark.driver.extraJavaOptions -Dmine=file\n")
+    found = run_program("jvm_options.py", "file", env={"SPARK_CONF_DIR": str(tmp_path)})
+    assert found["properties"]["mine"] == "file"
+    assert "-XX:TieredStopAtLevel=1" in found["options"]
+    assert found["properties"]["log4j2.configurationFile"].endswith("log4j2-quiet.properties")
+
+
 def test_a_session_of_the_users_own():
     found = run_program("users_session.py")
     for key, value in REQUIRED.items():

@@ -1,6 +1,10 @@
-"""A session that Headgate makes: the options of its JVM, and what the JVM made of those that the user gave."""
+"""A session that Headgate makes: the options of its JVM, and what the JVM made of those that the user gave.
+
+With the argument `file` the user gives them in `spark-defaults.conf` only.
+"""
 
 import json
+import sys
 
 from headgate import Configuration
 from headgate.driver.session import get_session
@@ -13,7 +17,7 @@ GIVEN = {
 
 
 def main():
-    spark = get_session(None, Configuration(GIVEN))
+    spark = get_session(None, Configuration({"spark.master": "local[2]"} if "file" in sys.argv else GIVEN))
     jvm = spark.sparkContext._jvm
     options = list(jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments())
     properties = {

@@ -390,7 +390,7 @@ def write_table(
 
 
 def _repeated(schema: pa.Schema) -> list[str] | bool:
-    """The columns whose values may occur often: sorted integer keys take half the time and space without a dictionary."""
+    """The columns whose values may occur often: sorted integer keys take half the time without a dictionary."""
     if "key" not in schema.names or not pa.types.is_integer(schema.field("key").type):
         return True
     if any(pa.types.is_nested(field.type) for field in schema):
