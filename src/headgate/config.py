@@ -208,7 +208,8 @@ ROCKSDB_TTL_QUERY_ENTRIES = _count("state.backend.rocksdb.compaction.filter.quer
 ROCKSDB_TTL_COMPACTION = _duration("state.backend.rocksdb.compaction.filter.periodic-compaction-time", 30 * DAY, "RocksDB rewrites a file of state with a time to live that is older than this, which frees the space of removed rows; 0: never.")
 
 IO_TMP_DIRS = _text("io.tmp.dirs", "Directory on each worker for working files of state; unset: the system's temporary directory.")
-ROCKSDB_MEMORY = _memory("state.backend.rocksdb.memory.fixed-per-slot", 64 * MB, "Memory that RocksDB may use in one worker: block cache and write buffers together.", minimum=1)
+ROCKSDB_MEMORY = _memory("state.backend.rocksdb.memory.fixed-per-slot", 64 * MB, "Memory that RocksDB may use in one worker: block cache and write buffers together. Entries in use have memory of their own, see headgate.rocksdb.cache-size.", minimum=1)
+ROCKSDB_CACHE = _add(Option[int | None]("headgate.rocksdb.cache-size", OptionKind.MEMORY, None, "Memory for entries in use, in front of RocksDB, in one worker; unset: four times state.backend.rocksdb.memory.fixed-per-slot.", minimum=1))
 TTL_MIGRATION = _flag("headgate.state.ttl-migration.enabled", "Let a state's time to live be switched on or off at a restore; false: that is an error.")
 
 # --- Output and operations --------------------------------------------------------------------------------------------
@@ -249,7 +250,7 @@ _FOREIGN: Final[tuple[tuple[str, tuple[str, ...] | None, str], ...]] = (
     ("execution.checkpointing.unaligned.interruptible-timers.enabled", None, "barriers are handled between two batches of timers"),
     ("execution.checkpointing.during-recovery.enabled", None, "checkpoints are always taken while in-flight data is restored"),
     ("execution.checkpointing.sync-phase-timeout", ("0", "0 ms", "0 s"), "execution.checkpointing.timeout limits a checkpoint as a whole"),
-    ("state.backend.rocksdb.", None, "RocksDB's other options are fixed; state.backend.rocksdb.memory.fixed-per-slot sets its memory"),
+    ("state.backend.rocksdb.", None, "RocksDB's other options are fixed; state.backend.rocksdb.memory.fixed-per-slot and headgate.rocksdb.cache-size set its memory"),
     ("state.backend.changelog.", None, "execution.checkpointing.incremental makes checkpoints short"),
     ("state.changelog.enabled", None, "execution.checkpointing.incremental makes checkpoints short"),
     ("state.changelog.", None, "there is no changelog"),

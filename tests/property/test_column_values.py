@@ -1,5 +1,10 @@
-"""Numbers under integer keys are held as columns: whatever a program does, they answer as a dict does. SPEC R1.3, R7.1"""
+"""Numbers under integer keys are held as columns: whatever a program does, they answer as a dict does. SPEC R1.3, R7.1
 
+On rocksdb the columns have the entries in use; here a few, so that most are read from rows, dropped and read again.
+"""
+
+from contextlib import contextmanager
+from itertools import islice
 from unittest.mock import patch
 
 import numpy as np
@@ -11,17 +16,21 @@ from effort import examples
 from headgate import Types, ValueStateDescriptor
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
 from headgate.records.types import TypeMismatch
+from headgate.state import column_values, columns
 from headgate.state.addresses import NO_KEY, VOID
 from headgate.state.backend import BackendSetup, SnapshotKind
-from headgate.state.hashmap import column_values
+from headgate.state.batch_values import BatchStates
+from headgate.state.column_values import ColumnValue
 from headgate.state.hashmap.backend import HashMapBackend
-from headgate.state.hashmap.column_values import ColumnValue
+from headgate.state.rocksdb import MemoryBudget, RocksDBBackend, writeback
+from headgate.state.rocksdb import backend as rocksdb
+from headgate.state.rocksdb.numbers import CachedColumns
 
 TOTAL = ValueStateDescriptor("total", Types.LONG())
 GROUP = KeyHasher(8)
 
 
-def make(incremental):
+def make(incremental, backend=HashMapBackend):
     setup = BackendSetup(
         operator="sum",
         key_groups=KeyGroupRange(0, 7),
@@ -31,7 +40,22 @@ def make(incremental):
         incremental=incremental,
         instance="i",
     )
-    return HashMapBackend(setup)
+    return backend(setup)
+
+
+@contextmanager
+def few_entries(few, in_use=4, rows=3):
+    """Keys one by one or at once; rocksdb with this number of entries in use, and rows that are written in a step."""
+    budget = MemoryBudget(cache_size=1)
+    with (
+        patch.object(column_values, "_FEW", few),
+        patch.object(MemoryBudget, "_shared", budget),
+        patch.object(writeback, "_MIN_ENTRIES", in_use),
+        patch.object(writeback, "BATCH_ROWS", rows),
+        patch.object(rocksdb, "BATCH_ROWS", rows),
+        patch.object(columns, "_FEW_DEAD", 1),
+    ):
+        yield
 
 
 keys = st.integers(0, 60) | st.integers(-(2**63), 2**63 - 1)
@@ -44,18 +68,24 @@ actions = st.one_of(
     st.tuples(st.just("single"), st.lists(access, max_size=5)),
     st.tuples(st.just("clear many"), st.integers(0, 60)),
     st.tuples(st.just("checkpoint"), st.sampled_from(["confirm", "abort", "leave", "full"])),
-    st.tuples(st.just("namespace"), keys),
+    st.tuples(st.just("columns"), st.lists(st.tuples(keys, values), max_size=30)),
+    st.tuples(st.just("begin snapshot"), st.sampled_from(["confirm", "abort", "leave", "full"])),
+    st.tuples(st.just("continue snapshots"), st.integers(0, 9)),
+    st.tuples(st.just("idle"), st.integers(1, 9)),
+    st.tuples(st.just("restart"), st.none()),
 )
+namespaced = actions | st.tuples(st.just("namespace"), keys)
 
 
 class Pair:
     """A backend and the dict that it must equal."""
 
-    def __init__(self, incremental):
-        self.backend, self.model = make(incremental), {}
+    def __init__(self, incremental, kind=HashMapBackend):
+        self.incremental, self.kind = incremental, kind
+        self.backend, self.model = make(incremental, kind), {}
         self.state = self.backend.state(TOTAL)
         self.payloads, self.taken = {}, 0
-        self.restorable = None
+        self.running = []
 
     def access(self, kind, key, value):
         if kind == "read":
@@ -120,21 +150,67 @@ class Pair:
         self.state.clear()
         self.backend.clear_current_key()
 
+    def columns(self, pairs):
+        """A batch of a function over columns: every third key is removed."""
+        found = dict(pairs)
+        addresses = self.backend.prepare_keys(list(found))
+        groups = np.array([GROUP.group(key) for key in addresses], np.int32)
+        handle = BatchStates(self.backend).state(TOTAL)
+        self.backend.begin_batch((), ())
+        handle.begin(np.array(addresses, np.int64), addresses, groups)
+        assert handle.get_many(-1).tolist() == [self.model.get(key, -1) for key in addresses]
+        if addresses:
+            handle.put_many(np.array(list(found.values()), np.int64))
+            handle.remove_many([place % 3 == 2 for place in range(len(addresses))])
+        handle.end()
+        self.backend.end_batch()
+        self.model |= found
+        for key in addresses[2::3]:
+            del self.model[key]
+
     def checkpoint(self, what):
+        self.begin_snapshot(what)
+        self.continue_snapshots(None)
+
+    def begin_snapshot(self, what):
         self.taken += 1
         kind = SnapshotKind.FULL if what == "full" else SnapshotKind.CHECKPOINT
-        run = self.backend.snapshot(self.taken, kind)
-        expected = dict(self.model)
-        found = {}
+        self.running.append((self.taken, what, self.backend.snapshot(self.taken, kind), dict(self.model)))
+
+    def continue_snapshots(self, steps):
+        """Run the oldest snapshot some steps further, or all of them to their ends."""
+        while self.running:
+            number, what, run, expected = self.running[0]
+            for name, data in islice(run, steps):
+                self.payloads[name] = self.payloads.get(name, b"") + data
+            if run.status != "done":
+                return
+            del self.running[0]
+            if what == "abort":
+                self.backend.notify_aborted(number)
+                continue
+            if what != "leave":
+                self.backend.notify_complete(number)
+            check(run.handle, self.payloads, expected, self.kind)
+
+    def idle(self, entries):
+        self.backend.maintain(entries)
+
+    def restart(self, _):
+        """Continue from a snapshot in another backend."""
+        self.continue_snapshots(None)
+        run = self.backend.snapshot(self.taken + 1, SnapshotKind.FULL)
         for name, data in run:
-            found[name] = found.get(name, b"") + data
-        self.payloads |= found
-        if what == "abort":
-            self.backend.notify_aborted(self.taken)
-            return
-        if what != "leave":
-            self.backend.notify_complete(self.taken)
-        check(run.handle, self.payloads, expected)
+            self.payloads[name] = self.payloads.get(name, b"") + data
+        self.backend.dispose()
+        self.taken += 1
+        self.backend = make(self.incremental, self.kind)
+        if run.handle is not None:
+            self.backend.restore([run.handle], self.read)
+        self.state = self.backend.state(TOTAL)
+
+    def read(self, payload, offset, length):
+        return self.payloads[payload.id][offset : offset + length]
 
     def check(self):
         assert set(self.backend.keys("total")) == set(self.model)
@@ -143,11 +219,12 @@ class Pair:
             self.backend.set_current_key(key)
             assert self.state.value() == value
         self.backend.clear_current_key()
+        self.continue_snapshots(None)
 
 
-def check(handle, payloads, expected):
+def check(handle, payloads, expected, kind=HashMapBackend):
     """A restore of the snapshot shows what was there when it was taken."""
-    other = make(incremental=False)
+    other = make(incremental=False, backend=kind)
     if handle is not None:
         other.restore([handle], lambda payload, offset, length: payloads[payload.id][offset : offset + length])
     state = other.state(TOTAL)
@@ -155,18 +232,21 @@ def check(handle, payloads, expected):
     for key, value in expected.items():
         other.set_current_key(key)
         assert state.value() == value
+    other.dispose()
 
 
 @pytest.mark.parametrize("few", [0, 8, 64], ids=["at once", "both", "one by one"])
+@pytest.mark.parametrize("kind", [HashMapBackend, RocksDBBackend], ids=["hashmap", "rocksdb"])
 @settings(max_examples=examples(80), deadline=None)
-@given(incremental=st.booleans(), script=st.lists(actions, max_size=25))
-def test_columns_answer_as_a_dict(few, incremental, script):
-    with patch.object(column_values, "_FEW", few):
-        pair = Pair(incremental)
+@given(incremental=st.booleans(), script=st.lists(actions, max_size=25) | st.lists(namespaced, max_size=25))
+def test_columns_answer_as_a_dict(kind, few, incremental, script):
+    with few_entries(few):
+        pair = Pair(incremental, kind)
         assert isinstance(pair.state, ColumnValue)
         for name, argument in script:
             getattr(pair, name.replace(" ", "_"))(argument)
         pair.check()
+        pair.backend.dispose()
 
 
 @pytest.mark.parametrize("few", [0, 64])
@@ -251,3 +331,102 @@ def test_slots_are_not_used_again_while_a_snapshot_reads_them():
         payloads[name] = payloads.get(name, b"") + data
     check(run.handle, payloads, expected)
     pair.check()
+
+
+def writes(keys, value=1):
+    return [("write", key, value) for key in keys]
+
+
+def test_entries_whose_rows_are_not_written_yet_stay_in_use():  # SPEC R7.2
+    with few_entries(few=0):
+        pair = Pair(incremental=True, kind=RocksDBBackend)
+        pair.batch(writes(range(100)))
+        pair.begin_snapshot("confirm")  # newer changes wait for it
+        for first in range(100, 1000, 20):
+            pair.batch(writes(range(first, first + 20)))
+            pair.batch([("read", key, 0) for key in range(first - 100, first + 20)])
+        pair.check()
+        pair.backend.dispose()
+
+
+def test_a_removed_entry_is_not_found_among_older_ones():  # SPEC R7.2
+    rows = {}
+
+    def read(keys, groups):
+        found = [rows.get(key) for key in keys.tolist()]
+        return np.array([value or 0 for value in found]), np.array([value is not None for value in found])
+
+    table = CachedColumns(KeyGroupRange(0, 0), 1, np.dtype(np.int64), read, lambda key, group: rows.get(key))
+    keys, groups = np.arange(100), np.zeros(100, np.int32)
+    table.put(table.slots(keys, groups, 0), keys)
+    table.take_changes()
+    rows |= {key: key for key in range(100)}
+    table.rotate()
+    slots = table.find(keys, groups)
+    assert table.values[slots].tolist() == keys.tolist()
+    table.remove(slots[:60])
+    table.take_changes()
+    for key in range(60):
+        del rows[key]
+    table.remove(table.find(keys[60:], groups[60:]))
+    assert not table.live[table.find(keys, groups)].any()
+    assert all(table.find_one(key, 0) < 0 for key in range(100))
+
+
+def test_a_removed_entry_stays_known_until_its_row_is_deleted():  # SPEC R7.2
+    with few_entries(few=0, in_use=10_000):
+        pair = Pair(incremental=True, kind=RocksDBBackend)
+        pair.batch(writes(range(200)))
+        pair.restart(None)  # the rows are in the database
+        pair.begin_snapshot("confirm")
+        pair.batch([("clear", key, 0) for key in range(100)])
+        pair.begin_snapshot("confirm")  # waits for the first, and the rows of the removed keys with it
+        pair.batch([("clear", key, 0) for key in range(100, 150)])
+        pair.batch([("read", key, 0) for key in range(200)])
+        pair.check()
+        pair.backend.dispose()
+
+
+def test_no_row_is_deleted_that_never_was():
+    """Entries that come and go between two checkpoints cost the database nothing."""
+    with few_entries(few=0, in_use=10_000):
+        pair = Pair(incremental=True, kind=RocksDBBackend)
+        pair.batch(writes(range(100)))
+        pair.batch([("clear", key, 0) for key in range(100)])
+        rows = pair.backend._states["s:total"]
+        assert rows.freeze() is None
+        pair.batch(writes(range(100)))
+        assert len(rows.freeze()) == 100
+        pair.backend.dispose()
+
+
+def test_memory_for_entries_in_use_is_bounded():  # SPEC R7.2
+    budget = MemoryBudget(cache_size=2 << 20)
+    with patch.object(MemoryBudget, "_shared", budget), patch.object(writeback, "BATCH_ROWS", 4096):
+        pair = Pair(incremental=True, kind=RocksDBBackend)
+        used = []
+        for first in range(0, 200_000, 5_000):
+            pair.batch(writes(range(first, first + 5_000)))
+            found = pair.backend.column_table(TOTAL)
+            used.append(found.used_bytes() + (0 if found._older is None else found._older.used_bytes()))
+        assert max(used) < 2 * budget.cache_size
+        assert max(used) > budget.cache_size // 2  # it is used
+        pair.check()
+        pair.backend.dispose()
+
+
+def test_numbers_that_were_loaded_as_columns_are_read():  # SPEC R8.2
+    with few_entries(few=0):
+        backend = make(incremental=True, backend=RocksDBBackend)
+        keys = np.arange(50, dtype=np.int64)
+        groups = np.array([GROUP.group(key) for key in range(50)], np.int32)
+        assert backend.load_numbers(TOTAL.meta(), (keys, 2 * keys), groups)
+        state = backend.state(TOTAL)
+        for key in range(50):
+            backend.set_current_key(key)
+            assert state.value() == 2 * key
+            state.update(7)
+        assert not backend.load_numbers(TOTAL.meta(), (keys, 3 * keys), groups)  # newer ones would be lost
+        assert sorted(backend.keys("total")) == list(range(50))
+        assert state.value() == 7
+        backend.dispose()

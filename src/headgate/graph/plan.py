@@ -41,6 +41,7 @@ class Settings:
     state_backend: str = _option(config.STATE_BACKEND)
     tmp_dir: str | None = _option(config.IO_TMP_DIRS)
     rocksdb_memory: int = _option(config.ROCKSDB_MEMORY)
+    rocksdb_cache: int | None = _option(config.ROCKSDB_CACHE)
     incremental: bool
     migrate_ttl: bool = _option(config.TTL_MIGRATION)
     exactly_once: bool

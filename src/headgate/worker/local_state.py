@@ -22,6 +22,8 @@ from headgate.storage.layout import AttemptId
 from headgate.storage.local import private_directory
 from headgate.worker.restore import SubtaskRestore
 
+_CACHE_SHARE = 4  # of RocksDB's memory: an entry in use is read twenty times faster than a row
+
 
 def open_backend(
     info: TaskInfo,
@@ -64,7 +66,8 @@ def _make_backend(settings: Settings, setup: BackendSetup) -> KeyedStateBackend:
         return HashMapBackend(setup)
     from headgate.state.rocksdb import MemoryBudget, RocksDBBackend  # 20 MB that other jobs need not load
 
-    MemoryBudget.configure(settings.rocksdb_memory)
+    cache = _CACHE_SHARE * settings.rocksdb_memory if settings.rocksdb_cache is None else settings.rocksdb_cache
+    MemoryBudget.configure(settings.rocksdb_memory, cache)
     return RocksDBBackend(setup)
 
 

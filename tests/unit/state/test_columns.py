@@ -12,7 +12,7 @@ from headgate.records.types import as_type
 from headgate.state.api import ValueStateDescriptor
 from headgate.state.backend import BackendSetup, SnapshotKind
 from headgate.state.hashmap.backend import HashMapBackend
-from headgate.state.hashmap.columns import ColumnTable
+from headgate.state.hashmap.columns import HashMapColumns
 
 
 def groups_of(keys):
@@ -22,7 +22,7 @@ def groups_of(keys):
 @given(st.lists(st.lists(st.tuples(st.integers(-50, 5000), st.integers(-9, 9)), max_size=200), max_size=12))
 @settings(max_examples=60, deadline=None)
 def test_a_table_is_a_dict_of_sums(batches):
-    table, model = ColumnTable(KeyGroupRange(0, 127), 128, np.dtype(np.int64)), {}
+    table, model = HashMapColumns(KeyGroupRange(0, 127), 128, np.dtype(np.int64)), {}
     for batch in batches:
         keys = np.array([k for k, _ in batch], np.int64)
         values = np.array([v for _, v in batch], np.int64)
@@ -35,7 +35,7 @@ def test_a_table_is_a_dict_of_sums(batches):
 
 
 def test_a_table_grows_past_many_regions():
-    table = ColumnTable(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
+    table = HashMapColumns(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
     keys = np.arange(200_000, dtype=np.int64) * 7919
     for part in np.array_split(keys, 50):
         slots = table.slots(part, groups_of(part), 0)
@@ -46,7 +46,7 @@ def test_a_table_grows_past_many_regions():
 
 
 def test_regions_that_are_half_full_grow_when_no_key_is_new_any_more():
-    table = ColumnTable(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
+    table = HashMapColumns(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
     keys = np.arange(128 * 45, dtype=np.int64)
     table.slots(keys, groups_of(keys), 0)
     load = table._filled / (table._mask + 1)
@@ -61,14 +61,14 @@ def test_regions_that_are_half_full_grow_when_no_key_is_new_any_more():
 
 @given(st.lists(st.integers(0, 40), max_size=100))
 def test_first_places(keys):
-    table = ColumnTable(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
+    table = HashMapColumns(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
     numbers = np.array(keys, np.int64)
     slots = table.slots(numbers, groups_of(numbers), 0)
     assert numbers[table.first_places(slots)].tolist() == list(dict.fromkeys(keys))
 
 
 def test_first_places_of_many_and_after_growing():
-    table = ColumnTable(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
+    table = HashMapColumns(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
     for count in (100, 5_000, 70_000):
         keys = np.concatenate([np.arange(count), np.arange(count)[::-1]])
         slots = table.slots(keys, groups_of(keys), 0)
@@ -76,7 +76,7 @@ def test_first_places_of_many_and_after_growing():
 
 
 def test_slots_are_live_until_one_is_removed_or_missing():
-    table = ColumnTable(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
+    table = HashMapColumns(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
     keys = np.arange(10)
     slots = table.slots(keys, groups_of(keys), 0)
     assert table.all_live(slots)

@@ -1,7 +1,7 @@
 """The hashmap backend: keyed state as Python objects in dicts (SPEC R7.1).
 
 tables.py                    a state as dicts: reading and writing is a dict access, freezing copies nothing
-columns.py, column_values.py a state of numbers under integer keys as numpy columns
+columns.py                   a state of numbers under integer keys as numpy columns
 lists_maps.py                lists and maps in dict tables
 codec.py, snapshots.py       entries as bytes; the asynchronous part of a snapshot
 increments.py                what changed since the last confirmed checkpoint
@@ -32,11 +32,11 @@ from headgate.state.backend import (
     number_type,
     table_name,
 )
+from headgate.state.column_values import ColumnValue, ColumnValues
 from headgate.state.copying import copier
 from headgate.state.hashmap.cleanup import Cleaner
 from headgate.state.hashmap.codec import ChunkCodec, SectionReader
-from headgate.state.hashmap.column_values import ColumnValue
-from headgate.state.hashmap.columns import ColumnTable, HashMapTable
+from headgate.state.hashmap.columns import HashMapColumns, HashMapTable
 from headgate.state.hashmap.increments import Generation, History
 from headgate.state.hashmap.lists_maps import TableLists, TableMaps
 from headgate.state.hashmap.restoring import RestoredSlice, load_slice, read_slices
@@ -90,7 +90,7 @@ class HashMapBackend(KeyedStateBackend):
         self._restored: dict[str, list[RestoredSlice]] = {}
         self._batch = 0
         self._stores: dict[str, _Store] = {}  # by name of the table
-        self._column_values: list[ColumnValue] = []
+        self._column_values = ColumnValues()
 
     # --- states ---
 
@@ -123,12 +123,12 @@ class HashMapBackend(KeyedStateBackend):
         if any(change is not TypeChange.AS_IS for change in changes):
             self._forget_bases()  # the old segments are in the old form; the new form is written in full (SPEC R7.3)
 
-    def _columns_for(self, meta: StateMeta) -> ColumnTable | None:
+    def _columns_for(self, meta: StateMeta) -> HashMapColumns | None:
         """Columns for numbers under integer keys; None for any other state."""
         dtype = number_type(meta, self.setup.key_type)
         if dtype is None:
             return None
-        return ColumnTable(self.setup.key_groups, self.setup.max_parallelism, dtype)
+        return HashMapColumns(self.setup.key_groups, self.setup.max_parallelism, dtype)
 
     def _access(self, store: _Store) -> AddressedTable:
         meta, table = store.meta, store.table
@@ -145,13 +145,8 @@ class HashMapBackend(KeyedStateBackend):
 
         where, value_type = f"operator '{self.setup.operator}', state '{meta.name}'", meta.value_type.type_info()
         handle = ColumnValue(meta.name, where, value_type, table, self.context, self.key_group_of, use_dicts)
-        self._column_values.append(handle)
+        self._column_values.add(handle)
         return handle
-
-    def _flush_columns(self) -> None:
-        """Write back what handles hold, before the tables are read."""
-        for handle in list(self._column_values):
-            handle.flush()
 
     def value_handle(self, descriptor: ValueStateDescriptor, table: AddressedTable) -> State:
         if isinstance(table, ColumnValue):
@@ -163,14 +158,14 @@ class HashMapBackend(KeyedStateBackend):
             kind = RowValueState
         return kind(descriptor, self.context, table, reuse=self.setup.object_reuse)
 
-    def column_table(self, descriptor: ValueStateDescriptor) -> ColumnTable | None:
-        self._flush_columns()
+    def column_table(self, descriptor: ValueStateDescriptor) -> HashMapColumns | None:
+        self._column_values.flush()
         self.open_table(descriptor.meta())
         table = self._stores[f"s:{descriptor.name}"].table
-        return table if isinstance(table, ColumnTable) else None
+        return table if isinstance(table, HashMapColumns) else None
 
     def addresses(self, name: str) -> Iterator[tuple[int, Any]]:
-        self._flush_columns()
+        self._column_values.flush()
         store = self._stores.get(f"s:{name}")
         if store is not None:
             for group in self.setup.key_groups:
@@ -189,11 +184,11 @@ class HashMapBackend(KeyedStateBackend):
         table.put(table.slots(keys, groups, 0), values)
         return True
 
-    def _numbers(self, meta: StateMeta) -> ColumnTable | None:
+    def _numbers(self, meta: StateMeta) -> HashMapColumns | None:
         self.open_table(meta)
-        self._flush_columns()
+        self._column_values.flush()
         table = self._stores[table_name(meta)].table
-        return table if isinstance(table, ColumnTable) else None
+        return table if isinstance(table, HashMapColumns) else None
 
     def has_entry(self, name: str, group: int, address: Any) -> bool:
         store = self._stores[f"s:{name}"]
@@ -205,12 +200,11 @@ class HashMapBackend(KeyedStateBackend):
 
     def begin_batch(self, addresses: Sequence[Any], groups: Sequence[int], arrays: KeyArrays | None = None) -> None:
         self._batch = len(addresses)
-        for handle in list(self._column_values):  # one may leave the list
-            handle.begin(addresses, groups, arrays)
+        self._column_values.begin(addresses, groups, arrays)
 
     def end_batch(self) -> None:
         self._started = True
-        self._flush_columns()
+        self._column_values.flush()
         for cleaner in self._cleaners():
             cleaner.clean(cleaner.expiry.accesses, self._batch)
             cleaner.expiry.accesses = 0
@@ -251,7 +245,7 @@ class HashMapBackend(KeyedStateBackend):
 
     def snapshot(self, checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) -> SnapshotRun:
         self._started = True
-        self._flush_columns()
+        self._column_values.flush()
         self.maintain(_IDLE_MERGE_ENTRIES)  # so that layers do not pile up in a job without records
         history = self._history
         history.sequence += 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta, checked_read
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.hashmap.codec import SectionReader
-from headgate.state.hashmap.columns import ColumnTable, HashMapTable
+from headgate.state.hashmap.columns import HashMapColumns, HashMapTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def read_slices(handle: KeyedStateHandle, groups: KeyGroupRange, read: ReadPaylo
 def load_slice(table: HashMapTable, restored: RestoredSlice, reader: SectionReader) -> HashMapTable:
     """Add restored entries to a table; returns the table, or dicts in its place if columns cannot hold an entry."""
     for group, data, _ in restored.sections:
-        if isinstance(table, ColumnTable):
+        if isinstance(table, HashMapColumns):
             columns = reader.columns(data)
             if columns is not None:
                 for keys, values, removed in columns:

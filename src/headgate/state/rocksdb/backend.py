@@ -3,6 +3,7 @@
 keys.py, codec.py            bytes of row keys and values
 store.py                     the database; one memory budget for all backends of a process
 tables.py, lists_maps.py     a state: rows, and changes that are not written yet
+numbers.py                   a state of numbers under integer keys: rows, and columns of those in use
 writeback.py                 when and how changes become rows
 snapshots.py, increments.py  files of a snapshot, and those that need not be stored again
 restoring.py                 a database from files of snapshots
@@ -33,6 +34,7 @@ from headgate.state.backend import (
     number_type,
     table_name,
 )
+from headgate.state.column_values import ColumnValue, ColumnValues
 from headgate.state.copying import copier
 from headgate.state.local_directory import LocalDirectory
 from headgate.state.rocksdb.cleanup import Sweeper
@@ -40,6 +42,7 @@ from headgate.state.rocksdb.codec import StoredCodec, codec_for
 from headgate.state.rocksdb.increments import FIRST_STAMP, FileCheckpoint, Span, Uploads
 from headgate.state.rocksdb.keys import RowKeys
 from headgate.state.rocksdb.lists_maps import ListRows, MapRows
+from headgate.state.rocksdb.numbers import CachedColumns, NumberRows
 from headgate.state.rocksdb.restoring import RestoredStore, StoredColumn, pack_columns, rewrite
 from headgate.state.rocksdb.snapshots import RocksDBSnapshot
 from headgate.state.rocksdb.store import Column, MemoryBudget, Store
@@ -87,7 +90,9 @@ class RocksDBBackend(KeyedStateBackend):
         self._writeback = WriteBack(self._budget)
         self._uploads = Uploads()
         self._snapshots = 0
-        self._states: dict[str, ValueRows | ListRows | MapRows] = {}  # by name of the column
+        self._states: dict[str, ValueRows | ListRows | MapRows | NumberRows] = {}  # by name of the column
+        self._values: dict[str, ColumnValue] = {}  # the handles of numbers, by name of the column
+        self._column_values = ColumnValues()
         self._sweepers: list[Sweeper] = []
         self._restored: list[StoredColumn] = []  # columns of states that are not opened yet
         self._batch = self._batches = self._selections = 0
@@ -103,14 +108,25 @@ class RocksDBBackend(KeyedStateBackend):
 
     # --- states ---
 
-    def open_table(self, meta: StateMeta, expiry: Expiry | None = None) -> ValueRows | ListRows | MapRows:
-        rows = self._states.get(table_name(meta))
-        if rows is not None:
-            return rows
+    def open_table(self, meta: StateMeta, expiry: Expiry | None = None) -> ValueRows | ListRows | MapRows | ColumnValue:
+        name = table_name(meta)
+        if name not in self._states:
+            self._open_rows(meta, expiry)
+        rows = self._states[name]
+        if name in self._values:
+            return self._values[name]
+        assert not isinstance(rows, NumberRows)
+        return rows
+
+    def _open_rows(self, meta: StateMeta, expiry: Expiry | None) -> None:
         self._started = True
         codec = self._codec(meta)
         self._load_restored(meta, codec)
         column = self._store.column(table_name(meta))
+        dtype = number_type(meta, self.setup.key_type)
+        if dtype is not None:
+            self._open_numbers(NumberRows(meta, column, codec, self._space, dtype))
+            return
         rows = _ROWS.get(meta.kind, ValueRows)(meta, column, codec, self._space)
         self._states[column.name] = rows
         if expiry is not None:
@@ -119,7 +135,22 @@ class RocksDBBackend(KeyedStateBackend):
             period = self.setup.ttl_compaction_ms if requested.compaction_ms is None else requested.compaction_ms
             if period:
                 column.compact_periodically(period)
-        return rows
+
+    def _open_numbers(self, rows: NumberRows) -> None:
+        meta, name = rows.meta, rows.column.name
+
+        def use_entries(handle: ColumnValue) -> ValueRows:
+            self._column_values.remove(handle)
+            self._writeback.finish_all()
+            entries = ValueRows(meta, rows.column, rows.codec, self._space)
+            rows.move_to(entries)
+            self._states[name] = entries
+            return entries
+
+        where, value_type = f"operator '{self.setup.operator}', state '{meta.name}'", meta.value_type.type_info()
+        handle = ColumnValue(meta.name, where, value_type, rows.columns, self.context, self.key_group_of, use_entries)
+        self._states[name], self._values[name] = rows, handle
+        self._column_values.add(handle)
 
     def _codec(self, meta: StateMeta) -> StoredCodec:
         where = f"operator '{self.setup.operator}', state '{meta.name}'"
@@ -152,13 +183,23 @@ class RocksDBBackend(KeyedStateBackend):
             codec.open(codec.load(data))
 
     def value_handle(self, descriptor: ValueStateDescriptor, table: AddressedTable) -> State:
+        if isinstance(table, ColumnValue):
+            table.default = descriptor.default
+            return table
         assert isinstance(table, ValueRows)
         reuse = self.setup.object_reuse and copier(descriptor.type) is not None
         # Typed values of plain types are cached as they are, any other as bytes.
         kind = ImmutableValueState if descriptor.type.is_typed and table.plain else DirectValueState
         return kind(descriptor, self.context, table, reuse=reuse)
 
+    def column_table(self, descriptor: ValueStateDescriptor) -> CachedColumns | None:
+        self._column_values.flush()
+        self.open_table(descriptor.meta())
+        rows = self._states[f"s:{descriptor.name}"]
+        return rows.columns if isinstance(rows, NumberRows) else None
+
     def addresses(self, name: str) -> Iterator[tuple[int, Any]]:
+        self._column_values.flush()
         rows = self._states.get(f"s:{name}")
         return iter(()) if rows is None else rows.addresses()
 
@@ -166,28 +207,34 @@ class RocksDBBackend(KeyedStateBackend):
         dtype = number_type(meta, self.setup.key_type)
         if dtype is None:
             return None
-        rows = self.open_table(meta)
-        assert isinstance(rows, ValueRows)
+        self.open_table(meta)
+        self._column_values.flush()
+        rows = self._states[table_name(meta)]
         return None if rows.has_pending() else rows.number_groups(dtype)
 
     def load_numbers(self, meta: StateMeta, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> bool:
-        rows = self.open_table(meta)
-        assert isinstance(rows, ValueRows)
-        batch = rows.number_rows(columns, groups)
+        self.open_table(meta)
+        self._column_values.flush()
+        batch = self._states[table_name(meta)].new_rows(columns, groups)
         if batch is None:
             return False
         self._store.write(batch)
         return True
 
     def has_entry(self, name: str, group: int, address: Any) -> bool:
-        return self._states[f"s:{name}"].has(group, address)
+        handle = self._values.get(f"s:{name}")
+        return self._states[f"s:{name}"].has(group, address) if handle is None else handle.has(group, address)
 
     # --- batches and maintenance ---
 
     def begin_batch(self, addresses: Sequence[Any], groups: Sequence[int], arrays: KeyArrays | None = None) -> None:
         """Read the values of the batch's keys, if the batch before had to read many rows."""
         self._batch = len(addresses)
+        self._column_values.begin(addresses, groups, arrays)
         for rows in self._states.values():
+            if isinstance(rows, NumberRows):
+                rows.begin_batch()
+                continue
             often, rows.reads = rows.reads * 16 > self._batch, 0
             if often and isinstance(rows, ValueRows):
                 rows.prefetch(addresses, groups)
@@ -195,6 +242,7 @@ class RocksDBBackend(KeyedStateBackend):
     def end_batch(self) -> None:
         """Write changes back if there are many, and a slice of earlier cuts."""
         self._started = True
+        self._column_values.flush()
         self._upkeep(self._batch)
         self._batch = 0
 
@@ -254,6 +302,7 @@ class RocksDBBackend(KeyedStateBackend):
 
     def snapshot(self, checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) -> SnapshotRun:
         self._started = True
+        self._column_values.flush()
         self._snapshots += 1
         setup = self.setup
         shared = setup.incremental and kind is not SnapshotKind.SAVEPOINT

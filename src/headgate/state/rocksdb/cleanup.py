@@ -14,7 +14,7 @@ from typing import Any, Final
 from headgate.state.rocksdb.codec import STAMP_BYTES, pack_stamp, unpack_stamp
 from headgate.state.rocksdb.increments import FIRST_STAMP
 from headgate.state.rocksdb.store import Store
-from headgate.state.rocksdb.tables import StateRows
+from headgate.state.rocksdb.tables import LayeredRows
 from headgate.state.ttl import Expiry
 
 _PASSES_PER_TTL: Final = 8
@@ -30,7 +30,7 @@ class Sweeper:
     no more than a few passes are made within the time to live.
     """
 
-    def __init__(self, rows: StateRows, expiry: Expiry, query_entries: int) -> None:
+    def __init__(self, rows: LayeredRows, expiry: Expiry, query_entries: int) -> None:
         """The clock is read after every `query_entries` rows."""
         self._rows = rows
         self._step_rows = min(query_entries, _BATCH_ROWS)

@@ -19,7 +19,7 @@ from headgate.checkpoint.handles import StateMeta
 from headgate.state.rocksdb.codec import StoredCodec
 from headgate.state.rocksdb.keys import decode_address, encode_address
 from headgate.state.rocksdb.store import Column
-from headgate.state.rocksdb.tables import SAMPLED, UPPER, Change, Layer, RowSpace, StateRows, WritePortion, size_of
+from headgate.state.rocksdb.tables import SAMPLED, UPPER, Change, Layer, LayeredRows, RowSpace, WritePortion, size_of
 from headgate.state.tables import MISSING, ListTable, MapTable
 
 _number: Final = struct.Struct(">Q").pack
@@ -29,7 +29,7 @@ _CACHED_LIST: Final = 256  # longer lists are not cached
 _MAP_BYTES: Final = 160  # the entry of a map in its table, and its edit
 
 
-class _CollectionRows(StateRows):
+class _CollectionRows(LayeredRows):
     """Many rows per address."""
 
     def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace) -> None:

@@ -36,7 +36,7 @@ class MemoryBudget:
     """The memory that all rocksdb backends of one process may use together.
 
     `size` bounds RocksDB's memory: blocks, indexes and filters that were read, and rows not yet written to files.
-    `cache_size` bounds the estimated size of the Python objects in the write-back caches.
+    `cache_size` bounds the estimated size of the entries in use, as Python objects or in columns.
     """
 
     MANAGED_SIZE: ClassVar[int] = 64 * _MIB

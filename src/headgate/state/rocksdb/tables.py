@@ -80,7 +80,7 @@ class WritePortion:
 
 
 class StateRows(ABC):
-    """One state of one backend."""
+    """One state of one backend: its rows, and what is not written yet."""
 
     def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace) -> None:
         self.meta = meta
@@ -89,13 +89,91 @@ class StateRows(ABC):
         self.space = space
         self.keys = space.keys
         self.guard = space.guard
+        self.limit = 10_000  # entries in each generation of clean ones
+        self.reads = 0  # rows read from the database since the last batch
+
+    @abstractmethod
+    def weight(self) -> int:
+        """Estimate of the rows that the changes since the last cut will make."""
+
+    @abstractmethod
+    def change_bytes(self) -> int:
+        """Estimate of the bytes of memory that these changes take."""
+
+    @abstractmethod
+    def clean_bytes(self) -> int:
+        """Estimate of the bytes of memory of a clean entry."""
+
+    def is_full(self) -> bool:
+        """Whether a cut is needed, since only clean entries can be dropped."""
+        return False
+
+    def settle_reads(self) -> None:
+        """Called after a batch: what was read may be cached."""
+
+    @abstractmethod
+    def has(self, group: int, address: Any) -> bool: ...
+
+    @abstractmethod
+    def has_pending(self) -> bool:
+        """Whether there are unwritten changes."""
+
+    @abstractmethod
+    def _pending(self) -> dict[Any, int]:
+        """The addresses with unwritten changes, and their groups."""
+
+    def addresses(self) -> Iterator[tuple[int, Any]]:
+        """(group, address) of every entry; concurrent changes may or may not be included."""
+        with self.guard:
+            rows = self.column.scan_keys(*self.space.bounds(), keep=False)
+            pending = self._pending()
+        for address, group in pending.items():
+            if self.has(group, address):
+                yield group, address
+        base = b""
+        for row in rows:
+            if not base or not row.startswith(base):
+                group, address, end = self.keys.split(row)
+                base = row[:end]
+                if address not in pending:
+                    yield group, address
+
+    def number_groups(self, dtype: np.dtype[Any]) -> Iterator[NumberGroup]:
+        """The written entries by key group, some at a time: rows of integer keys are in the order of the keys."""
+        for group in self.space.groups:
+            rows = self.column.scan(self.keys.prefix(group), self.keys.prefix(group + 1), keep=False)
+            while some := list(islice(rows, _NUMBERS)):
+                keys = self.keys.integers([key for key, _ in some])
+                values = self.codec.values.decode_many([data for _, data in some])
+                if keys is None:
+                    addresses = (self.keys.split(key)[1] for key, _ in some)
+                    yield group, dict(zip(addresses, values, strict=True))
+                else:
+                    yield group, (keys, np.array(values, dtype))
+
+    def new_rows(self, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> WriteBatch | None:
+        """Rows for numbers of keys that have none; None if they might have, in the database or not written yet."""
+        return None
+
+    def _rows_of(self, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> WriteBatch:
+        keys, numbers = columns
+        batch = self.column.batch()
+        values = self.codec.encode_many(numbers.tolist())
+        for key, data in zip(self.keys.integer_rows(keys, groups), values, strict=True):
+            batch[key] = data
+        return batch
+
+
+class LayeredRows(StateRows):
+    """A state whose changes are in dicts."""
+
+    def __init__(self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace) -> None:
+        super().__init__(meta, column, codec, space)
         # Handles hold on to this list, so it is only ever changed in place.
         self.tables: list[dict[Any, Any]] = [FOREIGN_TABLE] * self.keys.max_parallelism
         for group in space.groups:
             self.tables[group] = self._table(group)
         self.frozen: list[Layer] = []
-        self.limit = 10_000  # entries in each generation of clean ones
-        self.reads = 0  # rows read from the database since the last batch
         self.sampled_bytes = _ENTRY_BYTES
 
     def _table(self, group: int) -> dict[Any, Any]:
@@ -107,10 +185,6 @@ class StateRows(ABC):
         return self.tables[self.space.groups.start : self.space.groups.end + 1]
 
     # --- cuts and writing ---
-
-    @abstractmethod
-    def weight(self) -> int:
-        """Estimate of the rows that the changes in the tables will make."""
 
     def entry_bytes(self) -> int:
         """Estimate of the bytes of memory of a change that makes one row, from a sample."""
@@ -129,8 +203,10 @@ class StateRows(ABC):
         """One row's worth of a change."""
         return change
 
+    def change_bytes(self) -> int:
+        return self.entry_bytes() * self.weight()
+
     def clean_bytes(self) -> int:
-        """Estimate of the bytes of memory of a clean entry."""
         return self.sampled_bytes
 
     def freeze(self) -> Layer:
@@ -143,9 +219,6 @@ class StateRows(ABC):
             for group in layer:
                 self.tables[group] = self._table(group)
         return layer
-
-    def settle_reads(self) -> None:
-        """Called after a batch: what was read may be cached."""
 
     def drop_replaced(self, layer: Layer) -> None:
         """Drop changes of a layer that newer ones replace as a whole."""
@@ -215,34 +288,13 @@ class StateRows(ABC):
         return address in self.tables[group] or any(address in table for table in self.layers_at(group))
 
     @abstractmethod
-    def has(self, group: int, address: Any) -> bool: ...
-
-    @abstractmethod
     def forget(self, address: Any) -> None:
         """Drop an address from the cache: its rows were changed in the database."""
 
-    def addresses(self) -> Iterator[tuple[int, Any]]:
-        """(group, address) of every entry; concurrent changes may or may not be included."""
-        with self.guard:
-            rows = self.column.scan_keys(*self.space.bounds(), keep=False)
-            pending = self._pending()
-        for address, group in pending.items():
-            if self.has(group, address):
-                yield group, address
-        base = b""
-        for row in rows:
-            if not base or not row.startswith(base):
-                group, address, end = self.keys.split(row)
-                base = row[:end]
-                if address not in pending:
-                    yield group, address
-
     def has_pending(self) -> bool:
-        """Whether there are unwritten changes."""
         return bool(self.frozen) or any(self.own_tables())
 
     def _pending(self) -> dict[Any, int]:
-        """The addresses with unwritten changes, and their groups."""
         layers = [{group: self.tables[group] for group in self.space.groups}, *self.frozen]
         return {address: group for layer in layers for group, table in layer.items() for address in table}
 
@@ -261,7 +313,7 @@ class _Writes(dict[Any, Any]):
         return self._rows.below(self._group, address)
 
 
-class ValueRows(StateRows, DictTable):
+class ValueRows(LayeredRows, DictTable):
     """One value per address: value, reducing and aggregating state, timers.
 
     A change is the value in its cached form (`codec.py`), or None for a removed one.
@@ -396,29 +448,8 @@ class ValueRows(StateRows, DictTable):
             if address not in pending:
                 yield group, address, self.codec.open(self.codec.load(data))
 
-    def number_groups(self, dtype: np.dtype[Any]) -> Iterator[NumberGroup]:
-        """The written entries by key group, some at a time: rows of integer keys are in the order of the keys."""
-        for group in self.space.groups:
-            rows = self.column.scan(self.keys.prefix(group), self.keys.prefix(group + 1), keep=False)
-            while some := list(islice(rows, _NUMBERS)):
-                keys = self.keys.integers([key for key, _ in some])
-                values = self.codec.values.decode_many([data for _, data in some])
-                if keys is None:
-                    addresses = (self.keys.split(key)[1] for key, _ in some)
-                    yield group, dict(zip(addresses, values, strict=True))
-                else:
-                    yield group, (keys, np.array(values, dtype))
-
-    def number_rows(self, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> WriteBatch | None:
-        """Rows for entries that are new, past the tables; None if there may be older ones in the tables or caches."""
-        if self.has_pending() or self._clean or self._older:
-            return None
-        keys, numbers = columns
-        batch = self.column.batch()
-        values = self.codec.encode_many(numbers.tolist())
-        for key, data in zip(self.keys.integer_rows(keys, groups), values, strict=True):
-            batch[key] = data
-        return batch
+    def new_rows(self, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> WriteBatch | None:
+        return None if self.has_pending() or self._clean or self._older else self._rows_of(columns, groups)
 
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
         removed = [address for address, stored in entries if stored is None]

@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from rocksdict import WriteBatch
 
+from headgate.state.rocksdb.numbers import ColumnLayer, NumberRows
 from headgate.state.rocksdb.store import MemoryBudget, Store
-from headgate.state.rocksdb.tables import Layer, StateRows, WritePortion
+from headgate.state.rocksdb.tables import Layer, LayeredRows, StateRows, WritePortion
 
 BATCH_ROWS: Final = 4096  # written at once, with the GIL held: about 5 ms
 _BATCH_BYTES: Final = 4 << 20
@@ -29,7 +30,7 @@ class Cut:
     `resolve` makes the native checkpoint of a snapshot before anything newer is written; None: no snapshot waits.
     """
 
-    def __init__(self, store: Store, parts: list[tuple[StateRows, Layer]], resolve: Callable[[], None] | None) -> None:
+    def __init__(self, store: Store, parts: list[_Part], resolve: Callable[[], None] | None) -> None:
         self.resolve = resolve
         self.written = False
         self._store = store
@@ -59,29 +60,76 @@ class Cut:
 
     def _retry(self) -> None:
         if self.resolve is None:
-            for state, layer in self._parts:
-                state.drop_replaced(layer)
+            for part in self._parts:
+                part.drop_replaced()
         self._slices = _write(self._store, self._parts)
         self._failed = False
 
 
-def _write(store: Store, parts: list[tuple[StateRows, Layer]]) -> Iterator[int]:
-    """Write layers, a batch of rows for each step; written changes leave their layer in the same step."""
-    for rows, layer in parts:
-        batch = _LayerBatch(store, rows, layer)
-        for group in list(layer):
+def _write(store: Store, parts: list[_Part]) -> Iterator[int]:
+    for part in parts:
+        yield from part.write(store)
+
+
+class _Part(Protocol):
+    """The changes of one state."""
+
+    def write(self, store: Store) -> Iterator[int]:
+        """Write what is not written yet, a batch of rows for each step."""
+        ...
+
+    def drop_replaced(self) -> None:
+        """Drop changes that newer ones replace."""
+        ...
+
+
+def _freeze(rows: StateRows) -> _Part | None:
+    """The changes of a state since the last cut; None if there are none."""
+    if isinstance(rows, NumberRows):
+        frozen = rows.freeze()
+        return None if frozen is None else _NumberPart(rows, frozen)
+    assert isinstance(rows, LayeredRows)
+    layer = rows.freeze()
+    return _TablePart(rows, layer) if layer else None
+
+
+class _TablePart:
+    """Written changes leave their layer in the same step."""
+
+    def __init__(self, rows: LayeredRows, layer: Layer) -> None:
+        self._rows, self._layer = rows, layer
+
+    def write(self, store: Store) -> Iterator[int]:
+        batch = _LayerBatch(store, self._rows, self._layer)
+        for group in list(self._layer):
             while not batch.add(group):
                 yield batch.commit()
             if batch.rows >= batch.limit:
                 yield batch.commit()
         yield batch.commit()
-        rows.thaw(layer)
+        self._rows.thaw(self._layer)
+
+    def drop_replaced(self) -> None:
+        self._rows.drop_replaced(self._layer)
+
+
+class _NumberPart:
+    """Numbers fit their column, so writing fails only if the database does: no change is dropped."""
+
+    def __init__(self, rows: NumberRows, layer: ColumnLayer) -> None:
+        self._rows, self._layer = rows, layer
+
+    def write(self, store: Store) -> Iterator[int]:
+        return self._rows.write_layer(store, self._layer, BATCH_ROWS)
+
+    def drop_replaced(self) -> None:
+        pass
 
 
 class _LayerBatch:
     """Rows of one layer that are written together."""
 
-    def __init__(self, store: Store, rows: StateRows, layer: Layer) -> None:
+    def __init__(self, store: Store, rows: LayeredRows, layer: Layer) -> None:
         self._store = store
         self._state = rows
         self._layer = layer
@@ -154,7 +202,7 @@ class WriteBack:
     def cut(self, store: Store, states: Sequence[StateRows], resolve: Callable[[], None] | None = None) -> Cut:
         if len(self._cuts) >= _MAX_CUTS:
             self.finish_oldest()
-        parts = [(rows, layer) for rows in states if (layer := rows.freeze())]
+        parts = [part for rows in states if (part := _freeze(rows)) is not None]
         cut = Cut(store, parts, resolve)
         if parts or resolve is not None:
             self._cuts.append(cut)
@@ -214,10 +262,10 @@ class WriteBack:
                 self._cuts.remove(cut)
 
     def adjust(self, states: Sequence[StateRows]) -> bool:
-        """Fit the caches to the memory budget; returns whether the changes exceed it and a cut is due."""
+        """Fit the caches to the memory budget; returns whether it is exceeded and a cut is due."""
         share = self._budget.cache_share()
-        total = sum(rows.entry_bytes() * rows.weight() for rows in states)
+        total = sum(rows.change_bytes() for rows in states)
         left = max(share // 2, share - total)  # for clean entries, in two generations
         for rows in states:
             rows.limit = max(_MIN_ENTRIES, left // (2 * rows.clean_bytes() * len(states)))
-        return total > share // 2
+        return total > share // 2 or any(rows.is_full() for rows in states)

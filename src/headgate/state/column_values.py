@@ -5,7 +5,7 @@ the batch writes them back. That is faster than one large dict, where nearly eve
 copies columns instead of reading every object. All of it runs in the subtask's thread.
 
 Keys that are selected one by one (timers, for example) go through the same dict. An address that is no integer, such as
-one with a namespace, cannot be stored in a column: the state is then moved to dict tables permanently.
+one with a namespace, cannot be stored in a column: the state is then moved to a table of entries permanently.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from headgate.records.types import TypeInformation, TypeMismatch
 from headgate.state.addresses import NO_KEY, KeyContext, NoKeySet, key_of, split_address
 from headgate.state.api import ValueState
 from headgate.state.backend import KeyArrays
+from headgate.state.columns import ColumnTable, Ints
 from headgate.state.copying import copied
-from headgate.state.hashmap.columns import ColumnTable, Ints
-from headgate.state.hashmap.tables import StateTable
-from headgate.state.tables import BatchTable
+from headgate.state.tables import BatchTable, ValueTable
 
 _FEW = 64  # keys that are read and written one by one: numpy's fixed cost is higher
 _MANY = 10_000  # values outside of batches that wait to be written back
@@ -42,9 +41,9 @@ class ColumnValue(ValueState[Any], BatchTable):
         columns: ColumnTable,
         context: KeyContext,
         group_of: Callable[[Any], int],
-        demote: Callable[[ColumnValue], StateTable],
+        demote: Callable[[ColumnValue], ValueTable],
     ) -> None:
-        """`where` names the operator and the state in errors; `demote` moves the state to dict tables."""
+        """`where` names the operator and the state in errors; `demote` moves the state to a table of entries."""
         self.name = name
         self.default: Any = None
         self._where, self._type, self._columns, self._context = where, type_info, columns, context
@@ -58,7 +57,7 @@ class ColumnValue(ValueState[Any], BatchTable):
         self._before: Any | None = None  # the values of those slots
         self._loaded = 0
         self._stray_groups: dict[Any, int] = {}  # of keys that were read one by one
-        self._table: StateTable | None = None  # once the state is in dict tables
+        self._table: ValueTable | None = None  # once the state is not in columns
 
     # --- the user's side --------------------------------------------------------------------------------------------
 
@@ -239,7 +238,7 @@ class ColumnValue(ValueState[Any], BatchTable):
         return slot >= 0 and self._columns.put_one(slot, value)
 
     def _int_keys(self, addresses: Sequence[Any]) -> Ints | None:
-        """Addresses as a column; None, and the state is in dict tables, if one is not an integer of 64 bits."""
+        """Addresses as a column; None, and the state leaves the columns, if one is not an integer of 64 bits."""
         if set(map(type, addresses)) <= {int}:
             with suppress(OverflowError):
                 return np.array(addresses, np.int64)
@@ -247,17 +246,40 @@ class ColumnValue(ValueState[Any], BatchTable):
         return None
 
     def _use_tables(self) -> None:
-        """Move the state from columns to dict tables."""
+        """Move the state from columns to a table of entries."""
         table = self._table = self._demote(self)
         for address, value in self._cache.items():
             table.put_many((address,), (self._group_of(key_of(split_address(address)[0])),), (value,))
         self._cache = _TableCache(table, self._context)
 
 
-class _TableCache(dict[Any, Any]):
-    """Replaces the cache once the state is in dict tables."""
+class ColumnValues:
+    """The handles of a backend whose states are in columns."""
 
-    def __init__(self, table: StateTable, context: KeyContext) -> None:
+    def __init__(self) -> None:
+        self._handles: list[ColumnValue] = []
+
+    def add(self, handle: ColumnValue) -> None:
+        self._handles.append(handle)
+
+    def remove(self, handle: ColumnValue) -> None:
+        self._handles.remove(handle)
+
+    def begin(self, addresses: Sequence[Any], groups: Sequence[int], arrays: KeyArrays | None) -> None:
+        """Called before a batch with these keys."""
+        for handle in list(self._handles):  # one may leave the list
+            handle.begin(addresses, groups, arrays)
+
+    def flush(self) -> None:
+        """Write back what handles hold, before the columns are read."""
+        for handle in list(self._handles):
+            handle.flush()
+
+
+class _TableCache(dict[Any, Any]):
+    """Replaces the cache once the state is not in columns."""
+
+    def __init__(self, table: ValueTable, context: KeyContext) -> None:
         self._table, self._context = table, context
 
     def __getitem__(self, address: Any) -> Any:

@@ -1,0 +1,321 @@
+"""A value state of numbers under integer keys: rows in the database, and columns of the entries in use.
+
+An entry takes about 50 bytes in columns, and 200 as Python objects; batches are read and stored at once, with one call of the
+database for all keys that are not in the columns. All changes are made in the columns:
+
+    columns      entries that were used lately, and which of them changed since the last cut
+    older        entries that were used before those; dropped when the columns have too many entries
+    frozen       copies of changes up to earlier cuts, which are being written to the database
+
+A key that is neither in the columns nor in the older ones has no unwritten change, so its row is what counts: entries are
+dropped only when everything frozen is written, and a removed one stays until its row is deleted. While nothing was dropped
+and the database was empty at the start, the columns are *complete*: an unknown key has no row, and none is read.
+
+The subtask's thread changes and freezes columns; it or the thread of a snapshot writes what is frozen.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from rocksdict import WriteBatch
+
+from headgate.checkpoint.handles import StateMeta
+from headgate.records.key_groups import KeyGroupRange
+from headgate.state.backend import KeysAndNumbers
+from headgate.state.columns import ColumnTable, Ints, Numbers
+from headgate.state.rocksdb.codec import StoredCodec
+from headgate.state.rocksdb.store import Column, Store
+from headgate.state.rocksdb.tables import RowSpace, StateRows, ValueRows
+
+ReadRows = Callable[[Ints, npt.NDArray[Any]], tuple[Numbers, npt.NDArray[np.bool_]]]
+"""From keys and their groups to numbers, and which of the keys have one."""
+ReadRow = Callable[[int, int], Any]
+"""From a key and its group to the number, or None."""
+
+_FEW: Final = 10_000  # entries, whose memory says nothing about that of many
+_ENTRY_BYTES: Final = 50
+_DRAIN_AT: Final = 7 / 8  # of the memory: entries are added while changes are written
+
+
+class CachedColumns(ColumnTable):
+    """The entries in use; others are read from the database when they are looked up."""
+
+    def __init__(
+        self, groups: KeyGroupRange, max_parallelism: int, dtype: np.dtype[Any], read: ReadRows, read_one: ReadRow
+    ) -> None:
+        self._read, self._read_one = read, read_one
+        self._older: CachedColumns | None = None
+        self.complete = True
+        self.keeps_dead = False  # whether removed entries must stay, since their rows are not deleted yet
+        super().__init__(groups, max_parallelism, dtype)
+
+    def _allocate(self, dtype: np.dtype[Any]) -> None:
+        super()._allocate(dtype)
+        # By slot, whether the database has a row, or will have one when everything frozen is written.
+        self.stored: npt.NDArray[np.bool_] = np.zeros(len(self.keys), np.bool_)
+        self.track()
+
+    @property
+    def changed(self) -> Ints:
+        """The slots that changed since `take_changes`."""
+        assert self._changed is not None
+        return np.flatnonzero(self._changed[: self.count])
+
+    @property
+    def older_count(self) -> int:
+        return 0 if self._older is None else self._older.count
+
+    def find(self, keys: Ints, groups: npt.NDArray[Any]) -> Ints:
+        found = super().find(keys, groups)
+        if not self.complete:
+            missing = np.flatnonzero(found < 0)
+            if len(missing):
+                self._fetch(keys[missing], groups[missing])
+                found[missing] = super().find(keys[missing], groups[missing])
+        return found
+
+    def probe(self, key: int, group: int) -> int:
+        slot = super().probe(key, group)
+        return self._fetch_one(key, group) if slot < 0 and not self.complete else slot
+
+    def _fetch_one(self, key: int, group: int) -> int:
+        """`_fetch` without the overhead of numpy calls."""
+        older = self._older
+        known = -1 if older is None else older.probe(key, group)
+        if older is not None and known >= 0:
+            value, live, stored = older.values.item(known), older.live.item(known), older.stored.item(known)
+        else:
+            found = self._read_one(key, group)
+            value, live = (0, False) if found is None else (found, True)
+            stored = live
+        slot = self._enter_one(key, group)
+        self.values[slot], self.live[slot], self.stored[slot] = value, live, stored
+        self._dead[group] += not live
+        return slot
+
+    def _fetch(self, keys: Ints, groups: npt.NDArray[Any]) -> None:
+        """Make slots for keys that have none, with what the older columns or the database have."""
+        keys, first = np.unique(keys, return_index=True)
+        groups = groups[first]
+        older = self._older
+        if older is not None:
+            slots = older.find(keys, groups)
+            known = slots >= 0
+            self._copy(older, slots[known])
+            keys, groups = keys[~known], groups[~known]
+        if len(keys):
+            values, there = self._read(keys, groups)
+            self._set(self._enter_new(keys, groups), values, there, there)
+
+    def _copy(self, older: CachedColumns, slots: Ints) -> Ints:
+        new = self._enter_new(older.keys[slots], older.group_of[slots])
+        self._set(new, older.values[slots], older.live[slots], older.stored[slots])
+        return new
+
+    def _set(self, slots: Ints, values: Numbers, live: npt.NDArray[np.bool_], stored: npt.NDArray[np.bool_]) -> None:
+        self.values[slots], self.live[slots], self.stored[slots] = values, live, stored
+        dead = self.group_of[slots[~live]]
+        if len(dead):
+            self._dead += np.bincount(dead, minlength=len(self._dead))
+
+    def _new_slots(self, wanted: int) -> Ints:
+        slots = super()._new_slots(wanted)
+        self.stored[slots] = False
+        return slots
+
+    def _reserve(self, size: int) -> None:
+        super()._reserve(size)
+        if len(self.stored) < len(self.keys):
+            grown = np.zeros(len(self.keys), np.bool_)
+            grown[: len(self.stored)] = self.stored
+            self.stored = grown
+
+    def _remove_dead(self, group: int) -> None:
+        # An older entry of a removed one would be found instead.
+        if not self.keeps_dead and self._older is None:
+            super()._remove_dead(group)
+
+    def take_changes(self) -> ColumnLayer | None:
+        """A copy of the changes since the last call; None if there are none that need a row to be written or deleted."""
+        slots = self.changed
+        assert self._changed is not None
+        self._changed[slots] = False
+        live = self.live[slots]
+        needed = live | self.stored[slots]
+        self.stored[slots] = live
+        slots, live = slots[needed], live[needed]
+        return ColumnLayer(self.keys[slots], self.group_of[slots], self.values[slots], live) if len(slots) else None
+
+    def drop_older(self) -> None:
+        """Forget the older entries; all their changes are in these columns."""
+        self._older = None
+
+    def rotate(self) -> None:
+        """Make all entries older ones, in place of those that are now; changes stay."""
+        self.drop_older()
+        older = copy.copy(self)
+        older.complete = True
+        self._allocate(self.values.dtype)
+        self._older, self.complete = older, False
+        slots = self._copy(older, older.changed)
+        assert self._changed is not None
+        self._changed[slots] = True
+
+
+class ColumnLayer:
+    """Changes that are being written to the database, in the order of the rows; `written` of them are."""
+
+    def __init__(
+        self, keys: Ints, groups: npt.NDArray[np.uint16], values: Numbers, live: npt.NDArray[np.bool_]
+    ) -> None:
+        self.written = 0
+        self._sorted = False
+        self._columns = keys, groups, values, live
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    @property
+    def keys_and_groups(self) -> tuple[Ints, npt.NDArray[np.uint16]]:
+        return self._columns[:2]
+
+    def next(self, rows: int) -> tuple[Ints, npt.NDArray[np.uint16], Numbers, npt.NDArray[np.bool_]]:
+        """Keys, groups, values and whether they are live, of the changes that are written next."""
+        if not self._sorted:  # not where the subtask waits for it
+            keys, groups, values, live = self._columns
+            order = _row_order(keys, groups)
+            self._columns, self._sorted = (keys[order], groups[order], values[order], live[order]), True
+        keys, groups, values, live = self._columns
+        part = slice(self.written, self.written + rows)
+        return keys[part], groups[part], values[part], live[part]
+
+
+class NumberRows(StateRows):
+    """One number per key."""
+
+    def __init__(
+        self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace, dtype: np.dtype[Any]
+    ) -> None:
+        super().__init__(meta, column, codec, space)
+        self.columns = CachedColumns(space.groups, space.keys.max_parallelism, dtype, self._read, self._read_one)
+        self.columns.complete = next(column.scan_keys(*space.bounds(), keep=False), None) is None
+        self.frozen: list[ColumnLayer] = []
+        self._drains = False  # whether entries are dropped as soon as everything frozen is written
+
+    def _read(self, keys: Ints, groups: npt.NDArray[Any]) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+        order = _row_order(keys, groups)
+        rows = self.column.get_many(self.keys.integer_rows(keys[order], groups[order]))
+        there = np.array([data is not None for data in rows], np.bool_)
+        numbers = np.zeros(len(rows), self.columns.values.dtype)
+        numbers[there] = self.codec.values.decode_many([data for data in rows if data is not None])
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return numbers[back], there[back]
+
+    def _read_one(self, key: int, group: int) -> Any:
+        data = self.column.get(self.keys.base(group, key))
+        return None if data is None else self.codec.values.decode(data)
+
+    # --- memory ---
+
+    def change_bytes(self) -> int:
+        """Changes take no more memory than other entries."""
+        return 0
+
+    def clean_bytes(self) -> int:
+        count = self.columns.count
+        return _ENTRY_BYTES if count < _FEW else 1 + self.columns.used_bytes() // count
+
+    def is_full(self) -> bool:
+        """Whether there are too many entries, and nothing is done about it yet."""
+        count, limit = self.columns.count, _DRAIN_AT * self.limit
+        return not self._drains and count > limit and count + self.columns.older_count > 2 * limit
+
+    def begin_batch(self) -> None:
+        """Drop entries if there are too many; slots from before are not valid any more."""
+        if self._drains and not self.frozen:
+            self.columns.rotate()
+            self._drains = False
+        self.columns.keeps_dead = bool(self.frozen)
+        self.columns.grow()
+
+    # --- cuts and writing ---
+
+    def weight(self) -> int:
+        return len(self.columns.changed)
+
+    def freeze(self) -> ColumnLayer | None:
+        if self.is_full():
+            self._drains = True
+            self.columns.drop_older()
+        layer = self.columns.take_changes()
+        if layer is not None:
+            with self.guard:
+                self.frozen = [layer, *self.frozen]
+            self.columns.keeps_dead = True
+        return layer
+
+    def write_layer(self, store: Store, layer: ColumnLayer, rows: int) -> Iterator[int]:
+        """Write a layer, some rows for each step; if a step fails, the next call continues there."""
+        while layer.written < len(layer):
+            keys, groups, values, live = layer.next(rows)
+            self._write(store, self.keys.integer_rows(keys, groups), values, live)
+            layer.written += len(keys)
+            yield len(keys)
+        self.thaw(layer)
+
+    def _write(self, store: Store, rows: list[bytes], values: Numbers, live: npt.NDArray[np.bool_]) -> None:
+        batch = self.column.batch()
+        if live.all():
+            for key, data in zip(rows, self.codec.encode_many(values.tolist()), strict=True):
+                batch[key] = data
+        else:
+            encoded = iter(self.codec.encode_many(values[live].tolist()))
+            for key, there in zip(rows, live.tolist(), strict=True):
+                if there:
+                    batch[key] = next(encoded)
+                else:
+                    batch.delete(key)
+        store.write(batch)
+
+    def thaw(self, layer: ColumnLayer) -> None:
+        with self.guard:
+            self.frozen = [one for one in self.frozen if one is not layer]
+
+    # --- reading ---
+
+    def has(self, group: int, address: Any) -> bool:
+        return self.columns.find_one(address, group) >= 0
+
+    def has_pending(self) -> bool:
+        return bool(self.frozen) or self.weight() > 0
+
+    def _pending(self) -> dict[Any, int]:
+        changed = self.columns.changed
+        found = dict(zip(self.columns.keys[changed].tolist(), self.columns.group_of[changed].tolist(), strict=True))
+        for layer in self.frozen:
+            keys, groups = layer.keys_and_groups
+            found.update(zip(keys.tolist(), groups.tolist(), strict=True))
+        return found
+
+    def new_rows(self, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> WriteBatch | None:
+        if self.columns.count or self.columns.older_count or self.frozen:
+            return None
+        self.columns.complete = False
+        return self._rows_of(columns, groups)
+
+    def move_to(self, rows: ValueRows) -> None:
+        """Give unwritten changes to a table of entries for the same rows; everything frozen must be written."""
+        columns, slots = self.columns, self.columns.changed
+        kept = zip(slots.tolist(), columns.group_of[slots].tolist(), columns.keys[slots].tolist(), strict=True)
+        for slot, group, key in kept:
+            rows.tables[group][key] = columns.values.item(slot) if columns.live.item(slot) else None
+
+
+def _row_order(keys: Ints, groups: npt.NDArray[Any]) -> Ints:
+    return np.lexsort((keys, groups))
