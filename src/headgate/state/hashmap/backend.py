@@ -39,7 +39,7 @@ from headgate.state.hashmap.codec import ChunkCodec, SectionReader
 from headgate.state.hashmap.columns import HashMapColumns, HashMapTable
 from headgate.state.hashmap.increments import Generation, History
 from headgate.state.hashmap.lists_maps import TableLists, TableMaps
-from headgate.state.hashmap.restoring import RestoredSlice, load_slice, read_slices
+from headgate.state.hashmap.restoring import RestoredSlice, load_slice, number_sections, read_slices
 from headgate.state.hashmap.snapshots import FrozenState, HashMapSnapshot
 from headgate.state.hashmap.tables import StateTable
 from headgate.state.schema import TypeChange, check_state
@@ -173,6 +173,12 @@ class HashMapBackend(KeyedStateBackend):
                     yield group, address
 
     def number_groups(self, meta: StateMeta) -> Iterator[NumberGroup] | None:
+        slices = self._restored.get(table_name(meta), [])
+        if len(slices) == 1 and number_type(meta, self.setup.key_type) is not None:
+            reader = SectionReader(self.setup.operator, slices[0].meta, self.setup.key_type, meta, self.setup.clock())
+            restored = number_sections(slices[0], reader)
+            if restored is not None:
+                return restored
         table = self._numbers(meta)
         return None if table is None else table.number_groups()
 

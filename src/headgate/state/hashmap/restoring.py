@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
 
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta, checked_read
 from headgate.records.key_groups import KeyGroupRange
+from headgate.state.backend import NumberGroup
 from headgate.state.hashmap.codec import SectionReader
 from headgate.state.hashmap.columns import HashMapColumns, HashMapTable
 
@@ -50,3 +55,21 @@ def load_slice(table: HashMapTable, restored: RestoredSlice, reader: SectionRead
                 table = table.as_dicts()
         table.load(reader.read(data), group)
     return table
+
+
+def number_sections(restored: RestoredSlice, reader: SectionReader) -> Iterator[NumberGroup] | None:
+    """The entries of each key group, sorted by key, without a table; None if some are no numbers or not all there is."""
+    sections = sorted(restored.sections, key=itemgetter(0))
+    found = [(group, reader.columns(data)) for group, data, _ in sections]
+    if len({group for group, _ in found}) < len(found) or any(columns is None for _, columns in found):
+        return None
+    return _sorted_numbers(found)
+
+
+def _sorted_numbers(found: list[tuple[int, Any]]) -> Iterator[NumberGroup]:
+    for group, columns in found:
+        parts = list(columns)
+        keys, values = (np.concatenate([part[place] for part in parts]) for place in (0, 1))
+        if len(keys):
+            order = np.argsort(keys)
+            yield group, (keys[order], values[order])
