@@ -51,6 +51,14 @@ BY_VALUE = 8
 """Flag of PICKLE: classes of the program's own script are in the pickle, since no worker can import them."""
 
 
+NARROWED = 16
+"""Flag of ARROW: integer columns have fewer bytes than their type (`narrowing.py`)."""
+
+
+NARROW_TIMES = 32
+"""Flag of STAMPED batches: the timestamps have fewer bytes than eight (`narrowing.py`)."""
+
+
 class Frame(NamedTuple):
     """One frame of a row."""
 

@@ -17,7 +17,8 @@ import pyarrow as pa
 from headgate.checkpoint.types import Barrier
 from headgate.errors import IllegalState
 from headgate.records.batch import Batch
-from headgate.records.frames import BY_VALUE, STAMPED, Frame, FrameKind, read_frames
+from headgate.records.frames import BY_VALUE, NARROW_TIMES, NARROWED, STAMPED, Frame, FrameKind, read_frames
+from headgate.records.narrowing import widen, widen_times
 from headgate.records.types import TypeInformation
 from headgate.state.pickling import load_values
 from headgate.worker.backlog import Backlog, Budget, CapturedFrame, Waiting
@@ -269,12 +270,17 @@ def _captured(frame: Waiting, skip: int) -> CapturedFrame:
 def decode(frame: Waiting, type: TypeInformation) -> Batch:
     """The records of a data frame."""
     body, stamps = memoryview(frame.body), None
-    if frame.flags & STAMPED:
+    if frame.flags & NARROW_TIMES:
+        stamps, body = widen_times(body)
+    elif frame.flags & STAMPED:
         count = int.from_bytes(body[:8], "little")
         stamps = np.frombuffer(body[8 : 8 + 8 * count], np.int64)
         body = body[8 + 8 * count :]
     if frame.kind == FrameKind.ARROW:
-        batch = Batch.of_arrow(pa.ipc.read_record_batch(pa.py_buffer(body), type.schema), type)
+        buffer = pa.py_buffer(body)
+        narrowed = frame.flags & NARROWED
+        arrow = widen(buffer, type.schema) if narrowed else pa.ipc.read_record_batch(buffer, type.schema)
+        batch = Batch.of_arrow(arrow, type)
     else:
         # A class by value is the one of the same name that the program defines.
         by_value = frame.flags & BY_VALUE

@@ -9,13 +9,15 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from headgate.api.functions import callable_of
 from headgate.errors import UserCodeError
 from headgate.graph.plan import OutputEdge
 from headgate.records.batch import Batch
-from headgate.records.frames import IDLE, STAMPED, FrameKind, pack, pickle_rows
+from headgate.records.frames import IDLE, NARROW_TIMES, NARROWED, STAMPED, FrameKind, pack, pickle_rows
 from headgate.records.key_groups import owners_of
+from headgate.records.narrowing import MIN_ROWS, narrow, narrow_times
 from headgate.worker.failures import OperatorFailure
 from headgate.worker.keys import KeyReader
 
@@ -199,19 +201,27 @@ class EdgeWriter:
         if self.edge.type.is_typed:
             batch = Batch.joined(parts)
             if batch.is_small:
-                self._send(target, FrameKind.PICKLE, pickle.dumps(batch.plain_rows(), 5), stamps)
+                self._send(target, FrameKind.PICKLE, [pickle.dumps(batch.plain_rows(), 5)], stamps)
             else:
-                self._send(target, FrameKind.ARROW, memoryview(batch.arrow().serialize()), stamps)
+                self._send_arrow(target, batch.arrow(), stamps)
         else:
             rows = parts[0].rows() if len(parts) == 1 else [row for part in parts for row in part.rows()]
             origin = next((part.origin for part in parts if part.origin is not None), None)
             self._send_pickled(target, rows, stamps, origin)
 
+    def _send_arrow(self, target: int, batch: pa.RecordBatch, stamps: Stamps | None) -> None:
+        narrowed = narrow(batch) if batch.num_rows >= MIN_ROWS else None
+        if narrowed is None:
+            self._send(target, FrameKind.ARROW, [memoryview(batch.serialize())], stamps)
+        else:
+            head, batch = narrowed
+            self._send(target, FrameKind.ARROW, [head, memoryview(batch.serialize())], stamps, NARROWED)
+
     def _send_pickled(self, target: int, rows: list[Any], stamps: Stamps | None, origin: Any) -> None:
         body, flags = self._pickle(rows, origin)
         self._bytes_per_record = max(1.0, len(body) / len(rows))
         if len(body) <= _MAX_ROW or len(rows) == 1:
-            self._send(target, FrameKind.PICKLE, body, stamps, flags)
+            self._send(target, FrameKind.PICKLE, [body], stamps, flags)
             return
         # The records were larger than estimated: now that their size is known, they are split.
         step = self._step(self._bytes_per_record)
@@ -223,11 +233,11 @@ class EdgeWriter:
         """How many records of this size fit into one buffer."""
         return max(1, int(min(self._buffers.buffer_size, _MAX_ROW) / per_record))
 
-    def _send(self, target: int, kind: FrameKind, body: Piece, stamps: Stamps | None, flags: int = 0) -> None:
-        pieces: list[Piece] = [body]
+    def _send(self, target: int, kind: FrameKind, pieces: list[Piece], stamps: Stamps | None, flags: int = 0) -> None:
         if stamps is not None:
-            flags |= STAMPED
-            pieces = [len(stamps).to_bytes(8, "little"), stamps.tobytes(), body]
+            narrowed = narrow_times(stamps) if len(stamps) >= MIN_ROWS else None
+            flags |= STAMPED if narrowed is None else STAMPED | NARROW_TIMES
+            pieces = [*(narrowed or (len(stamps).to_bytes(8, "little"), stamps.tobytes())), *pieces]
         frame = pack(kind, self.edge.id, self._writer, *pieces, flags=flags)
         self._buffers.add(self._destination[target], frame)
 

@@ -7,8 +7,9 @@ import pytest
 
 from headgate.errors import IllegalState
 from headgate.records.batch import Batch
-from headgate.records.frames import FrameKind
+from headgate.records.frames import NARROWED, FrameKind
 from headgate.records.key_groups import owners_of
+from headgate.records.narrowing import narrow
 from headgate.worker.backlog import CapturedFrame
 from headgate.worker.inputs import decode
 from headgate.worker.keys import KeyReader
@@ -42,8 +43,11 @@ def reader(program, parallelism):
     return vertex_plan(plan_of(build), "reader")
 
 
-def frame(plan, rows, skip, writer=0):
+def frame(plan, rows, skip, writer=0, narrowed=False):
     (edge,) = plan.inputs
+    if edge.type.is_typed and narrowed:
+        head, batch = narrow(edge.type.to_batch(rows))
+        return CapturedFrame(edge.id, writer, FrameKind.ARROW, NARROWED, skip, head + bytes(batch.serialize()))
     if edge.type.is_typed:
         body, kind = edge.type.to_batch(rows).serialize().to_pybytes(), FrameKind.ARROW
     else:
@@ -62,7 +66,9 @@ def records(plan, frames):
 def test_every_record_has_one_new_owner(program, old, new):
     plan = reader(program, new)
     head = plan.vertex.head.id
-    stored = [[frame(plan, [-1, -2, *rows], 2), frame(plan, rows[:1], 0, 5)] for rows in owned(plan, old)]
+    stored = [
+        [frame(plan, [-1, -2, *rows], 2, narrowed=True), frame(plan, rows[:1], 0, 5)] for rows in owned(plan, old)
+    ]
     found = Counter()
     for subtask in range(new):
         found += Counter(str(row) for row in records(plan, inflight_share(plan, subtask, {head: stored})))

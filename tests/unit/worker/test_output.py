@@ -16,7 +16,7 @@ from headgate.errors import UserCodeError
 from headgate.graph.job_graph import Edge, Partitioning
 from headgate.graph.plan import OutputEdge
 from headgate.records.batch import Batch
-from headgate.records.frames import BY_VALUE, DRAIN, STAMPED, FrameKind, read_frames
+from headgate.records.frames import BY_VALUE, DRAIN, NARROW_TIMES, NARROWED, STAMPED, FrameKind, read_frames
 from headgate.records.key_groups import key_group, owner
 from headgate.records.types import PICKLED, TypeMismatch, as_type
 from headgate.worker.failures import OperatorFailure
@@ -433,3 +433,21 @@ def test_timestamps_of_a_small_batch_stay_with_their_records():
     frames = [frame for _, frame in writer.finish().frames()]
     pairs = [pair for frame in frames for pair in zip(decode(frame, PAIR).rows(), stamps_of(frame), strict=True)]
     assert sorted((row.n, stamp) for row, stamp in pairs) == [(n, 100 + n) for n in range(20)]
+
+
+@pytest.mark.parametrize("stamped", [False, True])
+@pytest.mark.parametrize("count", [511, 512])
+def test_integers_of_large_batches_travel_with_the_bytes_that_they_need(count, stamped):
+    type = as_type("struct<n: bigint, text: string>")
+    rows = [(10**12 + n, f"text {n}") for n in range(count)]
+    stamps = [1_760_000_000_000 + n for n in range(count)] if stamped else None
+    ((_, frame),) = Writer(Partitioning("forward"), type=type).emit(*rows, stamps=stamps).finish().frames()
+    large = count == 512
+    assert bool(frame.flags & NARROWED) == large
+    assert bool(frame.flags & NARROW_TIMES) == (large and stamped)
+    arrived = decode(frame, type)
+    assert [tuple(row) for row in arrived.rows()] == rows
+    assert (None if arrived.timestamps is None else arrived.timestamps.tolist()) == stamps
+    if large:
+        plain = type.to_batch(rows).nbytes + (8 * count if stamped else 0)
+        assert len(frame.body) < plain - count * (11 if stamped else 5)
