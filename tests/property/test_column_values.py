@@ -54,6 +54,7 @@ def few_entries(few, in_use=4, rows=3):
         patch.object(writeback, "BATCH_ROWS", rows),
         patch.object(rocksdb, "BATCH_ROWS", rows),
         patch.object(columns, "_FEW_DEAD", 1),
+        patch.object(columns, "_NEAR_KEYS", 2),
     ):
         yield
 

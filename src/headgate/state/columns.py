@@ -12,6 +12,9 @@ length, a few of them with each batch; only one that is nearly full is rebuilt a
 than a few groups take. A key whose place is taken tries those 1, 3, 6, 10, ... places further on: all keys of a batch probe
 together, so the longest search counts, and with growing steps none is long.
 
+Integer keys are often numbers without large gaps. While they are, a table with a place for each number between the least and
+the largest one gives their slots without any search (`_NearKeys`), in a quarter of the time.
+
 A removed entry keeps its slot and its place in the index, marked as dead. When most of a group is dead, its region is
 rebuilt without them, and their slots are used again, but not while a snapshot reads the columns.
 
@@ -41,7 +44,11 @@ _REBUILDS = 4  # in one call, of regions that could still wait
 _SPREAD_INT = 0x9E3779B97F4A7C15  # golden ratio: neighbouring keys end up far apart
 _SPREAD = np.uint64(_SPREAD_INT)
 _FLAGS = 3  # bytes of an entry, at most
+_NEAR_KEYS = 1024  # so many keys, and more
+_NEAR_PLACES = 1 << 21  # for larger tables, memory is what a look-up waits for
+_NEAR_GAPS = 8  # places for each key, at most
 _64_BITS = (1 << 64) - 1
+_LEAST, _LARGEST = -(1 << 63), (1 << 63) - 1
 
 
 class ColumnTable:
@@ -83,6 +90,9 @@ class ColumnTable:
         self._filled: Ints = np.zeros(max_parallelism, np.int64)
         self._end = len(self._index)  # the index is free from here on
         self._grows = False  # whether a region may be half full
+        self._near: _NearKeys | None = None
+        self._bounds: tuple[int, int] | None = None  # the least and the largest key so far
+        self._near_at = _NEAR_KEYS  # number of keys from which on a table for near ones is tried
 
     # --- looking up -------------------------------------------------------------------------------------------------
 
@@ -172,6 +182,12 @@ class ColumnTable:
 
     def find(self, keys: Ints, groups: npt.NDArray[Any]) -> Ints:
         """The slot of every key, -1 where there is none; a slot may be dead."""
+        if self._near is not None and len(keys):
+            found = self._near.find(keys)
+            if found is not None:
+                if groups.min() < self._groups.start or groups.max() > self._groups.end:
+                    raise IllegalState(FOREIGN_GROUP)
+                return found
         start, mask = self._region.take(groups), self._mask.take(groups)
         if len(start) and start.min() < 0:
             raise IllegalState(FOREIGN_GROUP)
@@ -223,7 +239,27 @@ class ColumnTable:
         self._filled += np.bincount(groups, minlength=len(self._filled))
         self._grow()
         self._enter(slots, keys, groups)
+        if len(keys):
+            self._enter_near(keys, slots)
         return slots
+
+    def _enter_near(self, keys: Ints, slots: Ints) -> None:
+        """Enter keys into the table for near ones, which is made anew if they are beyond it."""
+        low, high = int(keys.min()), int(keys.max())
+        if self._bounds is not None:
+            low, high = min(low, self._bounds[0]), max(high, self._bounds[1])
+        self._bounds = low, high
+        if self._near is not None and self._near.enter(keys, slots):
+            return
+        self._near = None
+        if self.count < self._near_at:
+            return
+        self._near_at = self.count + self.count // 4
+        if high - low < min(_NEAR_PLACES, _NEAR_GAPS * self.count):
+            self._near = _NearKeys(low, high)
+            for group in self._groups:
+                used = self._slots_in(group)[1]
+                self._near.enter(self.keys[used], used)
 
     def _enter_one(self, key: int, group: int) -> int:
         """`_enter_new` without the overhead of numpy calls; a new slot, never one that is used again."""
@@ -241,6 +277,7 @@ class ColumnTable:
             stride += 1
             step += stride
         self._index[start + (step & mask)] = slot + 1
+        self._enter_near(self.keys[slot : slot + 1], np.array([slot]))
         return slot
 
     def _new_slots(self, wanted: int) -> Ints:
@@ -264,6 +301,8 @@ class ColumnTable:
         region[:] = 0
         self._enter(kept, self.keys[kept], self.group_of[kept])
         self._free += slots[gone].tolist()
+        if self._near is not None:
+            self._near.leave(self.keys[slots[gone]])
         self._filled[group] -= int(np.count_nonzero(gone))
         self._dead[group] -= int(np.count_nonzero(gone))
 
@@ -372,6 +411,32 @@ class ColumnTable:
         self._dead[:] = 0
         self.live[:] = False
         self._free.clear()
+        self._near, self._bounds, self._near_at = None, None, _NEAR_KEYS
+
+
+class _NearKeys:
+    """The slots of keys that are close to each other: a place for each number between two bounds."""
+
+    def __init__(self, low: int, high: int) -> None:
+        room = (high - low) // 4  # for keys that come later
+        self._low, self._high = max(low - room, _LEAST), min(high + room, _LARGEST)
+        self._slots: npt.NDArray[np.int32] = np.full(self._high - self._low + 1, -1, np.int32)
+
+    def find(self, keys: Ints) -> Ints | None:
+        """The slot of every key, -1 where there is none; None if some key is not within the bounds."""
+        if keys.min() < self._low or keys.max() > self._high:
+            return None
+        return self._slots[keys - self._low].astype(np.int64)
+
+    def enter(self, keys: Ints, slots: Ints) -> bool:
+        """Enter keys; False if some key is not within the bounds."""
+        if len(keys) and (keys.min() < self._low or keys.max() > self._high):
+            return False
+        self._slots[keys - self._low] = slots
+        return True
+
+    def leave(self, keys: Ints) -> None:
+        self._slots[keys - self._low] = -1
 
 
 def _grown(column: npt.NDArray[Any], used: int, room: int) -> npt.NDArray[Any]:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import StreamExecutionEnvironment
+from headgate.errors import IllegalState
 from headgate.records.key_groups import KeyGroupRange, hash_column, key_groups_of
 from headgate.records.types import as_type
 from headgate.state.api import ValueStateDescriptor
@@ -201,3 +202,54 @@ def test_aggregations_agree_with_a_loop(how, emit, types, parallelism):
         assert {key: [v for k, v in found if k == key] for key in running} == by_key
     else:
         assert len(found) < len(rows)
+
+
+LEAST, LARGEST = -(1 << 63), (1 << 63) - 1
+
+
+@pytest.mark.parametrize("first", [LEAST, -5000, 0, 10**12, LARGEST - 9999])
+def test_keys_without_large_gaps_are_found_without_a_search(first):
+    table = HashMapColumns(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
+    keys = np.arange(10_000, dtype=np.int64) + first
+    for at in range(0, 10_000, 500):  # numbers that are given one after the other
+        part = keys[at : at + 500]
+        table.put(table.slots(part, groups_of(part), 0), part)
+    assert table._near is not None
+    near = table.find(keys, groups_of(keys))
+    table._near = None
+    assert near.tolist() == table.find(keys, groups_of(keys)).tolist()
+
+
+def test_a_key_far_from_the_others_is_found_too():
+    table, model = HashMapColumns(KeyGroupRange(0, 127), 128, np.dtype(np.int64)), {}
+    near = np.arange(3000, dtype=np.int64)
+    for keys in (near, np.array([1 << 62, 7]), near + 3000, np.array([LEAST, LARGEST]), near - 3000):
+        slots = table.slots(keys, groups_of(keys), 0)
+        table.put(slots, keys)
+        model |= {key: key for key in keys.tolist()}
+        every = np.array(list(model), np.int64)
+        assert table.values[table.find(every, groups_of(every))].tolist() == list(model)
+        absent = np.array([99_999, 1 << 61, -(1 << 61)])
+        assert table.find(absent, groups_of(absent)).tolist() == [-1, -1, -1]
+
+
+def test_removed_keys_leave_the_table_for_near_ones():
+    table = HashMapColumns(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
+    keys, others = np.arange(20_000, dtype=np.int64), np.arange(20_000, 22_000, dtype=np.int64)
+    table.slots(keys, groups_of(keys), 0)
+    assert table._near is not None
+    table.remove(table.find(keys, groups_of(keys)))
+    table.put(table.slots(others, groups_of(others), 0), others)  # in slots of removed ones
+    slots = table.find(keys, groups_of(keys))
+    assert not table.live[slots[slots >= 0]].any()
+    assert table.values[table.find(others, groups_of(others))].tolist() == others.tolist()
+
+
+def test_a_key_of_another_subtask_is_refused_also_among_near_ones():
+    table = HashMapColumns(KeyGroupRange(0, 63), 128, np.dtype(np.int64))
+    keys = np.arange(4000, dtype=np.int64)
+    own = keys[groups_of(keys) < 64]
+    table.slots(own, groups_of(own), 0)
+    assert table._near is not None
+    with pytest.raises(IllegalState, match="key group"):
+        table.find(own[:2], np.array([5, 64], np.int32))
