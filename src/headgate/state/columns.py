@@ -87,6 +87,7 @@ class ColumnTable:
         self._region: Ints = np.full(max_parallelism, -1, np.int64)
         self._region[groups.start : groups.end + 1] = np.arange(len(groups)) * _FIRST_REGION
         self._mask: Ints = np.full(max_parallelism, _FIRST_REGION - 1, np.int64)
+        self._shift: npt.NDArray[np.uint64] = np.full(max_parallelism, _shift_of(_FIRST_REGION), np.uint64)
         self._filled: Ints = np.zeros(max_parallelism, np.int64)
         self._end = len(self._index)  # the index is free from here on
         self._grows = False  # whether a region may be half full
@@ -191,7 +192,7 @@ class ColumnTable:
         start, mask = self._region.take(groups), self._mask.take(groups)
         if len(start) and start.min() < 0:
             raise IllegalState(FOREIGN_GROUP)
-        step = _spread(keys) & mask
+        step = _spread(keys, self._shift.take(groups))
         result: Ints = self._index[start + step].astype(np.int64) - 1
         # Most are found at the first probe; the others continue, fewer each time.
         left = np.flatnonzero((result >= 0) & (self.keys[result] != keys))
@@ -213,7 +214,7 @@ class ColumnTable:
         start, mask = self._region.item(group), self._mask.item(group)
         if start < 0:
             raise IllegalState(FOREIGN_GROUP)
-        step = _spread_one(key) & mask
+        step = _spread_one(key, self._shift.item(group))
         stride = 0
         while (slot := self._index.item(start + step) - 1) >= 0:
             if self.keys.item(slot) == key:
@@ -272,7 +273,8 @@ class ColumnTable:
         self._grows = self._grows or load > _HALF_FULL
         if load > _NEARLY_FULL:
             self._rebuild(group)
-        start, mask, step, stride = self._region.item(group), self._mask.item(group), _spread_one(key), 0
+        start, mask = self._region.item(group), self._mask.item(group)
+        step, stride = _spread_one(key, self._shift.item(group)), 0
         while self._index.item(start + (step & mask)):
             stride += 1
             step += stride
@@ -345,7 +347,7 @@ class ColumnTable:
             size *= 2
         if self._end + size > len(self._index):
             self._compact(size)
-        self._region[group], self._mask[group] = self._end, size - 1
+        self._region[group], self._mask[group], self._shift[group] = self._end, size - 1, _shift_of(size)
         self._end += size
         self._enter(slots, self.keys[slots], self.group_of[slots])
 
@@ -364,7 +366,7 @@ class ColumnTable:
     def _enter(self, slots: Ints, keys: Ints, groups: npt.NDArray[Any]) -> None:
         """Put distinct new keys into the index; of several with one place, one gets it and the others probe on."""
         start, mask = self._region[groups], self._mask[groups]
-        step = _spread(keys) & mask
+        step = _spread(keys, self._shift[groups])
         stride = 0
         while len(slots):
             place = start + step
@@ -450,9 +452,15 @@ def _bits(values: Numbers) -> Numbers:
     return values.view(f"i{values.itemsize}") if values.dtype.kind == "f" else values
 
 
-def _spread(keys: Ints) -> Ints:
-    return ((keys.astype(np.uint64) * _SPREAD) >> np.uint64(32)).astype(np.int64)
+def _shift_of(size: int) -> int:
+    """By how much a product is shifted to be a place in a region of this size: its highest bits depend on all bits."""
+    return 65 - size.bit_length()
 
 
-def _spread_one(key: int) -> int:
-    return (key * _SPREAD_INT & _64_BITS) >> 32
+def _spread(keys: Ints, shifts: npt.NDArray[np.uint64]) -> Ints:
+    """Where to look for keys first."""
+    return ((keys.astype(np.uint64) * _SPREAD) >> shifts).astype(np.int64)
+
+
+def _spread_one(key: int, shift: int) -> int:
+    return (key * _SPREAD_INT & _64_BITS) >> shift

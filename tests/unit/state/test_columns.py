@@ -12,6 +12,7 @@ from headgate.records.key_groups import KeyGroupRange, hash_column, key_groups_o
 from headgate.records.types import as_type
 from headgate.state.api import ValueStateDescriptor
 from headgate.state.backend import BackendSetup, SnapshotKind
+from headgate.state.columns import _shift_of, _spread, _spread_one
 from headgate.state.hashmap.backend import HashMapBackend
 from headgate.state.hashmap.columns import HashMapColumns
 
@@ -253,3 +254,17 @@ def test_a_key_of_another_subtask_is_refused_also_among_near_ones():
     assert table._near is not None
     with pytest.raises(IllegalState, match="key group"):
         table.find(own[:2], np.array([5, 64], np.int32))
+
+
+@pytest.mark.parametrize("shift", [0, 1, 8, 16, 22, 32, 40, 44, 47, 48, 52])
+def test_keys_that_differ_in_few_bits_are_spread_over_the_index(shift):
+    """Else a look-up would try thousands of places: such keys are composed of a number and a constant part."""
+    numbers = np.arange(min(100_000, 1 << (63 - shift)), dtype=np.int64) << shift
+    for keys in (numbers, numbers | 5, -numbers):
+        for bits in (8, 10, 11):
+            part = keys[: 1 << bits]
+            shifts = np.full(len(part), _shift_of(2 << bits), np.uint64)
+            places = _spread(part, shifts)
+            assert places.max() < 2 << bits
+            assert np.bincount(places).max() <= 24, (shift, bits)
+            assert [_spread_one(key, _shift_of(2 << bits)) for key in part[:50].tolist()] == places[:50].tolist()
