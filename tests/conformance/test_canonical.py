@@ -573,3 +573,21 @@ def test_numbers_with_and_without_namespaces(tmp_path, monkeypatch, old, new):  
     assert [(row["key_group"], row["key"]) for row in rows] == sorted((row["key_group"], row["key"]) for row in rows)
     first.dispose()
     second.dispose()
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_numbers_of_a_key_group_of_any_size(tmp_path, monkeypatch, make):  # SPEC R8.2
+    monkeypatch.setattr(keyed, "_ROWS", 16)
+    first = MAKES[make](setup_for(tmp_path, "first", as_type("bigint"), groups=(0, 3)))
+    descriptor = ValueStateDescriptor("n", "bigint")
+    keys = [key for key in range(5000) if first.key_group_of(key) < 4]
+    with_numbers(first, descriptor, [(key, -key) for key in keys])
+    handle, files = taken(first)
+    second = restored(MAKES[make], setup_for(tmp_path, "second", as_type("bigint"), groups=(0, 3)), [handle], files)
+    state = second.state(descriptor)
+    assert sorted(second.keys("n")) == keys
+    for key in keys:
+        second.set_current_key(key)
+        assert state.value() == -key
+    first.dispose()
+    second.dispose()

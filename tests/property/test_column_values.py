@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from effort import examples
 from headgate import Types, ValueStateDescriptor
+from headgate.errors import LocalStateError
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
 from headgate.records.types import TypeMismatch
 from headgate.state import column_values, columns
@@ -22,9 +23,11 @@ from headgate.state.backend import BackendSetup, SnapshotKind
 from headgate.state.batch_values import BatchStates
 from headgate.state.column_values import ColumnValue
 from headgate.state.hashmap.backend import HashMapBackend
+from headgate.state.hashmap.columns import HashMapColumns
 from headgate.state.rocksdb import MemoryBudget, RocksDBBackend, writeback
 from headgate.state.rocksdb import backend as rocksdb
 from headgate.state.rocksdb.numbers import CachedColumns
+from headgate.state.rocksdb.store import Store
 
 TOTAL = ValueStateDescriptor("total", Types.LONG())
 GROUP = KeyHasher(8)
@@ -280,7 +283,7 @@ def test_a_key_that_comes_back_with_zero_is_in_the_next_increment(few):  # SPEC 
             pair.checkpoint("confirm")
 
 
-@pytest.mark.parametrize("few", [0, 64])
+@pytest.mark.parametrize("few", [0, 64, 1000])
 def test_a_change_of_the_sign_of_zero_is_in_the_next_increment(few):  # SPEC R7.4
     with patch.object(column_values, "_FEW", few):
         backend, ratio = make(incremental=True), ValueStateDescriptor("ratio", Types.DOUBLE())
@@ -350,14 +353,27 @@ def test_entries_whose_rows_are_not_written_yet_stay_in_use():  # SPEC R7.2
         pair.backend.dispose()
 
 
-def test_a_removed_entry_is_not_found_among_older_ones():  # SPEC R7.2
-    rows = {}
+class StoredRows(dict):
+    """Rows of a database, by key; what is frozen is written at once."""
 
-    def read(keys, groups):
-        found = [rows.get(key) for key in keys.tolist()]
+    def read(self, keys, groups):
+        found = [self.get(key) for key in keys.tolist()]
         return np.array([value or 0 for value in found]), np.array([value is not None for value in found])
 
-    table = CachedColumns(KeyGroupRange(0, 0), 1, np.dtype(np.int64), read, lambda key, group: rows.get(key))
+    def read_one(self, key, group):
+        return self.get(key)
+
+    def has_frozen(self):
+        return False
+
+
+def cached(rows):
+    return CachedColumns(KeyGroupRange(0, 0), 1, np.dtype(np.int64), rows)
+
+
+def test_a_removed_entry_is_not_found_among_older_ones():  # SPEC R7.2
+    rows = StoredRows()
+    table = cached(rows)
     keys, groups = np.arange(100), np.zeros(100, np.int32)
     table.put(table.slots(keys, groups, 0), keys)
     table.take_changes()
@@ -372,6 +388,52 @@ def test_a_removed_entry_is_not_found_among_older_ones():  # SPEC R7.2
     table.remove(table.find(keys[60:], groups[60:]))
     assert not table.live[table.find(keys, groups)].any()
     assert all(table.find_one(key, 0) < 0 for key in range(100))
+
+
+def test_a_key_that_is_looked_up_alone_is_known_as_one_of_a_batch_is():  # SPEC R7.2
+    table = cached(StoredRows({1: 10}))
+    table.complete = False
+    assert table.find_one(2, 0) < 0
+    assert table.read(np.array([1, 2, 3]), np.zeros(3, np.int32))[2] == [10, None, None]
+    other = cached(StoredRows({1: 10}))
+    other.complete = False
+    other.remove(np.array([other.find_one(1, 0)]))
+    assert len(other.take_changes()) == 1  # its row has to be deleted
+    older = cached(StoredRows({1: 10}))
+    older.complete = False
+    assert older.find_one(1, 0) >= 0
+    older.rotate()
+    older.remove(np.array([older.find_one(1, 0)]))
+    assert len(older.take_changes()) == 1
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("kind", [HashMapColumns, CachedColumns])
+def test_removing_many_keys_in_small_batches_does_not_look_at_all_of_them_again(kind, stored):
+    """Removed entries stay until a checkpoint has their removal."""
+    rows = StoredRows()
+    count = 4000
+    keys, groups = np.arange(count), np.zeros(count, np.int32)
+    table = cached(rows) if kind is CachedColumns else HashMapColumns(KeyGroupRange(0, 0), 1, np.dtype(np.int64))
+    table.track()
+    table.put(table.slots(keys, groups, 0), keys)
+    if stored and kind is CachedColumns:
+        table.take_changes()
+        rows |= dict.fromkeys(range(count), 1)
+    looked_at = 0
+    inside = table._slots_in
+
+    def counted(group):
+        nonlocal looked_at
+        found = inside(group)
+        looked_at += len(found[1])
+        return found
+
+    with patch.object(table, "_slots_in", counted):
+        for at in range(0, count, 10):
+            table.remove(table.find(keys[at : at + 10], groups[at : at + 10]))
+    assert looked_at < 10 * count
+    assert not table.live[: table.count].any()
 
 
 def test_a_removed_entry_stays_known_until_its_row_is_deleted():  # SPEC R7.2
@@ -431,3 +493,112 @@ def test_numbers_that_were_loaded_as_columns_are_read():  # SPEC R8.2
         assert sorted(backend.keys("total")) == list(range(50))
         assert state.value() == 7
         backend.dispose()
+
+
+def test_entries_that_are_used_one_by_one_are_dropped_too():  # SPEC R7.2
+    """As timers do, and programs that select keys themselves."""
+    with few_entries(few=64, in_use=500, rows=1000):
+        pair = Pair(incremental=True, kind=RocksDBBackend)
+        for key in range(20_000):
+            pair.single([("write", key, key)])
+        table = pair.backend.column_table(TOTAL)
+        assert table.count < 5000
+        for key in range(20_000):
+            pair.single([("read", key, 0)])
+        assert table.count < 5000
+        pair.backend.dispose()
+
+
+def test_rows_whose_writing_failed_are_written_by_the_next_call():  # SPEC R7.2
+    with few_entries(few=0, in_use=10_000, rows=7):
+        pair = Pair(incremental=True, kind=RocksDBBackend)
+        pair.batch(writes(range(100)))
+        run = pair.backend.snapshot(1)
+        calls, write = [], Store.write
+
+        def fails(self, batch):
+            calls.append(batch)
+            if len(calls) % 3 == 0:
+                raise LocalStateError("no space left on device")
+            write(self, batch)
+
+        with patch.object(Store, "write", fails):
+            for _ in range(30):
+                try:
+                    pair.backend.maintain(1000)
+                except LocalStateError:
+                    continue
+        assert len(calls) > 6
+        for name, data in run:
+            pair.payloads[name] = pair.payloads.get(name, b"") + data
+        check(run.handle, pair.payloads, pair.model, RocksDBBackend)
+        pair.backend.dispose()
+
+
+@pytest.mark.parametrize("kind", [HashMapBackend, RocksDBBackend])
+def test_restored_entries_with_a_namespace_are_found_before_any_is_used(kind):  # SPEC R1.9
+    first = make(incremental=False, backend=kind)
+    state = first.state(TOTAL)
+    for key in range(5):
+        first.set_current_key(key)
+        first.set_namespace("w")
+        state.update(key)
+    payloads = {}
+    run = first.snapshot(1)
+    for name, data in run:
+        payloads[name] = payloads.get(name, b"") + data
+    second = make(incremental=False, backend=kind)
+    second.restore([run.handle], lambda payload, offset, length: payloads[payload.id][offset : offset + length])
+    found = []
+    second.apply_to_all_keys(TOTAL, "w", lambda key, state: found.append((key, state.value())))
+    assert sorted(found) == [(key, key) for key in range(5)]
+    second.apply_to_all_keys(TOTAL, VOID, lambda key, state: found.append(key))
+    assert len(found) == 5
+    for backend in (first, second):
+        backend.dispose()
+
+
+def test_a_namespace_while_changes_are_being_written():  # SPEC R1.9, R7.2
+    with few_entries(few=0, in_use=10_000):
+        pair = Pair(incremental=True, kind=RocksDBBackend)
+        pair.batch(writes(range(100)))
+        pair.begin_snapshot("confirm")
+        pair.batch(writes(range(50), 2))
+        pair.batch([("clear", key, 0) for key in range(50, 70)])
+        pair.begin_snapshot("confirm")  # waits for the first
+        pair.batch([("clear", key, 0) for key in range(70, 80)])
+        pair.namespace(3)
+        pair.check()
+        pair.backend.dispose()
+
+
+def test_a_state_stays_as_it_is_if_changes_cannot_be_written_before_a_namespace_is_used():
+    with few_entries(few=0, in_use=10_000):
+        pair = Pair(incremental=True, kind=RocksDBBackend)
+        pair.batch(writes(range(100)))
+        pair.begin_snapshot("confirm")
+        pair.backend.set_current_key(3)
+        pair.backend.set_namespace("w")
+        full = patch.object(Store, "write", side_effect=LocalStateError("no space left on device"))
+        with full, pytest.raises(LocalStateError):
+            pair.state.value()
+        pair.backend.clear_current_key()
+        pair.batch(writes(range(50, 150), 2))
+        pair.check()
+        pair.backend.dispose()
+
+
+def test_columns_are_given_only_when_all_changes_are_rows():  # SPEC R8.2
+    with few_entries(few=0, in_use=10_000):
+        pair = Pair(incremental=True, kind=RocksDBBackend)
+        pair.batch(writes(range(10)))
+        assert pair.backend.number_groups(TOTAL.meta()) is None
+        pair.backend.set_current_key(3)
+        assert pair.backend.has_entry("total", GROUP.group(3), 3)
+        pair.state.clear()
+        assert not pair.backend.has_entry("total", GROUP.group(3), 3)
+        del pair.model[3]
+        pair.checkpoint("confirm")
+        groups = pair.backend.number_groups(TOTAL.meta())
+        assert sorted(key for _, (keys, _) in groups for key in keys.tolist()) == [*range(3), *range(4, 10)]
+        pair.backend.dispose()

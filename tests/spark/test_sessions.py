@@ -202,9 +202,16 @@ def test_options_of_the_user_for_the_jvm_win_over_ours():
 
 
 def test_options_of_spark_defaults_for_the_jvm_stay(tmp_path):
-    (tmp_path / "spark-defaults.conf").write_text("spark.driver.extraJavaOptions -Dmine=file\n")
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# of the administrator\n"
+        "spark.driver.extraJavaOptions -Dmine=file\n"
+        "spark.driver.defaultJavaOptions=-Dother=default\n"
+        "spark.executor.defaultJavaOptions    -Dmine=admin -Dother=admin  \n"
+    )
     found = run_program("jvm_options.py", "file", env={"SPARK_CONF_DIR": str(tmp_path)})
     assert found["properties"]["mine"] == "file"
+    assert found["properties"]["other"] == "default"
+    assert found["executors"] == "-XX:TieredStopAtLevel=1 -Dmine=admin -Dother=admin"
     assert "-XX:TieredStopAtLevel=1" in found["options"]
     assert found["properties"]["log4j2.configurationFile"].endswith("log4j2-quiet.properties")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ _DRIVER_JVM, _EXECUTOR_JVM = "spark.driver.defaultJavaOptions", "spark.executor.
 # Rows are copied by code that the JVM has built in; the optimising compiler makes nothing of it faster, and uses up to a
 # tenth of a core for minutes where rows are few.
 _COMPILER = "-XX:TieredStopAtLevel=1"
+_SETTING = re.compile(r"\s*([^#!\s=:][^\s=:]*)[\s=:]\s*(.*)")
 
 
 def spark_conf() -> dict[str, str]:
@@ -139,7 +141,18 @@ def _java_options(options: dict[str, str]) -> dict[str, str]:
     has_log = directory is not None and (directory / "log4j2.properties").exists()
     quiet = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2-quiet.properties').as_uri()}"
     added = {_DRIVER_JVM: [_COMPILER] if has_log else [_COMPILER, quiet], _EXECUTOR_JVM: [_COMPILER]}
-    return {key: " ".join([*ours, options.get(key, "")]).strip() for key, ours in added.items()}
+    given = (_defaults_in(directory / "spark-defaults.conf") if directory is not None else {}) | options
+    return {key: " ".join([*ours, given.get(key, "")]).strip() for key, ours in added.items()}
+
+
+def _defaults_in(path: Path) -> dict[str, str]:
+    """The settings of a `spark-defaults.conf`, which those that are given to a session would replace."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}  # Spark says what is wrong with it
+    pairs = [_SETTING.match(line) for line in lines]
+    return {found[1]: found[2].strip() for found in pairs if found is not None}
 
 
 def dataflow_session(spark: SparkSession) -> SparkSession:

@@ -79,6 +79,7 @@ class ColumnTable:
         self._changed: npt.NDArray[np.bool_] | None = None  # by slot, while changes are tracked
         self._place: npt.NDArray[np.uint16] = np.empty(0, np.uint16)  # by slot, of `first_places`
         self._dead: Ints = np.zeros(max_parallelism, np.int64)  # removed entries by group that still hold a slot
+        self._kept_dead: Ints = np.zeros(max_parallelism, np.int64)  # of those, what could not be given free
         self._free: list[int] = []  # slots to use again
         # Readers of the columns: snapshots, and changes that are not copied yet.
         self._holders: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -174,8 +175,16 @@ class ColumnTable:
         groups = self.group_of[slots]
         self._dead += np.bincount(groups, minlength=len(self._dead))
         for group in np.unique(groups).tolist():
-            if self._dead[group] > max(_FEW_DEAD, self._filled[group] // 2):
+            dead = self._dead.item(group)
+            if dead > max(_FEW_DEAD, self._filled.item(group) // 2) and dead >= 2 * self._kept_dead.item(group):
                 self._remove_dead(group)
+                self._kept_dead[group] = self._dead[group]
+
+    def _changes_are_taken(self) -> None:
+        """No change is tracked any more, so that removed entries can be given free."""
+        if self._changed is not None:
+            self._changed[:] = False
+        self._kept_dead[:] = 0
 
     def touch(self, slots: Ints) -> None:
         if self._changed is not None:
@@ -411,6 +420,7 @@ class ColumnTable:
         self._index[:] = 0
         self._filled[:] = 0
         self._dead[:] = 0
+        self._kept_dead[:] = 0
         self.live[:] = False
         self._free.clear()
         self._near, self._bounds, self._near_at = None, None, _NEAR_KEYS

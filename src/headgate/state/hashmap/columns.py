@@ -18,13 +18,13 @@ class HashMapColumns(ColumnTable):
     """All entries of a state of numbers."""
 
     def stop_tracking(self) -> None:
+        self._changes_are_taken()
         self._changed = None
 
     def freeze(self) -> tuple[FrozenColumns, Cursor]:
         """A slot keeps its key, so keys are not copied."""
         changed = None if self._changed is None else np.flatnonzero(self._changed[: self.count])
-        if self._changed is not None:
-            self._changed[:] = False
+        self._changes_are_taken()
         count = self.count
         columns = self.keys[:count], self.group_of[:count], self.values[:count].copy(), self.live[:count].copy()
         cursor = Cursor(self._groups.start)

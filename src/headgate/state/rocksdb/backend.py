@@ -96,6 +96,7 @@ class RocksDBBackend(KeyedStateBackend):
         self._sweepers: list[Sweeper] = []
         self._restored: list[StoredColumn] = []  # columns of states that are not opened yet
         self._batch = self._batches = self._selections = 0
+        self._in_batch = False
 
     @property
     def _store(self) -> Store:
@@ -140,8 +141,8 @@ class RocksDBBackend(KeyedStateBackend):
         meta, name = rows.meta, rows.column.name
 
         def use_entries(handle: ColumnValue) -> ValueRows:
+            self._writeback.finish_all()  # may fail, and the state is as it was then
             self._column_values.remove(handle)
-            self._writeback.finish_all()
             entries = ValueRows(meta, rows.column, rows.codec, self._space)
             rows.move_to(entries)
             self._states[name] = entries
@@ -222,19 +223,18 @@ class RocksDBBackend(KeyedStateBackend):
         return True
 
     def has_entry(self, name: str, group: int, address: Any) -> bool:
-        handle = self._values.get(f"s:{name}")
-        return self._states[f"s:{name}"].has(group, address) if handle is None else handle.has(group, address)
+        handle, rows = self._values.get(f"s:{name}"), self._states[f"s:{name}"]
+        if isinstance(rows, NumberRows) and type(address) is not int:
+            return rows.has_row(group, address)
+        return rows.has(group, address) if handle is None else handle.has(group, address)
 
     # --- batches and maintenance ---
 
     def begin_batch(self, addresses: Sequence[Any], groups: Sequence[int], arrays: KeyArrays | None = None) -> None:
         """Read the values of the batch's keys, if the batch before had to read many rows."""
-        self._batch = len(addresses)
+        self._batch, self._in_batch = len(addresses), True
         self._column_values.begin(addresses, groups, arrays)
         for rows in self._states.values():
-            if isinstance(rows, NumberRows):
-                rows.begin_batch()
-                continue
             often, rows.reads = rows.reads * 16 > self._batch, 0
             if often and isinstance(rows, ValueRows):
                 rows.prefetch(addresses, groups)
@@ -244,13 +244,14 @@ class RocksDBBackend(KeyedStateBackend):
         self._started = True
         self._column_values.flush()
         self._upkeep(self._batch)
-        self._batch = 0
+        self._batch, self._in_batch = 0, False
 
     def key_selected(self) -> None:
         """Cleanup per record is for the hashmap backend only (SPEC R2.5 c)."""
         self._started = True
         self._selections += 1
-        if self._selections % _UPKEEP_SELECTIONS == 0:
+        if self._selections % _UPKEEP_SELECTIONS == 0 and not self._in_batch:
+            self._column_values.flush()
             self._upkeep(_UPKEEP_SELECTIONS)
 
     def _upkeep(self, records: int) -> None:

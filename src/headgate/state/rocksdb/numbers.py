@@ -17,8 +17,8 @@ The subtask's thread changes and freezes columns; it or the thread of a snapshot
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,10 +32,22 @@ from headgate.state.rocksdb.codec import StoredCodec
 from headgate.state.rocksdb.store import Column, Store
 from headgate.state.rocksdb.tables import RowSpace, StateRows, ValueRows
 
-ReadRows = Callable[[Ints, npt.NDArray[Any]], tuple[Numbers, npt.NDArray[np.bool_]]]
-"""From keys and their groups to numbers, and which of the keys have one."""
-ReadRow = Callable[[int, int], Any]
-"""From a key and its group to the number, or None."""
+
+class Rows(Protocol):
+    """What the columns need of the rows in the database."""
+
+    def read(self, keys: Ints, groups: npt.NDArray[Any]) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+        """The numbers of keys, and which of the keys have one."""
+        ...
+
+    def read_one(self, key: int, group: int) -> Any:
+        """The number of a key, or None."""
+        ...
+
+    def has_frozen(self) -> bool:
+        """Whether there are frozen changes that are not written yet."""
+        ...
+
 
 _FEW: Final = 10_000  # entries, whose memory says nothing about that of many
 _ENTRY_BYTES: Final = 50
@@ -45,13 +57,10 @@ _DRAIN_AT: Final = 7 / 8  # of the memory: entries are added while changes are w
 class CachedColumns(ColumnTable):
     """The entries in use; others are read from the database when they are looked up."""
 
-    def __init__(
-        self, groups: KeyGroupRange, max_parallelism: int, dtype: np.dtype[Any], read: ReadRows, read_one: ReadRow
-    ) -> None:
-        self._read, self._read_one = read, read_one
+    def __init__(self, groups: KeyGroupRange, max_parallelism: int, dtype: np.dtype[Any], rows: Rows) -> None:
+        self._rows = rows
         self._older: CachedColumns | None = None
         self.complete = True
-        self.keeps_dead = False  # whether removed entries must stay, since their rows are not deleted yet
         super().__init__(groups, max_parallelism, dtype)
 
     def _allocate(self, dtype: np.dtype[Any]) -> None:
@@ -90,7 +99,7 @@ class CachedColumns(ColumnTable):
         if older is not None and known >= 0:
             value, live, stored = older.values.item(known), older.live.item(known), older.stored.item(known)
         else:
-            found = self._read_one(key, group)
+            found = self._rows.read_one(key, group)
             value, live = (0, False) if found is None else (found, True)
             stored = live
         slot = self._enter_one(key, group)
@@ -109,7 +118,7 @@ class CachedColumns(ColumnTable):
             self._copy(older, slots[known])
             keys, groups = keys[~known], groups[~known]
         if len(keys):
-            values, there = self._read(keys, groups)
+            values, there = self._rows.read(keys, groups)
             self._set(self._enter_new(keys, groups), values, there, there)
 
     def _copy(self, older: CachedColumns, slots: Ints) -> Ints:
@@ -136,15 +145,17 @@ class CachedColumns(ColumnTable):
             self.stored = grown
 
     def _remove_dead(self, group: int) -> None:
-        # An older entry of a removed one would be found instead.
-        if not self.keeps_dead and self._older is None:
+        # Else a row that is not deleted yet, or an older entry, would be found instead of a removed entry.
+        if not self._rows.has_frozen() and self._older is None:
+            assert self._changed is not None
+            slots = self._slots_in(group)[1]
+            self._changed[slots[~self.live[slots] & ~self.stored[slots]]] = False  # there is no row to be deleted
             super()._remove_dead(group)
 
     def take_changes(self) -> ColumnLayer | None:
         """A copy of the changes since the last call; None if there are none that need a row to be written or deleted."""
         slots = self.changed
-        assert self._changed is not None
-        self._changed[slots] = False
+        self._changes_are_taken()
         live = self.live[slots]
         needed = live | self.stored[slots]
         self.stored[slots] = live
@@ -202,12 +213,12 @@ class NumberRows(StateRows):
         self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace, dtype: np.dtype[Any]
     ) -> None:
         super().__init__(meta, column, codec, space)
-        self.columns = CachedColumns(space.groups, space.keys.max_parallelism, dtype, self._read, self._read_one)
+        self.columns = CachedColumns(space.groups, space.keys.max_parallelism, dtype, self)
         self.columns.complete = next(column.scan_keys(*space.bounds(), keep=False), None) is None
         self.frozen: list[ColumnLayer] = []
         self._drains = False  # whether entries are dropped as soon as everything frozen is written
 
-    def _read(self, keys: Ints, groups: npt.NDArray[Any]) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+    def read(self, keys: Ints, groups: npt.NDArray[Any]) -> tuple[Numbers, npt.NDArray[np.bool_]]:
         order = _row_order(keys, groups)
         rows = self.column.get_many(self.keys.integer_rows(keys[order], groups[order]))
         there = np.array([data is not None for data in rows], np.bool_)
@@ -217,7 +228,7 @@ class NumberRows(StateRows):
         back[order] = np.arange(len(order))
         return numbers[back], there[back]
 
-    def _read_one(self, key: int, group: int) -> Any:
+    def read_one(self, key: int, group: int) -> Any:
         data = self.column.get(self.keys.base(group, key))
         return None if data is None else self.codec.values.decode(data)
 
@@ -236,12 +247,11 @@ class NumberRows(StateRows):
         count, limit = self.columns.count, _DRAIN_AT * self.limit
         return not self._drains and count > limit and count + self.columns.older_count > 2 * limit
 
-    def begin_batch(self) -> None:
+    def settle_reads(self) -> None:
         """Drop entries if there are too many; slots from before are not valid any more."""
         if self._drains and not self.frozen:
             self.columns.rotate()
             self._drains = False
-        self.columns.keeps_dead = bool(self.frozen)
         self.columns.grow()
 
     # --- cuts and writing ---
@@ -257,7 +267,6 @@ class NumberRows(StateRows):
         if layer is not None:
             with self.guard:
                 self.frozen = [layer, *self.frozen]
-            self.columns.keeps_dead = True
         return layer
 
     def write_layer(self, store: Store, layer: ColumnLayer, rows: int) -> Iterator[int]:
@@ -291,6 +300,13 @@ class NumberRows(StateRows):
 
     def has(self, group: int, address: Any) -> bool:
         return self.columns.find_one(address, group) >= 0
+
+    def has_frozen(self) -> bool:
+        return bool(self.frozen)
+
+    def has_row(self, group: int, address: Any) -> bool:
+        """Whether there is an entry under an address that the columns cannot hold, such as one with a namespace."""
+        return self.column.get(self.keys.base(group, address)) is not None
 
     def has_pending(self) -> bool:
         return bool(self.frozen) or self.weight() > 0

@@ -109,7 +109,7 @@ class StateRows(ABC):
         return False
 
     def settle_reads(self) -> None:
-        """Called after a batch: what was read may be cached."""
+        """Called between batches: what was read may be cached, and what is not in use dropped."""
 
     @abstractmethod
     def has(self, group: int, address: Any) -> bool: ...

@@ -248,13 +248,13 @@ class Aggregate(_RunningOperator):
         results = self._running(slots, values, table.values[slots]) if self._every else None
         _UFUNC[self._how].at(table.values, slots, values)
         table.touch(slots)
-        self.end_batch()
-        if results is not None:
-            self._emit_columns(column, pa.array(results), batch.timestamps)
-            return
-        last = _last_of_each(slots, table.count)
-        stamps = None if batch.timestamps is None else batch.timestamps[last]
-        self._emit_columns(column.take(pa.array(last)), pa.array(table.values[slots[last]]), stamps)
+        stamps = batch.timestamps
+        if results is None:
+            last = _last_of_each(slots, table.count)
+            column, results = column.take(pa.array(last)), table.values[slots[last]]
+            stamps = None if stamps is None else stamps[last]
+        self.end_batch()  # slots are not valid any more
+        self._emit_columns(column, pa.array(results), stamps)
 
     # --- by columns -------------------------------------------------------------------------------------------------
 
