@@ -32,6 +32,10 @@ from headgate.state.rocksdb.codec import StoredCodec
 from headgate.state.rocksdb.store import Column, Store
 from headgate.state.rocksdb.tables import RowSpace, StateRows, ValueRows
 
+_FEW: Final = 10_000  # entries, whose memory says nothing about that of many
+_ENTRY_BYTES: Final = 50
+_DRAIN_AT: Final = 7 / 8  # of the memory: entries are added while changes are written
+
 
 class Rows(Protocol):
     """What the columns need of the rows in the database."""
@@ -47,11 +51,6 @@ class Rows(Protocol):
     def has_frozen(self) -> bool:
         """Whether there are frozen changes that are not written yet."""
         ...
-
-
-_FEW: Final = 10_000  # entries, whose memory says nothing about that of many
-_ENTRY_BYTES: Final = 50
-_DRAIN_AT: Final = 7 / 8  # of the memory: entries are added while changes are written
 
 
 class CachedColumns(ColumnTable):
