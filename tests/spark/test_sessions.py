@@ -206,7 +206,7 @@ def test_options_of_spark_defaults_for_the_jvm_stay(tmp_path):
         "# of the administrator\n"
         "spark.driver.extraJavaOptions -Dmine=file\n"
         "spark.driver.defaultJavaOptions=-Dother=default\n"
-        "spark.executor.defaultJavaOptions    -Dmine=admin -Dother=admin  \n"
+        "spark.executor.defaultJavaOptions    -Dmine=admin \\\n    -Dother=admin  \n"
     )
     found = run_program("jvm_options.py", "file", env={"SPARK_CONF_DIR": str(tmp_path)})
     assert found["properties"]["mine"] == "file"

@@ -57,6 +57,7 @@ _DRIVER_JVM, _EXECUTOR_JVM = "spark.driver.defaultJavaOptions", "spark.executor.
 # Rows are copied by code that the JVM has built in; the optimising compiler makes nothing of it faster, and uses up to a
 # tenth of a core for minutes where rows are few.
 _COMPILER = "-XX:TieredStopAtLevel=1"
+_CONTINUED = re.compile(r"\\\n\s*")
 _SETTING = re.compile(r"\s*([^#!\s=:][^\s=:]*)[\s=:]\s*(.*)")
 
 
@@ -148,10 +149,10 @@ def _java_options(options: dict[str, str]) -> dict[str, str]:
 def _defaults_in(path: Path) -> dict[str, str]:
     """The settings of a `spark-defaults.conf`, which those that are given to a session would replace."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return {}  # Spark says what is wrong with it
-    pairs = [_SETTING.match(line) for line in lines]
+    pairs = [_SETTING.match(line) for line in _CONTINUED.sub("", text).splitlines()]
     return {found[1]: found[2].strip() for found in pairs if found is not None}
 
 

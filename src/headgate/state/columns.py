@@ -24,7 +24,6 @@ The hashmap backend has all entries of a state in such columns, the rocksdb back
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -250,16 +249,16 @@ class ColumnTable:
         self._grow()
         self._enter(slots, keys, groups)
         if len(keys):
-            self._enter_near(keys, slots)
+            self._enter_near(keys, slots, int(keys.min()), int(keys.max()))
         return slots
 
-    def _enter_near(self, keys: Ints, slots: Ints) -> None:
-        """Enter keys into the table for near ones, which is made anew if they are beyond it."""
-        low, high = int(keys.min()), int(keys.max())
+    def _enter_near(self, keys: Ints | int, slots: Ints | int, low: int, high: int) -> None:
+        """Enter keys between two bounds into the table for near ones, which is made anew if they are beyond it."""
         if self._bounds is not None:
             low, high = min(low, self._bounds[0]), max(high, self._bounds[1])
         self._bounds = low, high
-        if self._near is not None and self._near.enter(keys, slots):
+        if self._near is not None and self._near.holds(low, high):
+            self._near.enter(keys, slots)
             return
         self._near = None
         if self.count < self._near_at:
@@ -288,7 +287,7 @@ class ColumnTable:
             stride += 1
             step += stride
         self._index[start + (step & mask)] = slot + 1
-        self._enter_near(self.keys[slot : slot + 1], np.array([slot]))
+        self._enter_near(key, slot, key, key)
         return slot
 
     def _new_slots(self, wanted: int) -> Ints:
@@ -341,12 +340,12 @@ class ColumnTable:
     def _reserve(self, size: int) -> None:
         if size > len(self.keys):
             room = max(size, 2 * len(self.keys))
-            self.keys = _grown(self.keys, self.count, room)
-            self.group_of = _grown(self.group_of, self.count, room)
-            self.values = _grown(self.values, self.count, room)
-            self.live = _grown(self.live, self.count, room)
+            self.keys = grown(self.keys, self.count, room)
+            self.group_of = grown(self.group_of, self.count, room)
+            self.values = grown(self.values, self.count, room)
+            self.live = grown(self.live, self.count, room)
         if self._changed is not None and len(self._changed) < len(self.keys):
-            self._changed = _grown(self._changed, len(self._changed), len(self.keys))
+            self._changed = grown(self._changed, len(self._changed), len(self.keys))
 
     def _rebuild(self, group: int) -> None:
         """Move a group to a longer region at the end of the index."""
@@ -391,39 +390,15 @@ class ColumnTable:
         """Record which slots change."""
         self._changed = np.zeros(len(self.keys), np.bool_)
 
-    def addresses(self, group: int) -> list[Any]:
-        mine = self.live[: self.count] & (self.group_of[: self.count] == group)
-        keys: list[Any] = self.keys[: self.count][mine].tolist()
-        return keys
-
-    def number_groups(self) -> Iterator[tuple[int, tuple[Ints, Numbers]]]:
-        """The entries of each key group that has any, sorted by key."""
-        for group in self._groups:
-            _, slots = self._slots_in(group)
-            slots = slots[self.live[slots]]
-            if len(slots):
-                keys = self.keys[slots]
-                order = np.argsort(keys)
-                yield group, (keys[order], self.values[slots[order]])
-
     def used_bytes(self) -> int:
         """The memory of the entries: columns, flags, and the index as far as it was used."""
         entry = self.keys.itemsize + self.group_of.itemsize + self.values.itemsize + self._place.itemsize + _FLAGS
-        return self.count * entry + self._end * self._index.itemsize
+        near = 0 if self._near is None else self._near.slots.nbytes
+        return self.count * entry + self._end * self._index.itemsize + near
 
     def get(self, group: int, key: int) -> Any:
         slot = self.find_one(key, group)
         return None if slot < 0 else self.values.item(slot)
-
-    def clear(self) -> None:
-        self.count = 0
-        self._index[:] = 0
-        self._filled[:] = 0
-        self._dead[:] = 0
-        self._kept_dead[:] = 0
-        self.live[:] = False
-        self._free.clear()
-        self._near, self._bounds, self._near_at = None, None, _NEAR_KEYS
 
 
 class _NearKeys:
@@ -431,27 +406,28 @@ class _NearKeys:
 
     def __init__(self, low: int, high: int) -> None:
         room = (high - low) // 4  # for keys that come later
-        self._low, self._high = max(low - room, _LEAST), min(high + room, _LARGEST)
-        self._slots: npt.NDArray[np.int32] = np.full(self._high - self._low + 1, -1, np.int32)
+        self.low, self.high = max(low - room, _LEAST), min(high + room, _LARGEST)
+        self.slots: npt.NDArray[np.int32] = np.full(self.high - self.low + 1, -1, np.int32)
+
+    def holds(self, low: int, high: int) -> bool:
+        """Whether there are places for all keys between two bounds."""
+        return self.low <= low and high <= self.high
 
     def find(self, keys: Ints) -> Ints | None:
-        """The slot of every key, -1 where there is none; None if some key is not within the bounds."""
-        if keys.min() < self._low or keys.max() > self._high:
+        """The slot of every key, -1 where there is none; None if there is no place for some key."""
+        if keys.min() < self.low or keys.max() > self.high:
             return None
-        return self._slots[keys - self._low].astype(np.int64)
+        return self.slots[keys - self.low].astype(np.int64)
 
-    def enter(self, keys: Ints, slots: Ints) -> bool:
-        """Enter keys; False if some key is not within the bounds."""
-        if len(keys) and (keys.min() < self._low or keys.max() > self._high):
-            return False
-        self._slots[keys - self._low] = slots
-        return True
+    def enter(self, keys: Ints | int, slots: Ints | int) -> None:
+        self.slots[keys - self.low] = slots
 
     def leave(self, keys: Ints) -> None:
-        self._slots[keys - self._low] = -1
+        self.slots[keys - self.low] = -1
 
 
-def _grown(column: npt.NDArray[Any], used: int, room: int) -> npt.NDArray[Any]:
+def grown(column: npt.NDArray[Any], used: int, room: int) -> npt.NDArray[Any]:
+    """A longer column with what was used of this one."""
     larger = np.zeros(room, column.dtype)
     larger[:used] = column[:used]
     return larger

@@ -22,7 +22,7 @@ from headgate.storage.layout import AttemptId
 from headgate.storage.local import private_directory
 from headgate.worker.restore import SubtaskRestore
 
-_CACHE_SHARE = 4  # of RocksDB's memory: an entry in use is read twenty times faster than a row
+_CACHE_SHARE = 4  # of RocksDB's memory: an entry in use is read more than ten times faster than a row
 
 
 def open_backend(

@@ -221,6 +221,18 @@ def test_keys_without_large_gaps_are_found_without_a_search(first):
     assert near.tolist() == table.find(keys, groups_of(keys)).tolist()
 
 
+def test_keys_that_grow_for_a_long_time_stay_near():
+    """The room for later keys must not add up."""
+    table = HashMapColumns(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
+    for at in range(0, 1_000_000, 20_000):
+        keys = np.arange(at, at + 20_000, 4, dtype=np.int64)
+        table.slots(keys, groups_of(keys), 0)
+    keys = np.arange(1_000_000, 1_500_000, 4, dtype=np.int64)
+    table.slots(keys, groups_of(keys), 0)
+    assert table._near is not None
+    assert len(table._near.slots) <= 1.5 * 1_500_000
+
+
 def test_a_key_far_from_the_others_is_found_too():
     table, model = HashMapColumns(KeyGroupRange(0, 127), 128, np.dtype(np.int64)), {}
     near = np.arange(3000, dtype=np.int64)

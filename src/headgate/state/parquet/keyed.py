@@ -390,10 +390,7 @@ def write_table(
 
 
 def _encodings(schema: pa.Schema) -> dict[str, Any]:
-    """How columns are written: differences of sorted integer keys, and of integers under them, take a third of the time.
-
-    All others have dictionaries.
-    """
+    """How columns are written: sorted integer keys, and integers under them, as differences; others with dictionaries."""
     if "key" not in schema.names or not pa.types.is_integer(schema.field("key").type):
         return {}
     if any(pa.types.is_nested(field.type) for field in schema):

@@ -27,7 +27,7 @@ from rocksdict import WriteBatch
 from headgate.checkpoint.handles import StateMeta
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.backend import KeysAndNumbers
-from headgate.state.columns import ColumnTable, Ints, Numbers
+from headgate.state.columns import ColumnTable, Ints, Numbers, grown
 from headgate.state.rocksdb.codec import StoredCodec
 from headgate.state.rocksdb.store import Column, Store
 from headgate.state.rocksdb.tables import RowSpace, StateRows, ValueRows
@@ -139,9 +139,7 @@ class CachedColumns(ColumnTable):
     def _reserve(self, size: int) -> None:
         super()._reserve(size)
         if len(self.stored) < len(self.keys):
-            grown = np.zeros(len(self.keys), np.bool_)
-            grown[: len(self.stored)] = self.stored
-            self.stored = grown
+            self.stored = grown(self.stored, len(self.stored), len(self.keys))
 
     def _remove_dead(self, group: int) -> None:
         # Else a row that is not deleted yet, or an older entry, would be found instead of a removed entry.
