@@ -306,6 +306,20 @@ def test_a_change_of_the_sign_of_zero_is_in_the_next_increment(few):  # SPEC R7.
         assert str(other.state(ratio).value()) == "-0.0"
 
 
+@pytest.mark.parametrize("method", ["batch", "single"])
+@pytest.mark.parametrize("kind", [HashMapBackend, RocksDBBackend], ids=["hashmap", "rocksdb"])
+def test_a_key_of_more_than_64_bits_moves_the_state_out_of_the_columns(kind, method):
+    pair = Pair(incremental=False, kind=kind)
+    pair.batch([("write", 1, 10)])
+    pair.checkpoint("confirm")
+    for key in (1 << 63, -(1 << 63) - 1, 1 << 70):
+        for access in ("read", "write", "add", "clear", "add"):
+            getattr(pair, method)([(access, key, 5)] * 2)
+    assert {key: pair.model[key] for key in (1, 1 << 63)} == {1: 10, 1 << 63: 2}
+    pair.single([("read", key, 0) for key in pair.model])
+    pair.backend.dispose()
+
+
 def test_a_batch_of_more_records_than_16_bits_count():
     pair = Pair(incremental=True)
     pair.batch([("add", n % 70_001, 0) for n in range(140_000)])
@@ -314,22 +328,27 @@ def test_a_batch_of_more_records_than_16_bits_count():
     pair.check()
 
 
-def test_slots_of_removed_keys_are_used_again():
-    pair = Pair(incremental=False)
-    for round in range(50):
-        pair.batch([("write", round * 1000 + i, i) for i in range(1000)])
-        pair.clear_many(61)
+@pytest.mark.parametrize("batch", [1000, 20], ids=["at once", "one by one"])
+@pytest.mark.parametrize("kind", [HashMapBackend, RocksDBBackend], ids=["hashmap", "rocksdb"])
+def test_slots_of_removed_keys_are_used_again(kind, batch):
+    pair = Pair(incremental=False, kind=kind)
+    for first in range(0, 50_000, batch):
+        pair.batch([("write", i, i) for i in range(first, first + batch)])
+        pair.batch([("clear", i, 0) for i in range(first, first + batch)])
     pair.check()
     assert pair.backend.column_table(TOTAL).count < 5000
+    pair.backend.dispose()
 
 
-def test_slots_are_not_used_again_while_a_snapshot_reads_them():
+@pytest.mark.parametrize("batch", [3000, 20], ids=["at once", "one by one"])
+def test_slots_are_not_used_again_while_a_snapshot_reads_them(batch):
     pair = Pair(incremental=False)
     pair.batch([("write", i, i) for i in range(3000)])
     expected = dict(pair.model)
     run = pair.backend.snapshot(1)
     pair.clear_many(61)
-    pair.batch([("write", 10_000 + i, -1) for i in range(3000)])
+    for first in range(10_000, 13_000, batch):
+        pair.batch([("write", i, -1) for i in range(first, first + batch)])
     payloads = {}
     for name, data in run:
         payloads[name] = payloads.get(name, b"") + data

@@ -111,7 +111,7 @@ class ColumnValue(ValueState[Any], BatchTable):
             return self._table.get(group, address) is not None
         if address in self._cache:
             return self._cache[address] is not None
-        return type(address) is int and self._columns.find_one(address, group) >= 0
+        return _is_number(address) and self._columns.find_one(address, group) >= 0
 
     def begin(self, addresses: Sequence[Any], groups: Sequence[int], arrays: KeyArrays | None = None) -> None:
         """Called before a batch with these keys."""
@@ -138,7 +138,7 @@ class ColumnValue(ValueState[Any], BatchTable):
         """The value of an address that is not in the cache."""
         context = self._context
         address = context.address
-        if type(address) is not int:
+        if not _is_number(address):
             self._use_tables()
             return self._cache[address]
         if self._slots is None and len(self._addresses) > _FEW:
@@ -222,7 +222,7 @@ class ColumnValue(ValueState[Any], BatchTable):
         """Store values of keys outside of the batch, or of a batch that was only written to."""
         known = dict(zip(self._addresses, self._groups, strict=True)) | self._stray_groups
         if len(strays) <= _FEW:
-            strays = {a: value for a, value in strays.items() if not self._put_one(a, known.get(a), value)}
+            strays = {a: value for a, value in strays.items() if not self._store_one(a, known.get(a), value)}
         addresses = list(strays)
         keys = self._int_keys(addresses)
         if keys is None or not strays:
@@ -230,12 +230,9 @@ class ColumnValue(ValueState[Any], BatchTable):
         groups = np.array([known[a] if a in known else self._group_of(a) for a in addresses], np.int64)
         self._store(addresses, groups, keys, list(strays.values()))
 
-    def _put_one(self, address: Any, group: int | None, value: Any) -> bool:
-        """Store the value of a key that has one; False if it has none, or for a value that has to be converted."""
-        if type(address) is not int or group is None:
-            return False
-        slot = self._columns.find_one(address, group)
-        return slot >= 0 and self._columns.put_one(slot, value)
+    def _store_one(self, address: Any, group: int | None, value: Any) -> bool:
+        """Store a value; False for one that has to be converted."""
+        return _is_number(address) and group is not None and self._columns.store_one(address, group, value)
 
     def _int_keys(self, addresses: Sequence[Any]) -> Ints | None:
         """Addresses as a column; None, and the state leaves the columns, if one is not an integer of 64 bits."""
@@ -274,6 +271,11 @@ class ColumnValues:
         """Write back what handles hold, before the columns are read."""
         for handle in list(self._handles):
             handle.flush()
+
+
+def _is_number(address: Any) -> bool:
+    """Whether an address is a key of the columns."""
+    return type(address) is int and -(1 << 63) <= address < 1 << 63
 
 
 class _TableCache(dict[Any, Any]):

@@ -23,6 +23,7 @@ The hashmap backend has all entries of a state in such columns, the rocksdb back
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import Any
 
@@ -64,7 +65,9 @@ class ColumnTable:
         self._groups = groups
         self._max_parallelism = max_parallelism
         # The type of the numbers that are stored as they are.
-        self._exact: type = {"i": int, "f": float}.get(dtype.kind, object) if dtype != np.float32 else object
+        self._exact: type[Any] = {"i": int, "f": float}.get(dtype.kind, object) if dtype != np.float32 else object
+        self._least: float = np.iinfo(dtype).min if dtype.kind == "i" else -math.inf
+        self._most: float = np.iinfo(dtype).max if dtype.kind == "i" else math.inf
         self._allocate(dtype)
 
     def _allocate(self, dtype: np.dtype[Any]) -> None:
@@ -151,18 +154,37 @@ class ColumnTable:
             self._changed[slots if differ.all() else slots[differ]] = True
         self.values[slots] = values
 
-    def put_one(self, slot: int, value: Any) -> bool:
-        """Store a number without the overhead of numpy calls; False if it is not exactly of the column's type."""
-        if type(value) is not self._exact:
+    def store_one(self, key: int, group: int, value: Any) -> bool:
+        """Store the number of a key, or remove it with None, without the overhead of numpy calls.
+
+        False, and nothing is stored, if the number is not exactly of the column's type.
+        """
+        slot = self.probe(key, group)
+        if value is None:
+            if slot >= 0 and self.live.item(slot):
+                self.live[slot] = False
+                self._changed_one(slot)
+                self._dead[group] += 1
+                self._remove_many_dead(group)
+            return True
+        if type(value) is not self._exact or not self._least <= value <= self._most:
             return False
-        before = self.values.item(slot)
-        try:
+        if slot < 0:
+            slot = self._enter_one(key, group)
+        elif self.live.item(slot):
+            if self.values.item(slot) != value or value == 0:  # 0.0 == -0.0
+                self._changed_one(slot)
             self.values[slot] = value
-        except OverflowError:
-            return False
-        if self._changed is not None and (before != value or value == 0):  # 0.0 == -0.0
-            self._changed[slot] = True
+            return True
+        else:
+            self._dead[group] -= 1
+        self.values[slot], self.live[slot] = value, True
+        self._changed_one(slot)
         return True
+
+    def _changed_one(self, slot: int) -> None:
+        if self._changed is not None:
+            self._changed[slot] = True
 
     def remove(self, slots: Ints) -> None:
         slots = np.unique(slots[self.live[slots]])
@@ -174,10 +196,14 @@ class ColumnTable:
         groups = self.group_of[slots]
         self._dead += np.bincount(groups, minlength=len(self._dead))
         for group in np.unique(groups).tolist():
-            dead = self._dead.item(group)
-            if dead > max(_FEW_DEAD, self._filled.item(group) // 2) and dead >= 2 * self._kept_dead.item(group):
-                self._remove_dead(group)
-                self._kept_dead[group] = self._dead[group]
+            self._remove_many_dead(group)
+
+    def _remove_many_dead(self, group: int) -> None:
+        """Remove the dead entries of a group if it has many."""
+        dead = self._dead.item(group)
+        if dead > max(_FEW_DEAD, self._filled.item(group) // 2) and dead >= 2 * self._kept_dead.item(group):
+            self._remove_dead(group)
+            self._kept_dead[group] = self._dead[group]
 
     def _changes_are_taken(self) -> None:
         """No change is tracked any more, so that removed entries can be given free."""
@@ -222,6 +248,8 @@ class ColumnTable:
         start, mask = self._region.item(group), self._mask.item(group)
         if start < 0:
             raise IllegalState(FOREIGN_GROUP)
+        if self._near is not None and self._near.holds(key, key):
+            return self._near.find_one(key)
         step = _spread_one(key, self._shift.item(group))
         stride = 0
         while (slot := self._index.item(start + step) - 1) >= 0:
@@ -271,10 +299,8 @@ class ColumnTable:
                 self._near.enter(self.keys[used], used)
 
     def _enter_one(self, key: int, group: int) -> int:
-        """`_enter_new` without the overhead of numpy calls; a new slot, never one that is used again."""
-        slot = self.count
-        self._reserve(slot + 1)
-        self.count += 1
+        """`_enter_new` without the overhead of numpy calls."""
+        slot = self._new_slot()
         self.keys[slot], self.group_of[slot] = key, group
         self._filled[group] += 1
         load = self._filled.item(group) / (self._mask.item(group) + 1)
@@ -300,6 +326,14 @@ class ColumnTable:
         slots = np.concatenate([np.array(again, np.int64), np.arange(self.count, self.count + fresh, dtype=np.int64)])
         self.count += fresh
         return slots
+
+    def _new_slot(self) -> int:
+        if self._free and not self._holders:
+            return self._free.pop()
+        slot = self.count
+        self._reserve(slot + 1)
+        self.count += 1
+        return slot
 
     def _remove_dead(self, group: int) -> None:
         """Remove dead entries of a group from the index; those whose removal no snapshot has written yet stay."""
@@ -418,6 +452,9 @@ class _NearKeys:
         if keys.min() < self.low or keys.max() > self.high:
             return None
         return self.slots[keys - self.low].astype(np.int64)
+
+    def find_one(self, key: int) -> int:
+        return self.slots.item(key - self.low)
 
     def enter(self, keys: Ints | int, slots: Ints | int) -> None:
         self.slots[keys - self.low] = slots

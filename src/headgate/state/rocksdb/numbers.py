@@ -136,6 +136,11 @@ class CachedColumns(ColumnTable):
         self.stored[slots] = False
         return slots
 
+    def _new_slot(self) -> int:
+        slot = super()._new_slot()
+        self.stored[slot] = False
+        return slot
+
     def _reserve(self, size: int) -> None:
         super()._reserve(size)
         if len(self.stored) < len(self.keys):
