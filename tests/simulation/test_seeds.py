@@ -3,16 +3,19 @@
 import re
 
 import pytest
+from msgspec.structs import replace
 
 from effort import examples
 from headgate.api.windows import TimeWindow
 from headgate.job.alignment import WatermarkAligner
+from headgate.records import batch, narrowing
 from headgate.state.backend import KeyedStateBackend
 from headgate.state.hashmap.increments import History
 from headgate.state.timers import Timers
 from headgate.storage import log
 from headgate.testing.simulation.run import Run, play
 from headgate.testing.simulation.timed import TIMED, aligned
+from headgate.worker import inputs, output
 from headgate.worker.inputs import Inputs
 from headgate.worker.operators.windows import WindowOperator
 from headgate.worker.subtask import Subtask
@@ -26,6 +29,28 @@ WITHIN = 500
 def test_a_seed_passes(seed):  # SPEC R6.0, R5.8, R7.5, R9.2
     outcome, error = play(seed)
     assert error is None, f"{outcome}: {error}"
+
+
+@pytest.fixture
+def narrowed(monkeypatch):
+    """Integers and timestamps of all batches are narrowed, of small ones too."""
+    monkeypatch.setattr(batch, "FEW", 0)
+    monkeypatch.setattr(output, "MIN_ROWS", 1)
+    monkeypatch.setattr(narrowing, "MIN_SAVED", 0)
+
+
+@pytest.mark.usefixtures("narrowed")
+@pytest.mark.parametrize("seed", range(examples(12)))
+def test_a_seed_passes_with_narrowed_records(seed):  # SPEC R6.0, R6.7
+    outcome, error = play(seed)
+    assert error is None, f"{outcome}: {error}"
+
+
+@pytest.mark.usefixtures("narrowed")
+def test_it_finds_that_persisted_records_are_read_as_if_they_were_not_narrowed(monkeypatch):  # SPEC R6.7
+    captured = inputs._captured
+    monkeypatch.setattr(inputs, "_captured", lambda frame, skip: replace(captured(frame, skip), flags=frame.flags & 1))
+    assert "Invalid flatbuffers message" in first_failure()
 
 
 def test_a_seed_plays_the_same_again():

@@ -59,6 +59,13 @@ NARROW_TIMES = 32
 """Flag of STAMPED batches: the timestamps have fewer bytes than eight (`narrowing.py`)."""
 
 
+KNOWN_FLAGS: dict[int, int] = {
+    FrameKind.ARROW: STAMPED | NARROWED | NARROW_TIMES,
+    FrameKind.PICKLE: STAMPED | BY_VALUE | NARROW_TIMES,
+}
+"""Flags that a batch may have. Others would change how it is read, so it cannot be."""
+
+
 class Frame(NamedTuple):
     """One frame of a row."""
 

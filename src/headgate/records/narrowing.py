@@ -5,6 +5,8 @@ copies on its way: worker, JVM, shuffle, JVM, worker. Body of a narrowed batch:
 
     for each column: width u8 | 7 bytes of padding | base i64       width 0: the column as it is
     Arrow record batch, in which a narrowed column has unsigned integers of this width: value minus base
+
+Unsigned columns and those with nulls are left as they are, and batches of which only a small part can be narrowed.
 """
 
 from __future__ import annotations
@@ -20,37 +22,42 @@ import pyarrow as pa
 MIN_ROWS = 512
 """Smaller batches are not narrowed: the calls cost more than the bytes."""
 
+MIN_SAVED = 1024
+"""Bytes for each column of a batch that narrowing has to save."""
+
 _COLUMN = struct.Struct("<B7xq")
 _STORED = {8: pa.int64(), 4: pa.int32()}  # by width of the type
-_NARROW = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32()}
+_NARROW: dict[int, pa.DataType] = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32()}
 
 
 def narrow(batch: pa.RecordBatch) -> tuple[bytes, pa.RecordBatch] | None:
-    """The head of the body and the batch with narrowed columns; None if no column can be narrowed.
+    """The head of the body and the batch with narrowed columns; None if that saves too little.
 
-    >>> batch = pa.RecordBatch.from_pydict({"n": [1_000_000, 1_000_255]})
+    >>> batch = pa.RecordBatch.from_pydict({"n": [1_000_000, 1_000_255] * 256})
     >>> head, narrowed = narrow(batch)
-    >>> (
-    ...     narrowed.column(0).to_pylist(),
-    ...     widen(pa.py_buffer(head + bytes(narrowed.serialize())), batch.schema).to_pydict(),
-    ... )
-    ([0, 255], {'n': [1000000, 1000255]})
+    >>> narrowed.column(0)[:2].to_pylist()
+    [0, 255]
+    >>> widen(pa.py_buffer(head + bytes(narrowed.serialize())), batch.schema) == batch
+    True
     """
-    columns, heads, widths = [], [], []
+    columns, heads, widths, saved = [], [], [], 0
     for column in batch.columns:
-        width, base, column = _narrow_column(column)
-        columns.append(column)
+        width, base, narrowed = _narrow_column(column)
+        columns.append(narrowed)
         heads.append(_COLUMN.pack(width, base))
         widths.append(width)
-    if not any(widths):
+        saved += width and _width(column.type) - width
+    if saved * len(batch) < MIN_SAVED * len(columns):
         return None
     return b"".join(heads), pa.RecordBatch.from_arrays(columns, schema=_schema(batch.schema, tuple(widths)))
 
 
 def widen(body: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch of a narrowed body."""
+    """The batch of a narrowed body; ValueError if it is damaged."""
     size = _COLUMN.size * len(schema)
     heads = list(_COLUMN.iter_unpack(memoryview(body)[:size]))
+    for width, _ in heads:
+        _check_width(width)
     narrowed = _schema(schema, tuple(width for width, _ in heads))
     batch = pa.ipc.read_record_batch(body.slice(size), narrowed)
     columns = [
@@ -70,9 +77,10 @@ def narrow_times(times: npt.NDArray[np.int64]) -> list[bytes] | None:
 
 
 def widen_times(body: memoryview) -> tuple[npt.NDArray[np.int64], memoryview]:
-    """Event timestamps at the start of a body, and what follows them."""
+    """Event timestamps at the start of a body, and what follows them; ValueError if they are damaged."""
     count = int.from_bytes(body[:8], "little")
     width, base = _COLUMN.unpack_from(body, 8)
+    _check_width(width or -1)
     start = 8 + _COLUMN.size
     end = start + count * width
     return _widen_numbers(np.frombuffer(body[start:end], f"u{width}"), base, 8), body[end + -end % 8 :]
@@ -107,7 +115,13 @@ def _widen_numbers(packed: npt.NDArray[Any], base: int, width: int) -> npt.NDArr
     numbers = packed.astype(f"i{width}")
     if base:
         numbers += base
+    numbers.flags.writeable = False  # as those that were not narrowed: batches share them
     return numbers
+
+
+def _check_width(width: int) -> None:
+    if width and width not in _NARROW:
+        raise ValueError(f"damaged frame: numbers of {width} bytes")
 
 
 def _needed(number: int) -> int:
@@ -118,8 +132,7 @@ def _needed(number: int) -> int:
 @lru_cache
 def _width(arrow: pa.DataType) -> int:
     """The bytes of an integer, date or time; 0 for other types, and for those that are narrow or unsigned."""
-    kinds: tuple[Any, ...] = (pa.types.is_signed_integer, pa.types.is_temporal)
-    if not any(is_kind(arrow) for is_kind in kinds) or pa.types.is_interval(arrow):
+    if not pa.types.is_signed_integer(arrow) and not pa.types.is_temporal(arrow):
         return 0
     width = arrow.bit_width // 8
     return width if width in _STORED else 0

@@ -418,6 +418,8 @@ def as_type(given: object) -> TypeInformation:
         return given
     if isinstance(given, str):
         return _of_ddl(given)
+    if isinstance(given, pa.Schema | pa.DataType):
+        _refuse_extension(given if isinstance(given, pa.DataType) else pa.struct(given), "")
     if isinstance(given, pa.Schema):
         return TypeInformation("row", given)
     if isinstance(given, pa.StructType):
@@ -432,6 +434,17 @@ def as_type(given: object) -> TypeInformation:
 @lru_cache(maxsize=256)
 def _of_ddl(text: str) -> TypeInformation:
     return as_type(ddl.parse(text))
+
+
+def _refuse_extension(arrow: pa.DataType, where: str) -> None:
+    """InvalidArgument for a type that the program registers itself: no worker knows it."""
+    if isinstance(arrow, pa.ExtensionType):
+        column = f"column '{where[1:]}' has the" if where else "this is an"
+        raise InvalidArgument(
+            f"{column} extension type {arrow.extension_name}, which workers do not know: use {arrow.storage_type}, as which it is stored"
+        )
+    for i in range(arrow.num_fields if pa.types.is_nested(arrow) else 0):
+        _refuse_extension(arrow.field(i).type, f"{where}.{arrow.field(i).name}")
 
 
 def _scalar(arrow: pa.DataType) -> TypeInformation:

@@ -17,7 +17,16 @@ import pyarrow as pa
 from headgate.checkpoint.types import Barrier
 from headgate.errors import IllegalState
 from headgate.records.batch import Batch
-from headgate.records.frames import BY_VALUE, NARROW_TIMES, NARROWED, STAMPED, Frame, FrameKind, read_frames
+from headgate.records.frames import (
+    BY_VALUE,
+    KNOWN_FLAGS,
+    NARROW_TIMES,
+    NARROWED,
+    STAMPED,
+    Frame,
+    FrameKind,
+    read_frames,
+)
 from headgate.records.narrowing import widen, widen_times
 from headgate.records.types import TypeInformation
 from headgate.state.pickling import load_values
@@ -268,7 +277,11 @@ def _captured(frame: Waiting, skip: int) -> CapturedFrame:
 
 
 def decode(frame: Waiting, type: TypeInformation) -> Batch:
-    """The records of a data frame."""
+    """The records of a data frame; ValueError if it is damaged."""
+    if frame.flags & ~KNOWN_FLAGS[frame.kind]:
+        raise ValueError(
+            f"a batch of records has unknown flags ({frame.flags:#x}): it is damaged, or of a newer version"
+        )
     body, stamps = memoryview(frame.body), None
     if frame.flags & NARROW_TIMES:
         stamps, body = widen_times(body)

@@ -9,10 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from headgate.records import narrowing
 from headgate.records.narrowing import narrow, narrow_times, widen, widen_times
 
 INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 TEMPORAL = [pa.timestamp("us"), pa.timestamp("ms", "UTC"), pa.date32(), pa.date64(), pa.time32("ms"), pa.time64("us")]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _whatever_it_saves():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(narrowing, "MIN_SAVED", 1)
+        yield
 
 
 def there_and_back(batch):
@@ -86,6 +94,7 @@ def test_other_columns_travel_as_they_are():
             "text": pa.array(["a", "b", None]),
             "ratio": pa.array([0.5, -0.0, float("nan")]),
             "large": pa.array([0, 2**63, 2**64 - 1], pa.uint64()),
+            "unsigned": pa.array([0, 1, 2], pa.uint64()),
             "flag": pa.array([True, False, None]),
             "list": pa.array([[1], [], None]),
             "row": pa.array([{"n": 1}, {"n": 2}, {"n": 3}]),
@@ -103,3 +112,40 @@ def test_nothing_to_narrow():
     assert narrow(pa.RecordBatch.from_pydict({"text": ["a"], "wide": [0.5]})) is None
     assert narrow(pa.RecordBatch.from_pydict({"wide": [-(2**63), 2**63 - 1]})) is None
     assert narrow_times(np.array([-(2**63), 2**63 - 1])) is None
+
+
+def test_a_batch_of_which_little_can_be_narrowed_travels_as_it_is(monkeypatch):
+    monkeypatch.setattr(narrowing, "MIN_SAVED", 1024)
+
+    def table(rows, floats):
+        columns = {"small": np.arange(rows) % 100} | {f"f{i}": np.zeros(rows) for i in range(floats)}
+        return pa.RecordBatch.from_pydict(columns)
+
+    assert narrow(table(512, 2)) is not None  # 7 bytes of each row
+    assert narrow(table(512, 3)) is None
+    assert narrow(table(1024, 3)) is not None
+    assert narrow(table(512, 1000)) is None
+
+
+@pytest.mark.parametrize("size", [20, 70_000])
+def test_what_arrives_cannot_be_changed(size):
+    """Batches share their columns and timestamps: a function that changes them would change those of others."""
+    batch = pa.RecordBatch.from_pydict({"n": np.arange(size)})
+    back, _ = there_and_back(batch)
+    assert not back.column(0).buffers()[1].is_mutable
+    times, _ = widen_times(memoryview(b"".join(narrow_times(np.arange(size)))))
+    with pytest.raises(ValueError, match="read-only"):
+        times[:] = 0
+
+
+def test_damaged_widths():
+    batch = pa.RecordBatch.from_pydict({"n": np.arange(600)})
+    head, narrowed = narrow(batch)
+    for width in (3, 8, 255):
+        body = bytes([width]) + head[1:] + bytes(narrowed.serialize())
+        with pytest.raises(ValueError, match=f"damaged frame: numbers of {width} bytes"):
+            widen(pa.py_buffer(body), batch.schema)
+    count, head, *rest = narrow_times(np.arange(600))
+    for width in (0, 3, 8):
+        with pytest.raises(ValueError, match="damaged frame"):
+            widen_times(memoryview(b"".join([count, bytes([width]) + head[1:], *rest])))

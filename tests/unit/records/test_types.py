@@ -475,3 +475,30 @@ def test_type_information_survives_pickle():
         again = pickle.loads(pickle.dumps(kind))
         assert again == kind
         assert isinstance(again, TypeInformation)
+
+
+class Celsius(pa.ExtensionType):
+    def __init__(self):
+        super().__init__(pa.int64(), "test.celsius")
+
+    def __arrow_ext_serialize__(self):
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type, serialized):
+        return cls()
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        (Celsius(), "this is an"),
+        (pa.schema([("n", pa.int64()), ("t", Celsius())]), "column 't' has the"),
+        (pa.struct([("days", pa.list_(pa.struct([("t", Celsius())])))]), r"column 'days\.\w+\.t' has the"),
+    ],
+)
+def test_an_extension_type_of_the_program_is_refused(given, where):
+    with pytest.raises(
+        InvalidArgument, match=f"{where} extension type test.celsius, which workers do not know: use int64"
+    ):
+        as_type(given)

@@ -16,21 +16,28 @@ from headgate.worker.backlog import Backlog, Budget
 from rig import data, event, plan_of, subtask, work_off
 
 
-def frame(body, kind=FrameKind.PICKLE):
-    return Frame(kind, 0, 3, 1, memoryview(body))
+def frame(body, kind=FrameKind.PICKLE, flags=0):
+    return Frame(kind, flags, 3, 1, memoryview(body))
 
 
-@given(st.lists(st.one_of(st.binary(max_size=30), st.none()), max_size=60), st.integers(0, 60))
+def content(frame):
+    return frame.kind, frame.flags, frame.edge, frame.writer, bytes(frame.body)
+
+
+frames = st.builds(frame, st.binary(max_size=30), st.sampled_from(FrameKind), st.integers(0, 255))
+
+
+@given(st.lists(st.one_of(frames, st.none()), max_size=60), st.integers(0, 60))
 def test_frames_come_out_as_they_went_in_whatever_is_spilled(moves, memory):
     log, model = Backlog(Budget(memory, None)), []
     for move in moves:
         if move is not None:
-            log.append(frame(move))
-            model.append(move)
+            log.append(move)
+            model.append(content(move))
         elif model:
-            assert bytes(log.popleft().body) == model.pop(0)
-        assert [bytes(one.body) for one in log] == model
-        assert log.bytes == sum(map(len, model))
+            assert content(log.popleft()) == model.pop(0)
+        assert [content(one) for one in log] == model
+        assert log.bytes == sum(len(one[-1]) for one in model)
         assert bool(log) == bool(model)
     log.close()
 

@@ -3,13 +3,15 @@
 import pickle
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from headgate.errors import IllegalState
+from headgate.records import narrowing
 from headgate.records.batch import Batch
-from headgate.records.frames import NARROWED, FrameKind
+from headgate.records.frames import NARROW_TIMES, NARROWED, STAMPED, FrameKind
 from headgate.records.key_groups import owners_of
-from headgate.records.narrowing import narrow
+from headgate.records.narrowing import narrow, narrow_times
 from headgate.worker.backlog import CapturedFrame
 from headgate.worker.inputs import decode
 from headgate.worker.keys import KeyReader
@@ -47,7 +49,9 @@ def frame(plan, rows, skip, writer=0, narrowed=False):
     (edge,) = plan.inputs
     if edge.type.is_typed and narrowed:
         head, batch = narrow(edge.type.to_batch(rows))
-        return CapturedFrame(edge.id, writer, FrameKind.ARROW, NARROWED, skip, head + bytes(batch.serialize()))
+        times = b"".join(narrow_times(np.array(rows) + 10**12))
+        flags = STAMPED | NARROW_TIMES | NARROWED
+        return CapturedFrame(edge.id, writer, FrameKind.ARROW, flags, skip, times + head + bytes(batch.serialize()))
     if edge.type.is_typed:
         body, kind = edge.type.to_batch(rows).serialize().to_pybytes(), FrameKind.ARROW
     else:
@@ -55,10 +59,18 @@ def frame(plan, rows, skip, writer=0, narrowed=False):
     return CapturedFrame(edge.id, writer, kind, 0, skip, body)
 
 
+@pytest.fixture(autouse=True)
+def _small_batches_are_narrowed(monkeypatch):
+    monkeypatch.setattr(narrowing, "MIN_SAVED", 0)
+
+
 def records(plan, frames):
     for one in frames:
         batch = decode(one, plan.inputs[0].type)
-        yield from batch.rows()[one.skip :]
+        rows = batch.rows()
+        if batch.timestamps is not None:
+            assert batch.timestamps.tolist() == [row + 10**12 for row in rows]
+        yield from rows[one.skip :]
 
 
 @pytest.mark.parametrize("program", [keyed, typed, custom, balanced])
@@ -97,3 +109,12 @@ def test_an_exchange_that_is_chained_now_is_refused():
     lost = CapturedFrame(0, 0, FrameKind.PICKLE, 0, 0, pickle.dumps([1]))
     with pytest.raises(IllegalState, match="now chained behind"):
         inflight_share(plan, 0, {"0" * 32: [[lost], []]})
+
+
+@pytest.mark.parametrize("kind", [FrameKind.ARROW, FrameKind.PICKLE])
+@pytest.mark.parametrize("flag", [2, 4, 64, 128])
+def test_a_batch_with_unknown_flags_is_refused(kind, flag):
+    plan = reader(typed, 1)
+    one = frame(plan, [1, 2], 0)
+    with pytest.raises(ValueError, match=f"unknown flags .{flag:#x}.: it is damaged, or of a newer version"):
+        decode(CapturedFrame(one.edge, one.writer, kind, flag, 0, one.body), plan.inputs[0].type)
