@@ -81,14 +81,19 @@ class Inflow:
         self._rows: deque[pa.Buffer] = deque()
         self.queued_bytes = 0
         self._condition = threading.Condition()
+        self._full = False  # whether the reading thread waits
         self._woken = False
         self.exhausted = False
         self.error: Exception | None = None
 
     def put(self, row: pa.Buffer) -> None:
-        """Called by the reading thread; waits while the queue is full."""
+        """Called by the reading thread; if the queue is full, waits until it is half empty.
+
+        So it does not wake up for each row that is taken, to read one row.
+        """
         with self._condition:
-            while self.queued_bytes >= self._limit:
+            self._full = self.queued_bytes >= self._limit
+            while self._full:
                 self._condition.wait()
             self._rows.append(row)
             self.queued_bytes += row.size
@@ -117,7 +122,9 @@ class Inflow:
                 size += row.size
                 taken.append(row)
             self.queued_bytes -= size
-            self._condition.notify_all()
+            if self._full and self.queued_bytes <= self._limit // 2:
+                self._full = False
+                self._condition.notify_all()
         return taken
 
     def wait(self, seconds: float, for_rows: bool = True) -> None:

@@ -13,7 +13,7 @@ def row(size):
     return pa.py_buffer(b"x" * size)
 
 
-def test_a_full_queue_holds_the_reader():
+def test_a_full_queue_holds_the_reader_until_it_is_half_empty():
     inflow = Inflow(100)
     put = []
 
@@ -28,7 +28,20 @@ def test_a_full_queue_holds_the_reader():
     assert put == [0, 1]  # the second one went beyond the limit, the third waits
     assert inflow.queued_bytes == 120
     assert len(inflow.take(1)) == 1
-    wait_until(lambda: put == [0, 1, 2])
+    time.sleep(0.2)
+    assert put == [0, 1]  # else the reader would wake up for each row
+    assert len(inflow.take(1)) == 1
+    wait_until(lambda: put == [0, 1, 2, 3])
+
+
+def test_a_row_larger_than_the_queue_passes():
+    inflow = Inflow(100)
+    reader = threading.Thread(target=lambda: [inflow.put(row(1000)) for _ in range(3)], daemon=True)
+    reader.start()
+    taken = []
+    wait_until(lambda: taken.extend(inflow.take(1)) or len(taken) == 3)
+    reader.join(30)
+    assert not reader.is_alive()
 
 
 def test_nothing_is_taken_when_there_is_no_room():
