@@ -114,16 +114,14 @@ def losses(results: list[Line]) -> list[str]:
     found: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for line in results:
         if line["group"].startswith("W3") and line.get("records_per_s"):
-            found[line["engine"]][line["checkpoint"]][line["pair"]] = line["records_per_s"]
+            found[line["group"]][line["checkpoint"]][line["pair"]] = line["records_per_s"]
     shown = []
-    for engine, kinds in found.items():
+    for group, kinds in found.items():
         without = kinds.pop("none", {})
         for kind, rates in kinds.items():
             lost = [1 - rates[pair] / without[pair] for pair in sorted(rates) if pair in without]
             if lost:
-                text = (
-                    f"W3 {engine} {kind}: median {statistics.median(lost):.1%} lost, mean {statistics.mean(lost):.1%}"
-                )
+                text = f"{group} {kind}: median {statistics.median(lost):.1%} lost, mean {statistics.mean(lost):.1%}"
                 shown.append(f"{text}{_interval(lost)}, {len(lost)} pairs")
     return shown
 

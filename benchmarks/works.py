@@ -151,14 +151,17 @@ def shapes(s: Settings) -> list[Bench]:
 
 
 def w3(s: Settings) -> list[Bench]:
-    """Full checkpoints are what hashmap takes unless it is told otherwise."""
-    common = ("--keys", s.records(1_000_000), "--interval", "1000", "--rounds", str(max(2, 2 * s.rounds + 1)))
-    sizes = {"hashmap": (24_000_000, "none,full,incremental"), "rocksdb": (4_000_000, "none,incremental")}
+    """W1 with checkpoints every second, and the same with ten times as many keys, most of which change in each second.
+
+    Full checkpoints are what hashmap takes unless it is told otherwise.
+    """
+    common = ("--records", s.records(24_000_000), "--interval", "1000", "--rounds", str(max(2, 2 * s.rounds + 1)))
     found = []
-    for backend, (records, kinds) in sizes.items():
-        args = ("--records", s.records(records), *common, "--checkpoints", kinds)
-        group = f"W3 {backend}"
-        found.append(count("W3", backend, *args, group=group, by=("checkpoint",), limit=3600, once=True))
+    for keys in (100_000, 1_000_000):
+        for backend, kinds in {"hashmap": "none,full,incremental", "rocksdb": "none,incremental"}.items():
+            args = ("--keys", s.records(keys), *common, "--checkpoints", kinds)
+            names = {"note": str(keys), "group": f"W3 {keys} {backend}"}
+            found.append(count("W3", backend, *args, **names, by=("checkpoint",), limit=3600, once=True))
     return found
 
 

@@ -92,7 +92,7 @@ class JobClient:
         return self._job.status
 
     def cancel(self, timeout: float = 30.0) -> JobStatus:
-        """Cancel the job and wait until it has ended."""
+        """Cancel the job and wait until it has ended, for `timeout` seconds at most; the status that it has then."""
         self._job.cancel()
         return self._job.wait(timeout)
 

@@ -227,6 +227,11 @@ CASES = [
         r"^the state name '\\udcff' cannot be stored: its character 1 is a lone surrogate",
     ),
     (
+        lambda: ValueStateDescriptor("a\0b", "bigint"),
+        InvalidArgument,
+        r"^the state name 'a\\x00b' cannot be stored: its character 2 is NUL; use other characters$",
+    ),
+    (
         lambda: plan(env(4).from_sequence(1, 2).name("numbers").set_max_parallelism(2)),
         GraphError,
         r"'numbers'.*(parallelism 4|max parallelism 2)",

@@ -722,7 +722,11 @@ def _short(value: object) -> str:
 
 
 def check_storable(name: str, what: str) -> str:
-    """A name that checkpoints are to hold; InvalidArgument if it is not Unicode text."""
+    """A name that checkpoints are to hold; InvalidArgument if it is not Unicode text, or has a NUL, which ends a name in C."""
+    if "\0" in name:
+        raise InvalidArgument(
+            f"{what} {name!a} cannot be stored: its character {name.index(chr(0)) + 1} is NUL; use other characters"
+        )
     try:
         name.encode()
     except UnicodeEncodeError as error:

@@ -423,8 +423,8 @@ class RowKeys:
         parts[:, self.width + 1 : -1] = (
             (keys.view(np.uint64) ^ np.uint64(_HALF)).astype(">u8").view(np.uint8).reshape(-1, 8)
         )
-        data = parts.tobytes()
-        return [data[at : at + size] for at in range(0, len(data), size)]
+        rows: list[bytes] = parts.view(f"V{size}").ravel().tolist()
+        return rows
 
     def split(self, row: bytes) -> tuple[int, Any, int]:
         """Key group and address of a row, and the length of its base."""
