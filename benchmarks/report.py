@@ -114,7 +114,8 @@ def losses(results: list[Line]) -> list[str]:
     found: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for line in results:
         if line["group"].startswith("W3") and line.get("records_per_s"):
-            found[line["group"]][line["checkpoint"]][line["pair"]] = line["records_per_s"]
+            kind = line["checkpoint"]
+            found[line["group"].removesuffix(f" {kind}")][kind][line["pair"]] = line["records_per_s"]
     shown = []
     for group, kinds in found.items():
         without = kinds.pop("none", {})

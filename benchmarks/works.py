@@ -155,13 +155,13 @@ def w3(s: Settings) -> list[Bench]:
 
     Full checkpoints are what hashmap takes unless it is told otherwise.
     """
-    common = ("--records", s.records(24_000_000), "--interval", "1000", "--rounds", str(max(2, 2 * s.rounds + 1)))
     found = []
     for keys in (100_000, 1_000_000):
-        for backend, kinds in {"hashmap": "none,full,incremental", "rocksdb": "none,incremental"}.items():
-            args = ("--keys", s.records(keys), *common, "--checkpoints", kinds)
-            names = {"note": str(keys), "group": f"W3 {keys} {backend}"}
-            found.append(count("W3", backend, *args, **names, by=("checkpoint",), limit=3600, once=True))
+        for backend, kind in (("hashmap", "full"), ("hashmap", "incremental"), ("rocksdb", "incremental")):
+            engine, group = f"headgate {backend}", f"W3 {keys} {backend} {kind}"
+            args = ("--backend", backend, "--checkpoint", kind, "--keys", s.records(keys), "--pairs", str(4 * s.rounds))
+            label = f"W3 {engine} {keys} {kind}"
+            found.append(own(label, engine, "checkpoint_cost.py", *args, group=group, by=("checkpoint",), once=True))
     return found
 
 
