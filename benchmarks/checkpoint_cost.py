@@ -1,7 +1,8 @@
 """W3 on Headgate: what checkpoints cost W1, two JSON lines for each pair of windows of one job.
 
-In every other window a checkpoint is taken each second; the windows are in the order without, with, with, without, and so
-on. Windows of one job lie close together, so a machine whose speed changes from minute to minute makes no difference.
+In every other window a checkpoint begins each second, or when the one before has ended, if that is later; `checkpoints` is
+the number of those that ended in the window. The windows are in the order without, with, with, without, and so on. Windows
+of one job lie close together, so that a machine whose speed changes from minute to minute changes both of a pair.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import statistics
 import tempfile
 import threading
 import time
+from typing import Self
 
 from headgate_count import TYPE, Discard, Generate, RunningSum
 
@@ -49,28 +51,53 @@ def rate(job, seconds: float, parallelism: int) -> float:
 
 
 class Trigger:
-    """Takes a checkpoint each `interval` seconds while it is on."""
+    """Takes a checkpoint each `interval` seconds while it is on; a context, in which nothing fails in silence."""
 
     def __init__(self, client: JobClient, interval: float) -> None:
         self._client, self._interval = client, interval
         self._on, self._ended = threading.Event(), threading.Event()
-        self.durations: list[float] = []
+        self._idle = threading.Event()
+        self._failure: BaseException | None = None
+        self._durations: list[float] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
 
     def switch(self, on: bool) -> None:
-        (self._on.set if on else self._on.clear)()
+        """From now on take them or not; what is under way ends first."""
+        if on:
+            self._on.set()
+            return
+        self._on.clear()
+        while not self._idle.wait(0.1):
+            self._check()
+
+    def ended(self) -> list[float]:
+        """How long each took that has ended until now."""
+        self._check()
+        return list(self._durations)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise SystemExit(f"a checkpoint failed: {self._failure}")
 
     def _run(self) -> None:
-        while not self._ended.is_set():
-            if not self._on.wait(0.1):
-                continue
-            started = time.monotonic()
-            self._client.trigger_checkpoint()
-            self.durations.append(time.monotonic() - started)
-            self._ended.wait(max(0.0, started + self._interval - time.monotonic()))
+        try:
+            while not self._ended.is_set():
+                self._idle.set()
+                if not self._on.wait(0.1):
+                    continue
+                self._idle.clear()
+                started = time.monotonic()
+                self._client.trigger_checkpoint()
+                self._durations.append(time.monotonic() - started)
+                self._ended.wait(max(0.0, started + self._interval - time.monotonic()))
+        except BaseException as failure:
+            self._failure = failure
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._on.clear()
         self._ended.set()
         self._thread.join()
@@ -90,17 +117,16 @@ def main() -> None:
     env.set_parallelism(a.parallelism)
     with tempfile.TemporaryDirectory(prefix="headgate-bench-", ignore_cleanup_errors=True) as directory:
         client = start(env, a, directory)
-        trigger = Trigger(client, a.interval)
-        trigger.switch(on=True)
-        rate(client.job, 2 * a.window, a.parallelism)  # all keys are known, and there is a checkpoint of them
-        for pair in range(a.pairs):
-            for kind in ("none", a.checkpoint) if pair % 2 == 0 else (a.checkpoint, "none"):
-                trigger.switch(on=kind != "none")
-                time.sleep(SETTLE)
-                before = len(trigger.durations)
-                found = rate(client.job, a.window - SETTLE, a.parallelism)
-                report(a, pair, kind, found, trigger.durations[before:])
-        trigger.close()
+        with Trigger(client, a.interval) as trigger:
+            trigger.switch(on=True)
+            rate(client.job, 2 * a.window, a.parallelism)  # all keys are known, and there is a checkpoint of them
+            for pair in range(a.pairs):
+                for kind in ("none", a.checkpoint) if pair % 2 == 0 else (a.checkpoint, "none"):
+                    trigger.switch(on=kind != "none")
+                    time.sleep(SETTLE)
+                    before = len(trigger.ended())
+                    found = rate(client.job, a.window - SETTLE, a.parallelism)
+                    report(a, pair, kind, found, trigger.ended()[before:])
         client.cancel()
 
 

@@ -12,7 +12,6 @@ is outside as well. With `--zipf S` a few keys have most of the records.
 import argparse
 import json
 import statistics
-import tempfile
 import time
 
 import numpy as np
@@ -126,18 +125,6 @@ def taken(job, records: int, parallelism: int) -> tuple[float, int]:
     return statistics.mean(at for at, _ in seen.values()), sum(count for _, count in seen.values())
 
 
-def checkpoint(env: StreamExecutionEnvironment, interval: int, kind: str, directory: str) -> None:
-    """Take checkpoints in a directory: none, full or incremental ones."""
-    conf = env.get_configuration()
-    conf.remove_config("execution.checkpointing.incremental")
-    if kind == "none":
-        conf.remove_config("execution.checkpointing.interval")
-        return
-    conf.set("execution.checkpointing.dir", f"file://{directory}")
-    conf.set("execution.checkpointing.interval", f"{interval} ms")
-    conf.set("execution.checkpointing.incremental", kind == "incremental")
-
-
 def main() -> None:
     p = argparse.ArgumentParser()
     p.add_argument("--kind", choices=["stateful", "batches", "sum"], default="stateful")
@@ -149,11 +136,6 @@ def main() -> None:
     p.add_argument("--warm", type=int, default=0, help="number of records before those that count, at least one a key")
     p.add_argument("--parallelism", type=int, default=2)
     p.add_argument("--runs", type=int, default=1)
-    p.add_argument("--interval", type=int, default=0, help="milliseconds between checkpoints; 0: none are taken")
-    p.add_argument(
-        "--rounds", type=int, default=0, help="number of rounds, each with one run of each kind of checkpoint"
-    )
-    p.add_argument("--checkpoints", default="incremental", help="kinds: none, full, incremental, separated by commas")
     a = p.parse_args()
     if 0 < a.warm < a.keys:
         p.error(f"--warm must be 0, or at least as many as the keys: {a.keys}")
@@ -161,24 +143,19 @@ def main() -> None:
     env.set_parallelism(a.parallelism)
     env.get_configuration().set("state.backend.type", a.backend)
     run(env, a, 20_000)  # workers warm, classes loaded
-    kinds = a.checkpoints.split(",") if a.interval else ["none"]
-    for number in range(a.rounds or a.runs):
-        # Every other round runs backwards, so that a machine that becomes slower favours no kind.
-        for kind in kinds if number % 2 == 0 else reversed(kinds):
-            with tempfile.TemporaryDirectory(prefix="headgate-bench-", ignore_cleanup_errors=True) as directory:
-                checkpoint(env, a.interval, kind, directory)
-                records, seconds, cpu = run(env, a, a.records, a.warm)
-            report(a, number, kind, records, seconds, cpu)
+    for _ in range(a.runs):
+        records, seconds, cpu = run(env, a, a.records, a.warm)
+        report(a, records, seconds, cpu)
 
 
-def report(a: argparse.Namespace, number: int, kind: str, records: int, seconds: float, cpu: dict[str, float]) -> None:
+def report(a: argparse.Namespace, records: int, seconds: float, cpu: dict[str, float]) -> None:
     """Print the figures of a run."""
     works = {"stateful": "W1 process + value state", "batches": "W1 over batches", "sum": f"W2 sum, emit={a.emit}"}
     figures = {"peer": f"headgate {a.backend}", "work": works[a.kind], "records": records}
-    figures |= {"seconds": round(seconds, 2), "records_per_s": round(records / seconds), "checkpoint": kind}
+    figures |= {"seconds": round(seconds, 2), "records_per_s": round(records / seconds)}
     figures |= {"backend": a.backend, "keys": a.keys, "parallelism": a.parallelism, "zipf": a.zipf, "warm": a.warm}
     figures |= {f"cpu_ns_{part}": round(1e9 * spent / (a.warm + a.records)) for part, spent in cpu.items()}  # a record
-    print(json.dumps(figures | {"pair": number}), flush=True)
+    print(json.dumps(figures), flush=True)
 
 
 if __name__ == "__main__":

@@ -110,20 +110,25 @@ def _compared(mine: str, other: str) -> bool:
 
 
 def losses(results: list[Line]) -> list[str]:
-    """What checkpoints cost: of interleaved pairs, the median, the mean and its 95 % interval."""
-    found: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    """What checkpoints cost: of interleaved pairs, the median, the mean and its 95 % interval; and how many there were."""
+    found: dict[str, dict[str, dict[int, Line]]] = defaultdict(lambda: defaultdict(dict))
     for line in results:
         if line["group"].startswith("W3") and line.get("records_per_s"):
             kind = line["checkpoint"]
-            found[line["group"].removesuffix(f" {kind}")][kind][line["pair"]] = line["records_per_s"]
+            found[line["group"].removesuffix(f" {kind}")][kind][line["pair"]] = line
     shown = []
     for group, kinds in found.items():
         without = kinds.pop("none", {})
-        for kind, rates in kinds.items():
-            lost = [1 - rates[pair] / without[pair] for pair in sorted(rates) if pair in without]
+        for kind, lines in kinds.items():
+            both = [(line, without[pair]) for pair, line in sorted(lines.items()) if pair in without]
+            lost = [1 - line["records_per_s"] / other["records_per_s"] for line, other in both]
             if lost:
                 text = f"{group} {kind}: median {statistics.median(lost):.1%} lost, mean {statistics.mean(lost):.1%}"
-                shown.append(f"{text}{_interval(lost)}, {len(lost)} pairs")
+                count, seconds = (
+                    statistics.median(line[n] for line, _ in both) for n in ("checkpoints", "checkpoint_s")
+                )
+                taken = f"{count:g} checkpoints of {seconds:.2g} s in a window"
+                shown.append(f"{text}{_interval(lost)}, {len(lost)} pairs, {taken}")
     return shown
 
 

@@ -27,8 +27,8 @@ REQUIRED = {
 _RECOMMENDED = {
     "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "5",
     "spark.shuffle.streaming.networkBufferSize": "262144",
-    "spark.shuffle.streaming.readerMaxMemory": str(2 << 20),
-    "spark.shuffle.streaming.writerMaxMemory": str(2 << 20),
+    "spark.shuffle.streaming.readerMaxMemory": str(512 << 10),
+    "spark.shuffle.streaming.writerMaxMemory": str(1 << 20),
     "spark.shuffle.streaming.writerConnectionTimeout": "120s",
     "spark.network.timeout": "60s",
     "spark.executor.heartbeatInterval": "5s",

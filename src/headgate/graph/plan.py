@@ -34,6 +34,7 @@ class Settings:
     buffer_size: int = _option(config.BUFFER_SIZE)
     buffer_timeout: int = _option(config.BUFFER_TIMEOUT)
     queue_size: int = _option(config.INPUT_QUEUE_SIZE)
+    queue_ms: int = _option(config.INPUT_QUEUE_TIME)
     slice_ms: int = _option(config.SLICE_TARGET)
     max_unconfirmed: int = _option(config.COLLECT_MAX_UNCONFIRMED)
     watermark_interval: int = _option(config.AUTO_WATERMARK_INTERVAL)

@@ -18,7 +18,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from headgate.graph.plan import Settings, ShippedArchive
 from headgate.job.status import Status
 from headgate.worker.checkpoints import CheckpointLink
 from headgate.worker.failures import ARCHIVE_PREFIX, describe
+from headgate.worker.inflow import Inflow, ReadAhead
 from headgate.worker.local_state import local_state_cleaned
 from headgate.worker.output import Piece
 from headgate.worker.relay import Relay
@@ -73,75 +73,6 @@ def rare_collections() -> Iterator[None]:
             gc.set_threshold(usual)
 
 
-class Inflow:
-    """The queue between the reading thread and the main loop; `limit` is in bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._rows: deque[pa.Buffer] = deque()
-        self.queued_bytes = 0
-        self._condition = threading.Condition()
-        self._full = False  # whether the reading thread waits
-        self._woken = False
-        self.exhausted = False
-        self.error: Exception | None = None
-
-    def put(self, row: pa.Buffer) -> None:
-        """Called by the reading thread; if the queue is full, waits until it is half empty.
-
-        So it does not wake up for each row that is taken, to read one row.
-        """
-        with self._condition:
-            self._full = self.queued_bytes >= self._limit
-            while self._full:
-                self._condition.wait()
-            self._rows.append(row)
-            self.queued_bytes += row.size
-            self._condition.notify_all()
-
-    def end(self, error: Exception | None) -> None:
-        """The iterator has ended or failed."""
-        self.exhausted, self.error = True, error
-        self.wake()
-
-    def wake(self) -> None:
-        """End the wait without a row."""
-        with self._condition:
-            self._woken = True
-            self._condition.notify_all()
-
-    def take(self, max_bytes: int) -> list[pa.Buffer]:
-        """The queued rows, up to about `max_bytes`."""
-        if not self._rows:
-            return []
-        with self._condition:
-            taken: list[pa.Buffer] = []
-            size = 0
-            while self._rows and size < max_bytes:
-                row = self._rows.popleft()
-                size += row.size
-                taken.append(row)
-            self.queued_bytes -= size
-            if self._full and self.queued_bytes <= self._limit // 2:
-                self._full = False
-                self._condition.notify_all()
-        return taken
-
-    def wait(self, seconds: float, for_rows: bool = True) -> None:
-        """Wait for a row (if `for_rows`) or a wake-up, at most `seconds`.
-
-        The end of the iterator wakes once only: a source, which has no other input, still waits.
-        """
-        with self._condition:
-            if not (for_rows and self._rows) and not self._woken:
-                self._condition.wait(seconds)
-            self._woken = False
-
-    @property
-    def empty(self) -> bool:
-        return not self._rows
-
-
 class Shell:
     """Drives one subtask inside a Spark task; also its `SubtaskServices`."""
 
@@ -150,7 +81,8 @@ class Shell:
 
     def __init__(self, settings: Settings, readers: int = 0) -> None:
         """`readers` is the number of tasks in the next level."""
-        self.inflow = Inflow(settings.queue_size)
+        self._ahead = ReadAhead(settings.queue_size, settings.queue_ms / 1000)
+        self.inflow = Inflow(self._ahead.half)
         self._readers, self._pulsed = readers, 0
         self._sent_at = 0.0
         self._settings = settings
@@ -263,6 +195,7 @@ class Shell:
             yield from self._pulse(min(1, self._readers))
         task.open()
         self._task = task
+        self._began = time.monotonic()
         self.client.send(messages.Running())
         while True:
             self._check_cancelled()
@@ -275,6 +208,7 @@ class Shell:
                 task.receive(row)
             self._check_input(task)
             worked = self._work(task)
+            self._look_ahead(task)
             if not worked:
                 task.settle()
             yield from self._yield(task)
@@ -307,7 +241,12 @@ class Shell:
         """
         if isinstance(task, Subtask) and task.needs_reading:
             return self._settings.queue_size
-        return self._settings.queue_size - task.queued_bytes
+        return self._ahead.half - task.queued_bytes
+
+    def _look_ahead(self, task: Subtask | Relay) -> None:
+        """Adapt what is read ahead to the speed of the subtask."""
+        self._ahead.observe(task.bytes_in - task.queued_bytes, time.monotonic() - self._began - self._idle)
+        self.inflow.limit = self._ahead.half
 
     def _work(self, task: Subtask | Relay) -> bool:
         """Fire due timers and process one slice of records; returns whether there was anything to do."""
@@ -361,7 +300,7 @@ class Shell:
             seconds = min(seconds, max(0.0, (deadline - self.now()) / 1000))
         if seconds > 0:
             started = time.perf_counter()
-            self.inflow.wait(seconds, for_rows=task.queued_bytes < self._settings.queue_size)
+            self.inflow.wait(seconds, for_rows=self._room(task) > 0)
             self._idle += time.perf_counter() - started
 
     def _yield(self, task: Subtask | Relay) -> Iterator[pa.RecordBatch]:

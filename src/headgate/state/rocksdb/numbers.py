@@ -17,7 +17,6 @@ The subtask's thread changes and freezes columns; it or the thread of a snapshot
 from __future__ import annotations
 
 import copy
-from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
@@ -284,7 +283,8 @@ class NumberRows(StateRows):
     def _write(self, store: Store, rows: list[bytes], values: Numbers, live: npt.NDArray[np.bool_]) -> None:
         batch = self.column.batch()
         if live.all():
-            deque(map(batch.__setitem__, rows, self.codec.encode_many(values.tolist())), maxlen=0)
+            for key, value in zip(rows, self.codec.encode_many(values.tolist()), strict=True):
+                batch[key] = value
         else:
             encoded = iter(self.codec.encode_many(values[live].tolist()))
             for key, there in zip(rows, live.tolist(), strict=True):
