@@ -1,9 +1,10 @@
-"""CPU time of this process, the JVM that it started, and the Python workers."""
+"""CPU time of this process, the JVM that it started, the Python workers; and what the host takes away."""
 
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 
@@ -42,3 +43,18 @@ def watched(every: float = 0.2) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+def cpu_times() -> tuple[int, int]:
+    """All time of this machine's cores, and what the host has taken away of it, in ticks; Linux alone tells."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0, 0
+    times = [int(ticks) for ticks in stat.read_text().split(maxsplit=9)[1:9]]  # user to steal; guests are in user
+    return sum(times), times[-1]
+
+
+def stolen_since(before: tuple[int, int]) -> float:
+    """The share of CPU time that the host has taken away since `before`, which is from `cpu_times`."""
+    all_time, stolen = (after - at for after, at in zip(cpu_times(), before, strict=True))
+    return stolen / max(1, all_time)

@@ -37,8 +37,14 @@ from kafka_broker import Broker, read_all  # noqa: E402 - found by the path abov
 
 INPUT, PARTITIONS, KEYS = "numbers", 2, 10_000
 JARS = {
-    "flink": "org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2",
-    "spark": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0",
+    "flink": ["org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2"],
+    # All that they need and Spark does not bring: their own descriptions name repositories that may be out of reach.
+    "spark-kafka": [
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+        "org.apache.kafka:kafka-clients:3.9.2",
+        "org.apache.commons:commons-pool2:2.13.1",
+    ],
 }
 
 
@@ -88,19 +94,26 @@ def visible(admin: AdminClient, topic: str) -> int:
     return sum(future.result().offset for future in found.values())
 
 
+_DEPENDENCY = (
+    "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version><exclusions><exclusion>"
+    "<groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"
+)
+
+
 def fetch_jars(work: Path, environment: str) -> Path | None:
     """The connector's jars, fetched by name; None if they cannot be had."""
     directory = work / "jars" / environment
     if not directory.exists():
         pom = work / "pom.xml"
-        group, artifact, version = JARS[environment].split(":")
+        dependencies = "".join(_DEPENDENCY.format(*jar.split(":")) for jar in JARS[environment])
         pom.write_text(
             f'<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>a</groupId>'
-            f"<artifactId>a</artifactId><version>1</version><dependencies><dependency><groupId>{group}</groupId>"
-            f"<artifactId>{artifact}</artifactId><version>{version}</version></dependency></dependencies></project>"
+            f"<artifactId>a</artifactId><version>1</version><dependencies>{dependencies}</dependencies></project>"
         )
         command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
-        if subprocess.run([*command, f"-DoutputDirectory={directory}"], check=False).returncode != 0:
+        # Maven writes to standard output, which is for figures.
+        if subprocess.run([*command, f"-DoutputDirectory={directory}"], check=False, stdout=sys.stderr).returncode != 0:
+            shutil.rmtree(directory, ignore_errors=True)  # or some jars would be taken for all of them
             return None
     return directory
 
@@ -110,11 +123,11 @@ def commands(a: argparse.Namespace, peer: str, broker: str, output: str, work: s
     common = ["--broker", broker, "--output", output, "--work", work]
     if peer.startswith("headgate"):
         return [[sys.executable, __file__, "--job", peer.split()[1], *common]]
-    environment = {"quix": "quix", "pyflink": "flink", "spark": "spark"}[peer]
+    environment = {"quix": "quix", "pyflink": "flink", "spark": "spark-kafka"}[peer]
     python = interpreter(a.work, environment)
     if python is None:
         return []
-    script = str(HERE / "peers" / f"{environment}_kafka.py")
+    script = str(HERE / "peers" / f"{environment.removesuffix('-kafka')}_kafka.py")
     common = [str(python), script, "--input", INPUT, *common]
     if peer == "quix":  # a process for each partition
         return [[*common[:-1], f"{work}/{number}"] for number in range(PARTITIONS)]

@@ -110,7 +110,10 @@ def _compared(mine: str, other: str) -> bool:
 
 
 def losses(results: list[Line]) -> list[str]:
-    """What checkpoints cost: of interleaved pairs, the median, the mean and its 95 % interval; and how many there were."""
+    """What checkpoints cost, of interleaved pairs: the median, the mean and its 95 % interval; and how many there were.
+
+    Once by the rates as they are, and once by rates at the same speed of the host.
+    """
     found: dict[str, dict[str, dict[int, Line]]] = defaultdict(lambda: defaultdict(dict))
     for line in results:
         if line["group"].startswith("W3") and line.get("records_per_s"):
@@ -121,15 +124,23 @@ def losses(results: list[Line]) -> list[str]:
         without = kinds.pop("none", {})
         for kind, lines in kinds.items():
             both = [(line, without[pair]) for pair, line in sorted(lines.items()) if pair in without]
-            lost = [1 - line["records_per_s"] / other["records_per_s"] for line, other in both]
-            if lost:
-                text = f"{group} {kind}: median {statistics.median(lost):.1%} lost, mean {statistics.mean(lost):.1%}"
+            if both:
                 count, seconds = (
                     statistics.median(line[n] for line, _ in both) for n in ("checkpoints", "checkpoint_s")
                 )
-                taken = f"{count:g} checkpoints of {seconds:.2g} s in a window"
-                shown.append(f"{text}{_interval(lost)}, {len(lost)} pairs, {taken}")
+                shown.append(f"{group} {kind}: {len(both)} pairs, {count:g} checkpoints of {seconds:.2g} s in a window")
+                shown.append(f"    lost: {_loss([1 - _rate(line) / _rate(other) for line, other in both])}")
+                even = [1 - _rate(line) * line["loop_us"] / _rate(other) / other["loop_us"] for line, other in both]
+                shown.append(f"    lost, at the same speed of the host: {_loss(even)}")
     return shown
+
+
+def _rate(line: Line) -> float:
+    return float(line["records_per_s"])
+
+
+def _loss(lost: list[float]) -> str:
+    return f"median {statistics.median(lost):.1%}, mean {statistics.mean(lost):.1%}{_interval(lost)}"
 
 
 def _interval(values: list[float]) -> str:

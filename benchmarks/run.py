@@ -30,6 +30,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from cpu import cpu_times, stolen_since
 from report import report
 from works import OWN, WORKS, Bench, Settings
 
@@ -38,6 +39,8 @@ TRIES = 3
 REQUIREMENTS = {
     "flink": ["apache-flink==2.3.0"],
     "spark": ["pyspark==4.3.0", "pandas==2.3.3", "pyarrow==21.0.0", "protobuf>=6.33,<7"],
+    # The newest one for which there is a Kafka connector.
+    "spark-kafka": ["pyspark==4.2.0", "pandas==2.3.3", "pyarrow==21.0.0", "protobuf>=6.33,<7"],
     "bytewax": ["bytewax==0.21.1"],
     "quix": ["quixstreams==3.28.1"],
     "pathway": ["pathway==0.33.0"],
@@ -85,19 +88,9 @@ def run_quietly(bench: Bench, work: Path, limit: int, most: float) -> list[dict[
     while len(found) < (1 if bench.once else TRIES) and not any(stolen <= most for stolen, _ in found):
         before = cpu_times()
         lines = run_one(bench, work, limit)
-        all_time, stolen = (after - at for after, at in zip(cpu_times(), before, strict=True))
-        found.append((stolen / max(1, all_time), lines))
+        found.append((stolen_since(before), lines))
     share, lines = min(found, key=lambda pair: pair[0])
     return [line | {"stolen": round(share, 3), "tries": len(found)} for line in lines]
-
-
-def cpu_times() -> tuple[int, int]:
-    """All time of this machine's cores, and what the host has taken away of it, in ticks; Linux alone tells."""
-    stat = Path("/proc/stat")
-    if not stat.exists():
-        return 0, 0
-    times = [int(ticks) for ticks in stat.read_text().split(maxsplit=9)[1:9]]  # user to steal; guests are in user
-    return sum(times), times[-1]
 
 
 def finish(command: list[str], environment: dict[str, str], limit: int) -> tuple[str, str]:

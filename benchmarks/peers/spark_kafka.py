@@ -21,6 +21,7 @@ def main():
     a = p.parse_args()
     jars = ",".join(os.path.join(a.jars, name) for name in os.listdir(a.jars))
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {jars} pyspark-shell"
+    os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))  # where workers find `SumRows`
     spark = C.session(2, "rocksdb", changelog=False)
     numbers = (spark.readStream.format("kafka").option("kafka.bootstrap.servers", a.broker)
                .option("subscribe", a.input).option("startingOffsets", "earliest")
