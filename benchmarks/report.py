@@ -116,7 +116,7 @@ def losses(results: list[Line]) -> list[str]:
     """
     found: dict[str, dict[str, dict[int, Line]]] = defaultdict(lambda: defaultdict(dict))
     for line in results:
-        if line["group"].startswith("W3") and line.get("records_per_s"):
+        if line["group"].startswith("W3") and line.get("loop_us"):
             kind = line["checkpoint"]
             found[line["group"].removesuffix(f" {kind}")][kind][line["pair"]] = line
     shown = []

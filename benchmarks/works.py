@@ -161,7 +161,8 @@ def w3(s: Settings) -> list[Bench]:
             engine, group = f"headgate {backend}", f"W3 {keys} {backend} {kind}"
             args = ("--backend", backend, "--checkpoint", kind, "--keys", s.records(keys), "--pairs", str(4 * s.rounds))
             label = f"W3 {engine} {keys} {kind}"
-            found.append(own(label, engine, "checkpoint_cost.py", *args, group=group, by=("checkpoint",), once=True))
+            more = {"group": group, "by": ("checkpoint",), "limit": 900, "once": True}
+            found.append(own(label, engine, "checkpoint_cost.py", *args, **more))
     return found
 
 

@@ -286,9 +286,8 @@ def back_pressure() -> Outcome:
 
 def overhead(backend: str, kind: str, limit: float) -> Outcome:
     """What checkpoints every second cost, W1 at full speed with 1,000,000 keys: the median of 7 pairs of windows."""
-    found = figures(
-        "checkpoint_cost.py", "--backend", backend, "--checkpoint", kind, "--keys", "1000000", "--pairs", "7"
-    )
+    args = ["--backend", backend, "--checkpoint", kind, "--keys", "1000000", "--pairs", "7", "--stolen", "1"]
+    found = figures("checkpoint_cost.py", *args)
     rates = {(figure["pair"], figure["checkpoint"]): figure["records_per_s"] for figure in found}
     lost = [1 - rates[pair, kind] / rates[pair, "none"] for pair in range(7)]
     taken = sum(figure["checkpoints"] for figure in found)
