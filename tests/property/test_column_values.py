@@ -1,6 +1,7 @@
 """Numbers under integer keys are held as columns: whatever a program does, they answer as a dict does. SPEC R1.3, R7.1
 
-On rocksdb the columns have the entries in use; here a few, so that most are read from rows, dropped and read again.
+On rocksdb the columns have all entries, and the database has blocks; or the columns have the entries in use, here a few, so
+that most are read from rows, dropped and read again.
 """
 
 from contextlib import contextmanager
@@ -24,19 +25,20 @@ from headgate.state.batch_values import BatchStates
 from headgate.state.column_values import ColumnValue
 from headgate.state.hashmap.backend import HashMapBackend
 from headgate.state.hashmap.columns import HashMapColumns
-from headgate.state.rocksdb import MemoryBudget, RocksDBBackend, writeback
+from headgate.state.rocksdb import MemoryBudget, RocksDBBackend, blocks, numbers, writeback
 from headgate.state.rocksdb import backend as rocksdb
 from headgate.state.rocksdb.numbers import CachedColumns
 from headgate.state.rocksdb.store import Store
 
 TOTAL = ValueStateDescriptor("total", Types.LONG())
 GROUP = KeyHasher(8)
+ALL_GROUPS = KeyGroupRange(0, 7)
 
 
-def make(incremental, backend=HashMapBackend):
+def make(incremental, backend=HashMapBackend, groups=ALL_GROUPS):
     setup = BackendSetup(
         operator="sum",
-        key_groups=KeyGroupRange(0, 7),
+        key_groups=groups,
         max_parallelism=8,
         clock=lambda: 0,
         key_type=Types.LONG(),
@@ -49,7 +51,7 @@ def make(incremental, backend=HashMapBackend):
 @contextmanager
 def few_entries(few, in_use=4, rows=3):
     """Keys one by one or at once; rocksdb with this number of entries in use, and rows that are written in a step."""
-    budget = MemoryBudget(cache_size=1)
+    budget = MemoryBudget(cache_size=1 if in_use < 10_000 else 1 << 20)
     with (
         patch.object(column_values, "_FEW", few),
         patch.object(MemoryBudget, "_shared", budget),
@@ -58,6 +60,10 @@ def few_entries(few, in_use=4, rows=3):
         patch.object(rocksdb, "BATCH_ROWS", rows),
         patch.object(columns, "_FEW_DEAD", 1),
         patch.object(columns, "_NEAR_KEYS", 2),
+        patch.object(blocks, "_PART", rows),
+        patch.object(blocks, "_ROWS", rows),
+        patch.object(numbers, "_FEW_IN_BLOCKS", 10),
+        patch.object(numbers, "_RENEW", 2),
     ):
         yield
 
@@ -77,8 +83,18 @@ actions = st.one_of(
     st.tuples(st.just("continue snapshots"), st.integers(0, 9)),
     st.tuples(st.just("idle"), st.integers(1, 9)),
     st.tuples(st.just("restart"), st.none()),
+    st.tuples(st.just("rescale"), st.tuples(st.integers(0, 6), st.booleans())),
+    st.tuples(st.just("canonical"), st.booleans()),
+    st.tuples(st.just("as rows"), st.none()),
 )
 namespaced = actions | st.tuples(st.just("namespace"), keys)
+
+
+def use_rows(backend):
+    """Have rocksdb's state in rows, as if there had been too many entries."""
+    rows = getattr(backend, "_states", {}).get("s:total")
+    if getattr(rows, "in_blocks", False):
+        backend._write_as_rows(rows)
 
 
 class Pair:
@@ -88,7 +104,7 @@ class Pair:
         self.incremental, self.kind = incremental, kind
         self.backend, self.model = make(incremental, kind), {}
         self.state = self.backend.state(TOTAL)
-        self.payloads, self.taken = {}, 0
+        self.payloads, self.taken, self.handles = {}, 0, []
         self.running = []
 
     def access(self, kind, key, value):
@@ -203,14 +219,67 @@ class Pair:
     def restart(self, _):
         """Continue from a snapshot in another backend."""
         self.continue_snapshots(None)
-        run = self.backend.snapshot(self.taken + 1, SnapshotKind.FULL)
+        self.taken += 1
+        self.continue_from(self.finish(self.backend))
+
+    def rescale(self, last_and_rows):
+        """Continue in two backends, of which one may have rows, and then again in one."""
+        last, as_rows = last_and_rows
+        self.restart(None)
+        whole = self.handles[-1:] if self.handles else []
+        parts = [KeyGroupRange(0, last), KeyGroupRange(last + 1, 7)]
+        handles = []
+        for number, groups in enumerate(parts):
+            backend = make(self.incremental, self.kind, groups)
+            backend.restore(whole, self.read)
+            state = backend.state(TOTAL)
+            for key in [key for key in self.model if GROUP.group(key) in groups][:3]:
+                backend.set_current_key(key)
+                state.update(state.value() // 2)
+                self.model[key] //= 2
+            backend.clear_current_key()
+            if as_rows and number == 0:
+                use_rows(backend)
+            self.taken += 1
+            handles += self.finish(backend)
+        self.backend.dispose()
+        self.continue_from(handles)
+
+    def canonical(self, as_rows):
+        """Continue from the columns of a restored backend, as with a canonical savepoint."""
+        self.restart(None)
+        if as_rows:
+            use_rows(self.backend)
+            self.restart(None)
+        reader = make(self.incremental, self.kind)
+        reader.restore(self.handles[-1:], self.read)
+        other = make(self.incremental, self.kind)
+        for group, found in reader.number_groups(TOTAL.meta()) or ():
+            if isinstance(found, dict):
+                found = np.array(list(found), np.int64), np.array(list(found.values()), np.int64)
+            for start in range(0, len(found[0]), 5):
+                some = found[0][start : start + 5], found[1][start : start + 5]
+                assert other.load_numbers(TOTAL.meta(), some, np.full(len(some[0]), group, np.int32))
+        reader.dispose()
+        if list(other.keys("total")) or not self.model:
+            self.backend.dispose()
+            self.backend, self.state = other, other.state(TOTAL)
+
+    def as_rows(self, _):
+        use_rows(self.backend)
+
+    def finish(self, backend):
+        """The handle of a snapshot that refers to nothing else, in a list that is empty if there is no state."""
+        run = backend.snapshot(self.taken, SnapshotKind.FULL)
         for name, data in run:
             self.payloads[name] = self.payloads.get(name, b"") + data
-        self.backend.dispose()
-        self.taken += 1
-        self.backend = make(self.incremental, self.kind)
-        if run.handle is not None:
-            self.backend.restore([run.handle], self.read)
+        backend.dispose()
+        return [] if run.handle is None else [run.handle]
+
+    def continue_from(self, handles):
+        self.backend, self.handles = make(self.incremental, self.kind), handles
+        if handles:
+            self.backend.restore(handles, self.read)
         self.state = self.backend.state(TOTAL)
 
     def read(self, payload, offset, length):
@@ -240,11 +309,15 @@ def check(handle, payloads, expected, kind=HashMapBackend):
 
 
 @pytest.mark.parametrize("few", [0, 8, 64], ids=["at once", "both", "one by one"])
-@pytest.mark.parametrize("kind", [HashMapBackend, RocksDBBackend], ids=["hashmap", "rocksdb"])
+@pytest.mark.parametrize(
+    ("kind", "in_use"),
+    [(HashMapBackend, 4), (RocksDBBackend, 4), (RocksDBBackend, 10_000)],
+    ids=["hashmap", "rocksdb", "blocks"],
+)
 @settings(max_examples=examples(80), deadline=None)
 @given(incremental=st.booleans(), script=st.lists(actions, max_size=25) | st.lists(namespaced, max_size=25))
-def test_columns_answer_as_a_dict(kind, few, incremental, script):
-    with few_entries(few):
+def test_columns_answer_as_a_dict(kind, in_use, few, incremental, script):
+    with few_entries(few, in_use):
         pair = Pair(incremental, kind)
         assert isinstance(pair.state, ColumnValue)
         for name, argument in script:
@@ -455,11 +528,14 @@ def test_removing_many_keys_in_small_batches_does_not_look_at_all_of_them_again(
     assert not table.live[: table.count].any()
 
 
-def test_a_removed_entry_stays_known_until_its_row_is_deleted():  # SPEC R7.2
+@pytest.mark.parametrize("as_rows", [True, False])
+def test_a_removed_entry_stays_known_until_its_row_is_deleted(as_rows):  # SPEC R7.2
     with few_entries(few=0, in_use=10_000):
         pair = Pair(incremental=True, kind=RocksDBBackend)
         pair.batch(writes(range(200)))
-        pair.restart(None)  # the rows are in the database
+        if as_rows:
+            use_rows(pair.backend)
+        pair.restart(None)  # the entries are in the database
         pair.begin_snapshot("confirm")
         pair.batch([("clear", key, 0) for key in range(100)])
         pair.begin_snapshot("confirm")  # waits for the first, and the rows of the removed keys with it
@@ -528,9 +604,12 @@ def test_entries_that_are_used_one_by_one_are_dropped_too():  # SPEC R7.2
         pair.backend.dispose()
 
 
-def test_rows_whose_writing_failed_are_written_by_the_next_call():  # SPEC R7.2
+@pytest.mark.parametrize("as_rows", [True, False])
+def test_rows_whose_writing_failed_are_written_by_the_next_call(as_rows):  # SPEC R7.2
     with few_entries(few=0, in_use=10_000, rows=7):
         pair = Pair(incremental=True, kind=RocksDBBackend)
+        if as_rows:
+            use_rows(pair.backend)
         pair.batch(writes(range(100)))
         run = pair.backend.snapshot(1)
         calls, write = [], Store.write
@@ -577,9 +656,12 @@ def test_restored_entries_with_a_namespace_are_found_before_any_is_used(kind):  
         backend.dispose()
 
 
-def test_a_namespace_while_changes_are_being_written():  # SPEC R1.9, R7.2
+@pytest.mark.parametrize("as_rows", [True, False])
+def test_a_namespace_while_changes_are_being_written(as_rows):  # SPEC R1.9, R7.2
     with few_entries(few=0, in_use=10_000):
         pair = Pair(incremental=True, kind=RocksDBBackend)
+        if as_rows:
+            use_rows(pair.backend)
         pair.batch(writes(range(100)))
         pair.begin_snapshot("confirm")
         pair.batch(writes(range(50), 2))
@@ -591,9 +673,12 @@ def test_a_namespace_while_changes_are_being_written():  # SPEC R1.9, R7.2
         pair.backend.dispose()
 
 
-def test_a_state_stays_as_it_is_if_changes_cannot_be_written_before_a_namespace_is_used():
+@pytest.mark.parametrize("as_rows", [True, False])
+def test_a_state_stays_as_it_is_if_changes_cannot_be_written_before_a_namespace_is_used(as_rows):
     with few_entries(few=0, in_use=10_000):
         pair = Pair(incremental=True, kind=RocksDBBackend)
+        if as_rows:
+            use_rows(pair.backend)
         pair.batch(writes(range(100)))
         pair.begin_snapshot("confirm")
         pair.backend.set_current_key(3)
@@ -610,6 +695,7 @@ def test_a_state_stays_as_it_is_if_changes_cannot_be_written_before_a_namespace_
 def test_columns_are_given_only_when_all_changes_are_rows():  # SPEC R8.2
     with few_entries(few=0, in_use=10_000):
         pair = Pair(incremental=True, kind=RocksDBBackend)
+        pair.as_rows(None)
         pair.batch(writes(range(10)))
         assert pair.backend.number_groups(TOTAL.meta()) is None
         pair.backend.set_current_key(3)

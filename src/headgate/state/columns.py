@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -429,6 +430,16 @@ class ColumnTable:
         entry = self.keys.itemsize + self.group_of.itemsize + self.values.itemsize + self._place.itemsize + _FLAGS
         near = 0 if self._near is None else self._near.slots.nbytes
         return self.count * entry + self._end * self._index.itemsize + near
+
+    def number_groups(self) -> Iterator[tuple[int, tuple[Ints, Numbers]]]:
+        """The entries of each key group that has any, sorted by key."""
+        for group in self._groups:
+            _, slots = self._slots_in(group)
+            slots = slots[self.live[slots]]
+            if len(slots):
+                keys = self.keys[slots]
+                order = np.argsort(keys)
+                yield group, (keys[order], self.values[slots[order]])
 
     def get(self, group: int, key: int) -> Any:
         slot = self.find_one(key, group)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -62,16 +62,6 @@ class HashMapColumns(ColumnTable):
         mine = self.live[: self.count] & (self.group_of[: self.count] == group)
         keys: list[Any] = self.keys[: self.count][mine].tolist()
         return keys
-
-    def number_groups(self) -> Iterator[tuple[int, tuple[Ints, Numbers]]]:
-        """The entries of each key group that has any, sorted by key."""
-        for group in self._groups:
-            _, slots = self._slots_in(group)
-            slots = slots[self.live[slots]]
-            if len(slots):
-                keys = self.keys[slots]
-                order = np.argsort(keys)
-                yield group, (keys[order], self.values[slots[order]])
 
     def as_dicts(self) -> StateTable:
         """A copy of the content as dict tables."""

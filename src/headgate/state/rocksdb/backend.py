@@ -3,7 +3,8 @@
 keys.py, codec.py            bytes of row keys and values
 store.py                     the database; one memory budget for all backends of a process
 tables.py, lists_maps.py     a state: rows, and changes that are not written yet
-numbers.py                   a state of numbers under integer keys: rows, and columns of those in use
+numbers.py                   a state of numbers under integer keys: blocks or rows, and columns of entries in use
+blocks.py                    entries that are written together and read together
 writeback.py                 when and how changes become rows
 snapshots.py, increments.py  files of a snapshot, and those that need not be stored again
 restoring.py                 a database from files of snapshots
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta
@@ -37,6 +39,7 @@ from headgate.state.backend import (
 from headgate.state.column_values import ColumnValue, ColumnValues
 from headgate.state.copying import copier
 from headgate.state.local_directory import LocalDirectory
+from headgate.state.rocksdb.blocks import Blocks, blocks_name
 from headgate.state.rocksdb.cleanup import Sweeper
 from headgate.state.rocksdb.codec import StoredCodec, codec_for
 from headgate.state.rocksdb.increments import FIRST_STAMP, FileCheckpoint, Span, Uploads
@@ -83,7 +86,6 @@ class RocksDBBackend(KeyedStateBackend):
         super().__init__(setup)
         self._directory = LocalDirectory(setup.directory)
         self._budget = MemoryBudget.shared()
-        self._budget.users.add(self)
         self._opened: Store | None = None
         self._disposed = False
         self._space = RowSpace(RowKeys(setup.max_parallelism), setup.key_groups)
@@ -126,7 +128,8 @@ class RocksDBBackend(KeyedStateBackend):
         column = self._store.column(table_name(meta))
         dtype = number_type(meta, self.setup.key_type)
         if dtype is not None:
-            self._open_numbers(NumberRows(meta, column, codec, self._space, dtype))
+            blocks, memory = Blocks(self._store, column.name, dtype, self._space), self._budget.cache_share()
+            self._open_numbers(NumberRows(meta, column, codec, self._space, dtype, blocks, memory))
             return
         rows = _ROWS.get(meta.kind, ValueRows)(meta, column, codec, self._space)
         self._states[column.name] = rows
@@ -142,6 +145,8 @@ class RocksDBBackend(KeyedStateBackend):
 
         def use_entries(handle: ColumnValue) -> ValueRows:
             self._writeback.finish_all()  # may fail, and the state is as it was then
+            if rows.in_blocks:
+                self._write_as_rows(rows)
             self._column_values.remove(handle)
             entries = ValueRows(meta, rows.column, rows.codec, self._space)
             rows.move_to(entries)
@@ -152,6 +157,12 @@ class RocksDBBackend(KeyedStateBackend):
         handle = ColumnValue(meta.name, where, value_type, rows.columns, self.context, self.key_group_of, use_entries)
         self._states[name], self._values[name] = rows, handle
         self._column_values.add(handle)
+
+    def _write_as_rows(self, rows: NumberRows) -> None:
+        """Write all entries of a state in blocks as rows, now."""
+        rows.leave_blocks()
+        self._writeback.cut(self._store, [rows])
+        self._writeback.finish_all()
 
     def _codec(self, meta: StateMeta) -> StoredCodec:
         where = f"operator '{self.setup.operator}', state '{meta.name}'"
@@ -168,15 +179,25 @@ class RocksDBBackend(KeyedStateBackend):
         for one, change in zip(found, changes, strict=True):
             if change is not TypeChange.AS_IS or one.column != main:
                 self._writeback.finish_all()  # a running snapshot holds the old form
+                self._blocks_to_rows(one)
                 source, target = self._store.column(one.column), self._store.column(main)
                 rewrite(
                     self._store, source, target, self._codec(one.meta), codec, self._space.bounds(), self.setup.clock()
                 )
                 if source is not target:
                     self._store.drop_column(one.column)
+                    if blocks_name(one.column) in self._store.columns:
+                        self._store.drop_column(blocks_name(one.column))
             else:
                 self._probe(self._store.column(main), codec)
         self._restored = [one for one in self._restored if one not in found]
+
+    def _blocks_to_rows(self, one: StoredColumn) -> None:
+        """Make blocks of a restored state rows of its column, in the form in which they were stored."""
+        dtype = number_type(one.meta, self.setup.key_type)
+        if dtype is not None:
+            blocks = Blocks(self._store, one.column, dtype, self._space)
+            blocks.to_rows(self._store.column(one.column), self._codec(one.meta))
 
     def _probe(self, column: Column, codec: StoredCodec) -> None:
         """Read a few rows, so that a missing class is an error now and not in the middle of the stream."""
@@ -208,15 +229,35 @@ class RocksDBBackend(KeyedStateBackend):
         dtype = number_type(meta, self.setup.key_type)
         if dtype is None:
             return None
+        blocks = self._restored_blocks(meta, dtype)
+        if blocks is not None:
+            return blocks.read()
         self.open_table(meta)
         self._column_values.flush()
         rows = self._states[table_name(meta)]
         return None if rows.has_pending() else rows.number_groups(dtype)
 
+    def _restored_blocks(self, meta: StateMeta, dtype: np.dtype[Any]) -> Blocks | None:
+        """The blocks of a state that is not opened, if it has nothing else, so that they can be read without opening it."""
+        found = [one for one in self._restored if table_name(one.meta) == table_name(meta)]
+        if [one.meta for one in found] != [meta]:
+            return None
+        blocks = Blocks(self._store, found[0].column, dtype, self._space)
+        rows = self._store.column(found[0].column).scan_keys(*self._space.bounds(), keep=False)
+        return blocks if not blocks.is_empty() and next(rows, None) is None else None
+
     def load_numbers(self, meta: StateMeta, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> bool:
         self.open_table(meta)
         self._column_values.flush()
-        batch = self._states[table_name(meta)].new_rows(columns, groups)
+        rows = self._states[table_name(meta)]
+        if isinstance(rows, NumberRows) and rows.in_blocks:
+            self._adjust()
+            if rows.has_room(len(groups)):
+                rows.columns.put(rows.columns.slots(columns[0], groups, 0), columns[1])
+                return True
+            self._write_as_rows(rows)
+            rows.forget()
+        batch = rows.new_rows(columns, groups)
         if batch is None:
             return False
         self._store.write(batch)
@@ -260,11 +301,16 @@ class RocksDBBackend(KeyedStateBackend):
         states = list(self._states.values())
         for rows in states:
             rows.settle_reads()
-        if (not wide or self._batches % _WIDE_BATCHES == 0) and self._writeback.adjust(states):
+        if (not wide or self._batches % _WIDE_BATCHES == 0) and self._adjust():
             self._writeback.cut(self._store, states)
         if self._writeback.pending:
             # Faster than records make new changes, so that cuts do not pile up.
             self._writeback.step(max(BATCH_ROWS, 2 * records))
+
+    def _adjust(self) -> bool:
+        """Fit the states into this backend's share of the memory; returns whether a cut is due."""
+        self._budget.users.add(self)  # not one that is only opened to be read
+        return self._writeback.adjust(list(self._states.values()))
 
     def background_cleanup(self, budget_entries: int) -> int:
         now = self.setup.clock()

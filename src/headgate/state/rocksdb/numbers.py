@@ -1,4 +1,4 @@
-"""A value state of numbers under integer keys: rows in the database, and columns of the entries in use.
+"""A value state of numbers under integer keys: blocks or rows in the database, and columns of the entries in use.
 
 An entry takes about 50 bytes in columns, and 200 as Python objects; batches are read and stored at once, with one call of the
 database for all keys that are not in the columns. All changes are made in the columns:
@@ -7,9 +7,12 @@ database for all keys that are not in the columns. All changes are made in the c
     older        entries that were used before those; dropped when the columns have too many entries
     frozen       copies of changes up to earlier cuts, which are being written to the database
 
-A key that is neither in the columns nor in the older ones has no unwritten change, so its row is what counts: entries are
-dropped only when everything frozen is written, and a removed one stays until its row is deleted. While nothing was dropped
-and the database was empty at the start, the columns are *complete*: an unknown key has no row, and none is read.
+While all entries fit into the memory the columns are *complete*, and the database has blocks of changes, which are cheap to
+write but cannot be read one by one (`blocks.py`). When blocks have several entries for each key, all are written anew.
+
+Once there are too many entries, all of them become rows, and the blocks are removed. Then a key that is neither in the columns
+nor in the older ones has no unwritten change, so its row is what counts: entries are dropped only when everything frozen is
+written, and a removed one stays until its row is deleted. A state with rows at the start keeps to rows.
 
 The subtask's thread changes and freezes columns; it or the thread of a snapshot writes what is frozen.
 """
@@ -26,15 +29,19 @@ from rocksdict import WriteBatch
 
 from headgate.checkpoint.handles import StateMeta
 from headgate.records.key_groups import KeyGroupRange
-from headgate.state.backend import KeysAndNumbers
+from headgate.state.backend import KeysAndNumbers, NumberGroup
 from headgate.state.columns import ColumnTable, Ints, Numbers, grown
+from headgate.state.rocksdb.blocks import Blocks, Entries, part_of
 from headgate.state.rocksdb.codec import StoredCodec
 from headgate.state.rocksdb.store import Column, Store
-from headgate.state.rocksdb.tables import RowSpace, StateRows, ValueRows
+from headgate.state.rocksdb.tables import RowSpace, StateRows, ValueRows, number_rows
 
 _FEW: Final = 10_000  # entries, whose memory says nothing about that of many
 _ENTRY_BYTES: Final = 50
 _DRAIN_AT: Final = 7 / 8  # of the memory: entries are added while changes are written
+_RENEW: Final = 4  # entries in blocks for each entry of the state, at most
+_FEW_IN_BLOCKS: Final = 10_000  # not worth writing all entries anew
+_ENTRIES_OF_ROW: Final = 16  # which cost in a block what one costs as a row
 
 
 class Rows(Protocol):
@@ -64,7 +71,7 @@ class CachedColumns(ColumnTable):
 
     def _allocate(self, dtype: np.dtype[Any]) -> None:
         super()._allocate(dtype)
-        # By slot, whether the database has a row, or will have one when everything frozen is written.
+        # By slot, whether the database has the entry, or will have it when everything frozen is written.
         self.stored: npt.NDArray[np.bool_] = np.zeros(len(self.keys), np.bool_)
         self.track()
 
@@ -151,11 +158,11 @@ class CachedColumns(ColumnTable):
         if not self._rows.has_frozen() and self._older is None:
             assert self._changed is not None
             slots = self._slots_in(group)[1]
-            self._changed[slots[~self.live[slots] & ~self.stored[slots]]] = False  # there is no row to be deleted
+            self._changed[slots[~self.live[slots] & ~self.stored[slots]]] = False  # there is nothing to be deleted
             super()._remove_dead(group)
 
     def take_changes(self) -> ColumnLayer | None:
-        """A copy of the changes since the last call; None if there are none that need a row to be written or deleted."""
+        """A copy of the changes since the last call; None if there are none that the database has to know."""
         slots = self.changed
         self._changes_are_taken()
         live = self.live[slots]
@@ -163,6 +170,18 @@ class CachedColumns(ColumnTable):
         self.stored[slots] = live
         slots, live = slots[needed], live[needed]
         return ColumnLayer(self.keys[slots], self.group_of[slots], self.values[slots], live) if len(slots) else None
+
+    def take_all(self) -> ColumnLayer:
+        """A copy of all entries; the columns must be complete."""
+        slots = np.flatnonzero(self.live[: self.count])
+        self._changes_are_taken()
+        self.stored[: self.count] = self.live[: self.count]
+        return ColumnLayer(self.keys[slots], self.group_of[slots], self.values[slots], self.live[slots])
+
+    def load(self, keys: Ints, groups: npt.NDArray[Any], values: Numbers) -> None:
+        """Enter distinct keys that the database has; the columns must be empty."""
+        there = np.ones(len(keys), np.bool_)
+        self._set(self._enter_new(keys, groups), values, there, there)
 
     def drop_older(self) -> None:
         """Forget the older entries; all their changes are in these columns."""
@@ -181,44 +200,74 @@ class CachedColumns(ColumnTable):
 
 
 class ColumnLayer:
-    """Changes that are being written to the database, in the order of the rows; `written` of them are."""
+    """Changes that are being written to the database; `written` of them are.
+
+    `number` is that of the cut if they are written as blocks. With `all` they are all entries, in place of all blocks.
+    """
 
     def __init__(
         self, keys: Ints, groups: npt.NDArray[np.uint16], values: Numbers, live: npt.NDArray[np.bool_]
     ) -> None:
         self.written = 0
+        self.number: int | None = None
+        self.all = False
         self._sorted = False
-        self._columns = keys, groups, values, live
+        self._entries: Entries = keys, groups, values, live
 
     def __len__(self) -> int:
-        return len(self._columns[0])
+        return len(self._entries[0])
 
     @property
     def keys_and_groups(self) -> tuple[Ints, npt.NDArray[np.uint16]]:
-        return self._columns[:2]
+        return self._entries[:2]
 
-    def next(self, rows: int) -> tuple[Ints, npt.NDArray[np.uint16], Numbers, npt.NDArray[np.bool_]]:
-        """Keys, groups, values and whether they are live, of the changes that are written next."""
+    def entries(self) -> Entries:
+        """The changes in the order in which they are written."""
         if not self._sorted:  # not where the subtask waits for it
-            keys, groups, values, live = self._columns
-            order = _row_order(keys, groups)
-            self._columns, self._sorted = (keys[order], groups[order], values[order], live[order]), True
-        keys, groups, values, live = self._columns
-        part = slice(self.written, self.written + rows)
-        return keys[part], groups[part], values[part], live[part]
+            keys, groups, values, live = self._entries
+            order = _row_order(keys, groups) if self.number is None else np.argsort(groups, kind="stable")
+            self._entries, self._sorted = (keys[order], groups[order], values[order], live[order]), True
+        return self._entries
 
 
 class NumberRows(StateRows):
     """One number per key."""
 
     def __init__(
-        self, meta: StateMeta, column: Column, codec: StoredCodec, space: RowSpace, dtype: np.dtype[Any]
+        self,
+        meta: StateMeta,
+        column: Column,
+        codec: StoredCodec,
+        space: RowSpace,
+        dtype: np.dtype[Any],
+        blocks: Blocks,
+        memory: int,
     ) -> None:
         super().__init__(meta, column, codec, space)
         self.columns = CachedColumns(space.groups, space.keys.max_parallelism, dtype, self)
-        self.columns.complete = next(column.scan_keys(*space.bounds(), keep=False), None) is None
         self.frozen: list[ColumnLayer] = []
         self._drains = False  # whether entries are dropped as soon as everything frozen is written
+        self._leaves_blocks = False
+        self._blocks = blocks
+        has_rows = next(column.scan_keys(*space.bounds(), keep=False), None) is not None
+        self.in_blocks = not has_rows and self._load(memory // _ENTRY_BYTES)
+        if not self.in_blocks:
+            blocks.to_rows(column, codec)
+            self.columns.complete = False
+
+    def _load(self, room: int) -> bool:
+        """Read all blocks into the columns; False, and nothing is done, if they have more entries than that."""
+        found: list[tuple[int, Any]] = []
+        for group, entries in self._blocks.read():
+            found.append((group, entries))
+            room -= len(entries[0])
+            if room < 0:
+                return False
+        if found:
+            groups = np.repeat([group for group, _ in found], [len(keys) for _, (keys, _) in found])
+            keys, values = (np.concatenate(columns) for columns in zip(*(entries for _, entries in found), strict=True))
+            self.columns.load(keys, groups, values)
+        return True
 
     def read(self, keys: Ints, groups: npt.NDArray[Any]) -> tuple[Numbers, npt.NDArray[np.bool_]]:
         order = _row_order(keys, groups)
@@ -265,19 +314,59 @@ class NumberRows(StateRows):
         if self.is_full():
             self._drains = True
             self.columns.drop_older()
-        layer = self.columns.take_changes()
+        layer = self._take()
         if layer is not None:
             with self.guard:
                 self.frozen = [layer, *self.frozen]
         return layer
 
+    def _take(self) -> ColumnLayer | None:
+        """The changes in the form in which they are written."""
+        blocks = self._blocks
+        if not self.in_blocks:
+            return self.columns.take_changes()
+        if self._drains or self._leaves_blocks:
+            self.in_blocks, blocks.entries = False, 0
+            every = self.columns.take_all()
+            every.all = True
+            return every
+        whole = blocks.entries + self.weight() > max(_FEW_IN_BLOCKS, _RENEW * self.columns.count)
+        layer = self.columns.take_all() if whole else self.columns.take_changes()
+        if layer is not None:
+            layer.number, layer.all = blocks.next_number(), whole
+            blocks.entries = len(layer) if whole else blocks.entries + len(layer)
+        return layer
+
+    def leave_blocks(self) -> None:
+        """Make all entries rows with the next cut."""
+        self._leaves_blocks = True
+
+    def forget(self) -> None:
+        """Drop the entries from the memory; all of them must be written as rows."""
+        self.columns.rotate()
+        self.columns.drop_older()
+
+    def has_room(self, more: int) -> bool:
+        """Whether the memory suffices for more entries."""
+        return self.columns.count + more <= 2 * _DRAIN_AT * self.limit
+
     def write_layer(self, store: Store, layer: ColumnLayer, rows: int) -> Iterator[int]:
         """Write a layer, some rows for each step; if a step fails, the next call continues there."""
-        while layer.written < len(layer):
-            keys, groups, values, live = layer.next(rows)
-            self._write(store, self.keys.integer_rows(keys, groups), values, live)
-            layer.written += len(keys)
-            yield len(keys)
+        entries = layer.entries()
+        if layer.number is not None:
+            if layer.all and not layer.written:
+                self._blocks.clear()
+            for count in self._blocks.write(layer.number, entries, layer.written):
+                layer.written += count
+                yield 1 + count // _ENTRIES_OF_ROW
+        else:
+            while layer.written < len(layer):
+                keys, groups, values, live = part_of(entries, layer.written, rows)
+                self._write(store, self.keys.integer_rows(keys, groups), values, live)
+                layer.written += len(keys)
+                yield len(keys)
+            if layer.all:
+                self._blocks.clear()
         self.thaw(layer)
 
     def _write(self, store: Store, rows: list[bytes], values: Numbers, live: npt.NDArray[np.bool_]) -> None:
@@ -311,7 +400,17 @@ class NumberRows(StateRows):
         return self.column.get(self.keys.base(group, address)) is not None
 
     def has_pending(self) -> bool:
-        return bool(self.frozen) or self.weight() > 0
+        return not self.in_blocks and (bool(self.frozen) or self.weight() > 0)
+
+    def addresses(self) -> Iterator[tuple[int, Any]]:
+        if not self.in_blocks:
+            return super().addresses()
+        slots = np.flatnonzero(self.columns.live[: self.columns.count])
+        slots = slots[np.argsort(self.columns.group_of[slots], kind="stable")]
+        return zip(self.columns.group_of[slots].tolist(), self.columns.keys[slots].tolist(), strict=True)
+
+    def number_groups(self, dtype: np.dtype[Any]) -> Iterator[NumberGroup]:
+        return self.columns.number_groups() if self.in_blocks else super().number_groups(dtype)
 
     def _pending(self) -> dict[Any, int]:
         changed = self.columns.changed
@@ -322,10 +421,9 @@ class NumberRows(StateRows):
         return found
 
     def new_rows(self, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> WriteBatch | None:
-        if self.columns.count or self.columns.older_count or self.frozen:
+        if self.in_blocks or self.columns.count or self.columns.older_count or self.frozen:
             return None
-        self.columns.complete = False
-        return self._rows_of(columns, groups)
+        return number_rows(self.column, self.codec, self.keys, columns, groups)
 
     def move_to(self, rows: ValueRows) -> None:
         """Give unwritten changes to a table of entries for the same rows; everything frozen must be written."""

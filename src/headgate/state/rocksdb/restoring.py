@@ -19,6 +19,7 @@ from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta
 from headgate.records.key_groups import KeyGroupRange
 from headgate.state.backend import BackendSetup, table_name
 from headgate.state.local_directory import download
+from headgate.state.rocksdb.blocks import blocks_name
 from headgate.state.rocksdb.codec import STAMP_BYTES, StoredCodec, pack_stamp
 from headgate.state.rocksdb.increments import FIRST_STAMP, Files, Span
 from headgate.state.rocksdb.keys import RowKeys
@@ -89,7 +90,7 @@ class RestoredStore:
         """Make the downloaded database of a snapshot the one of this subtask."""
         extra = msgspec.convert(handle.extra, _Columns)
         self.columns, self.sequence, self.time = extra.columns, extra.sequence, extra.time
-        known = {one.column for one in extra.columns}
+        known = {name for one in extra.columns for name in (one.column, blocks_name(one.column))}
         for name in [name for name in self.store.columns if name not in known]:
             self.store.drop_column(name)  # created between the barrier and the checkpoint, and empty
         prefix, old, new = self._keys.prefix, _range(handle), self._groups
@@ -109,8 +110,11 @@ class RestoredStore:
         extra = msgspec.convert(handle.extra, _Columns)
         self.sequence, self.time = max(self.sequence, extra.sequence), max(self.time, extra.time)
         for one in extra.columns:
-            target = self.store.column(self._target(one.meta))
-            target.import_range(source.columns[one.column], *bounds, scratch, self._budget)
+            target = self._target(one.meta)
+            self.store.column(target).import_range(source.columns[one.column], *bounds, scratch, self._budget)
+            blocks = source.columns.get(blocks_name(one.column))
+            if blocks is not None:
+                self.store.column(blocks_name(target)).import_range(blocks, *bounds, scratch, self._budget)
         source.close()
         shutil.rmtree(scratch)
         self._remove_expired(extra.columns, common)

@@ -155,13 +155,16 @@ class StateRows(ABC):
         """Rows for numbers of keys that have none; None if they might have, in the database or not written yet."""
         return None
 
-    def _rows_of(self, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> WriteBatch:
-        keys, numbers = columns
-        batch = self.column.batch()
-        values = self.codec.encode_many(numbers.tolist())
-        for key, data in zip(self.keys.integer_rows(keys, groups), values, strict=True):
-            batch[key] = data
-        return batch
+
+def number_rows(
+    column: Column, codec: StoredCodec, row_keys: RowKeys, entries: KeysAndNumbers, groups: npt.NDArray[Any]
+) -> WriteBatch:
+    """A batch with the rows of numbers under integer keys."""
+    keys, numbers = entries
+    batch = column.batch()
+    for row, data in zip(row_keys.integer_rows(keys, groups), codec.encode_many(numbers.tolist()), strict=True):
+        batch[row] = data
+    return batch
 
 
 class LayeredRows(StateRows):
@@ -449,7 +452,11 @@ class ValueRows(LayeredRows, DictTable):
                 yield group, address, self.codec.open(self.codec.load(data))
 
     def new_rows(self, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> WriteBatch | None:
-        return None if self.has_pending() or self._clean or self._older else self._rows_of(columns, groups)
+        return (
+            None
+            if self.has_pending() or self._clean or self._older
+            else number_rows(self.column, self.codec, self.keys, columns, groups)
+        )
 
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
         removed = [address for address, stored in entries if stored is None]

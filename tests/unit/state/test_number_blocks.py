@@ -1,0 +1,315 @@
+"""States of numbers on rocksdb whose entries fit into the memory are in blocks (SPEC R7.2 - R7.4, R3.4, R8.2).
+
+`tests/property/test_column_values.py` compares them with a dict; here is what that does not look at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from headgate.checkpoint.handles import decode_handle, encode_handle
+from headgate.errors import StateMigrationError
+from headgate.records.key_groups import KeyGroupRange, KeyHasher
+from headgate.records.types import Types
+from headgate.state.api import StateTtlConfig, Time, ValueStateDescriptor
+from headgate.state.backend import BackendSetup, SnapshotKind
+from headgate.state.rocksdb import MemoryBudget, RocksDBBackend, blocks, numbers
+from headgate.state.rocksdb.numbers import NumberRows
+from state_handles import detach
+
+INT, LONG = ValueStateDescriptor("v", "int"), ValueStateDescriptor("v", "bigint")
+GROUPS = KeyGroupRange(0, 31)
+GROUP = KeyHasher(32)
+
+
+class Rig:
+    def __init__(self):
+        self.opened, self.payloads = [], {}
+
+    def open(self, *handles, **changes):
+        setup = BackendSetup(
+            "op", GROUPS, 32, lambda: 0, key_type=Types.LONG(), incremental=True, instance=f"i{len(self.opened)}"
+        )
+        backend = RocksDBBackend(replace(setup, **changes))
+        self.opened.append(backend)
+        if handles:
+            backend.restore(list(handles), lambda payload, at, length: self.payloads[payload.id][at : at + length])
+        return backend
+
+    def snapshot(self, backend, number=1, kind=SnapshotKind.FULL):
+        described, payloads = detach(backend.snapshot(number, kind).finish())
+        self.payloads.update(payloads)
+        backend.notify_complete(number)
+        return decode_handle(encode_handle(described))
+
+
+@pytest.fixture
+def rig():
+    rig = Rig()
+    yield rig
+    for backend in rig.opened:
+        backend.dispose()
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    def configure(entries):
+        monkeypatch.setattr(MemoryBudget, "_shared", MemoryBudget(cache_size=entries * numbers._ENTRY_BYTES))
+
+    return configure
+
+
+def batch(backend, descriptor, entries):
+    """Store numbers as a batch does; None removes."""
+    state = backend.state(descriptor)
+    keys = [key for key in entries if GROUP.group(key) in backend.setup.key_groups]
+    backend.begin_batch(keys, [GROUP.group(key) for key in keys])
+    for key in keys:
+        backend.set_current_key(key)
+        state.update(entries[key])
+    backend.clear_current_key()
+    backend.end_batch()
+
+
+def content(backend, descriptor):
+    state, found = backend.state(descriptor), {}
+    for key in list(backend.keys("v")):
+        backend.set_current_key(key)
+        found[key] = state.value()
+    backend.clear_current_key()
+    return found
+
+
+def rows_of(backend):
+    rows = backend._states["s:v"]
+    assert isinstance(rows, NumberRows)
+    return rows
+
+
+def row_count(backend):
+    return sum(1 for _ in backend._store.column("s:v").scan_keys(*backend._space.bounds()))
+
+
+def test_changes_make_one_row_for_each_key_group(rig):
+    backend = rig.open()
+    batch(backend, LONG, {key: key for key in range(5000)})
+    rig.snapshot(backend)
+    stored = list(backend._store.columns["blocks:s:v"].scan(*backend._space.bounds()))
+    assert (len(stored), row_count(backend)) == (32, 0)
+    assert sum(len(data) for _, data in stored) == 5000 * (8 + 8 + 1)
+
+
+def test_a_large_group_is_written_in_parts(rig, monkeypatch):
+    monkeypatch.setattr(blocks, "_PART", 100)
+    backend = rig.open()
+    batch(backend, LONG, {key: -key for key in range(5000)})
+    handle = rig.snapshot(backend)
+    assert content(rig.open(handle), LONG) == {key: -key for key in range(5000)}
+
+
+@pytest.mark.parametrize("value", ["smallint", "int", "bigint", "float", "double"])
+def test_every_type_of_number(rig, value):
+    descriptor = ValueStateDescriptor("v", value)
+    backend = rig.open()
+    entries = {-(2**63): 3, 2**63 - 1: -4, 0: 5, 1: 0}
+    batch(backend, descriptor, entries)
+    assert content(rig.open(rig.snapshot(backend)), descriptor) == entries
+
+
+def test_blocks_are_written_anew_when_they_have_several_entries_for_each_key(rig):
+    backend = rig.open()
+    entries, sizes = {}, []
+    for number in range(1, 60):
+        changed = {key: number * key for key in range(number % 7, 6000, 3)}
+        batch(backend, LONG, changed)
+        entries |= changed
+        handle = rig.snapshot(backend, number, SnapshotKind.CHECKPOINT)
+        sizes.append(sum(file.payload.size for file in handle.files))
+        assert rows_of(backend)._blocks.entries <= 5 * 6000
+    assert content(rig.open(handle), LONG) == entries
+    assert max(sizes[20:]) < 3 * max(sizes[:20])
+
+
+def test_few_entries_are_not_written_anew_with_each_checkpoint(rig):
+    backend = rig.open()
+    for number in range(1, 40):
+        batch(backend, LONG, {1: number})
+        rig.snapshot(backend, number, SnapshotKind.CHECKPOINT)
+    assert rows_of(backend)._blocks.entries == 39
+
+
+def test_removed_entries_leave_the_blocks_when_all_are_written_anew(rig, monkeypatch):
+    monkeypatch.setattr(numbers, "_FEW_IN_BLOCKS", 0)
+    backend = rig.open()
+    for number in range(1, 30):
+        batch(backend, LONG, dict.fromkeys(range(100), number))
+        rig.snapshot(backend, number)
+        batch(backend, LONG, dict.fromkeys(range(1, 100)))
+    handle = rig.snapshot(backend, 30)
+    assert content(rig.open(handle), LONG) == {0: 29}
+
+
+def test_too_many_entries_become_rows(rig, memory):
+    memory(2000)
+    backend = rig.open()
+    entries = {key: key for key in range(1000)}
+    batch(backend, LONG, entries)
+    rig.snapshot(backend)
+    assert rows_of(backend).in_blocks
+    more = dict.fromkeys(range(500, 5000), 7)
+    batch(backend, LONG, more)
+    batch(backend, LONG, {})
+    assert not rows_of(backend).in_blocks
+    handle = rig.snapshot(backend, 2)
+    assert row_count(backend) == 5000
+    other = rig.open(handle)
+    assert content(other, LONG) == entries | more
+    assert not rows_of(other).in_blocks  # a state with rows keeps to them
+    assert row_count(other) == 5000
+    assert list(other._store.columns["blocks:s:v"].scan(*other._space.bounds())) == []
+
+
+def test_a_snapshot_that_waits_while_entries_become_rows_has_what_was_there(rig, memory):
+    memory(2000)
+    backend = rig.open()
+    batch(backend, LONG, {key: key for key in range(1000)})
+    waiting = backend.snapshot(1, SnapshotKind.FULL)
+    for first in range(1000, 9000, 500):
+        batch(backend, LONG, dict.fromkeys(range(first, first + 500), -1))
+    assert not rows_of(backend).in_blocks
+    described, payloads = detach(waiting.finish())
+    rig.payloads.update(payloads)
+    assert content(rig.open(described), LONG) == {key: key for key in range(1000)}
+    assert len(content(backend, LONG)) == 9000
+
+
+@pytest.mark.parametrize("room", [900, 100_000])
+def test_blocks_that_do_not_fit_into_the_memory_are_read_as_rows(rig, memory, room):
+    backend = rig.open()
+    entries = {key: key for key in range(1000)}
+    batch(backend, LONG, entries)
+    handle = rig.snapshot(backend)
+    memory(room)
+    other = rig.open(handle)
+    assert content(other, LONG) == entries
+    assert rows_of(other).in_blocks == (room > 1000)
+    assert row_count(other) == (0 if room > 1000 else 1000)
+    again = rig.open(rig.snapshot(other))
+    assert content(again, LONG) == entries
+
+
+def test_a_restored_state_that_is_not_used_stays_in_the_checkpoint(rig):
+    backend = rig.open()
+    batch(backend, LONG, {1: 5})
+    other = rig.open(rig.snapshot(backend))
+    batch(other, ValueStateDescriptor("other", "bigint"), {1: 6})
+    assert content(rig.open(rig.snapshot(other)), LONG) == {1: 5}
+
+
+def test_the_type_of_a_state_may_widen(rig):  # SPEC R7.3
+    backend = rig.open()
+    batch(backend, INT, {key: key for key in range(100)})
+    handle = rig.snapshot(backend)
+    other = rig.open(handle)
+    batch(other, LONG, {1: 1 << 40})
+    assert content(other, LONG) == {key: key for key in range(100)} | {1: 1 << 40}
+    again = rig.open(rig.snapshot(other))
+    assert content(again, LONG)[1] == 1 << 40
+    with pytest.raises(StateMigrationError):
+        rig.open(handle).state(ValueStateDescriptor("v", "string"))
+
+
+def test_a_state_may_get_a_time_to_live(rig):  # SPEC R2.7
+    backend = rig.open()
+    batch(backend, LONG, {key: key for key in range(100)})
+    fading = ValueStateDescriptor("v", "bigint")
+    fading.enable_time_to_live(StateTtlConfig.new_builder(Time.days(1)).build())
+    other = rig.open(rig.snapshot(backend), migrate_ttl=True)
+    assert content(other, fading) == {key: key for key in range(100)}
+    assert content(rig.open(rig.snapshot(other)), fading) == {key: key for key in range(100)}
+
+
+def test_subtasks_may_have_stored_a_state_in_different_forms(rig):  # SPEC R3.4
+    entries = {key: key for key in range(200)}
+    handles = []
+    for groups, descriptor in ((KeyGroupRange(0, 15), INT), (KeyGroupRange(16, 31), LONG)):
+        backend = rig.open(key_groups=groups)
+        batch(backend, descriptor, entries)
+        handles.append(rig.snapshot(backend))
+    for order in (handles, handles[::-1]):
+        merged = rig.open(*order)
+        assert content(merged, LONG) == entries
+        assert content(rig.open(rig.snapshot(merged)), LONG) == entries
+
+
+def test_blocks_and_rows_of_different_subtasks_are_read_together(rig):  # SPEC R3.4
+    entries, handles = {key: key for key in range(200)}, []
+    for groups in (KeyGroupRange(0, 9), KeyGroupRange(10, 20), KeyGroupRange(21, 31)):
+        backend = rig.open(key_groups=groups)
+        batch(backend, LONG, entries)
+        if groups.start == 10:
+            backend._write_as_rows(rows_of(backend))
+        handles.append(rig.snapshot(backend))
+    merged = rig.open(*handles)
+    batch(merged, LONG, {3: 33, 4: None})
+    assert content(merged, LONG) == {key: 33 if key == 3 else key for key in range(200) if key != 4}
+    halves = [
+        rig.open(rig.snapshot(merged), key_groups=groups) for groups in (KeyGroupRange(0, 4), KeyGroupRange(5, 31))
+    ]
+    assert sum(len(content(half, LONG)) for half in halves) == 199
+
+
+def test_a_backend_that_is_only_read_takes_no_share_of_the_memory(rig, memory):
+    """A canonical savepoint is written from such a backend, next to the job's own."""
+    memory(2000)
+    backend = rig.open()
+    batch(backend, LONG, {key: key for key in range(1500)})
+    reader = rig.open(rig.snapshot(backend))
+    found = {key for _, (keys, _) in reader.number_groups(LONG.meta()) for key in keys.tolist()}
+    batch(backend, LONG, {1: 1})
+    assert found == set(range(1500))
+    assert rows_of(backend).in_blocks
+    assert "s:v" not in reader._states  # nor time to build an index
+
+
+def test_numbers_are_given_in_the_order_of_groups_and_keys_with_what_is_not_written_yet(rig):  # SPEC R8.2
+    backend = rig.open()
+    batch(backend, LONG, dict.fromkeys(range(100), 1))
+    other = rig.open(rig.snapshot(backend))
+    batch(other, LONG, dict.fromkeys(range(-50, 50), 2) | {99: None})
+    found = list(other.number_groups(LONG.meta()))
+    assert [group for group, _ in found] == sorted({GROUP.group(key) for key in range(-50, 99)})
+    assert all(keys.tolist() == sorted(keys.tolist()) for _, (keys, _) in found)
+    pairs = {
+        key: value for _, (keys, values) in found for key, value in zip(keys.tolist(), values.tolist(), strict=True)
+    }
+    assert pairs == {key: 2 if key < 50 else 1 for key in range(-50, 99)}
+
+
+@pytest.mark.parametrize("room", [500, 100_000])
+def test_loaded_numbers_that_do_not_fit_into_the_memory_become_rows(rig, memory, room, monkeypatch):  # SPEC R8.2
+    memory(room)
+    monkeypatch.setattr("headgate.state.rocksdb.writeback._MIN_ENTRIES", 10)
+    backend = rig.open()
+    for first in range(0, 2000, 100):
+        keys = np.arange(first, first + 100)
+        groups = np.array([GROUP.group(key) for key in keys.tolist()], np.int32)
+        assert backend.load_numbers(LONG.meta(), (keys, 3 * keys), groups)
+    assert rows_of(backend).in_blocks == (room > 2000)
+    assert row_count(backend) == (0 if room > 2000 else 2000)
+    assert content(backend, LONG) == {key: 3 * key for key in range(2000)}
+    assert content(rig.open(rig.snapshot(backend)), LONG) == {key: 3 * key for key in range(2000)}
+
+
+def test_a_cancelled_snapshot_loses_no_block(rig):
+    backend = rig.open()
+    batch(backend, LONG, dict.fromkeys(range(1000), 1))
+    run = backend.snapshot(1)
+    list(islice(run, 1))
+    run.cancel()
+    batch(backend, LONG, {5: 2})
+    assert content(rig.open(rig.snapshot(backend, 2)), LONG) == {key: 2 if key == 5 else 1 for key in range(1000)}
