@@ -15,6 +15,7 @@ from headgate.checkpoint.handles import decode_handle, encode_handle
 from headgate.errors import StateMigrationError
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
 from headgate.records.types import Types
+from headgate.state.addresses import VOID
 from headgate.state.api import StateTtlConfig, Time, ValueStateDescriptor
 from headgate.state.backend import BackendSetup, SnapshotKind
 from headgate.state.rocksdb import MemoryBudget, RocksDBBackend, blocks, numbers
@@ -151,6 +152,41 @@ def test_removed_entries_leave_the_blocks_when_all_are_written_anew(rig, monkeyp
         batch(backend, LONG, dict.fromkeys(range(1, 100)))
     handle = rig.snapshot(backend, 30)
     assert content(rig.open(handle), LONG) == {0: 29}
+
+
+def test_changes_after_a_restore_count_and_not_what_was_restored(rig):
+    entries = dict.fromkeys(range(500), 0)
+    backend = rig.open()
+    batch(backend, LONG, entries)
+    for number in range(1, 6):
+        backend = rig.open(rig.snapshot(backend, number))
+        changed = dict.fromkeys(range(number, 500, number), number) | {number: None}
+        batch(backend, LONG, changed)
+        entries |= changed
+        assert content(backend, LONG) == {key: value for key, value in entries.items() if value is not None}
+
+
+def test_entries_that_are_used_with_a_namespace_leave_the_blocks(rig):  # SPEC R1.9
+    backend = rig.open()
+    batch(backend, LONG, {key: key for key in range(100)})
+    backend = rig.open(rig.snapshot(backend))
+    batch(backend, LONG, {5: 6, 7: None})
+    state = backend.state(LONG)
+    backend.set_current_key(3)
+    backend.set_namespace("w")
+    assert state.value() is None
+    state.update(33)
+    backend.set_namespace(VOID)
+    assert state.value() == 3
+    backend.clear_current_key()
+    other = rig.open(rig.snapshot(backend))
+    state = other.state(LONG)
+    for namespace, expected in ((VOID, 3), ("w", 33)):
+        other.set_current_key(3)
+        other.set_namespace(namespace)
+        assert state.value() == expected
+    other.clear_current_key()
+    assert set(other.keys("v")) == {key for key in range(100) if key != 7}
 
 
 def test_too_many_entries_become_rows(rig, memory):

@@ -179,7 +179,7 @@ class CachedColumns(ColumnTable):
         return ColumnLayer(self.keys[slots], self.group_of[slots], self.values[slots], self.live[slots])
 
     def load(self, keys: Ints, groups: npt.NDArray[Any], values: Numbers) -> None:
-        """Enter distinct keys that the database has; the columns must be empty."""
+        """Enter keys that the database has, and the columns do not have."""
         there = np.ones(len(keys), np.bool_)
         self._set(self._enter_new(keys, groups), values, there, there)
 
@@ -256,17 +256,13 @@ class NumberRows(StateRows):
             self.columns.complete = False
 
     def _load(self, room: int) -> bool:
-        """Read all blocks into the columns; False, and nothing is done, if they have more entries than that."""
-        found: list[tuple[int, Any]] = []
-        for group, entries in self._blocks.read():
-            found.append((group, entries))
-            room -= len(entries[0])
+        """Read all blocks into the columns; False, and the columns are empty, if there are more entries than that."""
+        for group, (keys, values) in self._blocks.read():
+            room -= len(keys)
             if room < 0:
+                self.forget()
                 return False
-        if found:
-            groups = np.repeat([group for group, _ in found], [len(keys) for _, (keys, _) in found])
-            keys, values = (np.concatenate(columns) for columns in zip(*(entries for _, entries in found), strict=True))
-            self.columns.load(keys, groups, values)
+            self.columns.load(keys, np.full(len(keys), group, np.uint16), values)
         return True
 
     def read(self, keys: Ints, groups: npt.NDArray[Any]) -> tuple[Numbers, npt.NDArray[np.bool_]]:
