@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from headgate.checkpoint.handles import decode_handle, encode_handle
-from headgate.errors import StateMigrationError
+from headgate.errors import LocalStateError, StateMigrationError
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
 from headgate.records.types import Types
 from headgate.state.addresses import VOID
@@ -20,6 +21,7 @@ from headgate.state.api import StateTtlConfig, Time, ValueStateDescriptor
 from headgate.state.backend import BackendSetup, SnapshotKind
 from headgate.state.rocksdb import MemoryBudget, RocksDBBackend, blocks, numbers
 from headgate.state.rocksdb.numbers import NumberRows
+from headgate.state.rocksdb.store import Store
 from state_handles import detach
 
 INT, LONG = ValueStateDescriptor("v", "int"), ValueStateDescriptor("v", "bigint")
@@ -360,3 +362,40 @@ def test_a_cancelled_snapshot_loses_no_block(rig):
     run.cancel()
     batch(backend, LONG, {5: 2})
     assert content(rig.open(rig.snapshot(backend, 2)), LONG) == {key: 2 if key == 5 else 1 for key in range(1000)}
+
+
+def test_a_checkpoint_before_the_first_batch_leaves_the_blocks_as_they_are(rig):
+    backend = rig.open()
+    batch(backend, LONG, {key: key for key in range(20_000)})
+    other = rig.open(rig.snapshot(backend))
+    other.state(LONG)
+    rig.snapshot(other, 2, SnapshotKind.CHECKPOINT)
+    assert rows_of(other).in_blocks
+    assert row_count(other) == 0
+
+
+def test_several_states_share_the_memory_when_they_are_restored(rig, memory):
+    backend, names = rig.open(), ["a", "b", "c", "d"]
+    for name in names:
+        batch(backend, ValueStateDescriptor(name, "bigint"), {key: key for key in range(1000)})
+    handle = rig.snapshot(backend)
+    memory(2000)
+    other = rig.open(handle)
+    for name in names:
+        other.state(ValueStateDescriptor(name, "bigint"))
+    assert sum(rows.columns.count for rows in other._states.values()) <= 2000
+    for name in names:
+        assert sorted(other.keys(name)) == list(range(1000))
+
+
+def test_a_state_that_cannot_be_opened_stays_in_checkpoints(rig, memory):
+    backend = rig.open()
+    batch(backend, LONG, {key: key for key in range(1000)})
+    handle = rig.snapshot(backend)
+    memory(100)
+    other = rig.open(handle)
+    full = patch.object(Store, "write", side_effect=LocalStateError("no space left on device"))
+    with full, pytest.raises(LocalStateError):
+        other.state(LONG)
+    assert content(rig.open(rig.snapshot(other, 2)), LONG) == {key: key for key in range(1000)}
+    assert content(other, LONG) == {key: key for key in range(1000)}

@@ -9,11 +9,12 @@ import time
 import tracemalloc
 from dataclasses import replace
 from itertools import groupby
+from unittest.mock import patch
 
 import pytest
 
 from headgate.checkpoint.handles import CorruptState, decode_handle, encode_handle
-from headgate.errors import IllegalState, InvalidArgument, StorageError
+from headgate.errors import IllegalState, InvalidArgument, LocalStateError, StorageError
 from headgate.records.key_groups import KeyGroupRange, key_group, key_group_range
 from headgate.records.types import TypeMismatch
 from headgate.state.addresses import VOID
@@ -21,6 +22,7 @@ from headgate.state.api import ListStateDescriptor, MapStateDescriptor, StateTtl
 from headgate.state.backend import BackendSetup, SnapshotKind
 from headgate.state.rocksdb import MemoryBudget, RocksDBBackend, writeback
 from headgate.state.rocksdb.lists_maps import BULK_ROWS
+from headgate.state.rocksdb.store import Store
 from headgate.state.timers import TimeDomain
 from state_handles import detach, full_size, written_size
 
@@ -338,6 +340,27 @@ def test_a_value_that_does_not_fit_can_be_replaced(rig):
 
 
 # --- restore and rescale (R3.4)
+
+
+def test_what_a_snapshot_waits_for_is_not_replaced_by_what_came_after_its_barrier(rig):  # SPEC R7.2
+    """A cut that could not be written is written later, without changes that do not count any more."""
+    text = ValueStateDescriptor("v", "string")
+    backend = rig.open()
+    put(backend, "a", "old", text)
+    put(backend, "b", "removed later", text)
+    rig.snapshot(backend, 1)
+    put(backend, "a", "new", text)
+    put(backend, "b", None, text)
+    run = backend.snapshot(2)
+    with patch.object(Store, "write", side_effect=LocalStateError("no space left")), pytest.raises(LocalStateError):
+        run.finish()
+    backend.notify_aborted(2)
+    run = backend.snapshot(3)
+    put(backend, "a", "newest", text)
+    put(backend, "b", "again", text)
+    other = rig.open([rig.keep(run.finish())])
+    assert (get(other, "a", text), get(other, "b", text)) == ("new", None)
+    assert (get(backend, "a", text), get(backend, "b", text)) == ("newest", "again")
 
 
 @pytest.mark.parametrize(("old", "new"), [(1, 1), (4, 2), (2, 4), (2, 2), (3, 5), (15, 77), (77, 15)])
@@ -845,6 +868,9 @@ def test_one_budget_for_all_backends_of_a_process(rig):
     first, second = rig.open(), rig.open()
     assert first._budget is second._budget is MemoryBudget.shared()
     whole = MemoryBudget.shared().cache_size
+    for backend in (first, second):
+        backend.begin_batch((), ())
+        backend.end_batch()
     assert MemoryBudget.shared().cache_share() <= whole // 2
     used = [MemoryBudget.shared().usage()[1]]
     for backend in (first, second):

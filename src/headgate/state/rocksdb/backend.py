@@ -127,10 +127,21 @@ class RocksDBBackend(KeyedStateBackend):
         self._load_restored(meta, codec)
         column = self._store.column(table_name(meta))
         dtype = number_type(meta, self.setup.key_type)
-        if dtype is not None:
-            blocks, memory = Blocks(self._store, column.name, dtype, self._space), self._budget.cache_share()
-            self._open_numbers(NumberRows(meta, column, codec, self._space, dtype, blocks, memory))
-            return
+        if dtype is None:
+            self._open_entries(meta, column, codec, expiry)
+        else:
+            blocks = Blocks(self._store, column.name, dtype, self._space)
+            self._open_numbers(NumberRows(meta, column, codec, self._space, dtype, blocks, self._share_of_state()))
+        # Not before: if this fails, the state stays in checkpoints.
+        self._restored = [one for one in self._restored if table_name(one.meta) != column.name]
+        self._writeback.adjust(list(self._states.values()))
+
+    def _share_of_state(self) -> int:
+        """The memory for the entries of one more state, in bytes."""
+        users, states = {*self._budget.users, self}, {*self._states, *(table_name(one.meta) for one in self._restored)}
+        return self._budget.cache_size // len(users) // max(1, len(states))
+
+    def _open_entries(self, meta: StateMeta, column: Column, codec: StoredCodec, expiry: Expiry | None) -> None:
         rows = _ROWS.get(meta.kind, ValueRows)(meta, column, codec, self._space)
         self._states[column.name] = rows
         if expiry is not None:
@@ -188,9 +199,10 @@ class RocksDBBackend(KeyedStateBackend):
                     self._store.drop_column(one.column)
                     if blocks_name(one.column) in self._store.columns:
                         self._store.drop_column(blocks_name(one.column))
+                kept = [other for other in self._restored if other is not one and other.column != main]
+                self._restored = [*kept, StoredColumn(main, meta)]
             else:
                 self._probe(self._store.column(main), codec)
-        self._restored = [one for one in self._restored if one not in found]
 
     def _blocks_to_rows(self, one: StoredColumn) -> None:
         """Make blocks of a restored state rows of its column, in the form in which they were stored."""

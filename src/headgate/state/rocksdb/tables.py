@@ -23,7 +23,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -223,8 +223,8 @@ class LayeredRows(StateRows):
                 self.tables[group] = self._table(group)
         return layer
 
-    def drop_replaced(self, layer: Layer) -> None:
-        """Drop changes of a layer that newer ones replace as a whole."""
+    def drop_replaced(self, layer: Layer, newer: Sequence[Layer], *, tables: bool) -> None:
+        """Drop changes of a layer that newer layers, or the tables, replace as a whole."""
 
     def thaw(self, layer: Layer) -> None:
         """Drop a layer that is written."""
@@ -335,13 +335,13 @@ class ValueRows(LayeredRows, DictTable):
     def weight(self) -> int:
         return sum(map(len, self.own_tables()))
 
-    def drop_replaced(self, layer: Layer) -> None:
-        """Drop changes of a layer that newer ones replace."""
+    def drop_replaced(self, layer: Layer, newer: Sequence[Layer], *, tables: bool) -> None:
         with self.guard:
-            newer = list(takewhile(lambda one: one is not layer, self.frozen))
             for group in list(layer):
                 table = layer[group]
-                above = [self.tables[group], *(one[group] for one in newer if group in one)]
+                above = [one[group] for one in newer if group in one]
+                if tables:
+                    above.append(self.tables[group])
                 for address in [address for address in table if any(address in other for other in above)]:
                     del table[address]
                 if not table:

@@ -32,25 +32,21 @@ class Cut:
 
     def __init__(self, store: Store, parts: list[_Part], resolve: Callable[[], None] | None) -> None:
         self.resolve = resolve
-        self.written = False
+        self.written = self.failed = False
+        self.parts = parts
         self._store = store
-        self._parts = parts
         self._slices = _write(store, parts)
-        self._failed = False
 
     def write(self, rows: int) -> int:
         """Write about `rows` rows; returns the rest of them when all is written, else 0.
 
-        It may fail, for example if a value does not fit its type. The next call tries again, without the changes that
-        were replaced meanwhile.
+        It may fail, for example if a value does not fit its type; then `retry` comes before the next call.
         """
-        if self._failed:
-            self._retry()
         while rows > 0 and not self.written:
             try:
                 done = next(self._slices, None)
             except BaseException:
-                self._failed = True
+                self.failed = True
                 raise
             if done is None:
                 self.written = True
@@ -58,12 +54,13 @@ class Cut:
                 rows -= done
         return max(0, rows) if self.written else 0
 
-    def _retry(self) -> None:
+    def retry(self, newer: list[Cut], *, tables: bool) -> None:
+        """Begin again, without changes that these cuts replace, or, with `tables`, changes that are in no cut yet."""
         if self.resolve is None:
-            for part in self._parts:
-                part.drop_replaced()
-        self._slices = _write(self._store, self._parts)
-        self._failed = False
+            for part in self.parts:
+                part.drop_replaced([one for cut in newer for one in cut.parts], tables=tables)
+        self._slices = _write(self._store, self.parts)
+        self.failed = False
 
 
 def _write(store: Store, parts: list[_Part]) -> Iterator[int]:
@@ -78,8 +75,8 @@ class _Part(Protocol):
         """Write what is not written yet, a batch of rows for each step."""
         ...
 
-    def drop_replaced(self) -> None:
-        """Drop changes that newer ones replace."""
+    def drop_replaced(self, newer: Sequence[_Part], *, tables: bool) -> None:
+        """Drop changes that newer ones of the same state replace, or changes in its tables."""
         ...
 
 
@@ -97,20 +94,21 @@ class _TablePart:
     """Written changes leave their layer in the same step."""
 
     def __init__(self, rows: LayeredRows, layer: Layer) -> None:
-        self._rows, self._layer = rows, layer
+        self.rows, self.layer = rows, layer
 
     def write(self, store: Store) -> Iterator[int]:
-        batch = _LayerBatch(store, self._rows, self._layer)
-        for group in list(self._layer):
+        batch = _LayerBatch(store, self.rows, self.layer)
+        for group in list(self.layer):
             while not batch.add(group):
                 yield batch.commit()
             if batch.rows >= batch.limit:
                 yield batch.commit()
         yield batch.commit()
-        self._rows.thaw(self._layer)
+        self.rows.thaw(self.layer)
 
-    def drop_replaced(self) -> None:
-        self._rows.drop_replaced(self._layer)
+    def drop_replaced(self, newer: Sequence[_Part], *, tables: bool) -> None:
+        layers = [one.layer for one in newer if isinstance(one, _TablePart) and one.rows is self.rows]
+        self.rows.drop_replaced(self.layer, layers, tables=tables)
 
 
 class _NumberPart:
@@ -122,7 +120,7 @@ class _NumberPart:
     def write(self, store: Store) -> Iterator[int]:
         return self._rows.write_layer(store, self._layer, BATCH_ROWS)
 
-    def drop_replaced(self) -> None:
+    def drop_replaced(self, newer: Sequence[_Part], *, tables: bool) -> None:
         pass
 
 
@@ -215,7 +213,7 @@ class WriteBack:
         try:
             while self._cuts and rows > 0:
                 head = self._cuts[0]
-                rows = head.write(rows)
+                rows = self._write(head, rows)
                 if head.written:
                     if head.resolve is not None:
                         return False
@@ -229,7 +227,7 @@ class WriteBack:
         with self.writing:
             while rows > 0 and not cut.written:
                 head = self._cuts[0]
-                rows = head.write(rows)
+                rows = self._write(head, rows)
                 if head.written and head is not cut:
                     self._remove(head)
             return cut.written
@@ -240,8 +238,16 @@ class WriteBack:
             if self._cuts:
                 head = self._cuts[0]
                 while not head.written:
-                    head.write(BATCH_ROWS)
+                    self._write(head, BATCH_ROWS)
                 self._remove(head)
+
+    def _write(self, head: Cut, rows: int) -> int:
+        """Write some of the oldest cut; what the next snapshot must have is replaced only by what that has too."""
+        if head.failed:
+            newer = list(self._cuts)[1:]
+            held = next((index for index, cut in enumerate(newer) if cut.resolve is not None), None)
+            head.retry(newer if held is None else newer[: held + 1], tables=held is None)
+        return head.write(rows)
 
     def finish_all(self) -> None:
         """Write everything that is frozen."""
