@@ -64,7 +64,8 @@ class Inflow:
 
     def end(self, error: Exception | None) -> None:
         """The iterator has ended or failed."""
-        self.exhausted, self.error = True, error
+        self.error = error  # before the other: the main loop reads both
+        self.exhausted = True
         self.wake()
 
     def wake(self) -> None:

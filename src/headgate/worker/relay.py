@@ -24,6 +24,10 @@ class Relay:
         self._buffers = RowBuffers(buffer_size)
 
     @property
+    def processed_bytes(self) -> int:
+        return self.bytes_in
+
+    @property
     def bytes_out(self) -> int:
         return self._buffers.bytes_out
 

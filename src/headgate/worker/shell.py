@@ -93,6 +93,7 @@ class Shell:
         self.checkpoints = CheckpointLink(lambda message: self.client.send(message))  # noqa: PLW0108 - not connected yet
         self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
         self._busy = self._back_pressured = self._idle = 0.0  # seconds
+        self._without_input = 0.0  # of the idle ones, those in which there was nothing to process
         self.restore = RestoreProgress()
         self._may_start = self._reported_finished = False
         self._process = psutil.Process()
@@ -180,9 +181,12 @@ class Shell:
 
     def skip(self, batches: Iterator[pa.RecordBatch]) -> None:
         """Read the input of the first level, which only starts the tasks."""
-        for _ in batches:
-            pass
-        self.inflow.end(None)
+        try:
+            for _ in batches:
+                pass
+            self.inflow.end(None)
+        except Exception as error:
+            self.inflow.end(error)
 
     def run(self, task: Subtask | Relay) -> Iterator[pa.RecordBatch]:
         """Restore, wait for the other tasks, work until the subtask is finished, read Spark's iterator to its end."""
@@ -245,7 +249,7 @@ class Shell:
 
     def _look_ahead(self, task: Subtask | Relay) -> None:
         """Adapt what is read ahead to the speed of the subtask."""
-        self._ahead.observe(task.bytes_in - task.queued_bytes, time.monotonic() - self._began - self._idle)
+        self._ahead.observe(task.processed_bytes, time.monotonic() - self._began - self._without_input)
         self.inflow.limit = self._ahead.half
 
     def _work(self, task: Subtask | Relay) -> bool:
@@ -300,8 +304,13 @@ class Shell:
             seconds = min(seconds, max(0.0, (deadline - self.now()) / 1000))
         if seconds > 0:
             started = time.perf_counter()
+            aligning = isinstance(task, Subtask) and task.needs_reading
+            starved = aligning or (self.inflow.empty and not task.queued_bytes)
             self.inflow.wait(seconds, for_rows=self._room(task) > 0)
-            self._idle += time.perf_counter() - started
+            waited = time.perf_counter() - started
+            self._idle += waited
+            if starved:  # else it waits for the driver or for asynchronous calls, and is that much slower
+                self._without_input += waited
 
     def _yield(self, task: Subtask | Relay) -> Iterator[pa.RecordBatch]:
         rows = task.take()

@@ -293,6 +293,15 @@ class Subtask:
         return self._inputs.queued_bytes
 
     @property
+    def processed_bytes(self) -> int:
+        """Bytes of input that were processed; of a batch that is processed in slices, the share of its records."""
+        done = self._inputs.bytes_read - self._inputs.queued_bytes
+        if self._batch is None:
+            return done
+        _, frame, batch = self._batch
+        return done - len(frame.body) * (len(batch) - self._at) // len(batch)
+
+    @property
     def spilled_bytes(self) -> int:
         """Bytes of blocked channels that wait on disk."""
         return self._inputs.bytes_on_disk

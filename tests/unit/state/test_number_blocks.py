@@ -292,6 +292,7 @@ def test_subtasks_may_have_stored_a_state_in_different_forms(rig):  # SPEC R3.4
     for order in (handles, handles[::-1]):
         merged = rig.open(*order)
         assert content(merged, LONG) == entries
+        assert not [name for name in merged._store.columns if "2" in name]
         assert content(rig.open(rig.snapshot(merged)), LONG) == entries
 
 

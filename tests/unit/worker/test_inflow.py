@@ -2,11 +2,15 @@
 
 import threading
 import time
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
 from headgate.worker.inflow import Inflow, ReadAhead
+from headgate.worker.shell import Shell
+from rig import data, plan_of, subtask
 from waiting import wait_until
 
 
@@ -93,6 +97,111 @@ def test_the_end_of_the_input_wakes_once():
     inflow.end(None)
     assert returns_at_once(inflow)
     assert waits(inflow)
+
+
+def test_rows_come_in_order_and_a_wait_ends_when_one_comes():
+    inflow = Inflow(100)
+    found = []
+
+    def main_loop():
+        while len(found) < 3 and not inflow.exhausted:
+            inflow.wait(60)
+            found.extend(bytes(one)[:1] for one in inflow.take(1000))
+
+    loop = threading.Thread(target=main_loop, daemon=True)
+    loop.start()
+    for letter in (b"a", b"b", b"c"):
+        time.sleep(0.1)  # it waits already
+        inflow.put(pa.py_buffer(letter * 5))
+    loop.join(30)
+    assert found == [b"a", b"b", b"c"]
+    for letter in (b"d", b"e"):
+        inflow.put(pa.py_buffer(letter))
+    assert [bytes(one) for one in inflow.take(1000)] == [b"d", b"e"]
+
+
+def test_a_wake_up_and_the_end_of_the_input_end_a_wait_that_has_begun():
+    for wake in (lambda inflow: inflow.wake(), lambda inflow: inflow.end(OSError("broken"))):
+        inflow = Inflow(100)
+        loop = threading.Thread(target=inflow.wait, args=(60,), daemon=True)
+        loop.start()
+        time.sleep(0.1)
+        wake(inflow)
+        loop.join(30)
+        assert not loop.is_alive()
+    assert (inflow.exhausted, str(inflow.error)) == (True, "broken")
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_the_smallest_queue_holds_a_row(limit):
+    inflow = Inflow(limit)
+    reader = threading.Thread(target=lambda: [inflow.put(row(1)) for _ in range(10)], daemon=True)
+    reader.start()
+    taken = []
+    wait_until(lambda: taken.extend(inflow.take(1)) or len(taken) == 10)
+    reader.join(30)
+    assert not reader.is_alive()
+
+
+def test_a_wake_up_of_the_main_loop_does_not_let_the_reader_go_on():
+    inflow = Inflow(10)
+    put = []
+    threading.Thread(target=lambda: [put.append(inflow.put(row(10))) for _ in range(3)], daemon=True).start()
+    wait_until(lambda: len(put) == 1)
+    inflow.wake()
+    time.sleep(0.2)
+    assert (len(put), inflow.queued_bytes) == (1, 10)
+
+
+def made_shell(program, name, **conf):
+    plan = plan_of(program, **conf)
+    shell = Shell(plan.settings, 1)
+    shell.client = SimpleNamespace(send=lambda message: None)
+    task = subtask(plan, name, 0, shell)
+    task.restore()
+    task.open()
+    return shell, task
+
+
+def slow(env):
+    env.from_datagen(lambda n: b"x").rebalance().map(lambda v: v).name("slow")._collect_into("out")
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_time_in_which_queued_input_must_wait_counts_as_work(queued):
+    """Else a subtask that waits for the driver would seem to be as fast as its function, and read seconds ahead."""
+    shell, task = made_shell(slow, "slow", headgate_collect_max__unconfirmed=2)
+    shell._unconfirmed = 2
+    if queued:
+        task.receive(data(b"a", b"b"))
+    with patch.object(shell.inflow, "wait", lambda seconds, for_rows: time.sleep(0.1)):
+        shell._wait(task)
+    assert shell._idle >= 0.1
+    assert (shell._without_input >= 0.1) == (not queued)
+
+
+def test_a_batch_is_processed_slice_by_slice():
+    """Else a slow function would seem to be fast whenever a batch begins."""
+    _, task = made_shell(slow, "slow")
+    task.receive(data(*[b"x" * 100] * 10))
+    assert task.processed_bytes == 0
+    whole = task.bytes_in
+    found = []
+    for _ in range(5):
+        task.step(2)
+        found.append(round(task.processed_bytes / whole, 1))
+    assert found == [0.2, 0.4, 0.6, 0.8, 1.0]
+
+
+def test_an_input_of_the_first_level_that_fails_has_ended():
+    shell, _ = made_shell(slow, "slow")
+
+    def broken():
+        raise OSError("the socket broke")
+        yield
+
+    shell.skip(broken())
+    assert (shell.inflow.exhausted, str(shell.inflow.error)) == (True, "the socket broke")
 
 
 def observed(ahead, speeds):
