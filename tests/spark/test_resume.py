@@ -47,7 +47,7 @@ def test_a_killed_driver_is_followed_by_another(tmp_path):  # SPEC R9.2
             os.killpg(first.pid, signal.SIGKILL)
     assert len(rows(tmp_path)) < COUNT
     second = headgate_run(tmp_path, "second.log", options=["--resume"])
-    assert second.wait(120) == 0, Path(tmp_path, "second.log").read_text()[-3000:]
+    assert second.wait(600) == 0, Path(tmp_path, "second.log").read_text()[-3000:]
     found = rows(tmp_path)
     assert Counter(row["v"] for row in found) == Counter(range(COUNT))
     for key in range(KEYS):
