@@ -50,7 +50,8 @@ install_packages() {
     # Spark comes as a source archive: pip keeps the wheel that it makes of it, which takes a minute. All others are
     # wheels, and uv fetches them side by side. Nothing is compiled before it is imported, which would take a minute.
     "${pip[@]}" --no-deps pyspark uv
-    if ! "$VENV/bin/uv" pip install -q --python "$VENV/bin/python" -c constraints.txt -e '.[dev]'; then
+    # Headgate itself is installed again each time: its kernel is compiled then.
+    if ! "$VENV/bin/uv" pip install -q --python "$VENV/bin/python" -c constraints.txt --reinstall-package headgate -e '.[dev]'; then
         say "uv could not install them, pip does"
         "${pip[@]}" -e '.[dev]'
     fi
@@ -119,9 +120,11 @@ main() {
         find_browser
         return
     fi
-    if [[ $VENV/.ready -nt pyproject.toml && $VENV/.ready -nt constraints.txt && $VENV/.ready -nt scripts/setup.sh ]]; then
-        return
-    fi
+    local part newer=
+    for part in pyproject.toml constraints.txt scripts/setup.sh hatch_build.py src/headgate/kernel/compiled.pyx; do
+        [[ $VENV/.ready -nt $part ]] || newer=$part
+    done
+    [[ -n $newer ]] || return 0
     make_venv
     install_packages
     find_java

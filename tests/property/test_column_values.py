@@ -134,6 +134,10 @@ class Pair:
         arrays = (np.array(addresses, np.int64), np.array(groups, np.int32)) if len(accesses) % 2 else None
         backend.begin_batch(addresses, groups, arrays)
         for kind, key, value in accesses:
+            # As a loop does for records of the batch; the position stays behind for others.
+            if key in batch:
+                backend.context.position = batch.index(key)
+                key = addresses[backend.context.position]
             backend.context.address, backend.context.group = key, GROUP.group(key)
             self.access(kind, key, value)
         backend.context.address = NO_KEY

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from headgate import config
+from headgate import config, kernel
 from headgate.config import Configuration
 from headgate.storage.objects import check_create_if_absent, normalise
 from headgate.storage.remote import open_store
@@ -50,6 +50,7 @@ def run_checks(
     yield check_package("pandas", "2.", "pip install 'pandas>=2.2,<3'")
     yield check_package("grpcio", module="grpc")
     yield check_rocksdb()
+    yield check_kernel()
     yield check_checkpoint_dir(checkpoint_dir or configuration.get(config.CHECKPOINT_DIR))
     if spark and java.ok:
         yield check_slots(master or configuration.get(config.SPARK_MASTER) or "local[*]", spark_slots)
@@ -122,6 +123,13 @@ def check_rocksdb() -> Check:
                 f"{package.found} cannot open a database in {directory}: {error}", "set TMPDIR to a local disk"
             )
     return Check(f"{package.found} (opens a database)", None if works else "pip install --force-reinstall rocksdict")
+
+
+def check_kernel() -> Check:
+    """Which form the inner loops have; both work."""
+    if kernel.COMPILED:
+        return Check("keyed functions run in compiled loops")
+    return Check(f"keyed functions run in loops of plain Python, which is slower: {kernel.PROBLEM}")
 
 
 def check_checkpoint_dir(directory: str | None) -> Check:

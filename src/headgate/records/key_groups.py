@@ -344,7 +344,9 @@ def key_groups_of(hashes: _AnyArray, max_parallelism: int) -> _Ints:
     for lo in range(0, len(codes), _BLOCK):
         mixed = _mix32(codes[lo : lo + _BLOCK]).view(np.int32)
         # abs(-2**31) is still negative in 32 bits, and becomes 0.
-        groups[lo : lo + _BLOCK] = np.maximum(np.abs(mixed), 0) % np.int32(max_parallelism)
+        codes_of_block, divisor = np.maximum(np.abs(mixed), 0), np.int32(max_parallelism)
+        # NumPy divides four numbers at once, but takes remainders one by one.
+        groups[lo : lo + _BLOCK] = codes_of_block - codes_of_block // divisor * divisor
     return groups
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from headgate.errors import IllegalState, InvalidArgument
+from headgate.kernel import KeyContext
 from headgate.records.flink_values import MutableRow, restored_row
 
 _PLAIN: Final = frozenset([str, int, bytes])
@@ -90,17 +91,9 @@ FOREIGN_TABLE: Final = _ForeignTable()
 copyreg.add_extension(__name__, "VOID", 240)  # timers are stored with it: a pickle holds this number, not the path
 
 
-class KeyContext:
-    """The current key: its address and key group.
-
-    The runtime writes both fields for each record, handles read them. Writing `address` also ends the namespace.
-    """
-
-    __slots__ = ("address", "group")
-
-    def __init__(self) -> None:
-        self.address: Any = NO_KEY
-        self.group: int = 0
+def no_key() -> KeyContext:
+    """A context in which no key is selected."""
+    return KeyContext(NO_KEY)
 
 
 def address_of(key: Any) -> Any:

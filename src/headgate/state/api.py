@@ -22,8 +22,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 from headgate.api.durations import Time
 from headgate.checkpoint.handles import StateMeta, TypeMeta
 from headgate.errors import IllegalState, InvalidArgument
+from headgate.kernel import DirectValue, KeyContext, state_handle
 from headgate.records.types import TypeInformation, TypeMismatch, as_type, check_storable
-from headgate.state.addresses import NO_KEY, KeyContext, NoKeySet, address_of, key_of
+from headgate.state.addresses import NO_KEY, address_of, key_of
 from headgate.state.copying import copied
 from headgate.state.tables import MISSING, DictTable, ListTable, MapTable, ValueTable
 from headgate.state.ttl_config import StateTtlConfig
@@ -58,33 +59,39 @@ class ValueState(State, Generic[T]):
         """Store a value; None clears."""
 
 
-class DirectValueState(ValueState[Any]):
+@state_handle
+class DirectValueState(DirectValue, ValueState[Any]):
     """A value state without a time to live: in the common case there is no call between the user and the dict.
 
-    With `reuse` the user may change a value that was read in place, and so the state.
+    With `reuse` the user may change a value that was read in place, and so the state. If all values of the type are
+    `immutable`, a stored value is returned without a check.
     """
 
-    def __init__(self, descriptor: ValueStateDescriptor, context: KeyContext, table: DictTable, *, reuse: bool) -> None:
+    def __init__(
+        self,
+        descriptor: ValueStateDescriptor,
+        context: KeyContext,
+        table: DictTable,
+        *,
+        reuse: bool,
+        immutable: bool = False,
+    ) -> None:
         self.name = descriptor.name
         self._default = descriptor.default
         self._context = context
         self._table = table
         self._tables = table.tables
         self._plain = table.plain
+        self._immutable = immutable
         self._copy = self._reused if reuse else table.copy
         self._keep = None if reuse else table.keep
 
-    def value(self) -> Any:
-        context = self._context
-        try:
-            stored = self._tables[context.group][context.address]
-        except KeyError:
-            stored = self._table.get(context.group, context.address)
-        except NoKeySet:
-            NO_KEY.refuse(f"value state '{self.name}'")
-        if type(stored) in self._plain:
-            return stored
-        return copied(self._default) if stored is None else self._copy(stored)
+    def _value_elsewhere(self) -> Any:
+        """The value that is not in the dict that takes writes, or the default."""
+        stored = self._table.get(*self._place())
+        if stored is None:
+            return copied(self._default)
+        return stored if self._immutable or type(stored) in self._plain else self._copy(stored)
 
     def _reused(self, stored: Any) -> Any:
         """The object itself, in the dict that takes writes: there it counts as changed, and no snapshot reads it."""
@@ -94,44 +101,28 @@ class DirectValueState(ValueState[Any]):
             found = table[context.address] = copied(found) if found is stored else found
         return found
 
-    def update(self, value: Any) -> None:
-        if value is None:
-            self.clear()
-            return
-        if self._keep is not None and type(value) not in self._plain:
-            value = self._keep(value)
-        context = self._context
-        try:
-            self._tables[context.group][context.address] = value
-        except NoKeySet:
-            NO_KEY.refuse(f"value state '{self.name}'")
+    def _update_elsewhere(self, value: Any) -> None:
+        self._place()
+        assert value is None
+        self.clear()
 
     def clear(self) -> None:
+        self._table.remove(*self._place())
+
+    def _place(self) -> tuple[int, Any]:
+        """Key group and address of the current key."""
         context = self._context
         if context.address is NO_KEY:
             NO_KEY.refuse(f"value state '{self.name}'")
-        self._table.remove(context.group, context.address)
+        return context.group, context.address
 
 
-class ImmutableValueState(DirectValueState):
-    """A value state of a type whose values are all immutable: a stored value is returned without a check."""
-
-    def value(self) -> Any:
-        context = self._context
-        try:
-            stored = self._tables[context.group][context.address]
-        except KeyError:
-            stored = self._table.get(context.group, context.address)
-        except NoKeySet:
-            NO_KEY.refuse(f"value state '{self.name}'")
-        return copied(self._default) if stored is None else stored
-
-
+@state_handle
 class RowValueState(DirectValueState):
     """A value state of rows that can be changed: what is stored has the names of the type."""
 
-    def __init__(self, descriptor: ValueStateDescriptor, context: KeyContext, table: DictTable, *, reuse: bool) -> None:
-        super().__init__(descriptor, context, table, reuse=reuse)
+    def __init__(self, descriptor: ValueStateDescriptor, *args: Any, **options: Any) -> None:
+        super().__init__(descriptor, *args, **options)
         self._type = descriptor.type
 
     def update(self, value: Any) -> None:

@@ -41,11 +41,11 @@ from headgate.records.types import PICKLED, TypeInformation, as_type
 from headgate.state.addresses import (
     NO_KEY,
     VOID,
-    KeyContext,
     address_of,
     check_namespace,
     in_namespace,
     key_of,
+    no_key,
     prepare_keys,
     split_address,
 )
@@ -207,7 +207,7 @@ class KeyedStateBackend(ABC):
 
     def __init__(self, setup: BackendSetup) -> None:
         self.setup = setup
-        self.context = KeyContext()
+        self.context = no_key()
         self.timers = Timers(partial(self._internal_table, TIMER_TABLE))
         self.key_group_of = setup.group_of or KeyHasher(setup.max_parallelism).group
         self._handles: dict[str, tuple[str, State, AddressedTable]] = {}  # kind, handle and table by name

@@ -1,11 +1,12 @@
 """A value state in columns, accessed key by key: the values of a batch's keys are read at once, and stored at once.
 
-The first access in a batch reads the values of all its keys into a small dict, which the handle then works on; the end of
-the batch writes them back. That is faster than one large dict, where nearly every access waits for memory, and a snapshot
-copies columns instead of reading every object. All of it runs in the subtask's thread.
+The first access in a batch loads the values of all its keys into a list, which the handle then works on (`headgate.kernel`); the
+end of the batch writes them back. That is faster than one large dict, where nearly every access waits for memory, and a
+snapshot copies columns instead of reading every object. All of it runs in the subtask's thread.
 
-Keys that are selected one by one (timers, for example) go through the same dict. An address that is no integer, such as
-one with a namespace, cannot be stored in a column: the state is then moved to a table of entries permanently.
+Keys of small batches, and those that are selected one by one (timers, for example), go through a dict instead. An address that
+is no integer, such as one with a namespace, cannot be stored in a column: the state is then moved to a table of entries
+permanently.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from headgate.kernel import KeyContext, LoadedValues, state_handle
 from headgate.records.types import TypeInformation, TypeMismatch
-from headgate.state.addresses import NO_KEY, KeyContext, NoKeySet, key_of, split_address
+from headgate.state.addresses import NO_KEY, NoKeySet, key_of, split_address
 from headgate.state.api import ValueState
 from headgate.state.backend import KeyArrays
 from headgate.state.columns import ColumnTable, Ints
@@ -30,8 +31,12 @@ _FEW = 64  # keys that are read and written one by one: numpy's fixed cost is hi
 _MANY = 10_000  # values outside of batches that wait to be written back
 
 
-class ColumnValue(ValueState[Any], BatchTable):
-    """The handle and the table of a state; its dict belongs to one batch."""
+@state_handle
+class ColumnValue(LoadedValues, ValueState[Any], BatchTable):
+    """The handle and the table of a state.
+
+    An entry that is loaded is in the list only; any other that was used since the last flush is in the dict.
+    """
 
     def __init__(
         self,
@@ -44,42 +49,59 @@ class ColumnValue(ValueState[Any], BatchTable):
         demote: Callable[[ColumnValue], ValueTable],
     ) -> None:
         """`where` names the operator and the state in errors; `demote` moves the state to a table of entries."""
+        super().__init__(context)
         self.name = name
         self.default: Any = None
-        self._where, self._type, self._columns, self._context = where, type_info, columns, context
+        self._where, self._type, self._columns = where, type_info, columns
         self._group_of, self._demote = group_of, demote
         self._cache: dict[Any, Any] = {}
-        self._addresses: Sequence[Any] = ()
+        self._cache_groups: dict[Any, int] = {}  # of those that were read
+        self._addresses: list[Any] = []  # of the batch
         self._groups: Any = ()
         self._arrays: KeyArrays | None = None  # the batch's keys and groups, if the caller has them
+        # While the batch is loaded: its keys, their slots, the column at these slots, and by record the place of its value.
         self._keys: Ints | None = None
-        self._slots: Ints | None = None  # of the batch's keys, once their values are read
-        self._before: Any | None = None  # the values of those slots
-        self._loaded = 0
-        self._stray_groups: dict[Any, int] = {}  # of keys that were read one by one
+        self._slots: Ints | None = None
+        self._before: Any | None = None
+        self._places: Ints | None = None
+        self._place_of: dict[Any, int] | None = None  # by address, made when it is needed
         self._table: ValueTable | None = None  # once the state is not in columns
 
     # --- the user's side --------------------------------------------------------------------------------------------
 
-    def value(self) -> Any:
-        try:
-            stored = self._cache[self._context.address]
-        except KeyError:
-            stored = self._fetch()
-        except NoKeySet:
-            NO_KEY.refuse(f"value state '{self.name}'")
-        if stored is not None:
-            return stored
-        return copied(self.default)
-
-    def update(self, value: Any) -> None:
-        try:
-            self._cache[self._context.address] = value
-        except NoKeySet:
-            NO_KEY.refuse(f"value state '{self.name}'")
-
     def clear(self) -> None:
         self.update(None)
+
+    def _value_elsewhere(self) -> Any:
+        """The value of a key that is not the one of the record in the batch, or the default."""
+        try:
+            stored = self._stored(self._context.address)
+        except NoKeySet:
+            NO_KEY.refuse(f"value state '{self.name}'")
+        return copied(self.default) if stored is None else stored
+
+    def _update_elsewhere(self, value: Any) -> None:
+        address = self._context.address
+        try:
+            place = self._loaded_at(address)
+            if place is None:
+                self._cache[address] = value
+                return
+        except NoKeySet:
+            NO_KEY.refuse(f"value state '{self.name}'")
+        self._loaded[place] = value
+        self._changed = True
+
+    def _loaded_at(self, address: Any) -> int | None:
+        """The place of a loaded value; None if it is not loaded."""
+        if self._places is None:
+            return None
+        position = self._context.position
+        if position < len(self._addresses) and self._addresses[position] is address:
+            return int(self._places[position])
+        if self._place_of is None:
+            self._place_of = dict(zip(self._addresses, self._places.tolist(), strict=True))
+        return self._place_of.get(address)
 
     # --- the backend's side -----------------------------------------------------------------------------------------
 
@@ -109,6 +131,9 @@ class ColumnValue(ValueState[Any], BatchTable):
         """Whether a key has a value; nothing is written back."""
         if self._table is not None:
             return self._table.get(group, address) is not None
+        place = self._loaded_at(address)
+        if place is not None:
+            return self._loaded[place] is not None
         if address in self._cache:
             return self._cache[address] is not None
         return _is_number(address) and self._columns.find_one(address, group) >= 0
@@ -116,68 +141,101 @@ class ColumnValue(ValueState[Any], BatchTable):
     def begin(self, addresses: Sequence[Any], groups: Sequence[int], arrays: KeyArrays | None = None) -> None:
         """Called before a batch with these keys."""
         self.flush()
-        self._addresses, self._groups, self._arrays = addresses, groups, arrays
+        self._addresses = addresses if type(addresses) is list else list(addresses)
+        self._groups, self._arrays = groups, arrays
 
     def flush(self) -> None:
         """Write back, and end the batch."""
         if self._table is not None:
             return
-        cache = strays = self._cache
-        if self._slots is not None:
-            # The batch's keys come first.
-            strays = dict(islice(cache.items(), self._loaded, None)) if len(cache) > self._loaded else {}
-            self._store_batch()
-        if strays:
-            self._store_strays(strays)
+        if self._changed:
+            self._store_loaded()
+        if self._cache:
+            self._store_cached()
         if self._table is None:
-            self._cache, self._stray_groups = {}, {}
-            self._addresses, self._groups, self._arrays = (), (), None
-            self._slots, self._keys, self._before = None, None, None
+            self._cache, self._cache_groups = {}, {}
+        self._end_batch()
 
-    def _fetch(self) -> Any:
-        """The value of an address that is not in the cache."""
-        context = self._context
-        address = context.address
-        if not _is_number(address):
-            self._use_tables()
-            return self._cache[address]
-        if self._slots is None and len(self._addresses) > _FEW:
-            self._load()
-            if address in self._cache or self._table is not None:
+    def _end_batch(self) -> None:
+        self._unload()
+        self._addresses, self._groups, self._arrays = [], (), None
+        self._slots = self._keys = self._before = self._places = self._place_of = None
+
+    def _stored(self, address: Any) -> Any:
+        """The value at an address, or None; a batch is loaded at the first access."""
+        place = self._loaded_at(address)
+        if place is None:
+            try:
                 return self._cache[address]
-        elif len(self._cache) > _MANY + self._loaded:
-            self.flush()
-        self._stray_groups[address] = context.group
+            except KeyError:
+                pass
+            if not _is_number(address):
+                self._use_tables()
+                return self._cache[address]
+            if self._places is None and len(self._addresses) > _FEW:
+                self._load()
+                if self._table is not None:
+                    return self._cache[address]
+                place = self._loaded_at(address)
+            elif len(self._cache) > _MANY:
+                self.flush()
+        if place is not None:
+            return self._loaded[place]
+        context = self._context
+        self._cache_groups[address] = context.group
         stored = self._cache[address] = self._columns.get(context.group, address)
         return stored
 
     def _load(self) -> None:
-        """Read the values of the whole batch; values that were written before stay."""
-        keys, self._groups = self._arrays or (self._int_keys(self._addresses), np.asarray(self._groups))
+        """Read the values of the whole batch; those that were written before stay."""
+        addresses = self._addresses
+        keys, self._groups = self._arrays or (self._int_keys(addresses), np.asarray(self._groups))
         if keys is None:
             return
         self._keys = keys
         self._slots, self._before, values = self._columns.read(keys, self._groups)
-        loaded = dict(zip(self._addresses, values, strict=True))
-        self._loaded = len(loaded)
-        loaded.update(self._cache)  # it may have keys outside of the batch
-        self._cache = loaded
+        places = self._places = self._first_places(self._slots)
+        if not self._columns.all_live(self._slots):
+            for place in np.flatnonzero(places != np.arange(len(places))).tolist():
+                values[place] = 0  # nobody reads it: all values can be packed
+        self._load_values(addresses, values, places)
+        if self._cache:
+            found = [(address, self._loaded_at(address)) for address in self._cache]
+            for address, at in found:
+                if at is not None:
+                    values[at] = self._cache.pop(address)
+                    self._changed = True
 
-    def _store_batch(self) -> None:
-        """Store the values of the batch's keys, each once: the cache has them in the order in which the batch has them."""
-        columns, slots, before = self._columns, self._slots, self._before
+    def _first_places(self, slots: Ints) -> Ints:
+        """For each record of the batch, the first one with the same key."""
+        if not len(slots) or slots.min() >= 0:
+            return self._columns.places(slots)
+        places = np.arange(len(slots))
+        known = slots >= 0
+        there = np.flatnonzero(known)
+        places[there] = there[self._columns.places(slots[there])]
+        first: dict[Any, int] = {}
+        for place in np.flatnonzero(~known).tolist():
+            places[place] = first.setdefault(self._addresses[place], place)
+        return places
+
+    def _store_loaded(self) -> None:
+        """Store the values of the batch's keys, each once."""
+        columns, slots, before, places = self._columns, self._slots, self._before, self._places
         assert slots is not None
-        packed = self._pack(list(islice(self._cache.values(), self._loaded)))
+        assert places is not None
+        first = np.flatnonzero(places == np.arange(len(places)))
+        packed = self._pack(self._loaded)
         if packed is None:
-            values = list(map(self._cache.__getitem__, self._addresses))
-            self._store_mixed(self._addresses, self._groups, slots, values)
+            there = first.tolist()
+            addresses, values = ([column[place] for place in there] for column in (self._addresses, self._loaded))
+            self._store_mixed(addresses, np.asarray(self._groups)[first], slots[first], values)
             return
         if not columns.all_live(slots):
             assert self._keys is not None
             slots, before = columns.slots(self._keys, self._groups, 0), None
-        if self._loaded < len(slots):
-            first = columns.first_places(slots)
-            slots, before = slots[first], None if before is None else before[first]
+        if len(first) < len(slots):
+            slots, packed, before = slots[first], packed[first], None if before is None else before[first]
         columns.put(slots, packed, before)
 
     def _store(self, addresses: Sequence[Any], groups: Any, keys: Ints, values: list[Any]) -> None:
@@ -218,17 +276,18 @@ class ColumnValue(ValueState[Any], BatchTable):
             raise TypeMismatch(f"{self._where}, key {addresses[error.index]!r}: {error}") from None
         return column.astype(self._columns.values.dtype)
 
-    def _store_strays(self, strays: dict[Any, Any]) -> None:
-        """Store values of keys outside of the batch, or of a batch that was only written to."""
-        known = dict(zip(self._addresses, self._groups, strict=True)) | self._stray_groups
-        if len(strays) <= _FEW:
-            strays = {a: value for a, value in strays.items() if not self._store_one(a, known.get(a), value)}
-        addresses = list(strays)
+    def _store_cached(self) -> None:
+        """Store the values in the dict."""
+        known = dict(zip(self._addresses, self._groups, strict=True)) | self._cache_groups
+        cached = self._cache
+        if len(cached) <= _FEW:
+            cached = {a: value for a, value in cached.items() if not self._store_one(a, known.get(a), value)}
+        addresses = list(cached)
         keys = self._int_keys(addresses)
-        if keys is None or not strays:
+        if keys is None or not cached:
             return
         groups = np.array([known[a] if a in known else self._group_of(a) for a in addresses], np.int64)
-        self._store(addresses, groups, keys, list(strays.values()))
+        self._store(addresses, groups, keys, list(cached.values()))
 
     def _store_one(self, address: Any, group: int | None, value: Any) -> bool:
         """Store a value; False for one that has to be converted."""
@@ -245,9 +304,15 @@ class ColumnValue(ValueState[Any], BatchTable):
     def _use_tables(self) -> None:
         """Move the state from columns to a table of entries."""
         table = self._table = self._demote(self)
-        for address, value in self._cache.items():
+        changed = self._cache
+        if self._changed:
+            assert self._places is not None
+            changed = {a: self._loaded[place] for a, place in zip(self._addresses, self._places.tolist(), strict=True)}
+            changed |= self._cache
+        for address, value in changed.items():
             table.put_many((address,), (self._group_of(key_of(split_address(address)[0])),), (value,))
         self._cache = _TableCache(table, self._context)
+        self._end_batch()
 
 
 class ColumnValues:

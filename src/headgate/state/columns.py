@@ -80,7 +80,7 @@ class ColumnTable:
         self.values: Numbers = np.empty(1024, dtype)
         self.live: npt.NDArray[np.bool_] = np.zeros(1024, np.bool_)  # whether the slot has an entry
         self._changed: npt.NDArray[np.bool_] | None = None  # by slot, while changes are tracked
-        self._place: npt.NDArray[np.uint16] = np.empty(0, np.uint16)  # by slot, of `first_places`
+        self._place: npt.NDArray[np.uint16] = np.empty(0, np.uint16)  # by slot, of `places`
         self._dead: Ints = np.zeros(max_parallelism, np.int64)  # removed entries by group that still hold a slot
         self._kept_dead: Ints = np.zeros(max_parallelism, np.int64)  # of those, what could not be given free
         self._free: list[int] = []  # slots to use again
@@ -138,15 +138,16 @@ class ColumnTable:
             return True
         return bool(slots.min() >= 0) and (not self._dead.any() or bool(self.live[slots].all()))
 
-    def first_places(self, slots: Ints) -> Ints:
-        """Where each slot occurs for the first time, in order."""
+    def places(self, slots: Ints) -> Ints:
+        """For each slot, where it occurs for the first time."""
         if len(slots) > 1 << 16:
-            return np.sort(np.unique(slots, return_index=True)[1])
+            _, first, of_slot = np.unique(slots, return_index=True, return_inverse=True)
+            return first[of_slot]
         places = np.arange(len(slots), dtype=np.uint16)
         if len(self._place) < len(self.keys):
             self._place = np.empty(len(self.keys), np.uint16)
         self._place[slots[::-1]] = places[::-1]  # of several, the one that is written last stays
-        return np.flatnonzero(self._place[slots] == places)
+        return self._place[slots].astype(np.int64)
 
     def put(self, slots: Ints, values: Numbers, before: Numbers | None = None) -> None:
         """Store values; where a slot occurs more than once, its values must be equal. `before` are the present values."""

@@ -25,7 +25,7 @@ from headgate.checkpoint.assignment import ElementRange, Mode, StateShape, redis
 from headgate.checkpoint.handles import TypeMeta
 from headgate.errors import IllegalState, InvalidArgument, StateMigrationError, StorageError
 from headgate.records.types import TypeInformation, TypeMismatch
-from headgate.state.addresses import KeyContext
+from headgate.state.addresses import no_key
 from headgate.state.api import ListState, ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from headgate.state.broadcast import BroadcastState
 from headgate.state.copying import ATOMS, is_immutable
@@ -177,7 +177,7 @@ class OperatorListState(ListState[Any]):
     """A list of one subtask, split or united at restore; elements are stored and returned by reference."""
 
     def __init__(self, descriptor: StateDescriptor, where: str, elements: list[Any]) -> None:
-        super().__init__(descriptor, KeyContext(), _Elements(elements))
+        super().__init__(descriptor, no_key(), _Elements(elements))
         self._where = where
 
     def _place(self) -> tuple[int, Any]:

@@ -5,7 +5,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from headgate import config
+from headgate import config, kernel
 from headgate.cli.doctor import check_checkpoint_dir, check_java, check_package, check_slots
 from headgate.cli.main import app
 from headgate.config import Configuration
@@ -151,9 +151,18 @@ def test_doctor_reports_each_check_and_the_options(invoke, tmp_path, fake_java):
     assert lines[1].startswith("ok  Java 17 (JAVA_HOME=")
     assert [line.split()[1] for line in lines[2:7]] == ["pyspark", "pyarrow", "pandas", "grpcio", "rocksdict"]
     assert lines[6].endswith("(opens a database)")
-    assert lines[7] == f"ok  checkpoint directory {directory} is writable"
-    assert lines[8:] == ["    parallelism.default = 3  (-D)"]
+    assert lines[7] == "ok  keyed functions run in compiled loops"
+    assert lines[8] == f"ok  checkpoint directory {directory} is writable"
+    assert lines[9:] == ["    parallelism.default = 3  (-D)"]
     assert not (tmp_path / "new").exists()
+
+
+def test_doctor_says_why_loops_are_not_compiled(invoke, fake_java, monkeypatch):
+    monkeypatch.setattr(kernel, "COMPILED", False)
+    monkeypatch.setattr(kernel, "PROBLEM", "HEADGATE_KERNEL=plain")
+    result = invoke("doctor", "--no-spark")
+    assert "ok  keyed functions run in loops of plain Python, which is slower: HEADGATE_KERNEL=plain\n" in result.stdout
+    assert result.exit_code == 0, result.output
 
 
 def test_doctor_fails_with_what_to_do(invoke, tmp_path, fake_java):

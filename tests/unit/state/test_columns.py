@@ -62,19 +62,19 @@ def test_regions_that_are_half_full_grow_when_no_key_is_new_any_more():
 
 
 @given(st.lists(st.integers(0, 40), max_size=100))
-def test_first_places(keys):
+def test_places_are_those_of_the_first_record_with_the_key(keys):
     table = HashMapColumns(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
     numbers = np.array(keys, np.int64)
     slots = table.slots(numbers, groups_of(numbers), 0)
-    assert numbers[table.first_places(slots)].tolist() == list(dict.fromkeys(keys))
+    assert table.places(slots).tolist() == [keys.index(key) for key in keys]
 
 
-def test_first_places_of_many_and_after_growing():
+def test_places_of_many_and_after_growing():
     table = HashMapColumns(KeyGroupRange(0, 127), 128, np.dtype(np.int64))
     for count in (100, 5_000, 70_000):
         keys = np.concatenate([np.arange(count), np.arange(count)[::-1]])
         slots = table.slots(keys, groups_of(keys), 0)
-        assert table.first_places(slots).tolist() == list(range(count))
+        assert table.places(slots).tolist() == [*range(count), *range(count - 1, -1, -1)]
 
 
 def test_slots_are_live_until_one_is_removed_or_missing():

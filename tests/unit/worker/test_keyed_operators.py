@@ -400,5 +400,5 @@ def test_no_key_in_open():
         def map(self, value):
             return value
 
-    with pytest.raises(UserCodeError, match="No key set: keyed state was used while no record"):
+    with pytest.raises(UserCodeError, match="No key set: value state 'x' was used while no record"):
         run(lambda env: env.from_collection([1]).key_by(str).map(Early()))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta
 from headgate.records.types import PICKLED, TypeInformation
-from headgate.state.api import DirectValueState, ImmutableValueState, RowValueState, State, ValueStateDescriptor
+from headgate.state.api import DirectValueState, RowValueState, State, ValueStateDescriptor
 from headgate.state.backend import (
     RAW_STREAMS,
     BackendSetup,
@@ -153,10 +153,9 @@ class HashMapBackend(KeyedStateBackend):
             table.default = descriptor.default
             return table
         assert isinstance(table, StateTable)
-        kind: type[DirectValueState] = ImmutableValueState if copier(descriptor.type) is None else DirectValueState
-        if descriptor.type.mutable:
-            kind = RowValueState
-        return kind(descriptor, self.context, table, reuse=self.setup.object_reuse)
+        kind = RowValueState if descriptor.type.mutable else DirectValueState
+        immutable = not descriptor.type.mutable and copier(descriptor.type) is None
+        return kind(descriptor, self.context, table, reuse=self.setup.object_reuse, immutable=immutable)
 
     def column_table(self, descriptor: ValueStateDescriptor) -> HashMapColumns | None:
         self._column_values.flush()

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from headgate.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta
 from headgate.errors import IllegalState
-from headgate.state.api import DirectValueState, ImmutableValueState, State, ValueStateDescriptor
+from headgate.state.api import DirectValueState, State, ValueStateDescriptor
 from headgate.state.backend import (
     INTERNAL_KINDS,
     TIMER_TABLE,
@@ -223,8 +223,8 @@ class RocksDBBackend(KeyedStateBackend):
         assert isinstance(table, ValueRows)
         reuse = self.setup.object_reuse and copier(descriptor.type) is not None
         # Typed values of plain types are cached as they are, any other as bytes.
-        kind = ImmutableValueState if descriptor.type.is_typed and table.plain else DirectValueState
-        return kind(descriptor, self.context, table, reuse=reuse)
+        immutable = descriptor.type.is_typed and bool(table.plain)
+        return DirectValueState(descriptor, self.context, table, reuse=reuse, immutable=immutable)
 
     def column_table(self, descriptor: ValueStateDescriptor) -> CachedColumns | None:
         self._column_values.flush()

@@ -29,6 +29,7 @@ from headgate.worker.watermarks import Stamps, TimeReceiver
 
 Receiver = Callable[[Batch], None]
 R = TypeVar("R")
+_LOOPS = (__package__, "headgate.kernel")  # where the user's functions are called
 
 
 class SubtaskServices(Protocol):
@@ -372,27 +373,30 @@ def without_none(rows: list[Any], stamps: Stamps | None) -> tuple[list[Any], Sta
 
 
 class Outputs:
-    """The records that a function gives for a batch, and their timestamps: each has the one of the record it came from."""
+    """The records that a function gives for a batch, and their timestamps: each has the one of the record it came from.
 
-    __slots__ = ("_ends", "_stamps", "rows")
+    For a batch with timestamps `ends` takes the number of records so far after each record of the batch; else it is None.
+    """
+
+    __slots__ = ("_stamps", "ends", "rows")
 
     def __init__(self, stamps: Stamps | None) -> None:
         self.rows: list[Any] = []
         self._stamps = stamps
-        self._ends: list[int] = []
+        self.ends: list[int] | None = None if stamps is None else []
 
     def of(self, records: Iterable[R]) -> Iterable[R]:
         """The records, for a loop that appends to `rows` what each one gives."""
-        return records if self._stamps is None else self._counted(records)
+        return records if self.ends is None else self._counted(records, self.ends.append)
 
-    def _counted(self, records: Iterable[R]) -> Iterator[R]:
-        rows, end = self.rows, self._ends.append
+    def _counted(self, records: Iterable[R], end: Callable[[int], None]) -> Iterator[R]:
+        rows = self.rows
         for record in records:
             yield record
             end(len(rows))
 
     def timestamps(self) -> Stamps | None:
-        return None if self._stamps is None else spread(self._stamps, self._ends)
+        return None if self._stamps is None or self.ends is None else spread(self._stamps, self.ends)
 
 
 def spread(stamps: Stamps | Sequence[int], ends: Sequence[int]) -> Stamps:
@@ -437,7 +441,7 @@ class ElementContext:
 def explain(error: Exception, method: str) -> Exception:
     """A clear error in place of `TypeError: 'int' object is not iterable` for a function that returned an int."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    ours = frame.f_globals.get("__name__", "").startswith(__package__)  # it was not raised inside the user's function
+    ours = frame.f_globals.get("__name__", "").startswith(_LOOPS)  # it was not raised inside the user's function
     if method and ours and isinstance(error, TypeError) and str(error).endswith("object is not iterable"):
         kind = str(error).split("'")[1]
         return UserCodeError(f"{method} must yield records or return a list of them, got {kind}").with_traceback(None)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from headgate.api.functions import FunctionSnapshotContext, StateAccess
 from headgate.api.raw_state import RawKeyedStateOutput
 from headgate.checkpoint.commits import Commits
 from headgate.graph.job_graph import ChainedOperator
+from headgate.kernel import KeyContext, filter_each, flat_map_each, map_each, process_each
 from headgate.records.batch import Batch
 from headgate.state.addresses import NO_KEY
 from headgate.state.backend import KeyedStateBackend, SnapshotKind, SnapshotRun
@@ -31,7 +32,7 @@ from headgate.worker.operators.base import (
 _CLEANUP_ENTRIES = 10_000  # in one go: a few milliseconds
 
 Keys = tuple[list[Any], list[int]]  # addresses and key groups of a batch
-Loop = Callable[[Iterable[Any], Any, list[Any]], None]
+Loop = Callable[[Batch, list[Any], list[Any], list[int], KeyContext, Outputs], None]
 
 
 class KeyedOperator(Operator):
@@ -112,25 +113,19 @@ class KeyedOperator(Operator):
     def current_key(self) -> Any:
         return UNKNOWN if self.backend.context.address is NO_KEY else self.backend.current_key()
 
-    def receive_with(self, input: int, loop: Loop, method: str = "", stamped: Loop | None = None) -> Receiver:
-        """Call `loop(records, current, out)` for each batch, where a record comes as (row, address, key group).
-
-        The loop stores address and group in `current`, where state handles read them: one step for each, no call. For a
-        batch with timestamps `stamped` is called, if it is given: (row, timestamp, address, key group).
-        """
-        emit = self.emit_any if stamped is None else self.emit_tagged
+    def receive_with(self, input: int, loop: Loop, method: str = "", *, tagged: bool = False) -> Receiver:
+        """Call a loop of the kernel for each batch; `tagged`: what it gives may be for side outputs."""
+        emit = self.emit_tagged if tagged else self.emit_any
 
         def receive(batch: Batch) -> None:
-            columns: tuple[list[Any], ...] = self.keys_of(batch, input)
-            chosen, current, outputs = loop, self.backend.context, Outputs(batch.timestamps)
-            out = outputs.rows
-            if stamped is not None and batch.timestamps is not None:
-                chosen, columns = stamped, (batch.timestamps.tolist(), *columns)
-            self.each(
-                batch.rows(), lambda rows: chosen(outputs.of(zip(rows, *columns, strict=True)), current, out), method
-            )
+            addresses, groups = self.keys_of(batch, input)
+            rows, current, outputs = batch.rows(), self.backend.context, Outputs(batch.timestamps)
+            try:
+                loop(batch, rows, addresses, groups, current, outputs)
+            except Exception as error:
+                raise self.failure(explain(error, method), rows[current.position], self.current_key()) from error
             self.end_batch()
-            emit(out, outputs.timestamps())
+            emit(outputs.rows, outputs.timestamps())
 
         return receive
 
@@ -139,19 +134,12 @@ class KeyedMapOperator(KeyedOperator):
     """A map that may use state."""
 
     def receiver(self, input: int) -> Receiver:
-        function = self.method("map", input)
+        function, skips_none = self.method("map", input), self.operator.spec.kind == "co_map"
 
-        def loop(records: Iterable[Any], current: Any, out: list[Any]) -> None:
-            append = out.append
-            for row, current.address, current.group in records:
-                append(function(row))
+        def loop(_: Batch, rows: list[Any], keys: list[Any], groups: list[int], key: Any, outputs: Outputs) -> None:
+            map_each(function, skips_none, rows, keys, groups, key, outputs.rows, outputs.ends)
 
-        def loop_of_two(records: Iterable[Any], current: Any, out: list[Any]) -> None:
-            for row, current.address, current.group in records:
-                if (result := function(row)) is not None:
-                    out.append(result)
-
-        return self.receive_with(input, loop_of_two if self.operator.spec.kind == "co_map" else loop)
+        return self.receive_with(input, loop)
 
 
 class KeyedFlatMapOperator(KeyedOperator):
@@ -160,12 +148,8 @@ class KeyedFlatMapOperator(KeyedOperator):
     def receiver(self, input: int) -> Receiver:
         function = self.method("flat_map", input)
 
-        def loop(records: Iterable[Any], current: Any, out: list[Any]) -> None:
-            extend = out.extend
-            for row, current.address, current.group in records:
-                result = function(row)
-                if result is not None:
-                    extend(result)
+        def loop(_: Batch, rows: list[Any], keys: list[Any], groups: list[int], key: Any, outputs: Outputs) -> None:
+            flat_map_each(function, rows, keys, groups, key, outputs.rows, outputs.ends)
 
         return self.receive_with(input, loop, "flat_map")
 
@@ -176,10 +160,8 @@ class KeyedFilterOperator(KeyedOperator):
     def receiver(self, input: int) -> Receiver:
         function = self.method("filter", input)
 
-        def loop(records: Iterable[Any], current: Any, out: list[Any]) -> None:
-            for row, current.address, current.group in records:
-                if function(row):
-                    out.append(row)
+        def loop(_: Batch, rows: list[Any], keys: list[Any], groups: list[int], key: Any, outputs: Outputs) -> None:
+            filter_each(function, rows, keys, groups, key, outputs.rows, outputs.ends)
 
         return self.receive_with(input, loop)
 
@@ -233,22 +215,12 @@ class KeyedProcessOperator(KeyedOperator):
     def receiver(self, input: int) -> Receiver:
         function, element = self.method("process_element", input), self.element
 
-        def loop(records: Iterable[Any], current: Any, out: list[Any]) -> None:
-            extend = out.extend
-            for row, current.address, current.group in records:
-                result = function(row, element)
-                if result is not None:
-                    extend(result)
-
-        def stamped(records: Iterable[Any], current: Any, out: list[Any]) -> None:
-            for row, element.stamp, current.address, current.group in records:
-                result = function(row, element)
-                if result is not None:
-                    out.extend(result)
-            element.stamp = None
+        def loop(batch: Batch, rows: list[Any], keys: list[Any], groups: list[int], key: Any, outputs: Outputs) -> None:
+            stamps = None if batch.timestamps is None else batch.timestamps.tolist()
+            process_each(function, element, rows, stamps, keys, groups, key, outputs.rows, outputs.ends)
 
         method = "process_element" if len(self._readers) == 1 else f"process_element{input + 1}"
-        return self.receive_with(input, loop, method, stamped)
+        return self.receive_with(input, loop, method, tagged=True)
 
     # --- timers -----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,79 @@
+"""The inner loops of keyed functions: compiled where Headgate was installed with a C compiler, else in plain Python.
+
+Both forms do the same (`plain.py` explains it). `HEADGATE_KERNEL=plain` chooses the one in Python, `compiled` fails if there is
+no other. A compiled form that was made from another version of its source is not used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headgate.errors import InvalidArgument
+
+_SOURCE: Final = Path(__file__).with_name("compiled.pyx")
+_VARIABLE: Final = "HEADGATE_KERNEL"
+
+
+def _compiled() -> tuple[Any, str | None]:
+    """The compiled form; or why it cannot be used."""
+    try:
+        found = importlib.import_module("headgate.kernel.compiled")
+    except ImportError as error:
+        return None, f"it was not compiled when Headgate was installed ({error})"
+    if not _SOURCE.exists() or hashlib.sha256(_SOURCE.read_bytes()).hexdigest() != found.SOURCE:
+        problem = "it was compiled from another version of its source: install Headgate again"
+        warnings.warn(f"headgate.kernel: loops run in plain Python: {problem}", stacklevel=2)
+        return None, problem
+    return found, None
+
+
+def _chosen() -> tuple[Any, str | None]:
+    """The compiled form if it is used; if it is not, why."""
+    wish = os.environ.get(_VARIABLE, "")
+    if wish not in ("", "plain", "compiled"):
+        raise InvalidArgument(f"{_VARIABLE}={wish}: it must be 'plain', 'compiled', or not set")
+    if wish == "plain":
+        return None, f"{_VARIABLE}=plain"
+    found, problem = _compiled()
+    if problem is not None and wish == "compiled":
+        raise ImportError(f"{_VARIABLE}=compiled, but the kernel cannot be used: {problem}")
+    return found, problem
+
+
+_FORM, PROBLEM = _chosen()
+COMPILED: Final = _FORM is not None
+"""Whether loops are compiled; if not, `PROBLEM` says why."""
+
+if TYPE_CHECKING or not COMPILED:
+    from headgate.kernel.plain import (
+        DirectValue,
+        KeyContext,
+        LoadedValues,
+        filter_each,
+        flat_map_each,
+        map_each,
+        process_each,
+        state_handle,
+    )
+else:
+    DirectValue, KeyContext, LoadedValues = _FORM.DirectValue, _FORM.KeyContext, _FORM.LoadedValues
+    state_handle, process_each, flat_map_each = _FORM.state_handle, _FORM.process_each, _FORM.flat_map_each
+    map_each, filter_each = _FORM.map_each, _FORM.filter_each
+
+__all__ = [
+    "COMPILED",
+    "PROBLEM",
+    "DirectValue",
+    "KeyContext",
+    "LoadedValues",
+    "filter_each",
+    "flat_map_each",
+    "map_each",
+    "process_each",
+    "state_handle",
+]

@@ -1,0 +1,207 @@
+# cython: language_level=3, binding=False
+"""The compiled form of `plain.py`, with the same names; what each part is for is said there.
+
+`hatch_build.py` compiles it with Cython when Headgate is installed where there is a C compiler.
+"""
+
+from cpython.dict cimport PyDict_GetItemWithError
+from cpython.object cimport PyObject, PyTypeObject
+from types import GeneratorType
+
+cdef extern from "Python.h":
+    ctypedef struct PyMethodDef:
+        pass
+    ctypedef struct PyMethodDescrObject:
+        PyMethodDef *d_method
+    object PyDescr_NewMethod(PyTypeObject *, PyMethodDef *)
+
+cdef extern from *:
+    const char *HEADGATE_SOURCE
+
+SOURCE = HEADGATE_SOURCE.decode()
+
+cdef object _GENERATOR = GeneratorType
+
+
+def state_handle(cls):
+    # The interpreter takes its short way to a method of C only if the object is exactly of the class of the method.
+    for name in ("value", "update"):
+        for base in cls.__mro__:
+            if name in base.__dict__:
+                break
+        method = base.__dict__[name]
+        if base is not cls and type(method) is type(LoadedValues.value):
+            setattr(cls, name, PyDescr_NewMethod(<PyTypeObject *> cls, (<PyMethodDescrObject *> method).d_method))
+    return cls
+
+
+cdef class KeyContext:
+    cdef public object address
+    cdef public Py_ssize_t group
+    cdef public Py_ssize_t position
+    cdef readonly object nobody
+
+    def __init__(self, nobody):
+        self.address = self.nobody = nobody
+        self.group = self.position = 0
+
+
+cdef class LoadedValues:
+    cdef public KeyContext _context
+    cdef public bint _changed
+    cdef list _addresses_loaded
+    cdef list _values_loaded
+    cdef const long long[::1] _places_loaded
+
+    def __init__(self, KeyContext context not None):
+        self._context = context
+        self._unload()
+
+    def _load_values(self, list addresses not None, list values not None, const long long[::1] places not None):
+        if not len(addresses) == len(values) == len(places):
+            raise ValueError("addresses, values and places must be of one length")
+        cdef Py_ssize_t i
+        for i in range(len(places)):
+            if not 0 <= places[i] < len(values):
+                raise IndexError("a place without a value")
+        self._addresses_loaded, self._values_loaded, self._places_loaded = addresses, values, places
+        self._changed = False
+
+    def _unload(self):
+        self._addresses_loaded, self._values_loaded, self._places_loaded = [], [], None
+        self._changed = False
+
+    @property
+    def _loaded(self):
+        return self._values_loaded
+
+    cdef inline Py_ssize_t _place(self):
+        cdef Py_ssize_t position = self._context.position  # never negative
+        if position < len(self._addresses_loaded) and self._addresses_loaded[position] is self._context.address:
+            return self._places_loaded[position]
+        return -1
+
+    def value(self):
+        cdef Py_ssize_t place = self._place()
+        if place >= 0:
+            stored = self._values_loaded[place]
+            if stored is not None:
+                return stored
+        return self._value_elsewhere()
+
+    def update(self, value):
+        cdef Py_ssize_t place = self._place()
+        if place >= 0:
+            self._values_loaded[place] = value
+            self._changed = True
+        else:
+            self._update_elsewhere(value)
+
+
+cdef class DirectValue:
+    cdef public KeyContext _context
+    cdef public list _tables
+    cdef public object _plain
+    cdef public bint _immutable
+    cdef public object _copy
+    cdef public object _keep
+
+    def value(self):
+        cdef KeyContext context = self._context
+        cdef PyObject *found
+        table = self._tables[context.group]
+        if context.address is not context.nobody:
+            found = PyDict_GetItemWithError(table, context.address)
+            if found is not NULL:
+                stored = <object>found
+                if stored is not None:
+                    return stored if self._immutable or type(stored) in self._plain else self._copy(stored)
+        return self._value_elsewhere()
+
+    def update(self, value):
+        cdef KeyContext context = self._context
+        if value is None or context.address is context.nobody:
+            self._update_elsewhere(value)
+            return
+        if self._keep is not None and type(value) not in self._plain:
+            value = self._keep(value)
+        table = self._tables[context.group]
+        table[context.address] = value  # not as a dict: the table of another subtask's group refuses it
+
+
+cdef inline int _take(object result, list out) except -1:
+    if type(result) is _GENERATOR:
+        for record in result:
+            out.append(record)
+    else:
+        out.extend(result)
+    return 0
+
+
+cdef inline int _check(list rows, list addresses, list groups) except -1:
+    if not len(rows) == len(addresses) == len(groups):
+        raise ValueError("records, addresses and key groups must be of one length")
+    return 0
+
+
+def process_each(
+    function, element, list rows not None, list stamps, list addresses not None, list groups not None,
+    KeyContext context not None, list out not None, list ends,
+):
+    cdef Py_ssize_t i
+    _check(rows, addresses, groups)
+    for i in range(len(rows)):
+        context.position, context.address, context.group = i, addresses[i], groups[i]
+        if stamps is not None:
+            element.stamp = stamps[i]
+        result = function(rows[i], element)
+        if result is not None:
+            _take(result, out)
+        if ends is not None:
+            ends.append(len(out))
+    if stamps is not None:
+        element.stamp = None
+
+
+def flat_map_each(
+    function, list rows not None, list addresses not None, list groups not None, KeyContext context not None,
+    list out not None, list ends,
+):
+    cdef Py_ssize_t i
+    _check(rows, addresses, groups)
+    for i in range(len(rows)):
+        context.position, context.address, context.group = i, addresses[i], groups[i]
+        result = function(rows[i])
+        if result is not None:
+            _take(result, out)
+        if ends is not None:
+            ends.append(len(out))
+
+
+def map_each(
+    function, bint skips_none, list rows not None, list addresses not None, list groups not None,
+    KeyContext context not None, list out not None, list ends,
+):
+    cdef Py_ssize_t i
+    _check(rows, addresses, groups)
+    for i in range(len(rows)):
+        context.position, context.address, context.group = i, addresses[i], groups[i]
+        result = function(rows[i])
+        if result is not None or not skips_none:
+            out.append(result)
+        if ends is not None:
+            ends.append(len(out))
+
+
+def filter_each(
+    function, list rows not None, list addresses not None, list groups not None, KeyContext context not None,
+    list out not None, list ends,
+):
+    cdef Py_ssize_t i
+    _check(rows, addresses, groups)
+    for i in range(len(rows)):
+        context.position, context.address, context.group = i, addresses[i], groups[i]
+        if function(rows[i]):
+            out.append(rows[i])
+        if ends is not None:
+            ends.append(len(out))

@@ -1,0 +1,353 @@
+"""Both forms of the kernel: the compiled one and the one in plain Python do the same."""
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headgate import kernel
+from headgate.kernel import plain
+
+NOBODY = object()
+FORMS = [plain, importlib.import_module("headgate.kernel.compiled")] if kernel.COMPILED else [plain]
+
+
+@pytest.fixture(params=FORMS, ids=lambda form: form.__name__.rpartition(".")[2])
+def form(request):
+    return request.param
+
+
+def test_the_compiled_form_is_used_where_it_can_be_made():
+    """`make setup` compiles it wherever there is a compiler, as on machines that run these tests."""
+    if os.environ.get("HEADGATE_KERNEL") == "plain":
+        pytest.skip("the plain form was asked for")
+    assert kernel.COMPILED, kernel.PROBLEM
+
+
+# --- the key context ------------------------------------------------------------------------------------------------
+
+
+def test_a_new_context_selects_no_key(form):
+    context = form.KeyContext(NOBODY)
+    assert context.address is context.nobody is NOBODY
+    assert (context.group, context.position) == (0, 0)
+
+
+# --- loaded values --------------------------------------------------------------------------------------------------
+
+
+def loaded(form, addresses, values, places):
+    """A handle with values of a batch, in which what is elsewhere is recorded."""
+
+    @form.state_handle
+    class Handle(form.LoadedValues):
+        def __init__(self, context):
+            super().__init__(context)
+            self.elsewhere = []
+
+        def _value_elsewhere(self):
+            self.elsewhere.append("value")
+            return "elsewhere"
+
+        def _update_elsewhere(self, value):
+            self.elsewhere.append(value)
+
+    context = form.KeyContext(NOBODY)
+    handle = Handle(context)
+    handle._load_values(addresses, values, np.array(places, np.int64))
+    return context, handle
+
+
+def at(context, addresses, position):
+    context.position, context.address = position, addresses[position]
+
+
+def test_records_of_one_key_share_a_value(form):
+    addresses, values = [10**6, 2 * 10**6, 10**6 + 0], [5, 6, 0]
+    addresses[2] = int("1000000")  # equal, but another object
+    context, handle = loaded(form, addresses, values, [0, 1, 0])
+    at(context, addresses, 2)
+    assert handle.value() == 5
+    assert not handle._changed
+    handle.update(7)
+    assert handle._changed
+    at(context, addresses, 0)
+    assert handle.value() == 7
+    assert handle._loaded == values == [7, 6, 0]
+    assert handle.elsewhere == []
+
+
+def test_none_is_no_value(form):
+    addresses = [10**6]
+    context, handle = loaded(form, addresses, [None], [0])
+    at(context, addresses, 0)
+    assert handle.value() == "elsewhere"  # which gives the default
+    handle.update(3)
+    assert handle.value() == 3
+    handle.update(None)
+    assert handle._loaded == [None]
+
+
+@pytest.mark.parametrize(
+    ("position", "address"),
+    [(1, 10**6), (0, NOBODY), (2, 10**6)],
+    ids=["another record", "no key", "beyond the batch"],
+)
+def test_a_key_that_is_not_the_one_of_the_record_is_elsewhere(form, position, address):
+    addresses = [10**6, 2 * 10**6]
+    context, handle = loaded(form, addresses, [5, 6], [0, 1])
+    context.position, context.address = position, address
+    assert handle.value() == "elsewhere"
+    handle.update(9)
+    assert handle.elsewhere == ["value", 9]
+    assert handle._loaded == [5, 6]
+    assert not handle._changed
+
+
+def test_nothing_is_loaded_at_first_and_after_the_batch(form):
+    addresses = [10**6]
+    context, handle = loaded(form, addresses, [5], [0])
+    at(context, addresses, 0)
+    handle.update(6)
+    handle._unload()
+    assert handle.value() == "elsewhere"
+    assert not handle._changed
+    assert handle._loaded == []
+
+
+@pytest.mark.parametrize("places", [[0], [0, 2], [-1, 0]])
+def test_places_must_be_those_of_values(form, places):
+    with pytest.raises((ValueError, IndexError)):
+        loaded(form, [1, 2], [5, 6], places)
+
+
+# --- values in dicts ------------------------------------------------------------------------------------------------
+
+
+class Refuses(dict):
+    def __setitem__(self, key, value):
+        raise LookupError(key)
+
+
+def direct(form, tables, **attributes):
+    @form.state_handle
+    class Handle(form.DirectValue):
+        def _value_elsewhere(self):
+            return "elsewhere"
+
+        def _update_elsewhere(self, value):
+            self.removed = value
+
+    handle = Handle()
+    handle._context, handle._tables = form.KeyContext(NOBODY), tables
+    handle._plain, handle._immutable, handle._keep, handle._copy = frozenset([int]), False, None, list
+    for name, value in attributes.items():
+        setattr(handle, f"_{name}", value)
+    return handle._context, handle
+
+
+def test_values_of_the_key_in_its_group(form):
+    tables = [{"a": 1}, {"a": 2}]
+    context, handle = direct(form, tables)
+    context.address, context.group = "a", 1
+    assert handle.value() == 2
+    handle.update(3)
+    assert tables == [{"a": 1}, {"a": 3}]
+    context.address = "b"
+    assert handle.value() == "elsewhere"
+    assert tables == [{"a": 1}, {"a": 3}]
+
+
+def test_values_that_can_be_changed_are_copied(form):
+    kept = [1]
+    context, handle = direct(form, [{"a": kept}])
+    context.address = "a"
+    assert handle.value() == kept
+    assert handle.value() is not kept
+    context, handle = direct(form, [{"a": kept}], immutable=True)
+    context.address = "a"
+    assert handle.value() is kept
+
+
+def test_values_are_kept_in_another_form(form):
+    tables = [{}]
+    context, handle = direct(form, tables, keep=tuple)
+    context.address = "a"
+    handle.update([1, 2])
+    assert tables == [{"a": (1, 2)}]
+    handle.update(5)
+    assert tables == [{"a": 5}]
+
+
+def test_none_and_a_missing_key_are_for_the_owner(form):
+    tables = [{}]
+    context, handle = direct(form, tables)
+    assert handle.value() == "elsewhere"
+    handle.update(4)
+    assert handle.removed == 4
+    context.address = "a"
+    handle.update(None)
+    assert handle.removed is None
+    assert tables == [{}]
+
+
+def test_a_removed_entry_of_a_layer_is_elsewhere(form):
+    context, handle = direct(form, [{"a": None}])
+    context.address = "a"
+    assert handle.value() == "elsewhere"
+
+
+def test_a_table_may_refuse(form):
+    context, handle = direct(form, [Refuses()])
+    context.address = "a"
+    with pytest.raises(LookupError):
+        handle.update(1)
+
+
+# --- loops ----------------------------------------------------------------------------------------------------------
+
+
+class Element:
+    stamp = None
+
+
+def results(rows):
+    """What a function may give: nothing, a list, a tuple, a generator, an iterator."""
+    return [None, [rows, rows], (), (r for r in (rows, rows, rows)), iter([rows])]
+
+
+@pytest.mark.parametrize("stamps", [None, [3, 4, 5, 6, 7]])
+def test_process_each(form, stamps):
+    context, element, seen, given = form.KeyContext(NOBODY), Element(), [], results("x")
+
+    def function(row, got):
+        assert got is element
+        seen.append((row, context.address, context.group, context.position, element.stamp))
+        return given[row]
+
+    out, ends = [], None if stamps is None else []
+    form.process_each(function, element, [0, 1, 2, 3, 4], stamps, list("abcde"), [5, 6, 7, 8, 9], context, out, ends)
+    times = stamps or [None] * 5
+    assert seen == list(zip(range(5), "abcde", range(5, 10), range(5), times, strict=True))
+    assert out == ["x"] * 6
+    assert ends == (None if stamps is None else [0, 2, 2, 5, 6])
+    assert element.stamp is None
+
+
+@pytest.mark.parametrize("stamped", [False, True])
+def test_flat_map_each(form, stamped):
+    context, given, out, ends = form.KeyContext(NOBODY), results("x"), [], [] if stamped else None
+    form.flat_map_each(given.__getitem__, [0, 1, 2, 3, 4], list("abcde"), [0] * 5, context, out, ends)
+    assert out == ["x"] * 6
+    assert ends == ([0, 2, 2, 5, 6] if stamped else None)
+
+
+@pytest.mark.parametrize(("skips", "expected", "counts"), [(False, [1, None, 0], [1, 2, 3]), (True, [1, 0], [1, 1, 2])])
+def test_map_each(form, skips, expected, counts):
+    context, out, ends = form.KeyContext(NOBODY), [], []
+    form.map_each({5: 1, 6: None, 7: 0}.get, skips, [5, 6, 7], list("abc"), [0] * 3, context, out, ends)
+    assert (out, ends) == (expected, counts)
+    form.map_each({5: 1}.get, skips, [5], ["a"], [0], context, out, None)
+
+
+def test_filter_each(form):
+    context, out, ends = form.KeyContext(NOBODY), [], []
+    form.filter_each(bool, [5, 0, "x", ""], list("abcd"), [0] * 4, context, out, ends)
+    assert (out, ends) == ([5, "x"], [1, 1, 2, 2])
+    form.filter_each(bool, [5], ["a"], [0], context, out, None)
+
+
+@pytest.mark.parametrize("name", ["process_each", "flat_map_each", "map_each", "filter_each"])
+def test_the_place_of_the_record_that_failed(form, name):
+    context = form.KeyContext(NOBODY)
+
+    def function(row, *_):
+        if row == 7:
+            raise RuntimeError
+        return []
+
+    first = {"process_each": (function, Element()), "map_each": (function, False)}.get(name, (function,))
+    between = (None,) if name == "process_each" else ()
+    with pytest.raises(RuntimeError):
+        getattr(form, name)(*first, [5, 6, 7, 8], *between, list("abcd"), [1, 2, 3, 4], context, [], None)
+    assert (context.position, context.address, context.group) == (2, "c", 3)
+
+
+def test_a_generator_that_fails_half_way(form):
+    def function(row, _):
+        yield row
+        raise RuntimeError
+
+    context = form.KeyContext(NOBODY)
+    with pytest.raises(RuntimeError):
+        form.process_each(function, Element(), [1, 2], None, ["a", "b"], [0, 0], context, [], None)
+    assert context.position == 0
+
+
+def test_a_function_that_gives_no_iterable(form):
+    with pytest.raises(TypeError, match="'int' object is not iterable"):
+        form.process_each(lambda row, _: 5, Element(), [1], None, ["a"], [0], form.KeyContext(NOBODY), [], None)
+
+
+@pytest.mark.parametrize(("addresses", "groups"), [(["a"], [0, 0]), (["a", "b"], [0])])
+def test_columns_of_different_lengths_are_refused(form, addresses, groups):
+    with pytest.raises(ValueError):
+        form.process_each(
+            lambda *_: None, Element(), [1, 2], None, addresses, groups, form.KeyContext(NOBODY), [], None
+        )
+
+
+# --- the choice -----------------------------------------------------------------------------------------------------
+
+
+def chosen(wish, setup=""):
+    """What another process says about its kernel."""
+    code = f"{setup}\nfrom headgate import kernel; print(kernel.COMPILED, kernel.KeyContext.__module__, kernel.PROBLEM)"
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"HEADGATE_KERNEL": wish},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_plain_form_can_be_asked_for():
+    assert chosen("plain").stdout == "False headgate.kernel.plain HEADGATE_KERNEL=plain\n"
+
+
+def test_an_unknown_form_is_refused():
+    assert "HEADGATE_KERNEL=fast: it must be 'plain', 'compiled', or not set" in chosen("fast").stderr
+
+
+MISSING = "import sys; sys.modules['headgate.kernel.compiled'] = None"
+
+
+def test_without_the_compiled_form_the_plain_one_is_used():
+    assert chosen("", MISSING).stdout.startswith("False headgate.kernel.plain it was not compiled when Headgate was")
+
+
+def test_the_compiled_form_can_be_demanded():
+    assert "HEADGATE_KERNEL=compiled, but the kernel cannot be used: it was not" in chosen("compiled", MISSING).stderr
+
+
+def test_one_that_was_compiled_from_another_source_is_not_used():
+    stale = (
+        "import sys, types; m = types.ModuleType('c'); m.SOURCE = 'old'; sys.modules['headgate.kernel.compiled'] = m"
+    )
+    answer = chosen("", stale)
+    assert answer.stdout.startswith("False headgate.kernel.plain it was compiled from another version")
+    assert "install Headgate again" in answer.stderr
+
+
+def test_the_source_travels_with_the_package():
+    assert Path(kernel.__file__).with_name("compiled.pyx").exists()
+
+
+def test_both_forms_have_the_same_names():
+    for form in FORMS:
+        assert all(hasattr(form, name) for name in kernel.__all__ if name not in ("COMPILED", "PROBLEM"))
