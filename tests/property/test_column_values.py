@@ -133,12 +133,12 @@ class Pair:
         groups = [GROUP.group(key) for key in addresses]
         arrays = (np.array(addresses, np.int64), np.array(groups, np.int32)) if len(accesses) % 2 else None
         backend.begin_batch(addresses, groups, arrays)
+        places = {key: place for place, key in enumerate(batch)}
         for kind, key, value in accesses:
-            # As a loop does for records of the batch; the position stays behind for others.
-            if key in batch:
-                backend.context.position = batch.index(key)
-                key = addresses[backend.context.position]
-            backend.context.address, backend.context.group = key, GROUP.group(key)
+            # As a loop does for records of the batch; for others the position stays where it was.
+            backend.context.position = places.get(key, backend.context.position)
+            backend.context.address = addresses[places[key]] if key in places else key
+            backend.context.group = GROUP.group(key)
             self.access(kind, key, value)
         backend.context.address = NO_KEY
         backend.end_batch()

@@ -349,10 +349,35 @@ def test_loaded_numbers_that_do_not_fit_into_the_memory_become_rows(rig, memory,
         keys = np.arange(first, first + 100)
         groups = np.array([GROUP.group(key) for key in keys.tolist()], np.int32)
         assert backend.load_numbers(LONG.meta(), (keys, 3 * keys), groups)
+    assert content(rig.open(rig.snapshot(backend)), LONG) == {key: 3 * key for key in range(2000)}  # not yet opened
+    backend.state(LONG)
     assert rows_of(backend).in_blocks == (room > 2000)
     assert row_count(backend) == (0 if room > 2000 else 2000)
     assert content(backend, LONG) == {key: 3 * key for key in range(2000)}
     assert content(rig.open(rig.snapshot(backend)), LONG) == {key: 3 * key for key in range(2000)}
+
+
+def test_of_numbers_that_are_loaded_again_the_last_count(rig):  # SPEC R8.2
+    """In any order, and with keys that come twice."""
+    backend = rig.open()
+    keys = np.array([5, -3, 5, 900, 7] * 50)
+    for factor in (1, 2):
+        groups = np.array([GROUP.group(key) for key in keys.tolist()], np.int32)
+        assert backend.load_numbers(LONG.meta(), (keys, np.arange(len(keys)) * factor), groups)
+    expected = {5: 2 * 247, -3: 2 * 246, 900: 2 * 248, 7: 2 * 249}
+    assert {
+        key: value
+        for _, (some, values) in backend.number_groups(LONG.meta())
+        for key, value in zip(some.tolist(), values.tolist(), strict=True)
+    } == expected
+    assert content(backend, LONG) == expected
+
+
+def test_numbers_are_not_loaded_into_a_state_that_is_open(rig):  # SPEC R8.2
+    backend = rig.open()
+    batch(backend, LONG, {1: 2})
+    assert not backend.load_numbers(LONG.meta(), (np.array([1]), np.array([3])), np.array([GROUP.group(1)], np.int32))
+    assert content(backend, LONG) == {1: 2}
 
 
 def test_a_cancelled_snapshot_loses_no_block(rig):

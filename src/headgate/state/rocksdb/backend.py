@@ -97,6 +97,7 @@ class RocksDBBackend(KeyedStateBackend):
         self._column_values = ColumnValues()
         self._sweepers: list[Sweeper] = []
         self._restored: list[StoredColumn] = []  # columns of states that are not opened yet
+        self._loaded: dict[str, Blocks] = {}  # those of `load_numbers`, by name of the column
         self._batch = self._batches = self._selections = 0
         self._in_batch = False
 
@@ -259,20 +260,15 @@ class RocksDBBackend(KeyedStateBackend):
         return blocks if not blocks.is_empty() and next(rows, None) is None else None
 
     def load_numbers(self, meta: StateMeta, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> bool:
-        self.open_table(meta)
-        self._column_values.flush()
-        rows = self._states[table_name(meta)]
-        if isinstance(rows, NumberRows) and rows.in_blocks:
-            self._adjust()
-            if rows.has_room(len(groups)):
-                rows.columns.put(rows.columns.slots(columns[0], groups, 0), columns[1])
-                return True
-            self._write_as_rows(rows)
-            rows.forget()
-        batch = rows.new_rows(columns, groups)
-        if batch is None:
+        name, dtype = table_name(meta), number_type(meta, self.setup.key_type)
+        if dtype is None or name in self._states:
             return False
-        self._store.write(batch)
+        if name not in self._loaded:
+            # As if it had been restored so: nothing is in memory before the state is opened.
+            self._loaded[name] = Blocks(self._store, name, dtype, self._space)
+            self._restored.append(StoredColumn(name, meta))
+            self._started = True
+        self._loaded[name].load(columns, groups)
         return True
 
     def has_entry(self, name: str, group: int, address: Any) -> bool:

@@ -25,16 +25,15 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from rocksdict import WriteBatch
 
 from headgate.checkpoint.handles import StateMeta
 from headgate.records.key_groups import KeyGroupRange
-from headgate.state.backend import KeysAndNumbers, NumberGroup
+from headgate.state.backend import NumberGroup
 from headgate.state.columns import ColumnTable, Ints, Numbers, grown
 from headgate.state.rocksdb.blocks import Blocks, Entries, part_of
 from headgate.state.rocksdb.codec import StoredCodec
 from headgate.state.rocksdb.store import Column, Store
-from headgate.state.rocksdb.tables import RowSpace, StateRows, ValueRows, number_rows
+from headgate.state.rocksdb.tables import RowSpace, StateRows, ValueRows
 
 _FEW: Final = 10_000  # entries, whose memory says nothing about that of many
 _ENTRY_BYTES: Final = 50
@@ -342,10 +341,6 @@ class NumberRows(StateRows):
         self.columns.rotate()
         self.columns.drop_older()
 
-    def has_room(self, more: int) -> bool:
-        """Whether the memory suffices for more entries."""
-        return self.columns.count + more <= 2 * _DRAIN_AT * self.limit
-
     def write_layer(self, store: Store, layer: ColumnLayer, rows: int) -> Iterator[int]:
         """Write a layer, some rows for each step; if a step fails, the next call continues there."""
         entries = layer.entries()
@@ -415,11 +410,6 @@ class NumberRows(StateRows):
             keys, groups = layer.keys_and_groups
             found.update(zip(keys.tolist(), groups.tolist(), strict=True))
         return found
-
-    def new_rows(self, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> WriteBatch | None:
-        if self.in_blocks or self.columns.count or self.columns.older_count or self.frozen:
-            return None
-        return number_rows(self.column, self.codec, self.keys, columns, groups)
 
     def move_to(self, rows: ValueRows) -> None:
         """Give unwritten changes to a table of entries for the same rows; everything frozen must be written."""

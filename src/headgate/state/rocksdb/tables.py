@@ -151,10 +151,6 @@ class StateRows(ABC):
                 else:
                     yield group, (keys, np.array(values, dtype))
 
-    def new_rows(self, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> WriteBatch | None:
-        """Rows for numbers of keys that have none; None if they might have, in the database or not written yet."""
-        return None
-
 
 def number_rows(
     column: Column, codec: StoredCodec, row_keys: RowKeys, entries: KeysAndNumbers, groups: npt.NDArray[Any]
@@ -450,13 +446,6 @@ class ValueRows(LayeredRows, DictTable):
             group, address, _ = self.keys.split(row)
             if address not in pending:
                 yield group, address, self.codec.open(self.codec.load(data))
-
-    def new_rows(self, columns: KeysAndNumbers, groups: npt.NDArray[Any]) -> WriteBatch | None:
-        return (
-            None
-            if self.has_pending() or self._clean or self._older
-            else number_rows(self.column, self.codec, self.keys, columns, groups)
-        )
 
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
         removed = [address for address, stored in entries if stored is None]
