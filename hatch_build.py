@@ -23,13 +23,10 @@ class CompiledKernel(BuildHookInterface):
     """The hook that hatchling calls."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        package = Path(self.root) / PACKAGE
-        for stale in (*package.glob("compiled*.so"), *package.glob("compiled*.pyd")):
-            stale.unlink()
         if self.target_name != "wheel" or os.environ.get("HEADGATE_KERNEL") == "plain":
             return
         try:
-            made = compile_kernel(package)
+            made = compile_kernel(Path(self.root) / PACKAGE)
         except Exception as error:  # the compiler, or what it needs, may be missing in any way
             if os.environ.get("HEADGATE_KERNEL") == "compiled":
                 raise
@@ -41,7 +38,10 @@ class CompiledKernel(BuildHookInterface):
 
 
 def compile_kernel(package: Path) -> Path:
-    """Compile `compiled.pyx` beside itself."""
+    """Compile `compiled.pyx` beside itself, in place of what was compiled for this interpreter before.
+
+    A file that stays because this fails is not used: it knows the source that it was made of.
+    """
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
@@ -53,7 +53,7 @@ def compile_kernel(package: Path) -> Path:
             "headgate.kernel.compiled",
             [str(source)],
             define_macros=[("HEADGATE_SOURCE", f'"{digest}"')],
-            extra_compile_args=[] if sys.platform == "win32" else ["-O2"],
+            extra_compile_args=[] if sys.platform == "win32" else ["-O2", "-g0"],
         )
         extensions = cythonize([extension], build_dir=directory, quiet=True)
         command = build_ext(Distribution({"ext_modules": extensions}))

@@ -711,3 +711,34 @@ def test_columns_are_given_only_when_all_changes_are_rows():  # SPEC R8.2
         groups = pair.backend.number_groups(TOTAL.meta())
         assert sorted(key for _, (keys, _) in groups for key in keys.tolist()) == [*range(3), *range(4, 10)]
         pair.backend.dispose()
+
+
+@pytest.mark.parametrize("kind", [HashMapBackend, RocksDBBackend])
+def test_a_value_written_before_the_batch_is_loaded_is_stored(kind):  # SPEC R1.3
+    """And nothing is written after that."""
+    with few_entries(few=0, in_use=10_000):
+        pair = Pair(incremental=True, kind=kind)
+        pair.batch([("write", 1, 5), ("read", 2, 0)])
+        pair.check()
+        pair.backend.dispose()
+
+
+@pytest.mark.parametrize("kind", [HashMapBackend, RocksDBBackend])
+@pytest.mark.parametrize("action", ["write", "clear"])
+def test_a_loaded_key_that_is_selected_without_its_position_is_stored(kind, action):  # SPEC R1.3
+    """As by a function that selects keys of the batch itself."""
+    with few_entries(few=0, in_use=10_000):
+        pair = Pair(incremental=True, kind=kind)
+        first, second = 10**6, 2 * 10**6
+        pair.batch([("write", first, 5), ("write", second, 6)])
+        backend = pair.backend
+        backend.begin_batch([first, second], [GROUP.group(first), GROUP.group(second)])
+        backend.context.position, backend.context.address = 0, int(str(second))  # another object than that of the batch
+        backend.context.group = GROUP.group(second)
+        pair.access("read", second, 0)
+        pair.access(action, second, 9)
+        pair.access("read", second, 0)
+        backend.context.address = NO_KEY
+        backend.end_batch()
+        pair.check()
+        backend.dispose()

@@ -1,6 +1,7 @@
 """Both forms of the kernel: the compiled one and the one in plain Python do the same."""
 
 import importlib
+import inspect
 import os
 import subprocess
 import sys
@@ -26,6 +27,11 @@ def test_the_compiled_form_is_used_where_it_can_be_made():
     if os.environ.get("HEADGATE_KERNEL") == "plain":
         pytest.skip("the plain form was asked for")
     assert kernel.COMPILED, kernel.PROBLEM
+
+
+class Refuses(dict):
+    def __setitem__(self, key, value):
+        raise LookupError(key)
 
 
 # --- the key context ------------------------------------------------------------------------------------------------
@@ -125,12 +131,46 @@ def test_places_must_be_those_of_values(form, places):
         loaded(form, [1, 2], [5, 6], places)
 
 
+def test_while_nothing_is_loaded_values_are_in_the_dict(form):
+    context, handle = loaded(form, [], [], [])
+    context.address = "a"
+    assert handle.value() == "elsewhere"
+    handle.update(5)
+    assert handle._cache == {"a": 5}
+    assert handle.value() == 5
+    handle.update(None)
+    assert handle.value() == "elsewhere"  # which gives the default
+    assert handle.elsewhere == ["value", "value"]
+    context.address = NOBODY
+    assert handle.value() == "elsewhere"
+    handle.update(1)
+    assert handle.elsewhere[-1] == 1
+    assert handle._cache == {"a": None}
+
+
+def test_a_cache_of_another_class_stores_in_its_own_way(form):
+    context, handle = loaded(form, [], [], [])
+    handle._cache, context.address = Refuses(), "a"
+    handle.update(5)
+    assert handle.elsewhere == [5]
+    assert handle.value() == "elsewhere"
+
+
+def test_a_handle_without_context_is_refused(form):
+    handle = form.DirectValue()
+    handle._tables = [{}]
+    for call in (handle.value, lambda: handle.update(1)):
+        with pytest.raises(AttributeError):
+            call()
+
+
+def test_methods_of_handles_have_signatures_and_texts(form):
+    _, handle = loaded(form, [], [], [])
+    assert str(inspect.signature(handle.update)) in ("(value)", "(value: 'Any') -> 'None'")
+    assert "None removes it" in type(handle).update.__doc__
+
+
 # --- values in dicts ------------------------------------------------------------------------------------------------
-
-
-class Refuses(dict):
-    def __setitem__(self, key, value):
-        raise LookupError(key)
 
 
 def direct(form, tables, **attributes):
@@ -145,6 +185,7 @@ def direct(form, tables, **attributes):
     handle = Handle()
     handle._context, handle._tables = form.KeyContext(NOBODY), tables
     handle._plain, handle._immutable, handle._keep, handle._copy = frozenset([int]), False, None, list
+    handle._default_value = lambda: "default"
     for name, value in attributes.items():
         setattr(handle, f"_{name}", value)
     return handle._context, handle
@@ -195,10 +236,26 @@ def test_none_and_a_missing_key_are_for_the_owner(form):
     assert tables == [{}]
 
 
-def test_a_removed_entry_of_a_layer_is_elsewhere(form):
+def test_there_is_no_value_where_none_is_stored(form):
     context, handle = direct(form, [{"a": None}])
     context.address = "a"
-    assert handle.value() == "elsewhere"
+    assert handle.value() == "default"
+
+
+class Below(dict):
+    """As the tables of rocksdb, which find what is not in them."""
+
+    def __missing__(self, key):
+        return {"b": [7]}.get(key)
+
+
+def test_what_a_table_finds_has_the_form_of_what_it_holds(form):
+    copies = []
+    context, handle = direct(form, [Below(a=[6])], copy=lambda kept: copies.append(kept) or kept[0])
+    for address, expected in (("a", 6), ("b", 7), ("c", "default")):
+        context.address = address
+        assert handle.value() == expected
+    assert copies == [[6], [7]]  # once for each
 
 
 def test_a_table_may_refuse(form):

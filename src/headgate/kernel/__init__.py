@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import logging
 import os
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +17,7 @@ from headgate.errors import InvalidArgument
 
 _SOURCE: Final = Path(__file__).with_name("compiled.pyx")
 _VARIABLE: Final = "HEADGATE_KERNEL"
+_LOG: Final = logging.getLogger(__name__)
 
 
 def _compiled() -> tuple[Any, str | None]:
@@ -25,9 +26,10 @@ def _compiled() -> tuple[Any, str | None]:
         found = importlib.import_module("headgate.kernel.compiled")
     except ImportError as error:
         return None, f"it was not compiled when Headgate was installed ({error})"
-    if not _SOURCE.exists() or hashlib.sha256(_SOURCE.read_bytes()).hexdigest() != found.SOURCE:
+    source = hashlib.sha256(_SOURCE.read_bytes()).hexdigest() if _SOURCE.exists() else ""
+    if getattr(found, "SOURCE", None) != source:
         problem = "it was compiled from another version of its source: install Headgate again"
-        warnings.warn(f"headgate.kernel: loops run in plain Python: {problem}", stacklevel=2)
+        _LOG.warning("loops of keyed functions run in plain Python: %s", problem)
         return None, problem
     return found, None
 

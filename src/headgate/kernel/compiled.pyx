@@ -1,4 +1,4 @@
-# cython: language_level=3, binding=False
+# cython: language_level=3, binding=False, nonecheck=True, embedsignature=True, embedsignature.format=clinic
 """The compiled form of `plain.py`, with the same names; what each part is for is said there.
 
 `hatch_build.py` compiles it with Cython when Headgate is installed where there is a C compiler.
@@ -49,12 +49,13 @@ cdef class KeyContext:
 cdef class LoadedValues:
     cdef public KeyContext _context
     cdef public bint _changed
+    cdef public object _cache
     cdef list _addresses_loaded
     cdef list _values_loaded
     cdef const long long[::1] _places_loaded
 
     def __init__(self, KeyContext context not None):
-        self._context = context
+        self._context, self._cache = context, {}
         self._unload()
 
     def _load_values(self, list addresses not None, list values not None, const long long[::1] places not None):
@@ -82,18 +83,31 @@ cdef class LoadedValues:
         return -1
 
     def value(self):
+        """The value of the current key, else the default."""
         cdef Py_ssize_t place = self._place()
+        cdef PyObject *found
         if place >= 0:
             stored = self._values_loaded[place]
             if stored is not None:
                 return stored
+        elif not self._addresses_loaded and self._context.address is not self._context.nobody:
+            found = PyDict_GetItemWithError(self._cache, self._context.address)
+            if found is not NULL:
+                stored = <object> found
+                if stored is not None:
+                    return stored
         return self._value_elsewhere()
 
     def update(self, value):
+        """Store a value; None removes it."""
         cdef Py_ssize_t place = self._place()
         if place >= 0:
             self._values_loaded[place] = value
             self._changed = True
+        elif (
+            not self._addresses_loaded and type(self._cache) is dict and self._context.address is not self._context.nobody
+        ):
+            self._cache[self._context.address] = value
         else:
             self._update_elsewhere(value)
 
@@ -107,18 +121,25 @@ cdef class DirectValue:
     cdef public object _keep
 
     def value(self):
+        """The value of the current key, else the default."""
         cdef KeyContext context = self._context
         cdef PyObject *found
+        if context.address is context.nobody:
+            return self._value_elsewhere()
         table = self._tables[context.group]
-        if context.address is not context.nobody:
-            found = PyDict_GetItemWithError(table, context.address)
-            if found is not NULL:
-                stored = <object>found
-                if stored is not None:
-                    return stored if self._immutable or type(stored) in self._plain else self._copy(stored)
-        return self._value_elsewhere()
+        found = PyDict_GetItemWithError(table, context.address)
+        if found is not NULL:
+            stored = <object> found
+        elif type(table) is dict:
+            return self._value_elsewhere()
+        else:
+            stored = table[context.address]
+        if stored is None:
+            return self._default_value()
+        return stored if self._immutable or type(stored) in self._plain else self._copy(stored)
 
     def update(self, value):
+        """Store a value; None removes it."""
         cdef KeyContext context = self._context
         if value is None or context.address is context.nobody:
             self._update_elsewhere(value)

@@ -37,13 +37,15 @@ def state_handle(cls: type[T]) -> type[T]:
 
 
 class LoadedValues:
-    """The part of a value state that users call: values of a batch's keys, loaded at once.
+    """The part of a value state that users call: values of a batch's keys, loaded at once, or values in a dict.
 
-    What is not loaded is left to `_value_elsewhere`, which also gives the default, and `_update_elsewhere`.
+    While nothing is loaded the dict `_cache` has the values that were used. What neither has, and a missing key, is left to
+    `_value_elsewhere`, which also gives the default, and `_update_elsewhere`. A `_cache` of another class stores in its own way.
     """
 
     def __init__(self, context: KeyContext) -> None:
         self._context = context
+        self._cache: dict[Any, Any] = {}
         self._addresses_loaded: list[Any] = []
         self._values_loaded: list[Any] = []
         self._places_loaded: list[int] = []
@@ -70,9 +72,14 @@ class LoadedValues:
     def value(self) -> Any:
         """The value of the current key, else the default."""
         context, addresses = self._context, self._addresses_loaded
-        position = context.position
-        if position < len(addresses) and addresses[position] is context.address:
-            stored = self._values_loaded[self._places_loaded[position]]
+        if addresses:
+            position = context.position
+            if position < len(addresses) and addresses[position] is context.address:
+                stored = self._values_loaded[self._places_loaded[position]]
+                if stored is not None:
+                    return stored
+        elif context.address is not context.nobody:
+            stored = dict.get(self._cache, context.address)
             if stored is not None:
                 return stored
         return self._value_elsewhere()
@@ -80,12 +87,16 @@ class LoadedValues:
     def update(self, value: Any) -> None:
         """Store a value; None removes it."""
         context, addresses = self._context, self._addresses_loaded
-        position = context.position
-        if position < len(addresses) and addresses[position] is context.address:
-            self._values_loaded[self._places_loaded[position]] = value
-            self._changed = True
-        else:
-            self._update_elsewhere(value)
+        if addresses:
+            position = context.position
+            if position < len(addresses) and addresses[position] is context.address:
+                self._values_loaded[self._places_loaded[position]] = value
+                self._changed = True
+                return
+        elif type(self._cache) is dict and context.address is not context.nobody:
+            self._cache[context.address] = value
+            return
+        self._update_elsewhere(value)
 
     def _value_elsewhere(self) -> Any:
         raise NotImplementedError
@@ -97,9 +108,10 @@ class LoadedValues:
 class DirectValue:
     """The part of a value state that users call: values in one dict for each key group.
 
-    What a dict does not hold, and the default, are left to `_value_elsewhere`; None and a missing key to
-    `_update_elsewhere`. Values of `_plain` types are returned and stored as they are, or all if the state is
-    `_immutable`; others are copied when they are read, and stored as `_keep` returns them, if it is given.
+    A dict of another class than `dict` finds what is not in it, in the same form, or None. What a plain one does not hold, and a
+    missing key, are left to `_value_elsewhere`; None and a missing key to `_update_elsewhere`. Values of `_plain` types are
+    returned and stored as they are, or all if the state is `_immutable`; others are copied when they are read, and stored as
+    `_keep` returns them, if it is given.
     """
 
     _context: KeyContext
@@ -112,11 +124,15 @@ class DirectValue:
     def value(self) -> Any:
         """The value of the current key, else the default."""
         context = self._context
-        if context.address is not context.nobody:
-            stored = dict.get(self._tables[context.group], context.address)
-            if stored is not None:
-                return stored if self._immutable or type(stored) in self._plain else self._copy(stored)
-        return self._value_elsewhere()
+        if context.address is context.nobody:
+            return self._value_elsewhere()
+        try:
+            stored = self._tables[context.group][context.address]
+        except KeyError:
+            return self._value_elsewhere()
+        if stored is None:
+            return self._default_value()
+        return stored if self._immutable or type(stored) in self._plain else self._copy(stored)
 
     def update(self, value: Any) -> None:
         """Store a value; None removes it."""
@@ -127,6 +143,9 @@ class DirectValue:
         if self._keep is not None and type(value) not in self._plain:
             value = self._keep(value)
         self._tables[context.group][context.address] = value
+
+    def _default_value(self) -> Any:
+        raise NotImplementedError
 
     def _value_elsewhere(self) -> Any:
         raise NotImplementedError

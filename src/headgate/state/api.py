@@ -87,11 +87,14 @@ class DirectValueState(DirectValue, ValueState[Any]):
         self._keep = None if reuse else table.keep
 
     def _value_elsewhere(self) -> Any:
-        """The value that is not in the dict that takes writes, or the default."""
+        """The value below the dict that takes writes, or the default."""
         stored = self._table.get(*self._place())
         if stored is None:
-            return copied(self._default)
+            return self._default_value()
         return stored if self._immutable or type(stored) in self._plain else self._copy(stored)
+
+    def _default_value(self) -> Any:
+        return copied(self._default)
 
     def _reused(self, stored: Any) -> Any:
         """The object itself, in the dict that takes writes: there it counts as changed, and no snapshot reads it."""

@@ -54,8 +54,7 @@ class ColumnValue(LoadedValues, ValueState[Any], BatchTable):
         self.default: Any = None
         self._where, self._type, self._columns = where, type_info, columns
         self._group_of, self._demote = group_of, demote
-        self._cache: dict[Any, Any] = {}
-        self._cache_groups: dict[Any, int] = {}  # of those that were read
+        self._cache_groups: dict[Any, int] = {}  # of those in the dict that were read
         self._addresses: list[Any] = []  # of the batch
         self._groups: Any = ()
         self._arrays: KeyArrays | None = None  # the batch's keys and groups, if the caller has them

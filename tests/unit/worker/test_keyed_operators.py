@@ -16,13 +16,14 @@ from headgate import (
     KeyedProcessFunction,
     MapFunction,
     MapStateDescriptor,
+    OutputTag,
     ReduceFunction,
     Row,
     TimeDomain,
     ValueStateDescriptor,
 )
 from headgate.errors import UserCodeError
-from headgate.testing import OneInputHarness, run
+from headgate.testing import OneInputHarness, TwoInputHarness, run
 
 # --- running aggregations -------------------------------------------------------------------------------------------
 
@@ -402,3 +403,53 @@ def test_no_key_in_open():
 
     with pytest.raises(UserCodeError, match="No key set: value state 'x' was used while no record"):
         run(lambda env: env.from_collection([1]).key_by(str).map(Early()))
+
+
+class Gives(KeyedProcessFunction):
+    """Gives the record itself."""
+
+    def process_element(self, value, ctx):
+        return value
+
+
+@pytest.mark.parametrize(("function", "method"), [(lambda n: n, "flat_map"), (Gives(), "process_element")])
+def test_a_keyed_function_that_gives_no_iterable(function, method):
+    call = None if method == "process_element" else method
+    with (
+        OneInputHarness(function, key=lambda n: n, method=call) as harness,
+        pytest.raises(UserCodeError) as caught,
+    ):
+        harness.process_elements([5, 6])
+    assert f"{method} must yield records or return a list of them, got int" in str(caught.value)
+    assert "record 5" in str(caught.value)
+
+
+class Odd(CoMapFunction):
+    def map1(self, value):
+        return value if value % 2 else None
+
+    def map2(self, value):
+        return None
+
+
+def test_none_of_a_keyed_co_map_is_no_record():
+    with TwoInputHarness(Odd(), keys=(lambda n: n, lambda n: n)) as harness:
+        for value in (1, 2, 3):
+            harness.process_element1(value)
+            harness.process_element2(value)
+        assert harness.take() == [1, 3]
+
+
+EVEN = OutputTag("even")
+
+
+class Split(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield (EVEN, value) if value % 2 == 0 else value
+
+
+def test_side_outputs_of_a_keyed_function():
+    with OneInputHarness(Split(), key=lambda n: n, side_outputs=[EVEN]) as harness:
+        harness.process_elements([1, 2, 3, 4])
+        assert harness.take() == [1, 3]
+        assert harness.take_side_output(EVEN) == [2, 4]
