@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+import numpy as np
+import numpy.typing as npt
 
 T = TypeVar("T")
 
@@ -19,14 +18,14 @@ class KeyContext:
     """The current key: its address and key group, and which record of the batch it belongs to.
 
     The runtime writes address and group for each record, handles read them. Writing `address` also ends the namespace.
-    `nobody` is the address while no key is selected. The position only tells where to look first: whoever uses it checks
-    that the address there is this one.
+    `no_key` is the address while no key is selected. The position only tells where to look first: handles
+    check that the address there is this one.
     """
 
-    __slots__ = ("address", "group", "nobody", "position")
+    __slots__ = ("address", "group", "no_key", "position")
 
-    def __init__(self, nobody: Any) -> None:
-        self.address = self.nobody = nobody
+    def __init__(self, no_key: Any) -> None:
+        self.address = self.no_key = no_key
         self.group: int = 0
         self.position: int = 0
 
@@ -78,7 +77,7 @@ class LoadedValues:
                 stored = self._values_loaded[self._places_loaded[position]]
                 if stored is not None:
                     return stored
-        elif context.address is not context.nobody:
+        elif context.address is not context.no_key:
             stored = dict.get(self._cache, context.address)
             if stored is not None:
                 return stored
@@ -93,7 +92,7 @@ class LoadedValues:
                 self._values_loaded[self._places_loaded[position]] = value
                 self._changed = True
                 return
-        elif type(self._cache) is dict and context.address is not context.nobody:
+        elif type(self._cache) is dict and context.address is not context.no_key:
             self._cache[context.address] = value
             return
         self._update_elsewhere(value)
@@ -124,7 +123,7 @@ class DirectValue:
     def value(self) -> Any:
         """The value of the current key, else the default."""
         context = self._context
-        if context.address is context.nobody:
+        if context.address is context.no_key:
             return self._value_elsewhere()
         try:
             stored = self._tables[context.group][context.address]
@@ -137,7 +136,7 @@ class DirectValue:
     def update(self, value: Any) -> None:
         """Store a value; None removes it."""
         context = self._context
-        if value is None or context.address is context.nobody:
+        if value is None or context.address is context.no_key:
             self._update_elsewhere(value)
             return
         if self._keep is not None and type(value) not in self._plain:

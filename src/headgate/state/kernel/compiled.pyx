@@ -39,10 +39,10 @@ cdef class KeyContext:
     cdef public object address
     cdef public Py_ssize_t group
     cdef public Py_ssize_t position
-    cdef readonly object nobody
+    cdef readonly object no_key
 
-    def __init__(self, nobody):
-        self.address = self.nobody = nobody
+    def __init__(self, no_key):
+        self.address = self.no_key = no_key
         self.group = self.position = 0
 
 
@@ -90,7 +90,7 @@ cdef class LoadedValues:
             stored = self._values_loaded[place]
             if stored is not None:
                 return stored
-        elif not self._addresses_loaded and self._context.address is not self._context.nobody:
+        elif not self._addresses_loaded and self._context.address is not self._context.no_key:
             found = PyDict_GetItemWithError(self._cache, self._context.address)
             if found is not NULL:
                 stored = <object> found
@@ -105,7 +105,7 @@ cdef class LoadedValues:
             self._values_loaded[place] = value
             self._changed = True
         elif (
-            not self._addresses_loaded and type(self._cache) is dict and self._context.address is not self._context.nobody
+            not self._addresses_loaded and type(self._cache) is dict and self._context.address is not self._context.no_key
         ):
             self._cache[self._context.address] = value
         else:
@@ -124,7 +124,7 @@ cdef class DirectValue:
         """The value of the current key, else the default."""
         cdef KeyContext context = self._context
         cdef PyObject *found
-        if context.address is context.nobody:
+        if context.address is context.no_key:
             return self._value_elsewhere()
         table = self._tables[context.group]
         found = PyDict_GetItemWithError(table, context.address)
@@ -141,7 +141,7 @@ cdef class DirectValue:
     def update(self, value):
         """Store a value; None removes it."""
         cdef KeyContext context = self._context
-        if value is None or context.address is context.nobody:
+        if value is None or context.address is context.no_key:
             self._update_elsewhere(value)
             return
         if self._keep is not None and type(value) not in self._plain:

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headgate import kernel
-from headgate.kernel import plain
+from headgate.state import kernel
+from headgate.state.kernel import plain
 
-NOBODY = object()
-FORMS = [plain, importlib.import_module("headgate.kernel.compiled")] if kernel.COMPILED else [plain]
+NO_KEY = object()
+FORMS = [plain, importlib.import_module("headgate.state.kernel.compiled")] if kernel.COMPILED else [plain]
 
 
 @pytest.fixture(params=FORMS, ids=lambda form: form.__name__.rpartition(".")[2])
@@ -38,8 +38,8 @@ class Refuses(dict):
 
 
 def test_a_new_context_selects_no_key(form):
-    context = form.KeyContext(NOBODY)
-    assert context.address is context.nobody is NOBODY
+    context = form.KeyContext(NO_KEY)
+    assert context.address is context.no_key is NO_KEY
     assert (context.group, context.position) == (0, 0)
 
 
@@ -62,7 +62,7 @@ def loaded(form, addresses, values, places):
         def _update_elsewhere(self, value):
             self.elsewhere.append(value)
 
-    context = form.KeyContext(NOBODY)
+    context = form.KeyContext(NO_KEY)
     handle = Handle(context)
     handle._load_values(addresses, values, np.array(places, np.int64))
     return context, handle
@@ -100,7 +100,7 @@ def test_none_is_no_value(form):
 
 @pytest.mark.parametrize(
     ("position", "address"),
-    [(1, 10**6), (0, NOBODY), (2, 10**6)],
+    [(1, 10**6), (0, NO_KEY), (2, 10**6)],
     ids=["another record", "no key", "beyond the batch"],
 )
 def test_a_key_that_is_not_the_one_of_the_record_is_elsewhere(form, position, address):
@@ -141,7 +141,7 @@ def test_while_nothing_is_loaded_values_are_in_the_dict(form):
     handle.update(None)
     assert handle.value() == "elsewhere"  # which gives the default
     assert handle.elsewhere == ["value", "value"]
-    context.address = NOBODY
+    context.address = NO_KEY
     assert handle.value() == "elsewhere"
     handle.update(1)
     assert handle.elsewhere[-1] == 1
@@ -183,7 +183,7 @@ def direct(form, tables, **attributes):
             self.removed = value
 
     handle = Handle()
-    handle._context, handle._tables = form.KeyContext(NOBODY), tables
+    handle._context, handle._tables = form.KeyContext(NO_KEY), tables
     handle._plain, handle._immutable, handle._keep, handle._copy = frozenset([int]), False, None, list
     handle._default_value = lambda: "default"
     for name, value in attributes.items():
@@ -279,7 +279,7 @@ def results(rows):
 
 @pytest.mark.parametrize("stamps", [None, [3, 4, 5, 6, 7]])
 def test_process_each(form, stamps):
-    context, element, seen, given = form.KeyContext(NOBODY), Element(), [], results("x")
+    context, element, seen, given = form.KeyContext(NO_KEY), Element(), [], results("x")
 
     def function(row, got):
         assert got is element
@@ -297,7 +297,7 @@ def test_process_each(form, stamps):
 
 @pytest.mark.parametrize("stamped", [False, True])
 def test_flat_map_each(form, stamped):
-    context, given, out, ends = form.KeyContext(NOBODY), results("x"), [], [] if stamped else None
+    context, given, out, ends = form.KeyContext(NO_KEY), results("x"), [], [] if stamped else None
     form.flat_map_each(given.__getitem__, [0, 1, 2, 3, 4], list("abcde"), [0] * 5, context, out, ends)
     assert out == ["x"] * 6
     assert ends == ([0, 2, 2, 5, 6] if stamped else None)
@@ -305,14 +305,14 @@ def test_flat_map_each(form, stamped):
 
 @pytest.mark.parametrize(("skips", "expected", "counts"), [(False, [1, None, 0], [1, 2, 3]), (True, [1, 0], [1, 1, 2])])
 def test_map_each(form, skips, expected, counts):
-    context, out, ends = form.KeyContext(NOBODY), [], []
+    context, out, ends = form.KeyContext(NO_KEY), [], []
     form.map_each({5: 1, 6: None, 7: 0}.get, skips, [5, 6, 7], list("abc"), [0] * 3, context, out, ends)
     assert (out, ends) == (expected, counts)
     form.map_each({5: 1}.get, skips, [5], ["a"], [0], context, out, None)
 
 
 def test_filter_each(form):
-    context, out, ends = form.KeyContext(NOBODY), [], []
+    context, out, ends = form.KeyContext(NO_KEY), [], []
     form.filter_each(bool, [5, 0, "x", ""], list("abcd"), [0] * 4, context, out, ends)
     assert (out, ends) == ([5, "x"], [1, 1, 2, 2])
     form.filter_each(bool, [5], ["a"], [0], context, out, None)
@@ -320,7 +320,7 @@ def test_filter_each(form):
 
 @pytest.mark.parametrize("name", ["process_each", "flat_map_each", "map_each", "filter_each"])
 def test_the_place_of_the_record_that_failed(form, name):
-    context = form.KeyContext(NOBODY)
+    context = form.KeyContext(NO_KEY)
 
     def function(row, *_):
         if row == 7:
@@ -339,7 +339,7 @@ def test_a_generator_that_fails_half_way(form):
         yield row
         raise RuntimeError
 
-    context = form.KeyContext(NOBODY)
+    context = form.KeyContext(NO_KEY)
     with pytest.raises(RuntimeError):
         form.process_each(function, Element(), [1, 2], None, ["a", "b"], [0, 0], context, [], None)
     assert context.position == 0
@@ -347,14 +347,14 @@ def test_a_generator_that_fails_half_way(form):
 
 def test_a_function_that_gives_no_iterable(form):
     with pytest.raises(TypeError, match="'int' object is not iterable"):
-        form.process_each(lambda row, _: 5, Element(), [1], None, ["a"], [0], form.KeyContext(NOBODY), [], None)
+        form.process_each(lambda row, _: 5, Element(), [1], None, ["a"], [0], form.KeyContext(NO_KEY), [], None)
 
 
 @pytest.mark.parametrize(("addresses", "groups"), [(["a"], [0, 0]), (["a", "b"], [0])])
 def test_columns_of_different_lengths_are_refused(form, addresses, groups):
     with pytest.raises(ValueError):
         form.process_each(
-            lambda *_: None, Element(), [1, 2], None, addresses, groups, form.KeyContext(NOBODY), [], None
+            lambda *_: None, Element(), [1, 2], None, addresses, groups, form.KeyContext(NO_KEY), [], None
         )
 
 
@@ -363,7 +363,7 @@ def test_columns_of_different_lengths_are_refused(form, addresses, groups):
 
 def chosen(wish, setup=""):
     """What another process says about its kernel."""
-    code = f"{setup}\nfrom headgate import kernel; print(kernel.COMPILED, kernel.KeyContext.__module__, kernel.PROBLEM)"
+    code = f"{setup}\nfrom headgate.state import kernel; print(kernel.COMPILED, kernel.KeyContext.__module__, kernel.PROBLEM)"
     return subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"HEADGATE_KERNEL": wish},
@@ -374,18 +374,20 @@ def chosen(wish, setup=""):
 
 
 def test_the_plain_form_can_be_asked_for():
-    assert chosen("plain").stdout == "False headgate.kernel.plain HEADGATE_KERNEL=plain\n"
+    assert chosen("plain").stdout == "False headgate.state.kernel.plain HEADGATE_KERNEL=plain\n"
 
 
 def test_an_unknown_form_is_refused():
     assert "HEADGATE_KERNEL=fast: it must be 'plain', 'compiled', or not set" in chosen("fast").stderr
 
 
-MISSING = "import sys; sys.modules['headgate.kernel.compiled'] = None"
+MISSING = "import sys; sys.modules['headgate.state.kernel.compiled'] = None"
 
 
 def test_without_the_compiled_form_the_plain_one_is_used():
-    assert chosen("", MISSING).stdout.startswith("False headgate.kernel.plain it was not compiled when Headgate was")
+    assert chosen("", MISSING).stdout.startswith(
+        "False headgate.state.kernel.plain it was not compiled when Headgate was"
+    )
 
 
 def test_the_compiled_form_can_be_demanded():
@@ -393,11 +395,9 @@ def test_the_compiled_form_can_be_demanded():
 
 
 def test_one_that_was_compiled_from_another_source_is_not_used():
-    stale = (
-        "import sys, types; m = types.ModuleType('c'); m.SOURCE = 'old'; sys.modules['headgate.kernel.compiled'] = m"
-    )
+    stale = "import sys, types; m = types.ModuleType('c'); m.SOURCE = 'old'; sys.modules['headgate.state.kernel.compiled'] = m"
     answer = chosen("", stale)
-    assert answer.stdout.startswith("False headgate.kernel.plain it was compiled from another version")
+    assert answer.stdout.startswith("False headgate.state.kernel.plain it was compiled from another version")
     assert "install Headgate again" in answer.stderr
 
 

@@ -11,19 +11,39 @@ import importlib
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headgate.errors import InvalidArgument
+from headgate.state.kernel.plain import (
+    DirectValue,
+    KeyContext,
+    LoadedValues,
+    filter_each,
+    flat_map_each,
+    map_each,
+    process_each,
+    state_handle,
+)
 
 _SOURCE: Final = Path(__file__).with_name("compiled.pyx")
 _VARIABLE: Final = "HEADGATE_KERNEL"
+_NAMES: Final = (
+    "DirectValue",
+    "KeyContext",
+    "LoadedValues",
+    "filter_each",
+    "flat_map_each",
+    "map_each",
+    "process_each",
+    "state_handle",
+)
 _LOG: Final = logging.getLogger(__name__)
 
 
 def _compiled() -> tuple[Any, str | None]:
     """The compiled form; or why it cannot be used."""
     try:
-        found = importlib.import_module("headgate.kernel.compiled")
+        found = importlib.import_module("headgate.state.kernel.compiled")
     except ImportError as error:
         return None, f"it was not compiled when Headgate was installed ({error})"
     source = hashlib.sha256(_SOURCE.read_bytes()).hexdigest() if _SOURCE.exists() else ""
@@ -36,13 +56,13 @@ def _compiled() -> tuple[Any, str | None]:
 
 def _chosen() -> tuple[Any, str | None]:
     """The compiled form if it is used; if it is not, why."""
-    wish = os.environ.get(_VARIABLE, "")
-    if wish not in ("", "plain", "compiled"):
-        raise InvalidArgument(f"{_VARIABLE}={wish}: it must be 'plain', 'compiled', or not set")
-    if wish == "plain":
+    wanted = os.environ.get(_VARIABLE, "")
+    if wanted not in ("", "plain", "compiled"):
+        raise InvalidArgument(f"{_VARIABLE}={wanted}: it must be 'plain', 'compiled', or not set")
+    if wanted == "plain":
         return None, f"{_VARIABLE}=plain"
     found, problem = _compiled()
-    if problem is not None and wish == "compiled":
+    if problem is not None and wanted == "compiled":
         raise ImportError(f"{_VARIABLE}=compiled, but the kernel cannot be used: {problem}")
     return found, problem
 
@@ -51,21 +71,8 @@ _FORM, PROBLEM = _chosen()
 COMPILED: Final = _FORM is not None
 """Whether loops are compiled; if not, `PROBLEM` says why."""
 
-if TYPE_CHECKING or not COMPILED:
-    from headgate.kernel.plain import (
-        DirectValue,
-        KeyContext,
-        LoadedValues,
-        filter_each,
-        flat_map_each,
-        map_each,
-        process_each,
-        state_handle,
-    )
-else:
-    DirectValue, KeyContext, LoadedValues = _FORM.DirectValue, _FORM.KeyContext, _FORM.LoadedValues
-    state_handle, process_each, flat_map_each = _FORM.state_handle, _FORM.process_each, _FORM.flat_map_each
-    map_each, filter_each = _FORM.map_each, _FORM.filter_each
+if COMPILED:
+    globals().update({name: getattr(_FORM, name) for name in _NAMES})  # in place of those that were imported
 
 __all__ = [
     "COMPILED",
