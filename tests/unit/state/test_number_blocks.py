@@ -380,6 +380,14 @@ def test_numbers_are_not_loaded_into_a_state_that_is_open(rig):  # SPEC R8.2
     assert content(backend, LONG) == {1: 2}
 
 
+def test_numbers_are_not_loaded_over_restored_ones(rig):  # SPEC R8.2
+    backend = rig.open()
+    batch(backend, LONG, {1: 2, 5: 6})
+    other = rig.open(rig.snapshot(backend))
+    assert not other.load_numbers(LONG.meta(), (np.array([1]), np.array([3])), np.array([GROUP.group(1)], np.int32))
+    assert content(other, LONG) == {1: 2, 5: 6}
+
+
 def test_a_cancelled_snapshot_loses_no_block(rig):
     backend = rig.open()
     batch(backend, LONG, dict.fromkeys(range(1000), 1))

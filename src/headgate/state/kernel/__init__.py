@@ -27,16 +27,6 @@ from headgate.state.kernel.plain import (
 
 _SOURCE: Final = Path(__file__).with_name("compiled.pyx")
 _VARIABLE: Final = "HEADGATE_KERNEL"
-_NAMES: Final = (
-    "DirectValue",
-    "KeyContext",
-    "LoadedValues",
-    "filter_each",
-    "flat_map_each",
-    "map_each",
-    "process_each",
-    "state_handle",
-)
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -71,9 +61,6 @@ _FORM, PROBLEM = _chosen()
 COMPILED: Final = _FORM is not None
 """Whether loops are compiled; if not, `PROBLEM` says why."""
 
-if COMPILED:
-    globals().update({name: getattr(_FORM, name) for name in _NAMES})  # in place of those that were imported
-
 __all__ = [
     "COMPILED",
     "PROBLEM",
@@ -86,3 +73,6 @@ __all__ = [
     "process_each",
     "state_handle",
 ]
+
+if COMPILED:  # in place of those that were imported
+    globals().update({name: getattr(_FORM, name) for name in __all__ if name not in ("COMPILED", "PROBLEM")})

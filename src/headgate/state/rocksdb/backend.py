@@ -264,6 +264,8 @@ class RocksDBBackend(KeyedStateBackend):
         if dtype is None or name in self._states:
             return False
         if name not in self._loaded:
+            if name in map(table_name, self.restored_metas()):
+                return False
             # As if it had been restored so: nothing is in memory before the state is opened.
             self._loaded[name] = Blocks(self._store, name, dtype, self._space)
             self._restored.append(StoredColumn(name, meta))
