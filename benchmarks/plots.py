@@ -22,6 +22,11 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 800, 380, 72, 16, 76, 56
 COLOURS = ("#2f81f7", "#e8862e", "#2ea36b", "#a371f7", "#d6467a", "#8a949e")
 GREY = "#7a848e"  # this and the colours can be read on light and on dark pages
 SETTINGS = {"default": "as it comes", "low": "low latency"}
+RATES = {
+    "W1": "a Python function with value state, 100,000 keys",
+    "W2": "a built-in running sum, 100,000 keys",
+    "W11": "Kafka to Kafka, exactly once",
+}
 SAVEPOINTS = {"full": "full_checkpoint_s"} | {name: f"{name}_s" for name in ("increment", "native", "canonical")}
 SAVEPOINTS |= {f"from {name}": f"{name}_restore_s" for name in ("increment", "native", "canonical")}
 STYLE = f"text{{font:13px sans-serif;fill:{GREY}}}.title{{font-size:16px;font-weight:600}}.small{{font-size:10px}}"
@@ -66,9 +71,9 @@ def draw(title: str, x_label: str, chart: Chart, bars: bool, log: bool) -> str:
     for tick in ticks:
         parts.append(f'<path d="M{LEFT} {y_of(tick):.1f}H{WIDTH - RIGHT}" stroke="{GREY}" stroke-opacity="0.3"/>')
         parts.append(text(LEFT - 8, y_of(tick) + 4, short(tick), "end"))
-    for number, place in enumerate(places):
-        shown = f"{int(place):,}" if place.isdecimal() else place
-        parts.append(text(LEFT + slot * (number + 0.5), HEIGHT - BOTTOM + 20, shown))
+    shown = [f"{int(place):,}" if place.isdecimal() else place for place in places]
+    kind = "" if 8 * max(map(len, shown)) < slot else "small"
+    parts += [text(LEFT + slot * (n + 0.5), HEIGHT - BOTTOM + 20, name, kind=kind) for n, name in enumerate(shown)]
     parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, x_label))
     legend = float(LEFT)
     for number, (name, series) in enumerate(chart.items()):
@@ -114,6 +119,11 @@ def charted(figures: dict[tuple[str, ...], float], series: int = 0, place: int =
 def charts(results: list[Line]) -> dict[str, str]:
     """The drawings by the names of their files."""
     wanted: dict[str, tuple[str, str, Chart, bool, bool]] = {}
+    for work, what in RATES.items():
+        rates = medians(results, rf"{work} ((?!then ).*)", "records_per_s")
+        rates = dict(sorted(rates.items(), key=lambda one: one[1], reverse=True))
+        chart = {"records a second": {name.replace(" groupBy", ""): rate for (name,), rate in rates.items()}}
+        wanted[work] = (f"{work}: {what}", "", chart if rates else {}, True, False)
     found = medians(results, r"shape (\w+) (headgate \w+|bytewax|pyflink)(.*)", "records_per_s")
     wanted["shapes"] = ("W1 in six shapes: records a second", "shape of the state", charted(found, 1, 0), True, False)
     for name, figure, title in (("cores", "cores", "Cores in use"), ("latency", "p99_ms", "Latency, 99 %, in ms")):
