@@ -415,7 +415,7 @@ class KeyedStateBackend(ABC):
             raise InvalidArgument(f"operator '{operator}': cannot claim several checkpoints {sorted(ids)} at once")
         if handles:
             self.restore_handles(handles, read, claim=claim and self.setup.incremental)
-        restored = {meta.kind for meta in self.restored_metas()}
+        restored = {meta.kind for forms in self.restored_forms() for meta in forms}
         self._has_raw_streams = RAW_STREAMS.kind in restored
         if TIMER_TABLE.kind in restored:
             self.timers.reload()
@@ -500,8 +500,11 @@ class KeyedStateBackend(ABC):
         """Restore from handles that were checked; called once, before any other use."""
 
     @abstractmethod
-    def restored_metas(self) -> list[StateMeta]:
-        """The states that were restored and not opened yet, internal ones too."""
+    def restored_forms(self) -> list[list[StateMeta]]:
+        """Each state that was restored and not opened yet, internal ones too, in all its forms.
+
+        Subtasks of the job before may have stored it in different ones.
+        """
 
     @abstractmethod
     def notify_complete(self, checkpoint_id: int) -> None:

@@ -12,6 +12,7 @@ needs cannot be found.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,3 +170,29 @@ def check_state(operator: str, stored: StateMeta, now: StateMeta, *, migrate_ttl
             "Keep the old type, or use another name for the new state"
         )
     return TypeChange.AFTER_MIGRATION if stored.ttl != now.ttl else found.change
+
+
+def widest_form(operator: str, stored: Sequence[StateMeta]) -> StateMeta:
+    """Of the forms in which subtasks have stored a state, the one that holds all that the others hold.
+
+    Subtasks that have not opened a state since its type changed keep the old form.
+    """
+    for one in stored:
+        if all(_holds(one, other) for other in stored):
+            return one
+    forms = " and as ".join(str(one.value_type.type_info()) for one in stored)
+    raise IllegalState(
+        f"operator '{operator}', state '{stored[0].name}': subtasks have stored it as {forms}, of which none holds the "
+        "others, and no function has opened it since: open it in the program, or take a savepoint with --format NATIVE"
+    )
+
+
+def _holds(form: StateMeta, other: StateMeta) -> bool:
+    """Whether all of another form's values can be read as this form, and nothing is lost."""
+    try:
+        check_state("", other, form, migrate_ttl=True)
+    except (IllegalState, StateMigrationError):
+        return False
+    mine, others = (one.value_type.type_info().schema for one in (form, other))
+    dropped = mine is not None and others is not None and set(others.names) - set(mine.names)
+    return not dropped and form.ttl >= other.ttl

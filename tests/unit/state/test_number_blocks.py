@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from headgate.checkpoint.handles import decode_handle, encode_handle
-from headgate.errors import LocalStateError, StateMigrationError
+from headgate.errors import IllegalState, LocalStateError, StateMigrationError
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
 from headgate.records.types import Types
 from headgate.state.addresses import VOID
@@ -433,3 +433,61 @@ def test_a_state_that_cannot_be_opened_stays_in_checkpoints(rig, memory):
         other.state(LONG)
     assert content(rig.open(rig.snapshot(other, 2)), LONG) == {key: key for key in range(1000)}
     assert content(other, LONG) == {key: key for key in range(1000)}
+
+
+@pytest.mark.parametrize("opened", [(), (0,), (1,)])
+def test_a_loaded_state_that_was_not_opened_is_rescaled(rig, opened):  # SPEC R3.4, R8.2
+    """Its database has no column for rows."""
+    handles = []
+    for index, groups in enumerate((KeyGroupRange(0, 15), KeyGroupRange(16, 31))):
+        backend = rig.open(key_groups=groups)
+        keys = np.array([key for key in range(200) if GROUP.group(key) in groups])
+        backend.load_numbers(LONG.meta(), (keys, 3 * keys), np.array([GROUP.group(key) for key in keys.tolist()]))
+        if index in opened:
+            batch(backend, LONG, {key: 3 * key for key in range(200)})
+        handles.append(rig.snapshot(backend))
+    whole = rig.open(*handles)
+    again = rig.snapshot(whole)  # not opened either
+    assert content(whole, LONG) == {key: 3 * key for key in range(200)}
+    quarters = [rig.open(again, key_groups=KeyGroupRange(first, first + 7)) for first in (0, 8, 16, 24)]
+    found = [content(quarter, LONG) for quarter in quarters]
+    assert {key: value for some in found for key, value in some.items()} == {key: 3 * key for key in range(200)}
+    assert sum(map(len, found)) == 200
+
+
+def test_a_new_cut_counts_more_than_all_restored_ones(rig, monkeypatch):
+    """The last key group has fewer cuts than the first one."""
+    monkeypatch.setattr(numbers, "_FEW_IN_BLOCKS", 1 << 20)
+    backend = rig.open()
+    batch(backend, LONG, dict.fromkeys(range(200), 0))
+    low = [key for key in range(200) if GROUP.group(key) == 0]
+    for value in (1, 2, 3):
+        batch(backend, LONG, dict.fromkeys(low, value))
+        handle = rig.snapshot(backend, value)
+    other = rig.open(handle)
+    batch(other, LONG, dict.fromkeys(low, 4))
+    found = content(rig.open(rig.snapshot(other)), LONG)
+    assert {found[key] for key in low} == {4}
+
+
+def test_blocks_and_rows_of_a_state_that_is_not_opened_are_both_given(rig):  # SPEC R3.4, R8.2
+    handles = []
+    for groups in (KeyGroupRange(0, 15), KeyGroupRange(16, 31)):
+        backend = rig.open(key_groups=groups)
+        batch(backend, LONG, {key: key for key in range(200)})
+        if groups.start:
+            backend._write_as_rows(rows_of(backend))
+        handles.append(rig.snapshot(backend))
+    merged = rig.open(*handles)
+    found = [key for _, (keys, _) in merged.number_groups(LONG.meta()) for key in keys.tolist()]
+    assert sorted(found) == list(range(200))
+
+
+def test_nothing_is_restored_over_loaded_numbers(rig):  # SPEC R8.2
+    source = rig.open()
+    batch(source, LONG, {1: 2})
+    handle = rig.snapshot(source)
+    backend = rig.open()
+    backend.load_numbers(LONG.meta(), (np.array([1]), np.array([3])), np.array([GROUP.group(1)], np.int32))
+    with pytest.raises(IllegalState):
+        backend.restore([handle], lambda payload, at, length: rig.payloads[payload.id][at : at + length])

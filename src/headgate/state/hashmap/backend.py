@@ -315,8 +315,8 @@ class HashMapBackend(KeyedStateBackend):
             self._history.adopt(handles, self.setup.key_groups)
             self._track()
 
-    def restored_metas(self) -> list[StateMeta]:
-        return [slices[0].meta for slices in self._restored.values()]
+    def restored_forms(self) -> list[list[StateMeta]]:
+        return [[one.meta for one in slices] for slices in self._restored.values()]
 
     def dispose(self) -> None:
         super().dispose()

@@ -49,10 +49,12 @@ from headgate.state.backend import (
     SnapshotKind,
     SnapshotRun,
     number_type,
+    table_name,
 )
 from headgate.state.local_directory import download
 from headgate.state.parquet.columns import cells_of, column_fields, columns_of, values_of, weight
 from headgate.state.pickling import dump_values, load_values
+from headgate.state.schema import widest_form
 from headgate.state.tables import ListTable, MapTable
 from headgate.state.timers import TimeDomain, Timer
 
@@ -122,7 +124,8 @@ _Cells = list[Sequence[Any]]  # column by column
 
 def read_tables(backend: KeyedStateBackend) -> Iterator[tuple[StateMeta, Iterator[tuple[int, pa.RecordBatch]]]]:
     """Every state of a restored backend that is not opened, as (key group, rows of the table) in the order of the groups."""
-    for meta in backend.restored_metas():
+    for forms in backend.restored_forms():
+        meta = widest_form(backend.setup.operator, forms)
         if meta.kind not in INTERNAL_KINDS:
             numbers = backend.number_groups(meta)
             if numbers is None:
@@ -314,10 +317,9 @@ class _Spool:
             return file.read(length)
 
 
-def _scratch(setup: BackendSetup, directory: Path, key_type: TypeInformation) -> BackendSetup:
-    return replace(
-        setup, directory=directory, key_type=key_type, incremental=False, instance=f"{setup.instance}-scratch"
-    )
+def _scratch(setup: BackendSetup, directory: Path, key_type: TypeInformation, number: int = 0) -> BackendSetup:
+    instance = f"{setup.instance}-scratch-{number}"
+    return replace(setup, directory=directory, key_type=key_type, incremental=False, instance=instance)
 
 
 class CanonicalRun(SnapshotRun):
@@ -418,7 +420,7 @@ def _small(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
 def restore(
     backend: KeyedStateBackend, handles: Sequence[KeyedStateHandle], read: ReadPayload, *, claim: bool = False
 ) -> None:
-    """Restore a backend: canonical handles are read into a temporary backend, whose native snapshot is restored."""
+    """Restore a backend: canonical handles are read into temporary backends, whose native snapshots are restored."""
     setup = backend.setup
     tables = [handle for handle in handles if handle.backend == CANONICAL]
     if not tables:
@@ -428,15 +430,36 @@ def restore(
         require_same_max_parallelism(f"operator '{setup.operator}'", handle.max_parallelism, setup.max_parallelism)
     with tempfile.TemporaryDirectory(prefix="headgate-restore-", ignore_cleanup_errors=True) as name:
         spool = _Spool(Path(name) / "native")
-        scratch = type(backend)(_scratch(setup, Path(name) / "scratch", tables[0].key_type.type_info()))
-        try:
-            for handle in tables:
-                _load(scratch, handle, read, Path(name) / "table.parquet")
-            made = spool.write(scratch.snapshot(tables[0].checkpoint_id, SnapshotKind.SAVEPOINT))
-        finally:
-            scratch.dispose()
-        native = [handle for handle in (*handles, made) if handle is not None and handle.backend != CANONICAL]
+        made: list[KeyedStateHandle | None] = []
+        for number, some in enumerate(_of_one_form(tables)):
+            directory = Path(name) / f"scratch-{number}"
+            scratch = type(backend)(_scratch(setup, directory, some[0].key_type.type_info(), number))
+            try:
+                for handle in some:
+                    _load(scratch, handle, read, Path(name) / "table.parquet")
+                made.append(spool.write(scratch.snapshot(some[0].checkpoint_id, SnapshotKind.SAVEPOINT)))
+            finally:
+                scratch.dispose()
+        native = [handle for handle in (*handles, *made) if handle is not None and handle.backend != CANONICAL]
         backend.restore(native, lambda payload, *part: (spool.read if payload in spool else read)(payload, *part))
+
+
+def _of_one_form(handles: Sequence[KeyedStateHandle]) -> list[list[KeyedStateHandle]]:
+    """The handles, apart from each other where they have a state in different forms.
+
+    Its type has changed, and some subtasks have not opened it since. It gets one form when it is opened.
+    """
+    found: list[tuple[dict[str, StateMeta], list[KeyedStateHandle]]] = []
+    for handle in handles:
+        metas = {table_name(table.meta): table.meta for table in stored_tables(handle)}
+        for known, some in found:
+            if all(known.get(name, meta) == meta for name, meta in metas.items()):
+                known.update(metas)
+                some.append(handle)
+                break
+        else:
+            found.append((metas, [handle]))
+    return [some for _, some in found]
 
 
 def stored_tables(handle: KeyedStateHandle) -> list[StoredTable]:

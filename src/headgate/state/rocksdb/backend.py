@@ -264,7 +264,7 @@ class RocksDBBackend(KeyedStateBackend):
         if dtype is None or name in self._states:
             return False
         if name not in self._loaded:
-            if name in map(table_name, self.restored_metas()):
+            if name in [table_name(one.meta) for one in self._restored]:
                 return False
             # As if it had been restored so: nothing is in memory before the state is opened.
             self._loaded[name] = Blocks(self._store, name, dtype, self._space)
@@ -422,8 +422,11 @@ class RocksDBBackend(KeyedStateBackend):
             self._uploads.add(handles[0].checkpoint_id, FileCheckpoint(restored.time, restored.files))
             self._uploads.complete(handles[0].checkpoint_id)
 
-    def restored_metas(self) -> list[StateMeta]:
-        return list({table_name(one.meta): one.meta for one in self._restored}.values())
+    def restored_forms(self) -> list[list[StateMeta]]:
+        forms: dict[str, list[StateMeta]] = {}
+        for one in self._restored:
+            forms.setdefault(table_name(one.meta), []).append(one.meta)
+        return list(forms.values())
 
     def dispose(self) -> None:
         if self._disposed:

@@ -111,10 +111,10 @@ class RestoredStore:
         self.sequence, self.time = max(self.sequence, extra.sequence), max(self.time, extra.time)
         for one in extra.columns:
             target = self._target(one.meta)
-            self.store.column(target).import_range(source.columns[one.column], *bounds, scratch, self._budget)
-            blocks = source.columns.get(blocks_name(one.column))
-            if blocks is not None:
-                self.store.column(blocks_name(target)).import_range(blocks, *bounds, scratch, self._budget)
+            # A state in blocks that was restored and not opened since has no column for rows.
+            for name, into in ((one.column, target), (blocks_name(one.column), blocks_name(target))):
+                if name in source.columns:
+                    self.store.column(into).import_range(source.columns[name], *bounds, scratch, self._budget)
         source.close()
         shutil.rmtree(scratch)
         self._remove_expired(extra.columns, common)

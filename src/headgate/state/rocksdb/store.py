@@ -193,7 +193,7 @@ class Column:
                 self._family.compact_range(lower, upper)
 
     def import_range(self, source: Column, lower: bytes, upper: bytes, scratch: Path, budget: MemoryBudget) -> None:
-        """Copy a range of rows of another database's column; the range must be empty here.
+        """Copy a range of rows of another database's column; none of them may be here.
 
         Ingesting sorted files costs 60% of writing the rows, and needs no compaction later.
         """
