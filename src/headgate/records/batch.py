@@ -5,7 +5,7 @@ Records are held as Python values, as Arrow columns, or both; the missing form i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -130,6 +130,13 @@ class Batch:
                 raise
             self._raw = False
         return self._rows
+
+    def each(self) -> Iterable[Any]:
+        """The records one after the other, each made when it is its turn; in this way they stay in the CPU's caches."""
+        if self._rows is None and not self.type.converts and self.type.kind != "scalar":
+            assert self._arrow is not None
+            return self.type.fields(self._arrow, self._columns)
+        return self.rows()
 
     def column(self, position: int) -> list[Any]:
         """One field of all records as Python values, which `rows` then uses as well; do not change the list."""

@@ -15,7 +15,7 @@ stored as text), the metadata of the Arrow field say so; so everything that stor
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache, partial
 from operator import itemgetter
@@ -185,11 +185,15 @@ class TypeInformation:
 
     def to_rows(self, batch: pa.RecordBatch, known: Mapping[int, list[Any]] = _NONE) -> list[Any]:
         """The records of a batch as Python values; `known` are columns that have been converted already."""
-        columns = [known.get(i) or convert(batch.column(i)) for i, convert in enumerate(self._converters)]
         if self.kind == "scalar":
-            return columns[0]
-        fields = zip(*columns, strict=True)
+            return known.get(0) or self._converters[0](batch.column(0))
+        fields = self.fields(batch, known)
         return self.records(fields) if self.converts else list(fields)
+
+    def fields(self, batch: pa.RecordBatch, known: Mapping[int, list[Any]] = _NONE) -> Iterator[tuple[Any, ...]]:
+        """The Python values of each record of several fields; for plain tuples these are the records."""
+        columns = [known.get(i) or convert(batch.column(i)) for i, convert in enumerate(self._converters)]
+        return zip(*columns, strict=True)
 
     def is_exact(self, rows: Sequence[Any]) -> bool:
         """Whether short values are exactly those that columns would give back, so that rows can travel as they are."""

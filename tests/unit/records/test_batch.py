@@ -150,3 +150,22 @@ def test_joined_batches_keep_timestamps_and_origin(columns):
         ("c", 99),
     ]
     assert joined.origin == ("Map", "file.py:1")
+
+
+@pytest.mark.parametrize(
+    ("type_info", "rows"),
+    [
+        (Types.TUPLE([Types.LONG(), Types.STRING()]), [(1, "a"), (2, None)]),
+        (PAIR, [("a", 1), ("b", 2)]),
+        (Types.LONG(), [5, 6]),
+        (PICKLED, [{}, 5]),
+    ],
+)
+def test_each_record_is_what_it_is_among_all(type_info, rows):
+    batches = [Batch.of_rows(rows, type_info)]
+    if type_info is not PICKLED:
+        batches.append(Batch.of_arrow(type_info.to_batch(rows), type_info))
+    for batch in batches:
+        found = list(batch.each())
+        assert found == batch.rows() == list(batch.each()) == rows
+        assert list(map(type, found)) == list(map(type, batch.rows()))

@@ -363,6 +363,37 @@ def test_columns_of_different_lengths_are_refused(form, addresses, groups):
         )
 
 
+LOOPS = {
+    "process_each": lambda form, f, rows, *more: form.process_each(lambda row, _: f(row), Element(), rows, None, *more),
+    "flat_map_each": lambda form, f, rows, *more: form.flat_map_each(f, rows, *more),
+    "map_each": lambda form, f, rows, *more: form.map_each(lambda row: f(row)[0], False, rows, *more),
+    "filter_each": lambda form, f, rows, *more: form.filter_each(f, rows, *more),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_records_may_be_made_when_it_is_their_turn(form, loop):
+    """A tuple that zip makes is used for the next record only if nothing else holds it."""
+    context, out, held = form.KeyContext(NO_KEY), [], []
+
+    def function(row):
+        held.append(row) if row[0] % 2 else None
+        return [row]
+
+    rows = zip(range(6), "abcdef", strict=True)
+    LOOPS[loop](form, function, rows, list("uvwxyz"), [0] * 6, context, out, None)
+    assert out == list(zip(range(6), "abcdef", strict=True))
+    assert held == out[1::2]
+    assert (context.position, context.address) == (5, "z")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_too_few_or_too_many_records_are_refused(form, loop, count):
+    with pytest.raises(ValueError):
+        LOOPS[loop](form, lambda row: [row], iter(range(count)), ["a", "b"], [0, 0], form.KeyContext(NO_KEY), [], None)
+
+
 # --- the choice -----------------------------------------------------------------------------------------------------
 
 

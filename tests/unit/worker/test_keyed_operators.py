@@ -19,7 +19,9 @@ from headgate import (
     OutputTag,
     ReduceFunction,
     Row,
+    StreamExecutionEnvironment,
     TimeDomain,
+    Types,
     ValueStateDescriptor,
 )
 from headgate.errors import UserCodeError
@@ -384,6 +386,19 @@ def test_failures_name_the_key():
         harness.process_element(("a", 1))
         with pytest.raises(UserCodeError, match=r"KeyError: 'in timer'\n  in operator 'Keyed Process', key 'a'"):
             harness.set_processing_time(10)
+
+
+def test_a_failure_in_a_batch_of_columns_names_the_record():
+    """Records are made when it is their turn."""
+
+    def build(env):
+        pair = Types.TUPLE([Types.LONG(), Types.LONG()])
+        stream = env.from_collection([(n % 3, n) for n in range(200)], type_info=pair).key_by(0)
+        return stream.map(lambda row: 1 // (row[1] - 150), output_type=Types.LONG())
+
+    env = StreamExecutionEnvironment.local()
+    with pytest.raises(UserCodeError, match=r"ZeroDivisionError.*\n.*key 0, record \(0, 150\)"):
+        list(build(env).execute_and_collect())
 
 
 def test_keys_that_python_takes_for_equal_stay_apart():

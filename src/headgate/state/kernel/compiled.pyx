@@ -21,6 +21,7 @@ cdef extern from *:
 SOURCE = HEADGATE_SOURCE.decode()
 
 cdef object _GENERATOR = GeneratorType
+cdef str _LENGTHS = "records, addresses and key groups must be of one length"
 
 
 def state_handle(cls):
@@ -159,70 +160,85 @@ cdef inline int _take(object result, list out) except -1:
     return 0
 
 
-cdef inline int _check(list rows, list addresses, list groups) except -1:
-    if not len(rows) == len(addresses) == len(groups):
-        raise ValueError("records, addresses and key groups must be of one length")
+cdef inline int _select(KeyContext context, Py_ssize_t i, list addresses, list groups) except -1:
+    if i >= len(addresses) or i >= len(groups):
+        raise ValueError(_LENGTHS)
+    context.position, context.address, context.group = i, addresses[i], groups[i]
+    return 0
+
+
+cdef inline int _check(Py_ssize_t count, list addresses, list groups) except -1:
+    if not count == len(addresses) == len(groups):
+        raise ValueError(_LENGTHS)
     return 0
 
 
 def process_each(
-    function, element, list rows not None, list stamps, list addresses not None, list groups not None,
+    function, element, rows not None, list stamps, list addresses not None, list groups not None,
     KeyContext context not None, list out not None, list ends,
 ):
-    cdef Py_ssize_t i
-    _check(rows, addresses, groups)
-    for i in range(len(rows)):
-        context.position, context.address, context.group = i, addresses[i], groups[i]
+    cdef Py_ssize_t i = 0
+    for row in rows:
+        _select(context, i, addresses, groups)
         if stamps is not None:
             element.stamp = stamps[i]
-        result = function(rows[i], element)
+        result = function(row, element)
         if result is not None:
             _take(result, out)
         if ends is not None:
             ends.append(len(out))
+        i += 1
+        row = None  # zip uses a tuple again if nothing else holds it
+    _check(i, addresses, groups)
     if stamps is not None:
         element.stamp = None
 
 
 def flat_map_each(
-    function, list rows not None, list addresses not None, list groups not None, KeyContext context not None,
+    function, rows not None, list addresses not None, list groups not None, KeyContext context not None,
     list out not None, list ends,
 ):
-    cdef Py_ssize_t i
-    _check(rows, addresses, groups)
-    for i in range(len(rows)):
-        context.position, context.address, context.group = i, addresses[i], groups[i]
-        result = function(rows[i])
+    cdef Py_ssize_t i = 0
+    for row in rows:
+        _select(context, i, addresses, groups)
+        result = function(row)
         if result is not None:
             _take(result, out)
         if ends is not None:
             ends.append(len(out))
+        i += 1
+        row = None
+    _check(i, addresses, groups)
 
 
 def map_each(
-    function, bint skips_none, list rows not None, list addresses not None, list groups not None,
+    function, bint skips_none, rows not None, list addresses not None, list groups not None,
     KeyContext context not None, list out not None, list ends,
 ):
-    cdef Py_ssize_t i
-    _check(rows, addresses, groups)
-    for i in range(len(rows)):
-        context.position, context.address, context.group = i, addresses[i], groups[i]
-        result = function(rows[i])
+    cdef Py_ssize_t i = 0
+    for row in rows:
+        _select(context, i, addresses, groups)
+        result = function(row)
         if result is not None or not skips_none:
             out.append(result)
         if ends is not None:
             ends.append(len(out))
+        i += 1
+        row = None
+    _check(i, addresses, groups)
 
 
 def filter_each(
-    function, list rows not None, list addresses not None, list groups not None, KeyContext context not None,
+    function, rows not None, list addresses not None, list groups not None, KeyContext context not None,
     list out not None, list ends,
 ):
-    cdef Py_ssize_t i
-    _check(rows, addresses, groups)
-    for i in range(len(rows)):
-        context.position, context.address, context.group = i, addresses[i], groups[i]
-        if function(rows[i]):
-            out.append(rows[i])
+    cdef Py_ssize_t i = 0
+    for row in rows:
+        _select(context, i, addresses, groups)
+        if function(row):
+            out.append(row)
         if ends is not None:
             ends.append(len(out))
+        i += 1
+        row = None
+    _check(i, addresses, groups)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -156,12 +156,13 @@ class DirectValue:
 # --- loops ----------------------------------------------------------------------------------------------------------
 # Each calls a function of the user for every record with its key selected, appends what it gives to `out`, and to `ends`,
 # if that is a list, the length of `out` afterwards. If the function fails, `context.position` is the place of the record.
+# Records may be made one after the other: those of an iterator are let go before the next one is asked for.
 
 
 def process_each(
     function: Callable[[Any, Any], Any],
     element: Any,
-    rows: list[Any],
+    rows: Iterable[Any],
     stamps: list[int] | None,
     addresses: list[Any],
     groups: list[int],
@@ -171,7 +172,7 @@ def process_each(
 ) -> None:
     """Call a process function, with the record's timestamp as `element.stamp` where there are `stamps`."""
     for context.position, row, context.address, context.group in zip(
-        range(len(rows)), rows, addresses, groups, strict=True
+        range(len(addresses)), rows, addresses, groups, strict=True
     ):
         if stamps is not None:
             element.stamp = stamps[context.position]
@@ -186,7 +187,7 @@ def process_each(
 
 def flat_map_each(
     function: Callable[[Any], Any],
-    rows: list[Any],
+    rows: Iterable[Any],
     addresses: list[Any],
     groups: list[int],
     context: KeyContext,
@@ -195,7 +196,7 @@ def flat_map_each(
 ) -> None:
     """Call a function that gives an iterable of records, or None."""
     for context.position, row, context.address, context.group in zip(
-        range(len(rows)), rows, addresses, groups, strict=True
+        range(len(addresses)), rows, addresses, groups, strict=True
     ):
         result = function(row)
         if result is not None:
@@ -207,7 +208,7 @@ def flat_map_each(
 def map_each(
     function: Callable[[Any], Any],
     skips_none: bool,
-    rows: list[Any],
+    rows: Iterable[Any],
     addresses: list[Any],
     groups: list[int],
     context: KeyContext,
@@ -216,7 +217,7 @@ def map_each(
 ) -> None:
     """Call a function that gives one record, or, with `skips_none`, one or None."""
     for context.position, row, context.address, context.group in zip(
-        range(len(rows)), rows, addresses, groups, strict=True
+        range(len(addresses)), rows, addresses, groups, strict=True
     ):
         result = function(row)
         if result is not None or not skips_none:
@@ -227,7 +228,7 @@ def map_each(
 
 def filter_each(
     function: Callable[[Any], Any],
-    rows: list[Any],
+    rows: Iterable[Any],
     addresses: list[Any],
     groups: list[int],
     context: KeyContext,
@@ -236,7 +237,7 @@ def filter_each(
 ) -> None:
     """Keep the records for which a function gives something true."""
     for context.position, row, context.address, context.group in zip(
-        range(len(rows)), rows, addresses, groups, strict=True
+        range(len(addresses)), rows, addresses, groups, strict=True
     ):
         if function(row):
             out.append(row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from headgate.api.functions import FunctionSnapshotContext, StateAccess
@@ -32,7 +32,7 @@ from headgate.worker.operators.base import (
 _CLEANUP_ENTRIES = 10_000  # in one go: a few milliseconds
 
 Keys = tuple[list[Any], list[int]]  # addresses and key groups of a batch
-Loop = Callable[[Batch, list[Any], list[Any], list[int], KeyContext, Outputs], None]
+Loop = Callable[[Batch, Iterable[Any], list[Any], list[int], KeyContext, Outputs], None]
 
 
 class KeyedOperator(Operator):
@@ -119,11 +119,12 @@ class KeyedOperator(Operator):
 
         def receive(batch: Batch) -> None:
             addresses, groups = self.keys_of(batch, input)
-            rows, current, outputs = batch.rows(), self.backend.context, Outputs(batch.timestamps)
+            rows, current, outputs = batch.each(), self.backend.context, Outputs(batch.timestamps)
             try:
                 loop(batch, rows, addresses, groups, current, outputs)
             except Exception as error:
-                raise self.failure(explain(error, method), rows[current.position], self.current_key()) from error
+                record = batch.rows()[current.position]
+                raise self.failure(explain(error, method), record, self.current_key()) from error
             self.end_batch()
             emit(outputs.rows, outputs.timestamps())
 
@@ -136,7 +137,7 @@ class KeyedMapOperator(KeyedOperator):
     def receiver(self, input: int) -> Receiver:
         function, skips_none = self.method("map", input), self.operator.spec.kind == "co_map"
 
-        def loop(_: Batch, rows: list[Any], keys: list[Any], groups: list[int], key: Any, outputs: Outputs) -> None:
+        def loop(_: Batch, rows: Iterable[Any], keys: list[Any], groups: list[int], key: Any, outputs: Outputs) -> None:
             map_each(function, skips_none, rows, keys, groups, key, outputs.rows, outputs.ends)
 
         return self.receive_with(input, loop)
@@ -148,7 +149,7 @@ class KeyedFlatMapOperator(KeyedOperator):
     def receiver(self, input: int) -> Receiver:
         function = self.method("flat_map", input)
 
-        def loop(_: Batch, rows: list[Any], keys: list[Any], groups: list[int], key: Any, outputs: Outputs) -> None:
+        def loop(_: Batch, rows: Iterable[Any], keys: list[Any], groups: list[int], key: Any, outputs: Outputs) -> None:
             flat_map_each(function, rows, keys, groups, key, outputs.rows, outputs.ends)
 
         return self.receive_with(input, loop, "flat_map")
@@ -160,7 +161,7 @@ class KeyedFilterOperator(KeyedOperator):
     def receiver(self, input: int) -> Receiver:
         function = self.method("filter", input)
 
-        def loop(_: Batch, rows: list[Any], keys: list[Any], groups: list[int], key: Any, outputs: Outputs) -> None:
+        def loop(_: Batch, rows: Iterable[Any], keys: list[Any], groups: list[int], key: Any, outputs: Outputs) -> None:
             filter_each(function, rows, keys, groups, key, outputs.rows, outputs.ends)
 
         return self.receive_with(input, loop)
@@ -215,7 +216,9 @@ class KeyedProcessOperator(KeyedOperator):
     def receiver(self, input: int) -> Receiver:
         function, element = self.method("process_element", input), self.element
 
-        def loop(batch: Batch, rows: list[Any], keys: list[Any], groups: list[int], key: Any, outputs: Outputs) -> None:
+        def loop(
+            batch: Batch, rows: Iterable[Any], keys: list[Any], groups: list[int], key: Any, outputs: Outputs
+        ) -> None:
             stamps = None if batch.timestamps is None else batch.timestamps.tolist()
             process_each(function, element, rows, stamps, keys, groups, key, outputs.rows, outputs.ends)
 
