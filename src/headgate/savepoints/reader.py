@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.checkpoint.handles import KeyedStateHandle, StateMeta, decode_handle
-from headgate.errors import InvalidArgument, StorageError
+from headgate.errors import IllegalState, InvalidArgument, StorageError
 from headgate.records.html_tables import html_table
 from headgate.records.key_groups import KeyGroupRange
 from headgate.records.types import TypeInformation
@@ -31,6 +31,7 @@ from headgate.state.hashmap.backend import HashMapBackend
 from headgate.state.operator import StateSnapshot, decode_elements
 from headgate.state.parquet.keyed import CANONICAL, read_tables, stored_tables, table_schema
 from headgate.state.parquet.operator import operator_schema, operator_table
+from headgate.state.schema import widest_form
 from headgate.storage import manifest as mf
 from headgate.storage.checkpoints import Snapshot, load_snapshot, require_intact
 from headgate.storage.objects import ObjectStore
@@ -67,6 +68,7 @@ class TablePart:
     state: str
     subtask: int
     groups: tuple[int, int] | None = None  # key groups of interest, of keyed state
+    schema: pa.Schema | None = None  # in which its rows are given; None: as they are
 
 
 class StateSnapshotReader:
@@ -116,24 +118,37 @@ class StateSnapshotReader:
 
     def states(self) -> list[StateInfo]:
         """Every state, by operator."""
-        found: dict[tuple[str, str], StateInfo] = {}
-        for operator in self.manifest.operators:
-            for subtask in operator.subtasks:
-                for info in self._states_of(operator, subtask):
-                    found.setdefault((info.operator_id, info.name), info)
+        return [info for operator in self.manifest.operators for info in self._states_of(operator)]
+
+    def _states_of(self, operator: mf.OperatorManifest) -> list[StateInfo]:
+        found: dict[str, StateInfo] = {}
+
+        def add(name: str, kind: str, schema: pa.Schema, backend: str) -> None:
+            found.setdefault(name, StateInfo(operator.id, operator.name, operator.uid, name, kind, schema, backend))
+
+        for name, (forms, key_type, backend) in self._forms(operator).items():
+            try:
+                form = widest_form(operator.name, forms)
+            except IllegalState:  # an error when it is read
+                form = forms[0]
+            add(name, form.kind, table_schema(form, key_type), backend)
+        for subtask in operator.subtasks:
+            for state, types in self._operator_states(subtask):
+                add(state.name, str(state.mode), operator_schema(types), "operator state")
         return list(found.values())
 
-    def _states_of(self, operator: mf.OperatorManifest, subtask: mf.SubtaskManifest) -> Iterator[StateInfo]:
-        def info(name: str, kind: str, schema: pa.Schema, backend: str) -> StateInfo:
-            return StateInfo(operator.id, operator.name, operator.uid, name, kind, schema, backend)
-
-        for piece in subtask.pieces:
-            if piece.kind is mf.PieceKind.KEYED:
-                handle = decode_handle(piece.description)
-                for meta in _metas(handle):
-                    yield info(meta.name, meta.kind, table_schema(meta, handle.key_type.type_info()), handle.backend)
-        for state, types in self._operator_states(subtask):
-            yield info(state.name, str(state.mode), operator_schema(types), "operator state")
+    def _forms(self, operator: mf.OperatorManifest) -> dict[str, tuple[list[StateMeta], TypeInformation, str]]:
+        """The keyed states of an operator: the forms in which subtasks have stored each, the type of keys, the backend."""
+        found: dict[str, tuple[list[StateMeta], TypeInformation, str]] = {}
+        for subtask in operator.subtasks:
+            for piece in subtask.pieces:
+                if piece.kind is mf.PieceKind.KEYED:
+                    handle = decode_handle(piece.description)
+                    for meta in _metas(handle):
+                        forms = found.setdefault(meta.name, ([], handle.key_type.type_info(), handle.backend))[0]
+                        if meta not in forms:
+                            forms.append(meta)
+        return found
 
     def _operator_states(
         self, subtask: mf.SubtaskManifest
@@ -157,8 +172,11 @@ class StateSnapshotReader:
     def parts(self, operator: str, name: str, groups: KeyGroupRange | None = None) -> list[TablePart]:
         """The parts with any of the key groups."""
         info = self.state(operator, name)
+        stored = self.operator(info.operator_id)
+        if info.keyed:
+            widest_form(stored.name, self._forms(stored)[name][0])
         found = []
-        for subtask in self.operator(info.operator_id).subtasks:
+        for subtask in stored.subtasks:
             place = self.snapshot.directory, info.operator_id, name, subtask.index
             if not info.keyed:
                 found.append(TablePart(*place))
@@ -166,7 +184,7 @@ class StateSnapshotReader:
                 if piece.kind is mf.PieceKind.KEYED and piece.key_groups is not None:
                     common = piece.key_groups if groups is None else piece.key_groups.intersect(groups)
                     if len(common):
-                        found.append(TablePart(*place, (common.start, common.end)))
+                        found.append(TablePart(*place, (common.start, common.end), info.schema))
         return found
 
     def read(self, operator: str, name: str, groups: KeyGroupRange | None = None) -> Iterator[pa.RecordBatch]:
@@ -189,7 +207,7 @@ class StateSnapshotReader:
                 handle = decode_handle(piece.description)
                 for meta, batches in self._tables(piece, handle, groups, part.state):
                     if meta.name == part.state:
-                        yield from (batch for group, batch in batches if group in groups)
+                        yield from (_in_form(batch, part.schema) for group, batch in batches if group in groups)
 
     def _tables(
         self, piece: mf.StatePiece, handle: KeyedStateHandle, groups: KeyGroupRange, state: str
@@ -241,7 +259,20 @@ def _metas(handle: KeyedStateHandle) -> list[StateMeta]:
     else:
         columns = handle.extra.get("columns", [])
         found = [msgspec.convert(column["meta"], StateMeta) for column in columns]
-    return list({meta.name: meta for meta in found}.values())
+    return found
+
+
+def _in_form(batch: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:
+    """Rows of a subtask that has stored the state in an older form, as those of the others."""
+    if schema is None or batch.schema == schema:
+        return batch
+    columns = [
+        batch.column(field.name).cast(field.type)
+        if field.name in batch.schema.names
+        else pa.nulls(len(batch), field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _parquet_rows(data: bytes, stored: list[int], wanted: KeyGroupRange) -> Iterator[tuple[int, pa.RecordBatch]]:

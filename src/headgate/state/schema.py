@@ -183,7 +183,8 @@ def widest_form(operator: str, stored: Sequence[StateMeta]) -> StateMeta:
     forms = " and as ".join(str(one.value_type.type_info()) for one in stored)
     raise IllegalState(
         f"operator '{operator}', state '{stored[0].name}': subtasks have stored it as {forms}, of which none holds the "
-        "others, and no function has opened it since: open it in the program, or take a savepoint with --format NATIVE"
+        "others, and no function has opened it since: run the program until it does, and take a checkpoint or savepoint "
+        "then; one with --format NATIVE holds all forms"
     )
 
 
