@@ -7,14 +7,15 @@ import itertools
 
 import pytest
 
+from headgate import StateTtlConfig, Time
 from headgate.checkpoint.handles import decode_handle, encode_handle
 from headgate.errors import IllegalState, StateMigrationError
 from headgate.records.key_groups import KeyGroupRange, KeyHasher
 from headgate.records.types import Types
-from headgate.state.api import ValueStateDescriptor
+from headgate.state.api import ListStateDescriptor, ValueStateDescriptor
 from headgate.state.backend import BackendSetup, SnapshotKind
 from headgate.state.hashmap.backend import HashMapBackend
-from headgate.state.parquet.keyed import CanonicalRun, restore
+from headgate.state.parquet.keyed import CanonicalRun, read_tables, restore
 from headgate.state.rocksdb import RocksDBBackend
 from state_handles import detach
 
@@ -38,11 +39,10 @@ class Rig:
         self.make, self.directory = MAKES[make], directory
         self.opened, self.payloads, self.number = [], {}, itertools.count()
 
-    def open(self, *handles, groups=ALL):
-        name = f"b{next(self.number)}"
-        setup = BackendSetup(
-            "op", groups, 32, lambda: 0, key_type=Types.LONG(), instance=name, directory=self.directory / name
-        )
+    def open(self, *handles, groups=ALL, migrate_ttl=False):
+        where = self.directory / f"b{next(self.number)}"
+        more = {"instance": where.name, "directory": where, "migrate_ttl": migrate_ttl}
+        setup = BackendSetup("op", groups, 32, lambda: 0, key_type=Types.LONG(), **more)
         backend = self.make(setup)
         self.opened.append(backend)
         if handles:
@@ -127,5 +127,38 @@ def test_forms_of_which_each_lacks_a_field_of_the_other_are_not_made_one_without
     joined = rig.open(*handles)
     with pytest.raises(IllegalState, match=r"state 'v': subtasks have stored it as .*b int.* and as .*c int.*NATIVE"):
         rig.canonical(joined)
+    put(joined, ValueStateDescriptor("other", "int"), 3)
+    alone = rig.open(rig.native(joined))
+    assert [meta.name for meta, _ in read_tables(alone, "other")] == ["other"]  # as the reader of one state does
     again = rig.open(rig.native(joined))
     assert set(content(again, ValueStateDescriptor("v", "a int, c int")).values()) == {(1, None), (1, 2)}
+
+
+def test_states_of_another_kind_are_told_apart(rig):
+    handles = []
+    for groups, make in zip(PARTS, (ValueStateDescriptor, ListStateDescriptor), strict=True):
+        part = rig.open(groups=groups)
+        state = part.state(make("v", "int"))
+        part.set_current_key(next(key for key in KEYS if GROUP.group(key) in groups))
+        state.update(1 if make is ValueStateDescriptor else [1])
+        handles.append(rig.native(part))
+    with pytest.raises(IllegalState, match="as value state of int and as list state of int, of which none holds"):
+        rig.canonical(rig.open(*handles))
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["opened first", "opened last"])
+def test_a_time_to_live_that_only_some_subtasks_have_added(rig, first):
+    """The option that allows this need not be on any longer when the savepoint is taken."""
+    whole = rig.open()
+    put(whole, ValueStateDescriptor("v", "int"), 1)
+    savepoint = rig.canonical(whole)
+    parts = [rig.open(savepoint, groups=groups, migrate_ttl=True) for groups in PARTS]
+    now = ValueStateDescriptor("v", "int")
+    now.enable_time_to_live(StateTtlConfig.new_builder(Time.hours(1)).build())
+    put(parts[first], now, 2)
+    joined = rig.open(*map(rig.native, parts))
+    expected = {key: 2 if GROUP.group(key) in PARTS[first] else 1 for key in KEYS}
+    assert content(rig.open(rig.canonical(joined)), now) == expected
+    with pytest.raises(StateMigrationError, match="stored without a time to live"):
+        rig.open(rig.native(joined)).state(now)
+    assert content(rig.open(rig.native(joined), migrate_ttl=True), now) == expected

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from edge_kit import wait_running
 
-from headgate import KeyedProcessFunction, ValueStateDescriptor
+from headgate import KeyedProcessFunction, StateTtlConfig, Time, ValueStateDescriptor
 from headgate.job_client import SavepointFormat
 from headgate.savepoints.reader import StateSnapshotReader
 from waiting import wait_until
@@ -31,6 +31,22 @@ class CountMore(KeyedProcessFunction):
         if value[0] == 0:
             self.context.get_state(ValueStateDescriptor("count", "bigint")).update(2**40)
         yield value
+
+
+class CountForAnHour(CountMore):
+    """As it does, with a time to live. Without that key among the records it does not open the state."""
+
+    def process_element(self, value, ctx):
+        if value[0] == 0:
+            descriptor = ValueStateDescriptor("count", "bigint")
+            descriptor.enable_time_to_live(StateTtlConfig.new_builder(Time.hours(1)).build())
+            self.context.get_state(descriptor).update(2**40)
+        yield value
+
+
+def without_key_0(env):
+    numbers = env.from_sequence(0, 1 << 40).map(lambda n: (1, n), output_type="key bigint, n bigint")
+    numbers.key_by("key").process(CountForAnHour()).name("count").uid("count").add_sink(lambda pair: None)
 
 
 def program(function):
@@ -62,3 +78,20 @@ def test_a_snapshot_in_two_forms_is_read_in_the_wider_one(jobs, tmp_path, backen
         pairs = dict(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
         assert pairs == {key: 1 if key else 2**40 for key in KEYS}
     client.cancel()
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_one_subtask_holds_it_with_and_without_a_time_to_live(jobs, tmp_path, backend):
+    """After a rescale, both forms are in the files of one subtask, which has not opened the state."""
+    options = {"state.backend.type": backend, "headgate.state.ttl-migration.enabled": "true"}
+    found = ""
+    for number, (what, parallelism) in enumerate([(program(Count), 2), (program(CountForAnHour), 2), (without_key_0, 1)]):
+        client = wait_running(jobs.start(tmp_path / str(number), what, options, parallelism=parallelism))
+        wait_until(lambda client=client: sum(one.records_in for one in client.job.metrics().values()) > 100)
+        found = client.trigger_savepoint(str(tmp_path / "savepoints"), SavepointFormat.NATIVE)
+        client.cancel()
+        options["execution.state-recovery.path"] = found
+    table = rows(found)
+    pairs = dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
+    assert pairs == {key: 1 if key else 2**40 for key in KEYS}
+    assert table.schema.names[-1] == "ttl_ts"

@@ -225,11 +225,13 @@ class StateSnapshotReader:
             return
         with tempfile.TemporaryDirectory(prefix="headgate-read-") as directory:
             key_type, path = handle.key_type.type_info(), Path(directory) / "db"
-            setup = BackendSetup("(reader)", groups, handle.max_parallelism, lambda: 0, key_type, directory=path)
+            setup = BackendSetup(
+                "(reader)", groups, handle.max_parallelism, lambda: 0, key_type, directory=path, migrate_ttl=True
+            )
             backend = _backend(handle.backend)(setup)
             try:
                 backend.restore([handle], payloads.read)
-                yield from read_tables(backend)
+                yield from read_tables(backend, state)
             finally:
                 backend.dispose()
 

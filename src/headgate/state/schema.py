@@ -180,12 +180,17 @@ def widest_form(operator: str, stored: Sequence[StateMeta]) -> StateMeta:
     for one in stored:
         if all(_holds(one, other) for other in stored):
             return one
-    forms = " and as ".join(str(one.value_type.type_info()) for one in stored)
+    forms = " and as ".join(map(_form_text, stored))
     raise IllegalState(
         f"operator '{operator}', state '{stored[0].name}': subtasks have stored it as {forms}, of which none holds the "
         "others, and no function has opened it since: run the program until it does, and take a checkpoint or savepoint "
         "then; one with --format NATIVE holds all forms"
     )
+
+
+def _form_text(form: StateMeta) -> str:
+    keys = "" if form.map_key_type is None else f"{form.map_key_type.type_info()} -> "
+    return f"{form.kind} state of {keys}{form.value_type.type_info()}{' with a time to live' if form.ttl else ''}"
 
 
 def _holds(form: StateMeta, other: StateMeta) -> bool:

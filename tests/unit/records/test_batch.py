@@ -169,3 +169,10 @@ def test_each_record_is_what_it_is_among_all(type_info, rows):
         found = list(batch.each())
         assert found == batch.rows() == list(batch.each()) == rows
         assert list(map(type, found)) == list(map(type, batch.rows()))
+
+
+def test_records_that_are_made_already_are_not_made_again():
+    type_info = Types.TUPLE([Types.LONG(), Types.STRING()])
+    batch = Batch.of_arrow(type_info.to_batch([(1, "a"), (2, "b")]), type_info)
+    rows = batch.rows()
+    assert all(one is made for one, made in zip(batch.each(), rows, strict=True))

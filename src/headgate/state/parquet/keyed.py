@@ -122,9 +122,15 @@ _Groups = Iterable[tuple[int, Iterable[_Row]]]
 _Cells = list[Sequence[Any]]  # column by column
 
 
-def read_tables(backend: KeyedStateBackend) -> Iterator[tuple[StateMeta, Iterator[tuple[int, pa.RecordBatch]]]]:
-    """Every state of a restored backend that is not opened, as (key group, rows of the table) in the order of the groups."""
+def read_tables(
+    backend: KeyedStateBackend, state: str | None = None
+) -> Iterator[tuple[StateMeta, Iterator[tuple[int, pa.RecordBatch]]]]:
+    """Every state of a restored backend that is not opened, or one, as (key group, rows of the table) in the order of
+    the groups. What subtasks have stored with and without a time to live is read with it: `migrate_ttl` of the setup.
+    """
     for forms in backend.restored_forms():
+        if state not in (None, forms[0].name):
+            continue
         meta = widest_form(backend.setup.operator, forms)
         if meta.kind not in INTERNAL_KINDS:
             numbers = backend.number_groups(meta)
@@ -319,7 +325,9 @@ class _Spool:
 
 def _scratch(setup: BackendSetup, directory: Path, key_type: TypeInformation, number: int = 0) -> BackendSetup:
     instance = f"{setup.instance}-scratch-{number}"
-    return replace(setup, directory=directory, key_type=key_type, incremental=False, instance=instance)
+    return replace(
+        setup, directory=directory, key_type=key_type, incremental=False, instance=instance, migrate_ttl=True
+    )
 
 
 class CanonicalRun(SnapshotRun):
