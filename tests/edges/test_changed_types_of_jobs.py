@@ -85,7 +85,9 @@ def test_one_subtask_holds_it_with_and_without_a_time_to_live(jobs, tmp_path, ba
     """After a rescale, both forms are in the files of one subtask, which has not opened the state."""
     options = {"state.backend.type": backend, "headgate.state.ttl-migration.enabled": "true"}
     found = ""
-    for number, (what, parallelism) in enumerate([(program(Count), 2), (program(CountForAnHour), 2), (without_key_0, 1)]):
+    for number, (what, parallelism) in enumerate(
+        [(program(Count), 2), (program(CountForAnHour), 2), (without_key_0, 1)]
+    ):
         client = wait_running(jobs.start(tmp_path / str(number), what, options, parallelism=parallelism))
         wait_until(lambda client=client: sum(one.records_in for one in client.job.metrics().values()) > 100)
         found = client.trigger_savepoint(str(tmp_path / "savepoints"), SavepointFormat.NATIVE)

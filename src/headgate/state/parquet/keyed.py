@@ -125,8 +125,9 @@ _Cells = list[Sequence[Any]]  # column by column
 def read_tables(
     backend: KeyedStateBackend, state: str | None = None
 ) -> Iterator[tuple[StateMeta, Iterator[tuple[int, pa.RecordBatch]]]]:
-    """Every state of a restored backend that is not opened, or one, as (key group, rows of the table) in the order of
-    the groups. What subtasks have stored with and without a time to live is read with it: `migrate_ttl` of the setup.
+    """Every state of a restored backend that is not opened, or one, as (key group, rows of the table) by key group.
+
+    What subtasks have stored with and without a time to live is read with it: the setup's `migrate_ttl` has to be on.
     """
     for forms in backend.restored_forms():
         if state not in (None, forms[0].name):
