@@ -255,6 +255,7 @@ class StateMachine(RuleBasedStateMachine):
         backends = self.open(1, snapshot.handles, counted=False)
         assert self.content(backends) == {name: snapshot.model[name] for name in "vlmr"}
         assert backends[0].timers.count(TimeDomain.EVENT) == len(snapshot.model["t"])
+        backends[0].dispose()
 
     @rule(target=complete, snapshot=consumes(acked))
     def confirm(self, snapshot):
@@ -340,6 +341,8 @@ class StateMachine(RuleBasedStateMachine):
 
     def teardown(self):
         if hasattr(self, "directory"):
+            for backend in getattr(self, "backends", ()):
+                backend.dispose()  # a database that is open may still write into its directory
             self.directory.cleanup()
 
 
