@@ -112,7 +112,7 @@ class Blocks:
             keys, values, groups = keys[order], values[order], groups[order]
         entries = keys, groups.astype(np.uint16), values, np.ones(len(keys), np.bool_)
         for _ in self.write(self.next_number(), entries, 0):
-            pass  # nobody else has a turn: all is written at once
+            pass  # all steps at once
 
     def to_rows(self, column: Column, codec: StoredCodec) -> None:
         """Make all entries rows of the state's column."""
