@@ -77,7 +77,7 @@ class RunningSumOfBatches(KeyedBatchFunction):
 
 
 class Discard(SinkFunction):
-    """Takes whole batches away; records have been made by then."""
+    """Takes the records one by one: a call in Python for each, which the sinks of the peers do without."""
 
     def invoke(self, value, context):
         pass
