@@ -75,12 +75,15 @@ def draw(title: str, x_label: str, chart: Chart, bars: bool, log: bool) -> str:
     kind = "" if 8 * max(map(len, shown)) < slot else "small"
     parts += [text(LEFT + slot * (n + 0.5), HEIGHT - BOTTOM + 20, name, kind=kind) for n, name in enumerate(shown)]
     parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, x_label))
-    legend = float(LEFT)
+    legend, row = float(LEFT), 40
     for number, (name, series) in enumerate(chart.items()):
         colour = COLOURS[number % len(COLOURS)]
-        parts.append(f'<rect x="{legend:.1f}" y="40" width="12" height="12" rx="2" fill="{colour}"/>')
-        parts.append(text(legend + 18, 51, name, "start"))
-        legend += 40 + 7.2 * len(name)
+        needed = 40 + 7.2 * len(name)
+        if legend + needed > WIDTH:
+            legend, row = float(LEFT), row + 18
+        parts.append(f'<rect x="{legend:.1f}" y="{row}" width="12" height="12" rx="2" fill="{colour}"/>')
+        parts.append(text(legend + 18, row + 11, name, "start"))
+        legend += needed
         width = slot * 0.9 / len(chart)
         points = []
         for place, value in sorted(series.items(), key=lambda item: places.index(item[0])):
