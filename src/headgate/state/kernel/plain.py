@@ -156,7 +156,7 @@ class DirectValue:
 # --- loops ----------------------------------------------------------------------------------------------------------
 # Each calls a function of the user for every record with its key selected, appends what it gives to `out`, and to `ends`,
 # if that is a list, the length of `out` afterwards. If the function fails, `context.position` is the place of the record.
-# Records may be made one after the other: those of an iterator are let go before the next one is asked for.
+# Records may be made one after the other. The compiled form lets go of each before it asks for the next one.
 
 
 def process_each(
