@@ -13,7 +13,6 @@ from __future__ import annotations
 import datetime as dt
 import math
 import struct
-import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -27,6 +26,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headgate.errors import InvalidArgument
+from headgate.kernel import groups_of, hash_texts
+from headgate.kernel.hashing import UTF16, murmur_bits, polynomial
 from headgate.records.flink_values import Instant, MutableRow
 
 _UPPER_BOUND = 32768
@@ -35,19 +36,12 @@ _M64 = 0xFFFFFFFFFFFFFFFF
 _C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F  # of MurmurHash3 x64 128
 _MAX_LONG = 0x7FFFFFFFFFFFFFFF
 _NAN_BITS = 0x7FF8000000000000
-_UTF16 = f"utf-16-{sys.byteorder[0]}e"
 _ALLOWED = "allowed are str, int, float, bool, bytes and tuples of these"  # of columns
 _KEYS = (
     "allowed are None, numbers, texts, bytes, dates, times, UUIDs, members of an Enum, instances of dataclasses, and tuples, "
     "lists, dicts, sets and rows of these"
 )
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-
-# Bytes or UTF-16 units hashed at a time: the two tables and the temporaries stay in the L2 cache.
-_BLOCK = 1 << 15
-_POW = np.cumprod(np.array([1] + [31] * _BLOCK, np.uint32), dtype=np.uint32)
-# 31 is odd, so it has an inverse modulo 2**32; _INV[k] = 31 ** -(k + 1).
-_INV = np.cumprod(np.full(_BLOCK, pow(31, -1, 1 << 32), np.uint32), dtype=np.uint32)
 
 # Ids of Arrow types; the types themselves are slow to hash.
 _INTS = {kind.id for kind in (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16())}
@@ -104,9 +98,9 @@ def _hash_float(key: float) -> int:
 
 def _hash_str(key: str) -> int:
     if key.isascii():
-        return _polynomial(key.encode(), 0)
+        return polynomial(key.encode(), 0)
     # Java strings may hold lone surrogates, and so may Python's.
-    return _polynomial(memoryview(key.encode(_UTF16, "surrogatepass")).cast("H"), 0)
+    return polynomial(memoryview(key.encode(UTF16, "surrogatepass")).cast("H"), 0)
 
 
 def _hash_tuple(key: tuple[object, ...]) -> int:
@@ -186,7 +180,7 @@ _RULES: dict[type, Callable[[Any], int]] = {
     bool: lambda key: 1231 if key else 1237,
     int: _hash_int,
     float: _hash_float,
-    bytes: lambda key: _polynomial(memoryview(key).cast("b"), 1),
+    bytes: lambda key: polynomial(memoryview(key).cast("b"), 1),
     tuple: _hash_tuple,
 }
 
@@ -206,34 +200,10 @@ def _hash_other(key: object) -> int:
     )
 
 
-def _polynomial(units: bytes | memoryview, start: int) -> int:
-    """The hash of one row of n units: start * 31**n + the sum of units[i] * 31**(n - 1 - i), modulo 2**32."""
-    h = start
-    if len(units) < 32:  # a loop over so few is faster than numpy's fixed cost
-        for unit in units:
-            h = 31 * h + unit & _M32
-        return _signed(h)
-    array = np.asarray(memoryview(units))
-    for lo in range(0, len(array), _BLOCK):
-        block = array[lo : lo + _BLOCK].astype(np.uint32)
-        h = h * int(_POW[len(block)]) + int(np.dot(block, _POW[: len(block)][::-1])) & _M32
-    return _signed(h)
-
-
 def murmur(code: int) -> int:
     """MurmurHash3-32 of one 4-byte int, made non-negative as in Flink (SPEC R3.1): `murmur(1) % 128 == 86`."""
-    mixed: int = _mix32(code & _M32)
+    mixed: int = murmur_bits(code & _M32)
     return 0 if mixed == 0x80000000 else abs(_signed(mixed))  # -2**31 has no positive counterpart in 32 bits
-
-
-def _mix32(code: Any) -> Any:
-    """The unsigned hash of an unsigned int or of an array of uint32, which needs no masks but takes no harm."""
-    code = code * 0xCC9E2D51 & _M32
-    code = (code << 15 | code >> 17) * 0x1B873593 & _M32
-    code = (code << 13 | code >> 19) * 5 + 0xE6546B64 & _M32 ^ 4
-    code = (code ^ code >> 16) * 0x85EBCA6B & _M32
-    code = (code ^ code >> 13) * 0xC2B2AE35 & _M32
-    return code ^ code >> 16
 
 
 def key_group(key: object, max_parallelism: int) -> int:
@@ -339,15 +309,7 @@ def hash_columns(arrays: Sequence[pa.Array | pa.ChunkedArray]) -> _Ints:
 def key_groups_of(hashes: _AnyArray, max_parallelism: int) -> _Ints:
     """The key group of every 32-bit hash (SPEC R3.1): `key_groups_of(np.array([0, 1]), 128).tolist() == [94, 86]`."""
     check_max_parallelism(max_parallelism, 1)
-    codes = hashes.astype(np.int32, copy=False).view(np.uint32)
-    groups = np.empty(len(codes), np.int32)
-    for lo in range(0, len(codes), _BLOCK):
-        mixed = _mix32(codes[lo : lo + _BLOCK]).view(np.int32)
-        # abs(-2**31) is still negative in 32 bits, and becomes 0.
-        codes_of_block, divisor = np.maximum(np.abs(mixed), 0), np.int32(max_parallelism)
-        # NumPy divides four numbers at once, but takes remainders one by one.
-        groups[lo : lo + _BLOCK] = codes_of_block - codes_of_block // divisor * divisor
-    return groups
+    return groups_of(hashes.astype(np.int32, copy=False), max_parallelism)
 
 
 def owners_of(groups: _AnyArray, max_parallelism: int, parallelism: int) -> _Ints:
@@ -374,50 +336,10 @@ def _hash_numbers(chunk: pa.Array) -> _Ints:
 
 
 def _hash_texts(chunk: pa.Array) -> _Ints:
-    """String and binary rows, in blocks of whole rows; a row longer than a block is alone."""
-    text = chunk.type.id in _STRINGS
     width = np.int64 if chunk.type.id in _LARGE else np.int32
     _, bounds, values = chunk.buffers()
     offsets = np.frombuffer(bounds, width)[chunk.offset : chunk.offset + len(chunk) + 1]  # it may be a slice
-    data = np.frombuffer(values or b"", np.uint8 if text else np.int8)
-    result = np.empty(len(chunk), np.int32)
-    lo = 0
-    while lo < len(chunk):
-        # A bound of the offsets' own type: with any other, searchsorted would copy them all.
-        bound = offsets.dtype.type(min(int(offsets[lo]) + _BLOCK, int(offsets[-1])))
-        hi = max(int(offsets.searchsorted(bound, "right")) - 1, lo + 1)
-        ends = offsets[lo : hi + 1] - offsets[lo]
-        units = data[offsets[lo] : offsets[hi]]
-        if text and units.max(initial=0) >= 0x80:
-            units, ends = _utf16(units, ends)
-        start = 0 if text else 1
-        result[lo:hi] = _polynomials(units, ends, start) if len(units) <= _BLOCK else _polynomial(units.data, start)
-        lo = hi
-    return result
-
-
-def _utf16(data: _AnyArray, ends: _AnyArray) -> tuple[_AnyArray, _AnyArray]:
-    """UTF-8 rows as UTF-16 units, and the row bounds among these."""
-    text = data.tobytes().decode("utf-8", "surrogatepass")
-    # Each byte that is no continuation byte starts a character; one from 0xF0 on makes two units.
-    bounds = np.zeros(len(data) + 1, np.int64)
-    np.cumsum(((data & 0xC0) != 0x80).astype(np.int64) + (data >= 0xF0), out=bounds[1:])
-    return np.frombuffer(text.encode(_UTF16, "surrogatepass"), np.uint16), bounds[ends]
-
-
-def _polynomials(units: _AnyArray, ends: _AnyArray, start: int) -> _Ints:
-    """`_polynomial` of every row of a block, with no loop over rows or characters.
-
-    With unit k of the block weighted by 31**-(k + 1), the sum over a row is a difference of two prefix
-    sums, and 31**end times that is the row's polynomial. It is exact: all of it is modulo 2**32.
-    """
-    prefix = np.zeros(len(units) + 1, np.uint32)
-    np.cumsum(units.astype(np.uint32) * _INV[: len(units)], dtype=np.uint32, out=prefix[1:])
-    at = prefix[ends]
-    rows = (at[1:] - at[:-1]) * _POW[ends[1:]]
-    if start:
-        rows += _POW[np.diff(ends)] * np.uint32(start)
-    return rows.view(np.int32)
+    return hash_texts(offsets, np.frombuffer(values or b"", np.uint8), chunk.type.id in _STRINGS)
 
 
 class KeyHasher:

@@ -1,4 +1,4 @@
-"""What runs once for each record of a keyed stream, beside the user's function, in plain Python.
+"""What runs once for each record of a keyed stream, beside the user's function, in plain Python. Hashes are in `hashing`.
 
 `compiled.pyx` is the same in C; tests run both. Whatever both need not do for each record is left to their callers.
 """
@@ -10,6 +10,21 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from headgate.kernel.hashing import groups_of, hash_texts
+
+__all__ = [
+    "DirectValue",
+    "KeyContext",
+    "LoadedValues",
+    "filter_each",
+    "flat_map_each",
+    "groups_of",
+    "hash_texts",
+    "map_each",
+    "process_each",
+    "state_handle",
+]
 
 T = TypeVar("T")
 

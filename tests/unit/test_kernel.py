@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,16 +12,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from headgate.state import kernel
-from headgate.state.kernel import plain
+from headgate import kernel
+from headgate.kernel import plain
+from headgate.records.key_groups import murmur
 
 NO_KEY = object()
-FORMS = [plain, importlib.import_module("headgate.state.kernel.compiled")] if kernel.COMPILED else [plain]
+HAS_NO_ABSOLUTE_VALUE = -2089875627  # its murmur hash is -2**31
+FORMS = [plain, importlib.import_module("headgate.kernel.compiled")] if kernel.COMPILED else [plain]
 
 
 @pytest.fixture(params=FORMS, ids=lambda form: form.__name__.rpartition(".")[2])
 def form(request):
+    return request.param
+
+
+@pytest.fixture(params=FORMS, ids=lambda form: form.__name__.rpartition(".")[2], scope="module")
+def form_of_kernel(request):
+    """The same, for tests that run with many examples."""
     return request.param
 
 
@@ -394,12 +405,112 @@ def test_too_few_or_too_many_records_are_refused(form, loop, count):
         LOOPS[loop](form, lambda row: [row], iter(range(count)), ["a", "b"], [0, 0], form.KeyContext(NO_KEY), [], None)
 
 
+# --- hashes ---------------------------------------------------------------------------------------------------------
+
+
+def rows_of(rows, width=np.int32, before=b""):
+    """Rows as a column has them: offsets, and the bytes of all rows after those of others."""
+    data = before + b"".join(rows)
+    ends = np.cumsum([len(before), *map(len, rows)])
+    return ends.astype(width), np.frombuffer(data + b"behind", np.uint8)
+
+
+def java(units, start):
+    h = start
+    for unit in units:
+        h = (31 * h + unit) % 2**32
+    return h - 2**32 if h >= 2**31 else h
+
+
+def java_of_text(text):
+    units = text.encode("utf-16-le", "surrogatepass")
+    return java([units[i] | units[i + 1] << 8 for i in range(0, len(units), 2)], 0)
+
+
+TEXTS = st.text(st.characters(codec=None, exclude_categories=[]), max_size=30) | st.text("abc", max_size=90)
+
+
+@given(texts=st.lists(TEXTS, max_size=8), width=st.sampled_from([np.int32, np.int64]), before=st.binary(max_size=3))
+@example(texts=["\x7f\x80\u07ff\u0800\ud7ff\ud800\udfff\ue000\uffff\U00010000\U0010ffff"], width=np.int32, before=b"")
+@example(texts=["abcd\u00e9efgh\U0001f600ij", ""], width=np.int64, before=b"")
+def test_texts_have_the_hash_of_java(form_of_kernel, texts, width, before):
+    """SPEC R3.1"""
+    offsets, data = rows_of([text.encode("utf-8", "surrogatepass") for text in texts], width, before)
+    hashes = form_of_kernel.hash_texts(offsets, data, True)
+    assert hashes.dtype == np.int32
+    assert hashes.tolist() == [java_of_text(text) for text in texts]
+
+
+@given(rows=st.lists(st.binary(max_size=60), max_size=8), width=st.sampled_from([np.int32, np.int64]))
+def test_bytes_have_the_hash_of_java(form_of_kernel, rows, width):
+    """SPEC R3.1"""
+    offsets, data = rows_of(rows, width)
+    expected = [java([byte if byte < 128 else byte - 256 for byte in row], 1) for row in rows]
+    assert form_of_kernel.hash_texts(offsets, data, False).tolist() == expected
+
+
+def test_long_rows_among_short_ones(form):
+    rows = [b"a", b"b" * 40_000, "c\u20ac".encode() * 20_000, b"", b"d" * 32_768, b"e"]
+    offsets, data = rows_of(rows)
+    assert form.hash_texts(offsets, data, True).tolist() == [java_of_text(row.decode()) for row in rows]
+    assert form.hash_texts(offsets, data, False).tolist() == [
+        java([byte if byte < 128 else byte - 256 for byte in row], 1) for row in rows
+    ]
+
+
+@given(st.binary(max_size=8))
+@example(b"\xc0\x80")  # more bytes than the character needs
+@example(b"\xe0\x9f\xbf")
+@example(b"\xf0\x8f\xbf\xbf")
+@example(b"\xf4\x90\x80\x80")  # beyond the last character
+@example(b"abc\xe2\x82")  # cut
+@example(b"\xe2\x28\xa1")
+def test_what_is_not_utf_8_is_refused_as_python_does(form_of_kernel, row):
+    offsets, data = rows_of([row])
+    try:
+        expected = [java_of_text(row.decode("utf-8", "surrogatepass"))]
+    except UnicodeDecodeError as error:
+        with pytest.raises(UnicodeDecodeError, match=re.escape(error.reason)):
+            form_of_kernel.hash_texts(offsets, data, True)
+    else:
+        assert form_of_kernel.hash_texts(offsets, data, True).tolist() == expected
+
+
+def test_columns_without_rows_have_no_hashes(form):
+    assert form.hash_texts(np.array([0], np.int32), np.empty(0, np.uint8), True).tolist() == []
+    assert form.hash_texts(np.array([0, 0, 0], np.int32), np.empty(0, np.uint8), True).tolist() == [0, 0]
+    assert form.hash_texts(np.array([0, 0], np.int64), np.empty(0, np.uint8), False).tolist() == [1]
+    assert form.groups_of(np.empty(0, np.int32), 128).tolist() == []
+
+
+@pytest.mark.parametrize("offsets", [[], [-1, 2], [0, 4], [2, 1], [0, 2, 1, 3], [0, -1, 3]])
+@pytest.mark.parametrize("text", [True, False])
+def test_offsets_that_leave_the_data_are_refused(form, offsets, text):
+    with pytest.raises(ValueError, match="offsets must not decrease, nor leave the data"):
+        form.hash_texts(np.array(offsets, np.int32), np.frombuffer(b"abc", np.uint8), text)
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=20), st.integers(1, 32768))
+@example([0, 1, -1, 2**31 - 1, -(2**31)], 128)
+@example([HAS_NO_ABSOLUTE_VALUE], 128)
+def test_groups_of_hashes(form_of_kernel, hashes, max_parallelism):
+    """SPEC R3.1"""
+    groups = form_of_kernel.groups_of(np.array(hashes, np.int32), max_parallelism)
+    assert groups.dtype == np.int32
+    assert groups.tolist() == [murmur(code) % max_parallelism for code in hashes]
+
+
+def test_every_second_hash(form):
+    hashes = np.arange(10, dtype=np.int32)
+    assert form.groups_of(hashes[::2], 128).tolist() == form.groups_of(hashes, 128).tolist()[::2]
+
+
 # --- the choice -----------------------------------------------------------------------------------------------------
 
 
 def chosen(wish, setup=""):
     """What another process says about its kernel."""
-    code = f"{setup}\nfrom headgate.state import kernel; print(kernel.COMPILED, kernel.KeyContext.__module__, kernel.PROBLEM)"
+    code = f"{setup}\nfrom headgate import kernel; print(kernel.COMPILED, kernel.KeyContext.__module__, kernel.PROBLEM)"
     return subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"HEADGATE_KERNEL": wish},
@@ -410,20 +521,18 @@ def chosen(wish, setup=""):
 
 
 def test_the_plain_form_can_be_asked_for():
-    assert chosen("plain").stdout == "False headgate.state.kernel.plain HEADGATE_KERNEL=plain\n"
+    assert chosen("plain").stdout == "False headgate.kernel.plain HEADGATE_KERNEL=plain\n"
 
 
 def test_an_unknown_form_is_refused():
     assert "HEADGATE_KERNEL=fast: it must be 'plain', 'compiled', or not set" in chosen("fast").stderr
 
 
-MISSING = "import sys; sys.modules['headgate.state.kernel.compiled'] = None"
+MISSING = "import sys; sys.modules['headgate.kernel.compiled'] = None"
 
 
 def test_without_the_compiled_form_the_plain_one_is_used():
-    assert chosen("", MISSING).stdout.startswith(
-        "False headgate.state.kernel.plain it was not compiled when Headgate was"
-    )
+    assert chosen("", MISSING).stdout.startswith("False headgate.kernel.plain it was not compiled when Headgate was")
 
 
 def test_the_compiled_form_can_be_demanded():
@@ -431,9 +540,11 @@ def test_the_compiled_form_can_be_demanded():
 
 
 def test_one_that_was_compiled_from_another_source_is_not_used():
-    stale = "import sys, types; m = types.ModuleType('c'); m.SOURCE = 'old'; sys.modules['headgate.state.kernel.compiled'] = m"
+    stale = (
+        "import sys, types; m = types.ModuleType('c'); m.SOURCE = 'old'; sys.modules['headgate.kernel.compiled'] = m"
+    )
     answer = chosen("", stale)
-    assert answer.stdout.startswith("False headgate.state.kernel.plain it was compiled from another version")
+    assert answer.stdout.startswith("False headgate.kernel.plain it was compiled from another version")
     assert "install Headgate again" in answer.stderr
 
 

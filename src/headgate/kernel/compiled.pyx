@@ -6,7 +6,12 @@
 
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.object cimport PyObject, PyTypeObject
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from types import GeneratorType
+
+import numpy as np
+
+from headgate.kernel import hashing
 
 cdef extern from "Python.h":
     ctypedef struct PyMethodDef:
@@ -242,3 +247,101 @@ def filter_each(
         i += 1
         row = None
     _check(i, addresses, groups)
+
+
+ctypedef fused offset_t:
+    int32_t
+    int64_t
+
+
+cdef bint _hash_text(const uint8_t *at, const uint8_t *end, uint32_t *hash) noexcept nogil:
+    """The hash of one row of UTF-8 over its UTF-16 units; whether it is UTF-8, in which surrogates may be alone."""
+    cdef uint32_t h = 0
+    cdef uint32_t code
+    while at < end:
+        if end - at >= 4 and not (at[0] | at[1] | at[2] | at[3]) & 0x80:
+            # Four products that do not wait for each other.
+            h = h * 923521u + at[0] * 29791u + at[1] * 961u + at[2] * 31u + at[3]
+            at += 4
+            continue
+        code = at[0]
+        if code < 0x80:
+            at += 1
+        elif 0xC2 <= code <= 0xDF and end - at >= 2 and at[1] & 0xC0 == 0x80:
+            code = (code & 0x1F) << 6 | (at[1] & 0x3F)
+            at += 2
+        elif code & 0xF0 == 0xE0 and end - at >= 3 and at[1] & 0xC0 == 0x80 and at[2] & 0xC0 == 0x80:
+            code = (code & 0x0F) << 12 | (at[1] & 0x3F) << 6 | (at[2] & 0x3F)
+            if code < 0x800:
+                return False
+            at += 3
+        elif (
+            0xF0 <= code <= 0xF4 and end - at >= 4
+            and at[1] & 0xC0 == 0x80 and at[2] & 0xC0 == 0x80 and at[3] & 0xC0 == 0x80
+        ):
+            code = (code & 0x07) << 18 | (at[1] & 0x3F) << 12 | (at[2] & 0x3F) << 6 | (at[3] & 0x3F)
+            if not 0x10000 <= code <= 0x10FFFF:
+                return False
+            code -= 0x10000
+            h = h * 31u + (0xD800 | code >> 10)
+            code = 0xDC00 | (code & 0x3FF)
+            at += 4
+        else:
+            return False
+        h = h * 31u + code
+    hash[0] = h
+    return True
+
+
+cdef bint _hash_rows(
+    const offset_t[::1] offsets, const uint8_t[::1] data, bint text, int32_t[::1] result
+) except -1:
+    cdef Py_ssize_t i
+    cdef offset_t low, high = offsets[0]
+    cdef uint32_t h
+    cdef const uint8_t *first = &data[0] if len(data) else NULL
+    cdef const uint8_t *at
+    for i in range(len(result)):
+        low, high = high, offsets[i + 1]
+        if not 0 <= low <= high <= len(data):
+            raise ValueError("offsets must not decrease, nor leave the data")
+        if text:
+            if not _hash_text(first + low, first + high, &h):
+                return False
+        else:
+            h, at = 1, first + low
+            while at < first + high:
+                h = h * 31u + <uint32_t> <signed char> at[0]
+                at += 1
+        result[i] = <int32_t> h
+    return True
+
+
+def hash_texts(offsets, data, bint text):
+    if not len(offsets) or offsets[0] < 0 or offsets[len(offsets) - 1] > len(data):
+        raise ValueError("offsets must not decrease, nor leave the data")
+    result = np.empty(len(offsets) - 1, np.int32)
+    if offsets.dtype == np.int32:
+        done = _hash_rows[int32_t](offsets, data, text, result)
+    else:
+        done = _hash_rows[int64_t](offsets, data, text, result)
+    # The plain form says what is wrong with texts that are not UTF-8.
+    return result if done else hashing.hash_texts(offsets, data, text)
+
+
+def groups_of(const int32_t[:] hashes, uint32_t max_parallelism):
+    result = np.empty(len(hashes), np.int32)
+    cdef int32_t[::1] groups = result
+    cdef uint32_t code
+    cdef Py_ssize_t i
+    for i in range(len(hashes)):
+        code = <uint32_t> hashes[i] * 0xCC9E2D51u
+        code = (code << 15 | code >> 17) * 0x1B873593u
+        code = ((code << 13 | code >> 19) * 5u + 0xE6546B64u) ^ 4u
+        code = (code ^ code >> 16) * 0x85EBCA6Bu
+        code = (code ^ code >> 13) * 0xC2B2AE35u
+        code = code ^ code >> 16
+        if code & 0x80000000u:
+            code = (0u - code) & 0x7FFFFFFFu  # of 2**31 nothing is left
+        groups[i] = <int32_t> (code % max_parallelism)
+    return result

@@ -1,4 +1,4 @@
-"""The inner loops of keyed functions: compiled where Headgate was installed with a C compiler, else in plain Python.
+"""The inner loops of keyed streams: compiled where Headgate was installed with a C compiler, else in plain Python.
 
 Both forms do the same (`plain.py` explains it). `HEADGATE_KERNEL=plain` chooses the one in Python, `compiled` fails if there is
 no other. A compiled form that was made from another version of its source is not used.
@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from headgate.errors import InvalidArgument
-from headgate.state.kernel.plain import (
+from headgate.kernel.plain import (
     DirectValue,
     KeyContext,
     LoadedValues,
     filter_each,
     flat_map_each,
+    groups_of,
+    hash_texts,
     map_each,
     process_each,
     state_handle,
@@ -33,7 +35,7 @@ _LOG: Final = logging.getLogger(__name__)
 def _compiled() -> tuple[Any, str | None]:
     """The compiled form; or why it cannot be used."""
     try:
-        found = importlib.import_module("headgate.state.kernel.compiled")
+        found = importlib.import_module("headgate.kernel.compiled")
     except ImportError as error:
         return None, f"it was not compiled when Headgate was installed ({error})"
     source = hashlib.sha256(_SOURCE.read_bytes()).hexdigest() if _SOURCE.exists() else ""
@@ -69,6 +71,8 @@ __all__ = [
     "LoadedValues",
     "filter_each",
     "flat_map_each",
+    "groups_of",
+    "hash_texts",
     "map_each",
     "process_each",
     "state_handle",
