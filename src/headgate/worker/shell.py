@@ -40,6 +40,7 @@ from headgate.worker.local_state import local_state_cleaned
 from headgate.worker.output import Piece
 from headgate.worker.relay import Relay
 from headgate.worker.restore import RestoreProgress
+from headgate.worker.slices import SliceLimit
 from headgate.worker.stacks import sample_stacks
 from headgate.worker.subtask import Subtask
 from headgate.worker.task import TaskDescriptor, make_snapshot_writer, make_task
@@ -47,7 +48,6 @@ from headgate.worker.task import TaskDescriptor, make_snapshot_writer, make_task
 ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("payload", pa.binary())])
 _log = logging.getLogger("headgate.worker")
 _MAX_YIELD = 8 << 20
-_SLICE_BYTES = 2 << 20
 _SLICE_OBJECTS = 50_000
 _LONGEST_WAIT = 1.0
 _UPKEEP_SECONDS = 1.0
@@ -97,7 +97,7 @@ class Shell:
         self.restore = RestoreProgress()
         self._may_start = self._reported_finished = False
         self._process = psutil.Process()
-        self._limit = 256  # records in a slice, adapted to the time it takes
+        self._slice = SliceLimit(settings.slice_ms / 1000)
         self._thread = threading.get_ident()  # that of the main loop
         self._showing = threading.Lock()
 
@@ -255,7 +255,7 @@ class Shell:
     def _work(self, task: Subtask | Relay) -> bool:
         """Fire due timers and process one slice of records; returns whether there was anything to do."""
         deadline = task.next_deadline()
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.thread_time()
         fired = deadline is not None and deadline <= self.now()
         if fired:
             task.on_time(self.now())
@@ -265,27 +265,15 @@ class Shell:
         pending = _pending(task)
         before = task.bytes_out
         with rare_collections():
-            count = task.step(self._limit)
+            count = task.step(self._slice.records)
         elapsed = time.perf_counter() - started
         self._busy += elapsed
-        self._adapt(count, elapsed, task.bytes_out - before)
+        self._slice.observe(count, elapsed, time.thread_time() - cpu, task.bytes_out - before)
         return count > 0 or pending
 
     def _held(self) -> bool:
         """Whether too many outputs are unconfirmed by the driver, or a reader has requested a stop."""
         return self._unconfirmed >= self._settings.max_unconfirmed or self.checkpoints.held
-
-    def _adapt(self, count: int, elapsed: float, made: int) -> None:
-        """Adapt the slice so that it takes about the target time and emits a bounded number of bytes.
-
-        A barrier waits for what a slice has emitted: with a fast source and a slow reader that could be minutes.
-        """
-        target = self._settings.slice_ms / 1000
-        share = max(elapsed / target, made / _SLICE_BYTES)
-        if share > 1 and count > 1:
-            self._limit = max(1, min(self._limit, count) // 2)
-        elif count >= self._limit and share < 1 / 3:
-            self._limit = min(self._limit * 2, 1 << 16)
 
     def _check_input(self, task: Subtask | Relay) -> None:
         """Raise WorkerLost if the iterator ended before the end frames of all writers: an upstream task died."""

@@ -1,0 +1,45 @@
+"""How many records a subtask processes before it turns to timers and control messages again."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from typing import Final
+
+_BYTES: Final = 2 << 20  # that a slice emits
+_MOST: Final = 1 << 16  # records
+_FIRST: Final = 256
+_SHARED: Final = 4  # times the target, for a thread that others keep from the CPU
+_THREAD: Final = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # Linux alone has the former
+
+
+def preemptions() -> int:
+    """How often this thread had to leave the CPU to others."""
+    return resource.getrusage(_THREAD).ru_nivcsw
+
+
+class SliceLimit:
+    """The number of records in a slice, so that it takes about the target time and emits a bounded number of bytes.
+
+    A barrier waits for what a slice has emitted: with a fast source and a slow reader that could be minutes.
+
+    Where processes share CPUs, slices are interrupted. That one takes longer then says nothing of its records, and with
+    fewer of them the fixed cost of a slice would be spent more often just where the CPU is short. So when the thread has
+    been interrupted, its time on the CPU counts, unless a slice takes very long: the function may have waited as well.
+    """
+
+    def __init__(self, target: float, preemptions: Callable[[], int] = preemptions) -> None:
+        self._target = target  # seconds
+        self._preemptions, self._before = preemptions, 0
+        self.records = _FIRST
+
+    def observe(self, count: int, seconds: float, on_cpu: float, made: int) -> None:
+        """A slice of `count` records took `seconds`, of these some on the CPU, and emitted `made` bytes."""
+        if seconds > self._target / 3 and (now := self._preemptions()) != self._before:
+            self._before = now
+            seconds = max(on_cpu, seconds / _SHARED)
+        share = max(seconds / self._target, made / _BYTES)
+        if share > 1 and count > 1:
+            self.records = max(1, min(self.records, count) // 2)
+        elif count >= self.records and share < 1 / 3:
+            self.records = min(self.records * 2, _MOST)
