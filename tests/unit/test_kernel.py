@@ -465,6 +465,7 @@ def test_long_rows_among_short_ones(form):
 @example(b"\xf4\x90\x80\x80")  # beyond the last character
 @example(b"abc\xe2\x82")  # cut
 @example(b"\xe2\x28\xa1")
+@example(b"\xf0\x9f\x98A")
 def test_what_is_not_utf_8_is_refused_as_python_does(form_of_kernel, row):
     offsets, data = rows_of([row])
     try:
@@ -476,6 +477,31 @@ def test_what_is_not_utf_8_is_refused_as_python_does(form_of_kernel, row):
         assert form_of_kernel.hash_texts(offsets, data, True).tolist() == expected
 
 
+@pytest.mark.parametrize("character", ["\u00e9", "\u20ac", "\U0001f600"])
+def test_a_row_does_not_end_inside_a_character(form, character):
+    """What the next row begins with does not belong to it."""
+    data = f"ab{character}cd".encode()
+    for cut in range(3, 2 + len(character.encode())):
+        offsets, column = np.array([0, cut], np.int32), np.frombuffer(data, np.uint8)
+        with pytest.raises(UnicodeDecodeError, match="unexpected end of data"):
+            form.hash_texts(offsets, column, True)
+
+
+def test_columns_of_more_than_two_gibibytes(form):
+    data = np.zeros((1 << 31) + 8, np.uint8)  # pages that nothing is written to take no memory
+    data[-2:] = 97, 98
+    offsets = np.array([len(data) - 2, len(data) - 1, len(data)], np.int64)
+    assert form.hash_texts(offsets, data, True).tolist() == [97, 98]
+
+
+def test_columns_that_must_not_be_changed(form):
+    offsets, data = rows_of([b"a", b"bc"])
+    hashes = form.hash_texts(np.frombuffer(offsets.tobytes(), np.int32), np.frombuffer(data.tobytes(), np.uint8), True)
+    assert hashes.tolist() == [97, 3137]
+    groups = form.groups_of(np.frombuffer(np.arange(2, dtype=np.int32).tobytes(), np.int32), 128)
+    assert groups.tolist() == [94, 86]
+
+
 def test_columns_without_rows_have_no_hashes(form):
     assert form.hash_texts(np.array([0], np.int32), np.empty(0, np.uint8), True).tolist() == []
     assert form.hash_texts(np.array([0, 0, 0], np.int32), np.empty(0, np.uint8), True).tolist() == [0, 0]
@@ -483,7 +509,7 @@ def test_columns_without_rows_have_no_hashes(form):
     assert form.groups_of(np.empty(0, np.int32), 128).tolist() == []
 
 
-@pytest.mark.parametrize("offsets", [[], [-1, 2], [0, 4], [2, 1], [0, 2, 1, 3], [0, -1, 3]])
+@pytest.mark.parametrize("offsets", [[], [5], [-1, 2], [0, 4], [2, 1], [0, 2, 1, 3], [0, -1, 3], [0, 1 << 30, 3]])
 @pytest.mark.parametrize("text", [True, False])
 def test_offsets_that_leave_the_data_are_refused(form, offsets, text):
     with pytest.raises(ValueError, match="offsets must not decrease, nor leave the data"):
@@ -492,7 +518,7 @@ def test_offsets_that_leave_the_data_are_refused(form, offsets, text):
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=20), st.integers(1, 32768))
 @example([0, 1, -1, 2**31 - 1, -(2**31)], 128)
-@example([HAS_NO_ABSOLUTE_VALUE], 128)
+@example([HAS_NO_ABSOLUTE_VALUE], 127)  # 2**31 is no multiple of it
 def test_groups_of_hashes(form_of_kernel, hashes, max_parallelism):
     """SPEC R3.1"""
     groups = form_of_kernel.groups_of(np.array(hashes, np.int32), max_parallelism)
