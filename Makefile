@@ -16,7 +16,7 @@ help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 # setup.sh touches the stamp, so it runs again only when one of these has changed.
-$(READY): pyproject.toml constraints.txt scripts/setup.sh hatch_build.py src/headgate/kernel/compiled.pyx
+$(READY): pyproject.toml constraints.txt scripts/setup.sh hatch_build.py src/headgate/records/kernel/compiled.pyx
 	@scripts/setup.sh
 
 setup: $(READY) ## Make .venv and find Java (or install it, as root on Debian)
@@ -35,7 +35,7 @@ test-fast: $(READY) ## Tests that need no JVM
 
 # What uses the kernel, again with its plain form.
 PLAIN := tests/unit/worker/test_keyed_operators.py tests/unit/worker/test_keyed_batches.py \
-	tests/unit/worker/test_subtask.py tests/unit/test_kernel.py tests/unit/records/test_key_groups.py tests/unit/state \
+	tests/unit/worker/test_subtask.py tests/unit/records/test_kernel.py tests/unit/records/test_key_groups.py tests/unit/state \
 	tests/conformance/test_keyed_kinds.py tests/simulation/test_seeds.py
 
 # Each process has a Spark application of its own. Tests that share something expensive are in one xdist_group.

@@ -1,4 +1,4 @@
-"""Compiles `headgate.kernel` when a wheel is made or Headgate is installed for development.
+"""Compiles `headgate.records.kernel` when a wheel is made or Headgate is installed for development.
 
 Without a C compiler, or the headers of Python, the wheel has the plain form of the kernel only, which is slower and does the
 same. HEADGATE_KERNEL=compiled makes that an error.
@@ -16,7 +16,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PACKAGE = Path("src/headgate/kernel")
+PACKAGE = Path("src/headgate/records/kernel")
 
 
 class CompiledKernel(BuildHookInterface):
@@ -30,7 +30,7 @@ class CompiledKernel(BuildHookInterface):
         except Exception as error:  # the compiler, or what it needs, may be missing in any way
             if os.environ.get("HEADGATE_KERNEL") == "compiled":
                 raise
-            self.app.display_warning(f"headgate.kernel was not compiled, loops run in plain Python: {error}")
+            self.app.display_warning(f"headgate.records.kernel was not compiled, loops run in plain Python: {error}")
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
@@ -50,7 +50,7 @@ def compile_kernel(package: Path) -> Path:
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
     with tempfile.TemporaryDirectory() as directory:
         extension = Extension(
-            "headgate.kernel.compiled",
+            "headgate.records.kernel.compiled",
             [str(source)],
             define_macros=[("HEADGATE_SOURCE", f'"{digest}"')],
             extra_compile_args=[] if sys.platform == "win32" else ["-O2", "-g0"],

@@ -121,7 +121,7 @@ main() {
         return
     fi
     local part newer=
-    for part in pyproject.toml constraints.txt scripts/setup.sh hatch_build.py src/headgate/kernel/compiled.pyx; do
+    for part in pyproject.toml constraints.txt scripts/setup.sh hatch_build.py src/headgate/records/kernel/compiled.pyx; do
         [[ $VENV/.ready -nt $part ]] || newer=$part
     done
     [[ -n $newer ]] || return 0

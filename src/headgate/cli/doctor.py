@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from headgate import config, kernel
+from headgate import config
 from headgate.config import Configuration
+from headgate.records import kernel
 from headgate.storage.objects import check_create_if_absent, normalise
 from headgate.storage.remote import open_store
 

@@ -26,9 +26,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headgate.errors import InvalidArgument
-from headgate.kernel import groups_of, hash_texts
-from headgate.kernel.hashing import UTF16, murmur_bits, polynomial
 from headgate.records.flink_values import Instant, MutableRow
+from headgate.records.kernel import groups_of, hash_texts
+from headgate.records.kernel.hashing import UTF16, murmur_bits, polynomial
 
 _UPPER_BOUND = 32768
 _M32 = 0xFFFFFFFF

@@ -22,8 +22,8 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from headgate.errors import IllegalState, InvalidArgument
-from headgate.kernel import KeyContext
 from headgate.records.flink_values import MutableRow, restored_row
+from headgate.records.kernel import KeyContext
 
 _PLAIN: Final = frozenset([str, int, bytes])
 _TUPLE: Final = frozenset([tuple])

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from headgate.api.durations import Time
 from headgate.checkpoint.handles import StateMeta, TypeMeta
 from headgate.errors import IllegalState, InvalidArgument
-from headgate.kernel import DirectValue, KeyContext, state_handle
+from headgate.records.kernel import DirectValue, KeyContext, state_handle
 from headgate.records.types import TypeInformation, TypeMismatch, as_type, check_storable
 from headgate.state.addresses import NO_KEY, address_of, key_of
 from headgate.state.copying import copied

@@ -1,6 +1,6 @@
 """A value state in columns, accessed key by key: the values of a batch's keys are read at once, and stored at once.
 
-The first access in a batch loads the values of all its keys into a list, which the handle then works on (`headgate.kernel`); the
+The first access in a batch loads the values of all its keys into a list, which the handle then works on (`headgate.records.kernel`); the
 end of the batch writes them back. That is faster than one large dict, where nearly every access waits for memory, and a
 snapshot copies columns instead of reading every object. All of it runs in the subtask's thread.
 
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.kernel import KeyContext, LoadedValues, state_handle
+from headgate.records.kernel import KeyContext, LoadedValues, state_handle
 from headgate.records.types import TypeInformation, TypeMismatch
 from headgate.state.addresses import NO_KEY, NoKeySet, key_of, split_address
 from headgate.state.api import ValueState

@@ -5,10 +5,11 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from headgate import config, kernel
+from headgate import config
 from headgate.cli.doctor import check_checkpoint_dir, check_java, check_package, check_slots
 from headgate.cli.main import app
 from headgate.config import Configuration
+from headgate.records import kernel
 
 FAILS = """
 from headgate.errors import GraphError

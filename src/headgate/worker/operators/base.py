@@ -29,7 +29,7 @@ from headgate.worker.watermarks import Stamps, TimeReceiver
 
 Receiver = Callable[[Batch], None]
 R = TypeVar("R")
-_LOOPS = (__package__, "headgate.kernel")  # where the user's functions are called
+_LOOPS = (__package__, "headgate.records.kernel")  # where the user's functions are called
 
 
 class SubtaskServices(Protocol):

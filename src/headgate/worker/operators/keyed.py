@@ -10,8 +10,8 @@ from headgate.api.functions import FunctionSnapshotContext, StateAccess
 from headgate.api.raw_state import RawKeyedStateOutput
 from headgate.checkpoint.commits import Commits
 from headgate.graph.job_graph import ChainedOperator
-from headgate.kernel import KeyContext, filter_each, flat_map_each, map_each, process_each
 from headgate.records.batch import Batch
+from headgate.records.kernel import KeyContext, filter_each, flat_map_each, map_each, process_each
 from headgate.state.addresses import NO_KEY
 from headgate.state.backend import KeyedStateBackend, SnapshotKind, SnapshotRun
 from headgate.state.parquet.keyed import CanonicalRun

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate import kernel
-from headgate.kernel import plain
+from headgate.records import kernel
+from headgate.records.kernel import plain
 from headgate.records.key_groups import murmur
 
 NO_KEY = object()
 HAS_NO_ABSOLUTE_VALUE = -2089875627  # its murmur hash is -2**31
-FORMS = [plain, importlib.import_module("headgate.kernel.compiled")] if kernel.COMPILED else [plain]
+FORMS = [plain, importlib.import_module("headgate.records.kernel.compiled")] if kernel.COMPILED else [plain]
 
 
 @pytest.fixture(params=FORMS, ids=lambda form: form.__name__.rpartition(".")[2])
@@ -536,7 +536,7 @@ def test_every_second_hash(form):
 
 def chosen(wish, setup=""):
     """What another process says about its kernel."""
-    code = f"{setup}\nfrom headgate import kernel; print(kernel.COMPILED, kernel.KeyContext.__module__, kernel.PROBLEM)"
+    code = f"{setup}\nfrom headgate.records import kernel; print(kernel.COMPILED, kernel.KeyContext.__module__, kernel.PROBLEM)"
     return subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"HEADGATE_KERNEL": wish},
@@ -547,18 +547,20 @@ def chosen(wish, setup=""):
 
 
 def test_the_plain_form_can_be_asked_for():
-    assert chosen("plain").stdout == "False headgate.kernel.plain HEADGATE_KERNEL=plain\n"
+    assert chosen("plain").stdout == "False headgate.records.kernel.plain HEADGATE_KERNEL=plain\n"
 
 
 def test_an_unknown_form_is_refused():
     assert "HEADGATE_KERNEL=fast: it must be 'plain', 'compiled', or not set" in chosen("fast").stderr
 
 
-MISSING = "import sys; sys.modules['headgate.kernel.compiled'] = None"
+MISSING = "import sys; sys.modules['headgate.records.kernel.compiled'] = None"
 
 
 def test_without_the_compiled_form_the_plain_one_is_used():
-    assert chosen("", MISSING).stdout.startswith("False headgate.kernel.plain it was not compiled when Headgate was")
+    assert chosen("", MISSING).stdout.startswith(
+        "False headgate.records.kernel.plain it was not compiled when Headgate was"
+    )
 
 
 def test_the_compiled_form_can_be_demanded():
@@ -566,11 +568,9 @@ def test_the_compiled_form_can_be_demanded():
 
 
 def test_one_that_was_compiled_from_another_source_is_not_used():
-    stale = (
-        "import sys, types; m = types.ModuleType('c'); m.SOURCE = 'old'; sys.modules['headgate.kernel.compiled'] = m"
-    )
+    stale = "import sys, types; m = types.ModuleType('c'); m.SOURCE = 'old'; sys.modules['headgate.records.kernel.compiled'] = m"
     answer = chosen("", stale)
-    assert answer.stdout.startswith("False headgate.kernel.plain it was compiled from another version")
+    assert answer.stdout.startswith("False headgate.records.kernel.plain it was compiled from another version")
     assert "install Headgate again" in answer.stderr
 
 

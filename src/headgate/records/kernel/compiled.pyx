@@ -11,7 +11,7 @@ from types import GeneratorType
 
 import numpy as np
 
-from headgate.kernel import hashing
+from headgate.records.kernel import hashing
 
 cdef extern from "Python.h":
     ctypedef struct PyMethodDef:

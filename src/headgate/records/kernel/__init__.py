@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headgate.errors import InvalidArgument
-from headgate.kernel.plain import (
+from headgate.records.kernel.plain import (
     DirectValue,
     KeyContext,
     LoadedValues,
@@ -35,7 +35,7 @@ _LOG: Final = logging.getLogger(__name__)
 def _compiled() -> tuple[Any, str | None]:
     """The compiled form; or why it cannot be used."""
     try:
-        found = importlib.import_module("headgate.kernel.compiled")
+        found = importlib.import_module("headgate.records.kernel.compiled")
     except ImportError as error:
         return None, f"it was not compiled when Headgate was installed ({error})"
     source = hashlib.sha256(_SOURCE.read_bytes()).hexdigest() if _SOURCE.exists() else ""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from headgate.kernel.hashing import groups_of, hash_texts
+from headgate.records.kernel.hashing import groups_of, hash_texts
 
 __all__ = [
     "DirectValue",
