@@ -127,7 +127,7 @@ BUFFER_TIMEOUT = _duration("execution.buffer-timeout", 100, "A buffer leaves aft
 BUFFER_SIZE = _memory("headgate.buffer.size", 256 * KB, "A buffer leaves when it holds this much.", minimum=1)
 INPUT_QUEUE_SIZE = _memory("headgate.input.queue-size", 4 * MB, "Input a subtask reads ahead at most before it holds its writers back.", minimum=1)
 INPUT_QUEUE_TIME = _duration("headgate.input.queue-time", 100, "A subtask reads ahead what it processes in this time, at most headgate.input.queue-size. A barrier of an aligned checkpoint waits behind it.", minimum=1)
-SLICE_TARGET = _duration("headgate.slice.target", 10, "A subtask processes records for about this time before it turns to timers and control messages; for at most four times as long where other processes keep it from the CPU.", minimum=1)
+SLICE_TARGET = _duration("headgate.slice.target", 10, "A subtask processes records for about this time before it turns to timers and control messages; for up to about four times as long where other processes keep it from the CPU.", minimum=1)
 AUTO_WATERMARK_INTERVAL = _duration("pipeline.auto-watermark-interval", 200, "How often watermarks are made from the records that have come; 0: never, unless a generator emits them at records.")
 CONTROL_HOST = _text("headgate.control.host", "Address that workers use to reach the driver; unset: loopback for local masters, else spark.driver.host.")
 CONTROL_PORT = _count("headgate.control.port", 0, "Port of the driver's control service; 0 takes any free one.")

@@ -25,7 +25,8 @@ class SliceLimit:
 
     Where processes share CPUs, slices are interrupted. That one takes longer then says nothing of its records, and with
     fewer of them the fixed cost of a slice would be spent more often just where the CPU is short. So when the thread has
-    been interrupted, its time on the CPU counts, unless a slice takes very long: the function may have waited as well.
+    been interrupted since it looked last, its time on the CPU counts, unless a slice takes very long: the function may
+    have waited as well.
     """
 
     def __init__(self, target: float, preemptions: Callable[[], int] = preemptions) -> None:

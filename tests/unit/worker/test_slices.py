@@ -58,10 +58,10 @@ def test_a_function_that_waits_on_a_busy_cpu():
     assert Machine(1e-6, waiting=1e-4, slowdown=1.5).run() * 1e-4 <= 40e-3
 
 
-def test_what_was_interrupted_before_is_not_this_slice():
+def test_an_interruption_counts_once():
     machine = Machine(0.0, waiting=1e-4)
     machine.interrupted = 7
-    machine.limit.observe(256, 25.6e-3, 0.0, 0)  # looks, and remembers
+    machine.limit.observe(256, 25.6e-3, 0.0, 0)  # looks for interruptions since the last look
     before = machine.limit.records
     machine.limit.observe(before, 25.6e-3, 0.0, 0)
     assert machine.limit.records == before // 2
@@ -78,10 +78,12 @@ def test_a_thread_that_shares_its_cpu_is_interrupted():
     os.sched_setaffinity(0, {min(usual)})  # the other process inherits it
     try:
         with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
-            before, end = preemptions(), time.monotonic() + 30
-            while preemptions() < before + 3 and time.monotonic() < end:
-                pass
-            other.kill()
+            try:
+                before, end = preemptions(), time.monotonic() + 30
+                while preemptions() < before + 3 and time.monotonic() < end:
+                    pass
+            finally:
+                other.kill()
     finally:
         os.sched_setaffinity(0, usual)
     assert preemptions() >= before + 3
