@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "headgate"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-IMPORTED_AS = {"grpcio": "grpc", "pyyaml": "yaml", "confluent-kafka": "confluent_kafka"}
+IMPORTED_AS = {"pyyaml": "yaml", "confluent-kafka": "confluent_kafka"}
 
 
 def names(requirements: list[str]) -> set[str]:

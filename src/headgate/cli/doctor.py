@@ -49,7 +49,6 @@ def run_checks(
     yield check_package("pyspark", "4.3.", "pip install 'pyspark==4.3.*'")
     yield check_package("pyarrow")
     yield check_package("pandas", "2.", "pip install 'pandas>=2.2,<3'")
-    yield check_package("grpcio", module="grpc")
     yield check_rocksdb()
     yield check_kernel()
     yield check_checkpoint_dir(checkpoint_dir or configuration.get(config.CHECKPOINT_DIR))
@@ -93,12 +92,12 @@ def java_version(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def check_package(name: str, wanted: str = "", fix: str = "", module: str = "") -> Check:
+def check_package(name: str, wanted: str = "", fix: str = "") -> Check:
     """Whether a package is installed in a version that starts with `wanted`, and can be imported."""
     fix = fix or f"pip install {name}"
     try:
         version = importlib.metadata.version(name)
-        importlib.import_module(module or name)
+        importlib.import_module(name)
     except importlib.metadata.PackageNotFoundError:
         return Check(f"{name} is not installed", fix)
     except Exception as error:

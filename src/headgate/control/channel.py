@@ -1,7 +1,11 @@
-"""The control plane: one gRPC stream between the driver and every subtask, with a secret made for the job.
+"""The control plane: one TCP stream between the driver and every subtask, with a secret made for the job.
 
 On loopback the stream is plain; otherwise it is TLS with a certificate made for the job. Secret and certificate are
 sent inside the task's closure, never in Spark's configuration, which the UI shows.
+
+A message is its length in eight bytes, then its bytes; an empty one is the last of its direction. A worker sends the
+secret first, then `Register`. Each end has one thread with an event loop, which sleeps as long as there is nothing to
+send or to receive.
 """
 
 from __future__ import annotations
@@ -15,31 +19,31 @@ import os
 import queue
 import secrets
 import socket
+import ssl
+import struct
+import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-import grpc
-import grpc.aio
+import msgspec
 
 from headgate.control import messages as msg
 from headgate.errors import WorkerLost
 
-_METHOD = "/headgate.Control/Stream"
-_SECRET = "headgate-secret"  # noqa: S105 - the name of a header
+_SIZE: Final = struct.Struct(">Q")
+_LAST: Final = b""
+_LARGEST_GREETING: Final = 1 << 16  # bytes, from those who have not shown the secret yet
+_READ_AHEAD: Final = 1 << 20  # bytes
 _TLS_NAME = "headgate-driver"
-_OPTIONS = [
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.enable_http_proxy", 0),  # an HTTP proxy must not be used between a worker and its driver
-    ("grpc.so_reuseport", 0),  # a port that is in use is an error
-]
 _PING_SECONDS = 2.0
 _BEAT_SECONDS = 1.0
 _EXIT_SECONDS = 5.0
 _CLOSE_SECONDS = 3  # at least, until the driver has read all
+_GREETING_SECONDS = 20.0
+_GRACE_SECONDS = 1.0  # for a worker to read the last message
 
 _log = logging.getLogger("headgate.worker")
 _driver_log = logging.getLogger("headgate.driver")
@@ -85,11 +89,12 @@ class ControlServer:
         self._attempt = -1
         self._queues: dict[WorkerKey, asyncio.Queue[msg.FromDriver | None]] = {}
         self._loop = asyncio.new_event_loop()
-        self._server: Any = None
+        self._server: asyncio.Server | None = None
+        self._streams: set[asyncio.Task[None]] = set()
         self._pinging: asyncio.Future[None] | None = None
         self._secret = secrets.token_hex(16)
         encrypted = not _is_loopback(bind) if tls is None else tls
-        identity = _self_signed() if encrypted else None
+        identity = _Identity() if encrypted else None
         started: queue.SimpleQueue[int | Exception] = queue.SimpleQueue()
         self._thread = threading.Thread(
             target=self._run, args=(bind, port, identity, started), name="headgate-control", daemon=True
@@ -98,7 +103,7 @@ class ControlServer:
         bound = started.get()
         if isinstance(bound, Exception):
             raise bound
-        self.address = ControlAddress(advertise, bound, self._secret, identity[1] if identity else None)
+        self.address = ControlAddress(advertise, bound, self._secret, identity.certificate if identity else None)
 
     # --- called by the job ------------------------------------------------------------------------------------------
 
@@ -133,35 +138,28 @@ class ControlServer:
             if worker in (None, key):
                 stream.put_nowait(message)
 
-    def _run(self, bind: str, port: int, tls: tuple[bytes, bytes] | None, started: Any) -> None:
+    def _run(self, bind: str, port: int, identity: _Identity | None, started: Any) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            started.put(self._loop.run_until_complete(self._start(bind, port, tls)))
+            started.put(self._loop.run_until_complete(self._start(bind, port, identity)))
         except Exception as error:
             started.put(error)
             return
         self._loop.run_forever()
         self._loop.close()
 
-    async def _start(self, bind: str, port: int, tls: tuple[bytes, bytes] | None) -> int:
-        self._server = grpc.aio.server(options=_OPTIONS)
-        handler = grpc.stream_stream_rpc_method_handler(self._stream, msg.decode_from_worker, msg.encode)
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("headgate.Control", {"Stream": handler}),)
-        )
-        where = f"{_bracketed(bind)}:{port}"
+    async def _start(self, bind: str, port: int, identity: _Identity | None) -> int:
+        tls = identity.server_context() if identity else None
         try:
-            if tls is None:
-                bound = self._server.add_insecure_port(where)
-            else:
-                bound = self._server.add_secure_port(where, grpc.ssl_server_credentials([tls]))
-        except RuntimeError as error:
+            listener = _listen(bind, port)
+        except OSError as error:
             raise WorkerLost(
-                f"the control plane cannot listen on {where}: {error}; set headgate.control.port to a free port (0 = any)"
+                f"the control plane cannot listen on {_bracketed(bind)}:{port}: {error}; "
+                "set headgate.control.port to a free port (0 = any)"
             ) from error
-        await self._server.start()
+        self._server = await asyncio.start_server(self._serve, sock=listener, limit=_READ_AHEAD, ssl=tls)
         self._pinging = asyncio.ensure_future(self._ping())
-        return int(bound)
+        return int(listener.getsockname()[1])
 
     async def _ping(self) -> None:
         while True:
@@ -171,41 +169,80 @@ class ControlServer:
     async def _stop(self) -> None:
         if self._pinging is not None:
             self._pinging.cancel()
+        if self._server is not None:
+            self._server.close()
         self._put(None, None)
-        await self._server.stop(grace=1)
+        if self._streams:
+            _, late = await asyncio.wait(self._streams, timeout=2 * _GRACE_SECONDS)
+            for stream in late:
+                stream.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
-    async def _stream(self, requests: AsyncIterator[msg.FromWorker], context: Any) -> AsyncIterator[msg.FromDriver]:
-        given = dict(context.invocation_metadata()).get(_SECRET, "")
-        if not hmac.compare_digest(str(given), self._secret):
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "wrong secret")
-        first = await anext(aiter(requests), None)
-        if not isinstance(first, msg.Register):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be Register")
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams.add(task)
+        try:
+            await self._talk(reader, writer)
+            # What is closed while the other end still sends may lose the last messages on their way to it.
+            writer.write(_framed(_LAST))
+            async with asyncio.timeout(_GRACE_SECONDS):
+                while await reader.read(1 << 16):
+                    pass
+        except (OSError, TimeoutError, asyncio.CancelledError):
+            pass  # the stream is over in any case
+        finally:
+            writer.transport.abort()
+            self._streams.discard(task)
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        register = await self._greeted(reader, writer)
+        if register is None:
             return
-        worker = WorkerKey(first.attempt, first.level, first.index)
-        if first.attempt != self._attempt:
-            yield msg.Cancel(f"attempt {first.attempt} is over, attempt {self._attempt} runs")
-            return
-        if worker in self._queues:
-            yield msg.Cancel(f"task {first.level}/{first.index} of attempt {first.attempt} runs already")
-            return
+        worker = WorkerKey(register.attempt, register.level, register.index)
         out: asyncio.Queue[msg.FromDriver | None] = asyncio.Queue()
         self._queues[worker] = out
-        self._on_message(worker, first)
-        reading = asyncio.ensure_future(self._read(worker, requests, out))
+        self._on_message(worker, register)
+        reading = asyncio.ensure_future(self._read(worker, reader, out))
         try:
-            yield msg.Accepted()
-            while (message := await out.get()) is not None:
-                yield message
+            message: msg.FromDriver | None = msg.Accepted()
+            while message is not None:
+                writer.write(_framed(msg.encode(message)))
+                await writer.drain()
+                message = await out.get()
         finally:
             reading.cancel()
             del self._queues[worker]
             self._on_lost(worker)
 
-    async def _read(self, worker: WorkerKey, requests: AsyncIterator[msg.FromWorker], out: Any) -> None:
+    async def _greeted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> msg.Register | None:
+        """The registration of a worker that may speak; others are told why not."""
         try:
-            async for message in requests:
-                self._on_message(worker, message)
+            async with asyncio.timeout(_GREETING_SECONDS):
+                given = await _receive(reader, _LARGEST_GREETING)
+                allowed = hmac.compare_digest(given, self._secret.encode())
+                first = msg.decode_from_worker(await _receive(reader, _LARGEST_GREETING)) if allowed else None
+        except (TimeoutError, msgspec.MsgspecError):
+            first, allowed = None, True
+        if not allowed:
+            reason = "the driver refused the connection: wrong secret"
+        elif not isinstance(first, msg.Register):
+            reason = "the driver refused the connection: the first message must be Register"
+        elif first.attempt != self._attempt:
+            reason = f"attempt {first.attempt} is over, attempt {self._attempt} runs"
+        elif WorkerKey(first.attempt, first.level, first.index) in self._queues:
+            reason = f"task {first.level}/{first.index} of attempt {first.attempt} runs already"
+        else:
+            return first
+        writer.write(_framed(msg.encode(msg.Cancel(reason))))
+        return None
+
+    async def _read(self, worker: WorkerKey, reader: asyncio.StreamReader, out: Any) -> None:
+        try:
+            while received := await _receive(reader):
+                self._on_message(worker, msg.decode_from_worker(received))
+        except OSError:
+            pass  # the worker died, which `_on_lost` says
         except Exception:  # the worker is stopped: what it says next would make no sense without this message
             _driver_log.exception("a message of worker %d of level %d cannot be handled", worker.index, worker.level)
         finally:
@@ -233,14 +270,13 @@ class ControlClient:
         self._beat = beat
         self._closing = threading.Event()
         self._received_at = time.monotonic()
-        self._requests: queue.SimpleQueue[msg.FromWorker | None] = queue.SimpleQueue()
         self._accepted = threading.Event()
         self._refused: str | None = None
-        self._channel = _channel(address)
-        call = self._channel.stream_stream(_METHOD, msg.encode, msg.decode_from_driver)
-        self._requests.put(register)
-        self._responses = call(iter(self._requests.get, None), metadata=((_SECRET, address.secret),))
-        self._reader = threading.Thread(target=self._read, name="headgate-control", daemon=True)
+        self._loop = asyncio.new_event_loop()
+        self._requests: asyncio.Queue[msg.FromWorker | None] = asyncio.Queue()
+        self._requests.put_nowait(register)
+        self._talking = self._loop.create_task(self._talk(address))
+        self._reader = threading.Thread(target=self._run, args=(address,), name="headgate-control", daemon=True)
         self._reader.start()
         if not self._accepted.wait(timeout) or self._refused is not None:
             self.close()
@@ -251,7 +287,7 @@ class ControlClient:
 
     def send(self, message: msg.FromWorker) -> None:
         """Send; never blocks."""
-        self._requests.put(message)
+        self._put(message)
 
     def close(self) -> None:
         """Send what is queued and end the stream.
@@ -261,30 +297,64 @@ class ControlClient:
         a second: on a machine that stands still for a while, the driver could not answer either.
         """
         self._closing.set()
-        self._requests.put(None)
+        self._put(None)
         for _ in range(max(_CLOSE_SECONDS, math.ceil(self._timeout)) if self._accepted.is_set() else 0):
             if not self._reader.is_alive():
                 break
             self._reader.join(timeout=1)
-        self._channel.close()
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._talking.cancel)
 
-    def _read(self) -> None:
+    def _put(self, message: msg.FromWorker | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the connection is over
+            self._loop.call_soon_threadsafe(self._requests.put_nowait, message)
+
+    def _run(self, address: ControlAddress) -> None:
         try:
-            for message in self._responses:
+            self._loop.run_until_complete(self._talking)
+        except asyncio.CancelledError:
+            pass
+        except OSError as error:
+            if not self._accepted.is_set():
+                self._refused = f"the driver at {address.host}:{address.port} cannot be reached: {error}"
+        except Exception:  # without its control messages a worker cannot continue
+            _log.exception("worker %d: a message of the driver cannot be handled", os.getpid())
+        finally:
+            self._loop.close()
+        if not self._accepted.is_set():
+            self._refused = self._refused or f"the driver at {address.host}:{address.port} closed the connection"
+            self._accepted.set()
+        elif not self._closing.is_set() and self._refused is None:
+            _exit("the connection to the driver is lost")
+
+    async def _talk(self, address: ControlAddress) -> None:
+        tls = _client_context(address.certificate) if address.certificate else None
+        reader, writer = await asyncio.open_connection(
+            address.host, address.port, limit=_READ_AHEAD, ssl=tls, server_hostname=_TLS_NAME if tls else None
+        )
+        writer.write(_framed(address.secret.encode()))
+        sending = asyncio.ensure_future(self._send(writer))
+        try:
+            while received := await _receive(reader):
+                message = msg.decode_from_driver(received)
                 self._received_at = time.monotonic()
                 if isinstance(message, msg.Cancel) and not self._accepted.is_set():
                     self._refused = message.reason
-                    self._accepted.set()
                     return
                 self._accepted.set()
                 self._on_message(message)
-        except grpc.RpcError as error:
-            if not self._accepted.is_set():
-                self._refused = f"the driver refused the connection: {error.details()}"
-                self._accepted.set()
-                return
-        if not self._closing.is_set():
-            _exit("the connection to the driver is lost")
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            writer.transport.abort()
+            await asyncio.sleep(0)  # for the transport to close its socket
+
+    async def _send(self, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):  # whoever receives sees it too
+            while (message := await self._requests.get()) is not None:
+                writer.write(_framed(msg.encode(message)))
+                await writer.drain()
+            writer.write(_framed(_LAST))
 
     def _watch(self) -> None:
         next_beat = time.monotonic() + _BEAT_SECONDS
@@ -311,12 +381,24 @@ def _exit(reason: str) -> None:
     os._exit(70)
 
 
-def _channel(address: ControlAddress) -> Any:
-    target = f"{_bracketed(address.host)}:{address.port}"
-    if address.certificate is None:
-        return grpc.insecure_channel(target, options=_OPTIONS)
-    credentials = grpc.ssl_channel_credentials(root_certificates=address.certificate)
-    return grpc.secure_channel(target, credentials, [*_OPTIONS, ("grpc.ssl_target_name_override", _TLS_NAME)])
+def _framed(message: bytes) -> bytes:
+    return _SIZE.pack(len(message)) + message
+
+
+async def _receive(reader: asyncio.StreamReader, largest: int | None = None) -> bytes:
+    """The next message; an empty one if the stream has ended."""
+    try:
+        (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
+        return await reader.readexactly(size) if size and (largest is None or size <= largest) else _LAST
+    except asyncio.IncompleteReadError:
+        return _LAST
+
+
+def _listen(bind: str, port: int) -> socket.socket:
+    """`::` takes connections over IPv4 too."""
+    family, _, _, _, where = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+    return socket.create_server(where[:2], family=family, dualstack_ipv6=both)
 
 
 def _bracketed(host: str) -> str:
@@ -329,29 +411,48 @@ def _is_loopback(host: str) -> bool:
     return host in ("::1", "[::1]")
 
 
-def _self_signed() -> tuple[bytes, bytes]:
+class _Identity:
     """A key and a certificate for one job."""
-    from datetime import UTC, datetime, timedelta
 
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
+    def __init__(self) -> None:
+        from datetime import UTC, datetime, timedelta
 
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _TLS_NAME)])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=3650))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(_TLS_NAME)]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return private, certificate.public_bytes(serialization.Encoding.PEM)
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _TLS_NAME)])
+        now = datetime.now(UTC)
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=3650))
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(_TLS_NAME)]), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        self._private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        self.certificate = certificate.public_bytes(serialization.Encoding.PEM)
+
+    def server_context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        with tempfile.NamedTemporaryFile() as file:  # Python reads keys from files only; nobody else can read this one
+            file.write(self._private + self.certificate)
+            file.flush()
+            context.load_cert_chain(file.name)
+        return context
+
+
+def _client_context(certificate: bytes) -> ssl.SSLContext:
+    """For a connection to the driver that has this certificate, and to no other."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=certificate.decode())
+    return context

@@ -1,6 +1,6 @@
 """Spark's Python daemon with the packages of a worker loaded: workers are forked from it and start in milliseconds.
 
-Without it every worker imports pyarrow, pandas and gRPC itself, 0.4 s of CPU instead of 8 ms. Spark starts it because of
+Without it every worker imports pyarrow and pandas itself, 0.4 s of CPU instead of 8 ms. Spark starts it because of
 `spark.python.daemon.module`; it is optional.
 """
 
@@ -22,7 +22,6 @@ _PRELOAD = (
     "pyarrow.compute",
     "pyarrow.pandas_compat",
     "concurrent.futures.thread",
-    "grpc",
     "cloudpickle",
     "headgate.worker.shell",
     "headgate.environment",  # modules of programs import it

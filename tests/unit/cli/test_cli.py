@@ -150,11 +150,11 @@ def test_doctor_reports_each_check_and_the_options(invoke, tmp_path, fake_java):
     assert result.exit_code == 0, result.output
     assert lines[0] == f"ok  Python {sys.version_info[0]}.{sys.version_info[1]}.{sys.version_info[2]}"
     assert lines[1].startswith("ok  Java 17 (JAVA_HOME=")
-    assert [line.split()[1] for line in lines[2:7]] == ["pyspark", "pyarrow", "pandas", "grpcio", "rocksdict"]
-    assert lines[6].endswith("(opens a database)")
-    assert lines[7].startswith("ok  keyed functions run in ")
-    assert lines[8] == f"ok  checkpoint directory {directory} is writable"
-    assert lines[9:] == ["    parallelism.default = 3  (-D)"]
+    assert [line.split()[1] for line in lines[2:6]] == ["pyspark", "pyarrow", "pandas", "rocksdict"]
+    assert lines[5].endswith("(opens a database)")
+    assert lines[6].startswith("ok  keyed functions run in ")
+    assert lines[7] == f"ok  checkpoint directory {directory} is writable"
+    assert lines[8:] == ["    parallelism.default = 3  (-D)"]
     assert not (tmp_path / "new").exists()
 
 
@@ -224,8 +224,8 @@ def test_packages():
         f"{pytest.__version__} -> pip install 'pytest==0.0.*'"
     )
     assert str(check_package("no-such-thing")) == ("FAIL  no-such-thing is not installed -> pip install no-such-thing")
-    assert str(check_package("pytest", module="no_such_module")) == (
-        "FAIL  pytest cannot be imported: No module named 'no_such_module' -> pip install pytest"
+    assert str(check_package("pyyaml")) == (  # its module has another name
+        "FAIL  pyyaml cannot be imported: No module named 'pyyaml' -> pip install pyyaml"
     )
 
 

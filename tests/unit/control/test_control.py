@@ -2,6 +2,7 @@
 
 import pickle
 import queue
+import socket
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ import time
 
 import pytest
 
+from headgate.control import channel
 from headgate.control.channel import ControlAddress, ControlClient, ControlServer, WorkerKey
 from headgate.control.messages import Cancel, Confirm, Failed, Finished, Metrics, Output, Ping, Register, Running
 from headgate.errors import WorkerLost
@@ -191,6 +193,146 @@ def test_a_message_that_cannot_be_handled_is_logged(driver, caplog):
     assert "ValidationError" in caplog.text
 
 
+def test_a_message_of_the_driver_that_cannot_be_handled_ends_the_worker(driver):
+    code = (
+        "import time; from headgate.control.channel import *; from headgate.control.messages import *\n"
+        f"address = ControlAddress('127.0.0.1', {driver.server.address.port}, {driver.server.address.secret!r})\n"
+        "def handle(message):\n"
+        "    if isinstance(message, Confirm): raise LookupError('no such output')\n"
+        "client = ControlClient(address, Register(0, 1, 3, 'here', 7), 60, handle)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as worker:
+        assert driver.hear()[1] == ME
+        driver.server.send(None, Confirm(1))
+        said = worker.communicate(timeout=60)[1]
+        assert worker.returncode == 70
+    assert "a message of the driver cannot be handled" in said
+    assert "no such output" in said
+    assert "the connection to the driver is lost; stopping" in said
+
+
+def test_large_messages_arrive(driver):
+    client = connect(driver.server.address)
+    driver.hear()
+    sent = Output("c", b"x" * (70 << 20), 5)
+    client.send(sent)
+    client.send(Finished())
+    assert driver.hear()[1] == sent
+    assert driver.hear()[1] == Finished()
+    client.close()
+
+
+def test_a_slow_worker_gets_every_message(driver):
+    """More than the buffers of the connection hold, and the end of the job behind them."""
+    got, go_on = queue.SimpleQueue(), threading.Event()
+
+    def on_message(message):
+        go_on.wait(60)
+        got.put(message)
+
+    client = connect(driver.server.address, on_message=on_message)
+    driver.hear()
+    for number in range(40):
+        driver.server.send(None, Cancel(f"{number}" + "x" * (1 << 20)))
+    go_on.set()
+    received = []
+    while len(received) < 40:
+        message = got.get(timeout=60)
+        received += [int(message.reason.split("x")[0])] if isinstance(message, Cancel) else []
+    assert received == list(range(40))
+    client.close()
+
+
+def test_the_last_message_of_a_driver_that_stops_arrives_while_the_worker_sends():
+    for _ in range(5):
+        made, got = Driver(), queue.SimpleQueue()
+        process = subprocess.Popen(
+            [sys.executable, "-c", SENDER, pickle.dumps(made.server.address).hex()], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            for _ in range(20):
+                made.hear()
+            made.server.send(None, Cancel("the job is over"))
+            made.server.stop()
+            got = process.communicate(timeout=60)[0]
+        finally:
+            process.kill()
+        assert "the job is over" in got
+        assert process.returncode == 70
+
+
+SENDER = """
+import pickle, sys, time
+from headgate.control.messages import Cancel, Output, Register
+from headgate.control.channel import ControlClient
+address = pickle.loads(bytes.fromhex(sys.argv[1]))
+def show(message):
+    if isinstance(message, Cancel):
+        print(message.reason, flush=True)
+client = ControlClient(address, Register(0, 1, 3, "here", 7), 60, show)
+while True:
+    client.send(Output("c", b"x" * 100_000, 5))
+    time.sleep(0.001)
+"""
+
+
+def test_others_on_the_port_do_not_disturb(driver):
+    """A scanner that says nothing, one that says something else, and one that announces more than a secret has."""
+    address = ("127.0.0.1", driver.server.address.port)
+    quiet, odd, greedy, cut = (socket.create_connection(address, timeout=60) for _ in range(4))
+    odd.sendall(b"GET / HTTP/1.1\r\nHost: headgate\r\n\r\n")
+    greedy.sendall((1 << 62).to_bytes(8, "big") + b"x" * 1000)
+    cut.sendall((32).to_bytes(8, "big") + b"half")
+    cut.close()
+    for refused in (odd, greedy):
+        assert b"wrong secret" in refused.recv(1000)
+        refused.close()
+    client = connect(driver.server.address)
+    assert driver.hear()[1] == ME
+    client.close()
+    assert driver.lost.get(timeout=60) == WorkerKey(3, 0, 1)
+    quiet.close()
+
+
+def test_who_says_nothing_is_not_waited_for(driver, monkeypatch):
+    monkeypatch.setattr(channel, "_GREETING_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", driver.server.address.port), timeout=60) as quiet:
+        assert b"the first message must be Register" in quiet.recv(1000)
+        quiet.settimeout(60)
+        while quiet.recv(1000):
+            pass
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+@pytest.mark.parametrize("bind", ["::1", "::", "localhost"])
+def test_other_addresses(bind):
+    heard = queue.SimpleQueue()
+    server = ControlServer(
+        bind, "localhost" if bind == "::" else bind, 0, lambda w, m: heard.put(m), lambda w: None, tls=bind == "::"
+    )
+    server.begin_attempt(3)
+    client = connect(server.address)
+    assert heard.get(timeout=60) == ME
+    client.close()
+    server.stop()
+
+
+def test_an_idle_connection_wakes_up_hardly_ever(driver):
+    code = (
+        "import pickle, resource, sys, time; from headgate.control.channel import *; from headgate.control.messages import *\n"
+        "client = ControlClient(pickle.loads(bytes.fromhex(sys.argv[1])), Register(0, 1, 3, 'here', 7), 60, lambda m: None)\n"
+        "time.sleep(1)\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw\n"
+        "time.sleep(4)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before)\n"
+        "client.close()\n"
+    )
+    command = [sys.executable, "-c", code, pickle.dumps(driver.server.address).hex()]
+    ended = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    assert int(ended.stdout) < 60  # a ping each two seconds, a look at the clock each second
+
+
 def test_no_driver_at_all():
     with pytest.raises(WorkerLost, match=r"127\.0\.0\.1:1"):
         connect(ControlAddress("127.0.0.1", 1, "s"), timeout=1)
@@ -262,7 +404,6 @@ def test_a_web_proxy_is_not_asked(driver):
     proxy = {
         "http_proxy": "http://127.0.0.1:1",
         "https_proxy": "http://127.0.0.1:1",
-        "grpc_proxy": "http://127.0.0.1:1",
     }
     process = start_worker(driver.server.address, 60, env=proxy | {"PATH": "/usr/bin"})
     process.kill()
