@@ -350,7 +350,7 @@ class ControlClient:
             await asyncio.sleep(0)  # for the transport to close its socket
 
     async def _send(self, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):  # whoever receives sees it too
+        with contextlib.suppress(OSError):  # the end that receives sees it too
             while (message := await self._requests.get()) is not None:
                 writer.write(_framed(msg.encode(message)))
                 await writer.drain()
