@@ -443,7 +443,7 @@ class _Identity:
     def server_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        with tempfile.NamedTemporaryFile() as file:  # Python reads keys from files only; nobody else can read this one
+        with tempfile.NamedTemporaryFile() as file:  # Python reads keys from files only; other users cannot read it
             file.write(self._private + self.certificate)
             file.flush()
             context.load_cert_chain(file.name)
