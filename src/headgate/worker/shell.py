@@ -40,7 +40,7 @@ from headgate.worker.local_state import local_state_cleaned
 from headgate.worker.output import Piece
 from headgate.worker.relay import Relay
 from headgate.worker.restore import RestoreProgress
-from headgate.worker.slices import SliceLimit
+from headgate.worker.slices import SliceLimit, preemptions
 from headgate.worker.stacks import sample_stacks
 from headgate.worker.subtask import Subtask
 from headgate.worker.task import TaskDescriptor, make_snapshot_writer, make_task
@@ -255,7 +255,7 @@ class Shell:
     def _work(self, task: Subtask | Relay) -> bool:
         """Fire due timers and process one slice of records; returns whether there was anything to do."""
         deadline = task.next_deadline()
-        started, cpu = time.perf_counter(), time.thread_time()
+        started = time.perf_counter()
         fired = deadline is not None and deadline <= self.now()
         if fired:
             task.on_time(self.now())
@@ -263,12 +263,13 @@ class Shell:
             self._busy += time.perf_counter() - started
             return fired and task.next_deadline() != deadline
         pending = _pending(task)
-        before = task.bytes_out
+        begun, cpu, interrupted, made = time.perf_counter(), time.thread_time(), preemptions(), task.bytes_out
         with rare_collections():
             count = task.step(self._slice.records)
-        elapsed = time.perf_counter() - started
-        self._busy += elapsed
-        self._slice.observe(count, elapsed, time.thread_time() - cpu, task.bytes_out - before)
+        ended = time.perf_counter()
+        self._busy += ended - started
+        on_cpu, preempted = time.thread_time() - cpu, preemptions() != interrupted
+        self._slice.observe(count, ended - begun, on_cpu, preempted, task.bytes_out - made)
         return count > 0 or pending
 
     def _held(self) -> bool:

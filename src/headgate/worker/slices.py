@@ -3,41 +3,37 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable
 from typing import Final
 
 _BYTES: Final = 2 << 20  # that a slice emits
 _MOST: Final = 1 << 16  # records
-_FIRST: Final = 256
 _SHARED: Final = 4  # times the target, for a thread that others keep from the CPU
-_THREAD: Final = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # Linux alone has the former
+_THREAD: Final = getattr(resource, "RUSAGE_THREAD", None)  # only Linux counts for a single thread
 
 
 def preemptions() -> int:
-    """How often this thread had to leave the CPU to others."""
-    return resource.getrusage(_THREAD).ru_nivcsw
+    """How often this thread had to leave the CPU to others; 0 where the system does not count it."""
+    return 0 if _THREAD is None else resource.getrusage(_THREAD).ru_nivcsw
 
 
 class SliceLimit:
     """The number of records in a slice, so that it takes about the target time and emits a bounded number of bytes.
 
-    A barrier waits for what a slice has emitted: with a fast source and a slow reader that could be minutes.
+    A barrier waits for what a slice has emitted: with a fast source and a slow reader that could be minutes. The first
+    slice has one record, as nothing is known of the function yet.
 
     Where processes share CPUs, slices are interrupted. That one takes longer then says nothing of its records, and with
-    fewer of them the fixed cost of a slice would be spent more often just where the CPU is short. So when the thread has
-    been interrupted since it looked last, its time on the CPU counts, unless a slice takes very long: the function may
-    have waited as well.
+    fewer of them the fixed cost of a slice would be spent more often just where the CPU is short. So the time on the CPU
+    counts for a slice that was interrupted, unless it takes very long: the function may have waited as well.
     """
 
-    def __init__(self, target: float, preemptions: Callable[[], int] = preemptions) -> None:
+    def __init__(self, target: float) -> None:
         self._target = target  # seconds
-        self._preemptions, self._before = preemptions, 0
-        self.records = _FIRST
+        self.records = 1
 
-    def observe(self, count: int, seconds: float, on_cpu: float, made: int) -> None:
+    def observe(self, count: int, seconds: float, on_cpu: float, preempted: bool, made: int) -> None:
         """A slice of `count` records took `seconds`, of these some on the CPU, and emitted `made` bytes."""
-        if seconds > self._target / 3 and (now := self._preemptions()) != self._before:
-            self._before = now
+        if preempted:
             seconds = max(on_cpu, seconds / _SHARED)
         share = max(seconds / self._target, made / _BYTES)
         if share > 1 and count > 1:
