@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hmac
+import ipaddress
 import logging
 import math
 import os
@@ -24,7 +26,7 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -36,14 +38,17 @@ from headgate.errors import WorkerLost
 _SIZE: Final = struct.Struct(">Q")
 _LAST: Final = b""
 _LARGEST_GREETING: Final = 1 << 16  # bytes, from those who have not shown the secret yet
-_READ_AHEAD: Final = 1 << 20  # bytes
+_READ_AHEAD: Final = 1 << 18  # bytes
 _TLS_NAME = "headgate-driver"
 _PING_SECONDS = 2.0
 _BEAT_SECONDS = 1.0
 _EXIT_SECONDS = 5.0
 _CLOSE_SECONDS = 3  # at least, until the driver has read all
 _GREETING_SECONDS = 20.0
-_GRACE_SECONDS = 1.0  # for a worker to read the last message
+_BACKLOG = 4096  # all workers of an attempt connect at once
+_GRACE_SECONDS = 5.0  # for a worker to read the last message
+_STOP_SECONDS = 2.0  # for all of them, at the end of the job
+_TRIES = 5  # for a port that is free on all addresses
 
 _log = logging.getLogger("headgate.worker")
 _driver_log = logging.getLogger("headgate.driver")
@@ -85,25 +90,28 @@ class ControlServer:
         tls: bool | None = None,
     ) -> None:
         self._on_message, self._on_lost = on_message, on_lost
-        self._ping_seconds = min(_PING_SECONDS, timeout / 4)
+        self._timeout = timeout
         self._attempt = -1
         self._queues: dict[WorkerKey, asyncio.Queue[msg.FromDriver | None]] = {}
-        self._loop = asyncio.new_event_loop()
-        self._server: asyncio.Server | None = None
+        self._loop = asyncio.SelectorEventLoop()  # whatever the program has made the usual one
+        self._servers: list[asyncio.Server] = []
         self._streams: set[asyncio.Task[None]] = set()
+        self._greeting: set[asyncio.Task[None]] = set()
         self._pinging: asyncio.Future[None] | None = None
         self._secret = secrets.token_hex(16)
-        encrypted = not _is_loopback(bind) if tls is None else tls
+        listeners = _listen(bind, port)
+        encrypted = not all(map(_is_loopback, listeners)) if tls is None else tls
         identity = _Identity() if encrypted else None
-        started: queue.SimpleQueue[int | Exception] = queue.SimpleQueue()
+        self.address = ControlAddress(
+            _bare(advertise), listeners[0].getsockname()[1], self._secret, identity.certificate if identity else None
+        )
+        started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._thread = threading.Thread(
-            target=self._run, args=(bind, port, identity, started), name="headgate-control", daemon=True
+            target=self._run, args=(listeners, identity, started), name="headgate-control", daemon=True
         )
         self._thread.start()
-        bound = started.get()
-        if isinstance(bound, Exception):
-            raise bound
-        self.address = ControlAddress(advertise, bound, self._secret, identity.certificate if identity else None)
+        if (error := started.get()) is not None:
+            raise error
 
     # --- called by the job ------------------------------------------------------------------------------------------
 
@@ -138,42 +146,51 @@ class ControlServer:
             if worker in (None, key):
                 stream.put_nowait(message)
 
-    def _run(self, bind: str, port: int, identity: _Identity | None, started: Any) -> None:
+    def _run(self, listeners: list[socket.socket], identity: _Identity | None, started: Any) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            started.put(self._loop.run_until_complete(self._start(bind, port, identity)))
+            self._loop.run_until_complete(self._start(listeners, identity))
         except Exception as error:
+            self._loop.close()
+            for listener in listeners:
+                listener.close()
             started.put(error)
             return
+        started.put(None)
         self._loop.run_forever()
         self._loop.close()
 
-    async def _start(self, bind: str, port: int, identity: _Identity | None) -> int:
+    async def _start(self, listeners: list[socket.socket], identity: _Identity | None) -> None:
         tls = identity.server_context() if identity else None
-        try:
-            listener = _listen(bind, port)
-        except OSError as error:
-            raise WorkerLost(
-                f"the control plane cannot listen on {_bracketed(bind)}:{port}: {error}; "
-                "set headgate.control.port to a free port (0 = any)"
-            ) from error
-        self._server = await asyncio.start_server(self._serve, sock=listener, limit=_READ_AHEAD, ssl=tls)
+        patience = self._greeting_seconds if identity else None
+        for listener in listeners:
+            self._servers += [
+                await asyncio.start_server(
+                    self._serve, sock=listener, limit=_READ_AHEAD, ssl=tls, ssl_handshake_timeout=patience
+                )
+            ]
+            listener.listen(_BACKLOG)  # with `backlog`, asyncio would also accept as many in one turn of its loop
         self._pinging = asyncio.ensure_future(self._ping())
-        return int(listener.getsockname()[1])
+
+    @property
+    def _greeting_seconds(self) -> float:
+        return max(_GREETING_SECONDS, self._timeout)
 
     async def _ping(self) -> None:
         while True:
-            await asyncio.sleep(self._ping_seconds)
+            await asyncio.sleep(min(_PING_SECONDS, self._timeout / 4))
             self._put(None, msg.Ping())
 
     async def _stop(self) -> None:
         if self._pinging is not None:
             self._pinging.cancel()
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
+        for stream in self._greeting:
+            stream.cancel()
         self._put(None, None)
         if self._streams:
-            _, late = await asyncio.wait(self._streams, timeout=2 * _GRACE_SECONDS)
+            _, late = await asyncio.wait(self._streams, timeout=_STOP_SECONDS)
             for stream in late:
                 stream.cancel()
             await asyncio.gather(*late, return_exceptions=True)
@@ -182,8 +199,13 @@ class ControlServer:
         task = asyncio.current_task()
         assert task is not None
         self._streams.add(task)
+        self._greeting.add(task)
         try:
-            await self._talk(reader, writer)
+            self._set_options(writer.get_extra_info("socket"))
+            register = await self._greeted(reader, writer)
+            self._greeting.discard(task)
+            if register is not None:
+                await self._talk(register, reader, writer)
             # What is closed while the other end still sends may lose the last messages on their way to it.
             writer.write(_framed(_LAST))
             async with asyncio.timeout(_GRACE_SECONDS):
@@ -191,14 +213,20 @@ class ControlServer:
                     pass
         except (OSError, TimeoutError, asyncio.CancelledError):
             pass  # the stream is over in any case
+        except Exception:
+            _driver_log.exception("the connection of a worker is closed")
         finally:
             writer.transport.abort()
             self._streams.discard(task)
+            self._greeting.discard(task)
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        register = await self._greeted(reader, writer)
-        if register is None:
-            return
+    def _set_options(self, connection: socket.socket) -> None:
+        """What asyncio sets only for sockets that it has made; and a worker whose host is gone is lost in time."""
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._timeout * 1000))
+
+    async def _talk(self, register: msg.Register, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         worker = WorkerKey(register.attempt, register.level, register.index)
         out: asyncio.Queue[msg.FromDriver | None] = asyncio.Queue()
         self._queues[worker] = out
@@ -214,17 +242,24 @@ class ControlServer:
             reading.cancel()
             del self._queues[worker]
             self._on_lost(worker)
+            await asyncio.wait([reading])  # only one may read at a time
 
     async def _greeted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> msg.Register | None:
         """The registration of a worker that may speak; others are told why not."""
+        first, allowed = None, True
+        silent = False
         try:
-            async with asyncio.timeout(_GREETING_SECONDS):
-                given = await _receive(reader, _LARGEST_GREETING)
-                allowed = hmac.compare_digest(given, self._secret.encode())
-                first = msg.decode_from_worker(await _receive(reader, _LARGEST_GREETING)) if allowed else None
-        except (TimeoutError, msgspec.MsgspecError):
-            first, allowed = None, True
-        if not allowed:
+            async with asyncio.timeout(self._greeting_seconds):
+                allowed = hmac.compare_digest(await _receive(reader, _LARGEST_GREETING), self._secret.encode())
+                if allowed:
+                    first = msg.decode_from_worker(await _receive(reader, _LARGEST_GREETING))
+        except TimeoutError:
+            silent = True
+        except msgspec.MsgspecError:
+            pass
+        if silent:
+            reason = f"the driver refused the connection: it received nothing for {self._greeting_seconds:.0f} s"
+        elif not allowed:
             reason = "the driver refused the connection: wrong secret"
         elif not isinstance(first, msg.Register):
             reason = "the driver refused the connection: the first message must be Register"
@@ -269,10 +304,10 @@ class ControlClient:
         self._timeout = timeout
         self._beat = beat
         self._closing = threading.Event()
-        self._received_at = time.monotonic()
+        self._received = 0  # messages
         self._accepted = threading.Event()
         self._refused: str | None = None
-        self._loop = asyncio.new_event_loop()
+        self._loop = asyncio.SelectorEventLoop()
         self._requests: asyncio.Queue[msg.FromWorker | None] = asyncio.Queue()
         self._requests.put_nowait(register)
         self._talking = self._loop.create_task(self._talk(address))
@@ -329,15 +364,13 @@ class ControlClient:
 
     async def _talk(self, address: ControlAddress) -> None:
         tls = _client_context(address.certificate) if address.certificate else None
-        reader, writer = await asyncio.open_connection(
-            address.host, address.port, limit=_READ_AHEAD, ssl=tls, server_hostname=_TLS_NAME if tls else None
-        )
+        reader, writer = await self._connect(_bare(address.host), address.port, tls)
         writer.write(_framed(address.secret.encode()))
         sending = asyncio.ensure_future(self._send(writer))
         try:
             while received := await _receive(reader):
                 message = msg.decode_from_driver(received)
-                self._received_at = time.monotonic()
+                self._received += 1
                 if isinstance(message, msg.Cancel) and not self._accepted.is_set():
                     self._refused = message.reason
                     return
@@ -349,17 +382,46 @@ class ControlClient:
             writer.transport.abort()
             await asyncio.sleep(0)  # for the transport to close its socket
 
+    async def _connect(
+        self, host: str, port: int, tls: ssl.SSLContext | None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """To the first address of the host that answers; each has its share of the time."""
+        # In this thread, in which nothing else runs yet: asyncio would leave a thread behind.
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        names = list(dict.fromkeys(str(where[0]) for *_, where in found)) if len(found) > 1 else [host]
+        problem = OSError("it has no address")
+        for name in names:
+            share = self._timeout / len(names)
+            try:
+                async with asyncio.timeout(share):
+                    return await asyncio.open_connection(
+                        name, port, limit=_READ_AHEAD, ssl=tls, server_hostname=_TLS_NAME if tls else None
+                    )
+            except TimeoutError:
+                problem = TimeoutError(f"{name} did not answer in {share:.0f} s")
+            except OSError as error:
+                problem = error
+        raise problem
+
     async def _send(self, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):  # the end that receives sees it too
+        try:
             while (message := await self._requests.get()) is not None:
                 writer.write(_framed(msg.encode(message)))
                 await writer.drain()
             writer.write(_framed(_LAST))
+        except OSError:
+            pass  # the end that receives sees it too
+        except Exception:  # what follows would make no sense without this message
+            _log.exception("worker %d: a message to the driver cannot be sent", os.getpid())
+            writer.transport.abort()
 
     def _watch(self) -> None:
         next_beat = time.monotonic() + _BEAT_SECONDS
-        while not self._closing.wait(min(_BEAT_SECONDS, self._timeout / 4)):
-            if time.monotonic() - self._received_at > self._timeout and not self._closing.is_set():
+        turn, received, silent = min(_BEAT_SECONDS, self._timeout / 4), 0, 0.0
+        while not self._closing.wait(turn):
+            # In turns, not by the clock: after this process stood still, it first reads what the driver sent meanwhile.
+            received, silent = self._received, silent + turn if received == self._received else 0.0
+            if silent > self._timeout and not self._closing.is_set():
                 _exit(f"no message from the driver for {self._timeout:.0f} s")
             if time.monotonic() >= next_beat - 0.1:
                 next_beat = time.monotonic() + _BEAT_SECONDS
@@ -394,21 +456,61 @@ async def _receive(reader: asyncio.StreamReader, largest: int | None = None) -> 
         return _LAST
 
 
-def _listen(bind: str, port: int) -> socket.socket:
-    """`::` takes connections over IPv4 too."""
-    family, _, _, _, where = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-    return socket.create_server(where[:2], family=family, dualstack_ipv6=both)
+def _listen(bind: str, port: int) -> list[socket.socket]:
+    """One port on all addresses of this machine that the name has; `::` takes connections over IPv4 too."""
+    try:
+        found = socket.getaddrinfo(_bare(bind), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = list(dict.fromkeys((family, where) for family, _, _, _, where in found))
+        for _ in range(_TRIES if port == 0 and len(addresses) > 1 else 1):
+            try:
+                return _listen_on(addresses)
+            except OSError as error:
+                problem = error
+        raise problem
+    except OSError as error:
+        in_use = error.errno == errno.EADDRINUSE
+        do = "control.port to a free port (0 = any)" if in_use else "control.host to an address of this machine"
+        where = f"{_bracketed(_bare(bind))}:{port}"
+        raise WorkerLost(f"the control plane cannot listen on {where}: {error}; set headgate.{do}") from error
+
+
+def _listen_on(addresses: Sequence[tuple[socket.AddressFamily, Any]]) -> list[socket.socket]:
+    """Without those that this machine does not have, if it has another one."""
+    with contextlib.ExitStack() as made:
+        listeners: list[socket.socket] = []
+        problem: OSError | None = None
+        both = len(addresses) == 1 and socket.has_dualstack_ipv6()
+        for family, (host, port, *scope) in addresses:
+            chosen = listeners[0].getsockname()[1] if listeners else port
+            try:
+                listeners.append(
+                    made.enter_context(
+                        socket.create_server(
+                            (host, chosen, *scope), family=family, dualstack_ipv6=both and family == socket.AF_INET6
+                        )
+                    )
+                )
+            except OSError as error:
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                problem = error
+        if not listeners and problem is not None:
+            raise problem
+        made.pop_all()  # they stay open
+        return listeners
 
 
 def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"[{host}]" if ":" in host else host
 
 
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(OSError):
-        return socket.gethostbyname(host).startswith("127.")
-    return host in ("::1", "[::1]")
+def _bare(host: str) -> str:
+    """Spark writes addresses of IPv6 in brackets."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def _is_loopback(listener: socket.socket) -> bool:
+    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
 
 
 class _Identity:

@@ -1,12 +1,18 @@
 """The control plane by itself: who may speak, what is encrypted, and that neither side waits for a dead other."""
 
+import gc
+import logging
+import os
 import pickle
 import queue
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -19,14 +25,22 @@ from waiting import wait_until
 ME = Register(level=0, index=1, attempt=3, host="here", pid=7)
 
 
+@pytest.fixture(autouse=True)
+def nothing_goes_wrong_in_silence(caplog):
+    """asyncio logs errors of tasks that no code waits for, when they are collected."""
+    yield
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
 class Driver:
     """A server that keeps what it hears."""
 
-    def __init__(self, **options):
+    def __init__(self, bind="127.0.0.1", advertise="127.0.0.1", port=0, **options):
         self.heard = queue.SimpleQueue()
         self.lost = queue.SimpleQueue()
         self.server = ControlServer(
-            "127.0.0.1", "127.0.0.1", 0, lambda w, m: self.heard.put((w, m)), self.lost.put, **options
+            bind, advertise, port, lambda w, m: self.heard.put((w, m)), self.lost.put, **options
         )
         self.server.begin_attempt(3)
 
@@ -295,13 +309,15 @@ def test_others_on_the_port_do_not_disturb(driver):
     quiet.close()
 
 
-def test_who_says_nothing_is_not_waited_for(driver, monkeypatch):
+def test_who_says_nothing_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(channel, "_GREETING_SECONDS", 0.2)
-    with socket.create_connection(("127.0.0.1", driver.server.address.port), timeout=60) as quiet:
-        assert b"the first message must be Register" in quiet.recv(1000)
-        quiet.settimeout(60)
+    monkeypatch.setattr(channel, "_GRACE_SECONDS", 0.2)
+    made = Driver(timeout=1.0)
+    with socket.create_connection(("127.0.0.1", made.server.address.port), timeout=60) as quiet:
+        assert b"it received nothing for 1 s" in quiet.recv(1000)
         while quiet.recv(1000):
             pass
+    made.server.stop()
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
@@ -316,6 +332,168 @@ def test_other_addresses(bind):
     assert heard.get(timeout=60) == ME
     client.close()
     server.stop()
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+def test_addresses_in_brackets():
+    """Spark writes addresses of IPv6 like this."""
+    made = Driver(bind="[::1]", advertise="[::1]")
+    assert made.server.address.certificate is None
+    client = connect(made.server.address)
+    assert made.hear()[1] == ME
+    client.close()
+    made.server.stop()
+
+
+def names(monkeypatch, **addresses):
+    """A name service that has these names, besides the others."""
+    resolve = socket.getaddrinfo
+
+    def found(host, port, *args, **options):
+        of = addresses.get(host, [host])
+        return [line for address in of for line in resolve(address, port, *args, **options)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "encrypted"),
+    [(["127.0.0.1", "127.0.0.2"], False), (["127.0.0.1", "::"], True), (["::1", "127.0.0.1"], False), (["::"], True)],
+)
+def test_what_listens_beyond_loopback_is_encrypted(monkeypatch, addresses, encrypted):
+    """All addresses on which it listens count, not the first one of the name."""
+    names(monkeypatch, gate=[*addresses, "192.0.2.1"])  # the last one belongs to another machine
+    made = Driver(bind="gate")
+    assert (made.server.address.certificate is not None) == encrypted
+    for address in addresses:
+        client = connect(replace(made.server.address, host=address))
+        assert made.hear()[1] == ME
+        client.close()
+        assert made.lost.get(timeout=60) == WorkerKey(3, 0, 1)
+    made.server.stop()
+
+
+def test_all_addresses_of_a_name_are_tried(driver, monkeypatch):
+    names(monkeypatch, gate=["127.0.0.2", "127.0.0.1"])
+    client = connect(replace(driver.server.address, host="gate"))
+    assert driver.hear()[1] == ME
+    client.close()
+
+
+def test_an_address_that_does_not_answer_has_its_share_of_the_time(driver, monkeypatch):
+    with socket.create_server(("127.0.0.3", 0), backlog=0) as full:
+        port = full.getsockname()[1]
+        made = Driver(port=port)
+        waiting = [socket.socket() for _ in range(4)]
+        for connection in waiting:
+            connection.setblocking(False)
+            connection.connect_ex(("127.0.0.3", port))
+        names(monkeypatch, gate=["127.0.0.3", "127.0.0.1"])
+        client = connect(replace(made.server.address, host="gate"), timeout=4)
+        assert made.hear()[1] == ME
+        client.close()
+        for connection in waiting:
+            connection.close()
+        made.server.stop()
+
+
+def test_small_messages_do_not_wait(driver):
+    """For what was sent before to be acknowledged: up to 40 ms."""
+    made = []
+    serve = driver.server._set_options
+    driver.server._set_options = lambda connection: (serve(connection), made.append(connection))
+    client = connect(driver.server.address)
+    driver.hear()
+    assert made[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert made[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000
+    client.close()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_driver_that_stops_ends_the_stream_of_an_idle_worker_well(tls, caplog):
+    """The worker ends it as well, before the driver's patience does, and neither of them logs an error."""
+    made = Driver(tls=tls)
+    process = start_worker(made.server.address, 60)
+    started = time.monotonic()
+    made.server.stop()
+    assert time.monotonic() - started < channel._STOP_SECONDS
+    assert process.wait(timeout=60) == 70
+    process.communicate()
+    assert made.lost.get(timeout=60) == WorkerKey(3, 0, 1)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_message_that_cannot_be_encoded_ends_the_worker(driver):
+    code = (
+        "import time; from headgate.control.channel import *; from headgate.control.messages import *\n"
+        f"address = ControlAddress('127.0.0.1', {driver.server.address.port}, {driver.server.address.secret!r})\n"
+        "client = ControlClient(address, Register(0, 1, 3, 'here', 7), 60, print)\n"
+        "client.send(Failed(object(), 'trace'))\n"
+        "time.sleep(60)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 70
+    assert "a message to the driver cannot be sent" in ended.stderr
+    assert "the connection to the driver is lost; stopping" in ended.stderr
+    assert driver.lost.get(timeout=60) == WorkerKey(3, 0, 1)
+
+
+def test_a_message_to_a_worker_that_cannot_be_encoded_ends_its_stream(driver, caplog):
+    process = start_worker(driver.server.address, 60)
+    driver.hear()
+    driver.server.send(None, Cancel(object()))
+    assert process.wait(timeout=60) == 70
+    process.communicate()
+    assert driver.lost.get(timeout=60) == WorkerKey(3, 0, 1)
+    assert "the connection of a worker is closed" in caplog.text
+
+
+def test_a_worker_that_stood_still_first_reads_what_was_sent_meanwhile():
+    """A suspended machine, or a container that was paused: its driver is not gone."""
+    made = Driver(timeout=2.0)
+    process = start_worker(made.server.address, 2.0)
+    for _ in range(3):
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(3)
+        os.kill(process.pid, signal.SIGCONT)
+        time.sleep(1)
+        assert process.poll() is None
+    process.kill()
+    process.communicate()
+    made.server.stop()
+
+
+def test_many_workers_may_connect_while_the_driver_is_busy(driver):
+    """All of an attempt connect at once; the kernel keeps those that the driver has not accepted yet."""
+    busy = threading.Event()
+    driver.server._loop.call_soon_threadsafe(busy.wait, 60)
+    known = min(channel._BACKLOG, int(Path("/proc/sys/net/core/somaxconn").read_text()))
+    connections = [
+        socket.create_connection(("127.0.0.1", driver.server.address.port), timeout=5) for _ in range(min(300, known))
+    ]
+    busy.set()
+    for connection in connections:
+        connection.close()
+    client = connect(driver.server.address)
+    assert driver.hear()[1] == ME
+    client.close()
+
+
+@pytest.mark.long
+def test_connections_leave_nothing_behind(driver):
+    def exchange_one():
+        client = connect(driver.server.address)
+        driver.hear()
+        client.close()
+        driver.lost.get(timeout=60)
+
+    exchange_one()
+    before = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+    for _ in range(200):
+        exchange_one()
+        socket.create_connection(("127.0.0.1", driver.server.address.port), timeout=60).close()
+    wait_until(lambda: (len(list(Path("/proc/self/fd").iterdir())), threading.active_count()) == before)
+    wait_until(lambda: driver.server._streams == driver.server._greeting == set())
 
 
 def test_an_idle_connection_wakes_up_hardly_ever(driver):
@@ -341,6 +519,12 @@ def test_no_driver_at_all():
 def test_a_taken_port_is_an_error_that_says_what_to_set(driver):
     with pytest.raises(WorkerLost, match=r"cannot listen on 127.0.0.1:\d+.*headgate.control.port"):
         ControlServer("127.0.0.1", "127.0.0.1", driver.server.address.port, print, print)
+
+
+@pytest.mark.parametrize("bind", ["192.0.2.1", "no-such-name.invalid"])
+def test_an_address_of_another_machine_is_an_error_that_says_what_to_set(bind):
+    with pytest.raises(WorkerLost, match=rf"cannot listen on {bind}:0.*set headgate.control.host to an address of"):
+        ControlServer(bind, bind, 0, print, print)
 
 
 def test_a_chosen_port_is_used():
