@@ -63,9 +63,15 @@ def interpreter(work: Path, environment: str) -> Path | None:
     return folder / "bin" / "python"
 
 
+def python_of(bench: Bench, work: Path) -> Path | None:
+    """An older checkout has an environment of its own, once it is set up there: what it needs may not be in ours."""
+    of_base = None if bench.base is None else bench.base / ".venv" / "bin" / "python"
+    return of_base if of_base is not None and of_base.exists() else interpreter(work, bench.environment)
+
+
 def run_one(bench: Bench, work: Path, limit: int) -> list[dict[str, Any]]:
     """One run: the JSON lines that it printed, or why there are none."""
-    python = interpreter(work, bench.environment)
+    python = python_of(bench, work)
     if python is None:
         return [{"notes": "not installed"}]
     root = bench.base or HERE.parent
@@ -128,7 +134,9 @@ def main() -> None:
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=None, help="run other engines too")
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--only", default="", help="run only labels that contain this")
-    parser.add_argument("--base", type=Path, default=None, help="an older checkout, whose W1 is run beside ours")
+    parser.add_argument(
+        "--base", type=Path, default=None, help="an older checkout, set up, whose W1 is run beside ours"
+    )
     parser.add_argument("--work", type=Path, default=Path.home() / ".cache" / "headgate-bench")
     parser.add_argument("--limit", type=int, default=0, help="seconds for one run, if its own limit is shorter")
     parser.add_argument("--stolen", type=float, default=0.03, help="repeat a run if the host took away more than this")
