@@ -137,13 +137,12 @@ class MetricReader:
             )
         for name, metric in registered[:_MOST]:
             try:
-                values = metric.values()
+                numbers = {name + suffix: _number(value) for suffix, value in metric.values().items()}
             except Exception as error:
                 if name not in self._unreadable:
                     self._unreadable.add(name)
                     _LOG.warning("metric '%s' cannot be read: %s: %s", name, type(error).__name__, error)
                 continue
-            numbers = {name + suffix: _number(value) for suffix, value in values.items()}
             found |= {full: number for full, number in numbers.items() if number is not None}
         return found
 

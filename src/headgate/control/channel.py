@@ -26,6 +26,7 @@ import struct
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -49,6 +50,8 @@ _BACKLOG = 4096  # all workers of an attempt connect at once
 _GRACE_SECONDS = 5.0  # for a worker to read the last message
 _STOP_SECONDS = 2.0  # for all of them, at the end of the job
 _TRIES = 5  # for a port that is free on all addresses
+_LARGEST_PORT: Final = 0xFFFF
+_LARGEST_INT: Final = 0x7FFF_FFFF  # of C
 
 _log = logging.getLogger("headgate.worker")
 _driver_log = logging.getLogger("headgate.driver")
@@ -93,15 +96,15 @@ class ControlServer:
         self._timeout = timeout
         self._attempt = -1
         self._queues: dict[WorkerKey, asyncio.Queue[msg.FromDriver | None]] = {}
-        self._loop = asyncio.SelectorEventLoop()  # whatever the program has made the usual one
         self._servers: list[asyncio.Server] = []
         self._streams: set[asyncio.Task[None]] = set()
         self._greeting: set[asyncio.Task[None]] = set()
         self._pinging: asyncio.Future[None] | None = None
         self._secret = secrets.token_hex(16)
         listeners = _listen(bind, port)
-        encrypted = not all(map(_is_loopback, listeners)) if tls is None else tls
-        identity = _Identity() if encrypted else None
+        plain = all(_is_loopback(listener.getsockname()[0]) for listener in listeners) and _is_here(_bare(advertise))
+        identity = _Identity() if (not plain if tls is None else tls) else None
+        self._loop = asyncio.SelectorEventLoop()  # whatever the program has made the usual one
         self.address = ControlAddress(
             _bare(advertise), listeners[0].getsockname()[1], self._secret, identity.certificate if identity else None
         )
@@ -142,9 +145,9 @@ class ControlServer:
 
     def _put(self, worker: WorkerKey | None, message: msg.FromDriver | None) -> None:
         """Hand a message to one stream or to all; None ends them."""
-        for key, stream in self._queues.items():
-            if worker in (None, key):
-                stream.put_nowait(message)
+        streams = self._queues.values() if worker is None else filter(None, [self._queues.get(worker)])
+        for stream in streams:
+            stream.put_nowait(message)
 
     def _run(self, listeners: list[socket.socket], identity: _Identity | None, started: Any) -> None:
         asyncio.set_event_loop(self._loop)
@@ -166,7 +169,7 @@ class ControlServer:
         for listener in listeners:
             self._servers += [
                 await asyncio.start_server(
-                    self._serve, sock=listener, limit=_READ_AHEAD, ssl=tls, ssl_handshake_timeout=patience
+                    self._accept, sock=listener, limit=_READ_AHEAD, ssl=tls, ssl_handshake_timeout=patience
                 )
             ]
             listener.listen(_BACKLOG)  # with `backlog`, asyncio would also accept as many in one turn of its loop
@@ -190,16 +193,28 @@ class ControlServer:
             stream.cancel()
         self._put(None, None)
         if self._streams:
-            _, late = await asyncio.wait(self._streams, timeout=_STOP_SECONDS)
-            for stream in late:
-                stream.cancel()
+            await asyncio.wait(self._streams, timeout=_STOP_SECONDS)
+        while late := asyncio.all_tasks() - {asyncio.current_task()}:  # TLS handshakes and new streams as well
+            for task in late:
+                task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
+        await asyncio.sleep(0)  # for transports to close their sockets
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self._loop.create_task(self._serve(reader, writer))
+        self._streams.add(task)
+        self._greeting.add(task)
+
+        def ended(_: object) -> None:  # or cancelled before it began
+            writer.transport.abort()
+            self._streams.discard(task)
+            self._greeting.discard(task)
+
+        task.add_done_callback(ended)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._streams.add(task)
-        self._greeting.add(task)
         try:
             self._set_options(writer.get_extra_info("socket"))
             register = await self._greeted(reader, writer)
@@ -215,16 +230,17 @@ class ControlServer:
             pass  # the stream is over in any case
         except Exception:
             _driver_log.exception("the connection of a worker is closed")
-        finally:
-            writer.transport.abort()
-            self._streams.discard(task)
-            self._greeting.discard(task)
 
     def _set_options(self, connection: socket.socket) -> None:
-        """What asyncio sets only for sockets that it has made; and a worker whose host is gone is lost in time."""
+        """What asyncio sets only for sockets that it has made; and a worker whose host is gone is lost in time.
+
+        So is one that does not read for that long, once the buffers between the two are full.
+        """
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._timeout * 1000))
+            connection.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(int(self._timeout * 1000), _LARGEST_INT)
+            )
 
     async def _talk(self, register: msg.Register, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         worker = WorkerKey(register.attempt, register.level, register.index)
@@ -289,7 +305,8 @@ class ControlClient:
 
     A worker that loses its driver must stop: when the stream breaks, or nothing was received for `timeout` seconds, the
     process ends itself. `beat` is called once a second in a thread of its own; its message shows the driver that the
-    worker is alive, also while the main thread runs a user's function.
+    worker is alive, also while the main thread runs a user's function. `beat` may call a user's function itself: while it
+    takes long, and where it fails, the message before is sent again.
     """
 
     def __init__(
@@ -298,11 +315,12 @@ class ControlClient:
         register: msg.Register,
         timeout: float,
         on_message: Callable[[msg.FromDriver], None],
-        beat: Callable[[], msg.FromWorker | None] = lambda: None,
+        beat: Callable[[], msg.FromWorker] | None = None,
     ) -> None:
         self._on_message = on_message
         self._timeout = timeout
-        self._beat = beat
+        self._last_beat: msg.FromWorker = msg.Metrics()
+        self._beat_due = math.inf if beat is None else time.monotonic() + 2 * _BEAT_SECONDS
         self._closing = threading.Event()
         self._received = 0  # messages
         self._accepted = threading.Event()
@@ -313,12 +331,15 @@ class ControlClient:
         self._talking = self._loop.create_task(self._talk(address))
         self._reader = threading.Thread(target=self._run, args=(address,), name="headgate-control", daemon=True)
         self._reader.start()
-        if not self._accepted.wait(timeout) or self._refused is not None:
+        answered, refused = self._accepted.wait(timeout), self._refused
+        if not answered or refused is not None:
             self.close()
             raise WorkerLost(
-                self._refused or f"the driver at {address.host}:{address.port} did not answer in {timeout:.0f} s"
+                refused or f"the driver at {address.host}:{address.port} did not answer in {timeout:.0f} s"
             )
         threading.Thread(target=self._watch, name="headgate-watchdog", daemon=True).start()
+        if beat is not None:
+            threading.Thread(target=self._beat, args=(beat,), name="headgate-beat", daemon=True).start()
 
     def send(self, message: msg.FromWorker) -> None:
         """Send; never blocks."""
@@ -387,20 +408,30 @@ class ControlClient:
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """To the first address of the host that answers; each has its share of the time."""
         # In this thread, in which nothing else runs yet: asyncio would leave a thread behind.
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        names = list(dict.fromkeys(str(where[0]) for *_, where in found)) if len(found) > 1 else [host]
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except UnicodeError as error:
+            raise OSError(f"'{host}' is no name of a host: {error}") from error
+        share = self._timeout / max(1, len(found))
         problem = OSError("it has no address")
-        for name in names:
-            share = self._timeout / len(names)
-            try:
-                async with asyncio.timeout(share):
-                    return await asyncio.open_connection(
-                        name, port, limit=_READ_AHEAD, ssl=tls, server_hostname=_TLS_NAME if tls else None
-                    )
-            except TimeoutError:
-                problem = TimeoutError(f"{name} did not answer in {share:.0f} s")
-            except OSError as error:
-                problem = error
+        for family, kind, protocol, _, where in found:
+            with contextlib.ExitStack() as made:
+                try:
+                    connection = made.enter_context(socket.socket(family, kind, protocol))
+                    connection.setblocking(False)
+                    async with asyncio.timeout(share):
+                        await asyncio.get_running_loop().sock_connect(connection, where)
+                        stream = await asyncio.open_connection(
+                            sock=connection, limit=_READ_AHEAD, ssl=tls, server_hostname=_TLS_NAME if tls else None
+                        )
+                except TimeoutError:
+                    problem = TimeoutError(f"{where[0]} did not answer in {share:.0f} s")
+                except OSError as error:
+                    problem = error
+                else:
+                    made.pop_all()  # it stays open
+                    _close_when_forked(connection)
+                    return stream
         raise problem
 
     async def _send(self, writer: asyncio.StreamWriter) -> None:
@@ -416,31 +447,34 @@ class ControlClient:
             writer.transport.abort()
 
     def _watch(self) -> None:
-        next_beat = time.monotonic() + _BEAT_SECONDS
         turn, received, silent = min(_BEAT_SECONDS, self._timeout / 4), 0, 0.0
         while not self._closing.wait(turn):
             # In turns, not by the clock: after this process stood still, it first reads what the driver sent meanwhile.
             received, silent = self._received, silent + turn if received == self._received else 0.0
             if silent > self._timeout and not self._closing.is_set():
                 _exit(f"no message from the driver for {self._timeout:.0f} s")
-            if time.monotonic() >= next_beat - 0.1:
-                next_beat = time.monotonic() + _BEAT_SECONDS
-                try:
-                    message = self._beat()
-                except Exception:  # the watch for the driver must continue
-                    _log.exception("worker %d: its counters cannot be read", os.getpid())
-                    continue
-                if message is not None:
-                    self.send(message)
+            if time.monotonic() > self._beat_due:
+                self.send(self._last_beat)
+
+    def _beat(self, beat: Callable[[], msg.FromWorker]) -> None:
+        while not self._closing.wait(_BEAT_SECONDS):
+            try:
+                self._last_beat = beat()
+            except Exception:
+                _log.exception("worker %d: its counters cannot be read", os.getpid())
+            self.send(self._last_beat)
+            self._beat_due = time.monotonic() + 2 * _BEAT_SECONDS
 
 
 def _exit(reason: str) -> None:
     """End this process at once: its attempt is over."""
     last = threading.Timer(_EXIT_SECONDS, os._exit, (70,))  # should the log be blocked
     last.daemon = True
-    last.start()
-    _log.error("worker %d: %s; stopping", os.getpid(), reason)
-    os._exit(70)
+    try:
+        last.start()
+        _log.error("worker %d: %s; stopping", os.getpid(), reason)
+    finally:
+        os._exit(70)
 
 
 def _framed(message: bytes) -> bytes:
@@ -458,6 +492,11 @@ async def _receive(reader: asyncio.StreamReader, largest: int | None = None) -> 
 
 def _listen(bind: str, port: int) -> list[socket.socket]:
     """One port on all addresses of this machine that the name has; `::` takes connections over IPv4 too."""
+    where = f"{_bracketed(_bare(bind))}:{port}"
+    if port > _LARGEST_PORT:
+        raise WorkerLost(
+            f"the control plane cannot listen on {where}; set headgate.control.port to at most {_LARGEST_PORT}"
+        )
     try:
         found = socket.getaddrinfo(_bare(bind), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         addresses = list(dict.fromkeys((family, where) for family, _, _, _, where in found))
@@ -467,11 +506,13 @@ def _listen(bind: str, port: int) -> list[socket.socket]:
             except OSError as error:
                 problem = error
         raise problem
-    except OSError as error:
-        in_use = error.errno == errno.EADDRINUSE
-        do = "control.port to a free port (0 = any)" if in_use else "control.host to an address of this machine"
-        where = f"{_bracketed(_bare(bind))}:{port}"
-        raise WorkerLost(f"the control plane cannot listen on {where}: {error}; set headgate.{do}") from error
+    except (OSError, UnicodeError) as error:
+        do = ""
+        if isinstance(error, socket.gaierror | UnicodeError) or error.errno == errno.EADDRNOTAVAIL:
+            do = "; set headgate.control.host to an address of this machine"
+        elif error.errno in (errno.EADDRINUSE, errno.EACCES):
+            do = "; set headgate.control.port to a free port (0 = any)"
+        raise WorkerLost(f"the control plane cannot listen on {where}: {error}{do}") from error
 
 
 def _listen_on(addresses: Sequence[tuple[socket.AddressFamily, Any]]) -> list[socket.socket]:
@@ -509,8 +550,27 @@ def _bare(host: str) -> str:
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
-def _is_loopback(listener: socket.socket) -> bool:
-    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
+
+
+def _is_here(host: str) -> bool:
+    """Whether the name leads to loopback; behind a forwarder it does not, though the driver listens there."""
+    try:
+        return all(_is_loopback(str(where[0])) for *_, where in socket.getaddrinfo(host, None))
+    except (OSError, UnicodeError):
+        return False
+
+
+def _close_when_forked(connection: socket.socket) -> None:
+    """A process that a user's function forks must not keep the stream open when this one dies."""
+    known = weakref.ref(connection)
+
+    def close() -> None:
+        if (of_parent := known()) is not None:
+            of_parent.close()
+
+    os.register_at_fork(after_in_child=close)
 
 
 class _Identity:

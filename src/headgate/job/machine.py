@@ -97,6 +97,7 @@ class Timing:
     record_cancelled_end: int = 5_000
     delete: int = 600_000
     silence: int = 20_000  # a worker that is not heard for this long is lost
+    late: int = 1_000  # a driver that notices silence this much too late stood still
 
 
 @dataclass(slots=True)
@@ -303,11 +304,17 @@ class JobMachine:
     # --- failing and stopping ---------------------------------------------------------------------------------------
 
     def _check_silence(self) -> None:
-        """A worker that hangs keeps its connection but sends nothing. Judged only when no event waits."""
-        if self.phase is Phase.RUNNING:
-            for worker, at in list(self._attempt.heard.items()):
+        """A worker that hangs keeps its connection but sends nothing. Judged only when no event waits.
+
+        If the driver itself stood still, its workers may have stood still with it: they have their time again.
+        """
+        heard = self._attempt.heard
+        if self.phase is Phase.RUNNING and heard:
+            if self._now > min(heard.values()) + self.timing.silence + self.timing.late:
+                heard.update(dict.fromkeys(heard, self._now))
+            for worker, at in list(heard.items()):
                 if self._now - at > self.timing.silence:
-                    del self._attempt.heard[worker]
+                    del heard[worker]
                     self._lose(worker, "silent")
 
     def _lose(self, worker: ev.Worker, loss: ev.Loss) -> None:

@@ -1,5 +1,7 @@
 """The control plane by itself: who may speak, what is encrypted, and that neither side waits for a dead other."""
 
+import contextlib
+import errno
 import gc
 import logging
 import os
@@ -7,6 +9,7 @@ import pickle
 import queue
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -30,7 +33,8 @@ def nothing_goes_wrong_in_silence(caplog):
     """asyncio logs errors of tasks that no code waits for, when they are collected."""
     yield
     gc.collect()
-    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+    records = [*caplog.get_records("call"), *caplog.get_records("teardown")]
+    assert [record.getMessage() for record in records if record.name == "asyncio"] == []
 
 
 class Driver:
@@ -373,6 +377,14 @@ def test_what_listens_beyond_loopback_is_encrypted(monkeypatch, addresses, encry
     made.server.stop()
 
 
+def test_what_is_reached_from_beyond_loopback_is_encrypted():
+    """Behind a forwarder the driver listens on loopback, but its workers are elsewhere."""
+    for elsewhere in ("192.0.2.1", "no-such-name.invalid"):
+        made = Driver(advertise=elsewhere)
+        made.server.stop()
+        assert made.server.address.certificate is not None
+
+
 def test_all_addresses_of_a_name_are_tried(driver, monkeypatch):
     names(monkeypatch, gate=["127.0.0.2", "127.0.0.1"])
     client = connect(replace(driver.server.address, host="gate"))
@@ -479,6 +491,220 @@ def test_many_workers_may_connect_while_the_driver_is_busy(driver):
     client.close()
 
 
+def test_a_name_with_one_address_leaves_no_thread_behind(driver, monkeypatch):
+    names(monkeypatch, gate=["127.0.0.1"])
+    client = connect(replace(driver.server.address, host="gate"))
+    driver.hear()
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("asyncio")] == []
+    client.close()
+
+
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture
+def no_collector():
+    """What is closed is closed at once, and not when the collector finds it."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_handshake_under_way_ends_with_the_driver(no_collector):
+    made = Driver(tls=True)
+    before = descriptors()
+    with socket.create_connection(("127.0.0.1", made.server.address.port), timeout=60) as quiet:
+        wait_until(lambda: descriptors() >= before + 2)  # it is accepted
+        made.server.stop()
+        assert quiet.recv(1) == b""
+
+
+@pytest.mark.parametrize("delay", [0.002, 0.01])
+def test_who_connects_while_the_driver_stops_is_told(no_collector, delay):
+    made = Driver()
+    busy = threading.Event()
+    made.server._loop.call_soon_threadsafe(busy.wait, 60)
+    address = ("127.0.0.1", made.server.address.port)
+    connections = [socket.create_connection(address, timeout=60) for _ in range(200)]
+    busy.set()
+    time.sleep(delay)
+    made.server.stop()
+    for connection in connections:
+        with contextlib.suppress(ConnectionResetError):
+            while connection.recv(100):
+                pass
+        connection.close()
+
+
+def test_a_quiet_connection_does_not_hold_up_the_stop():
+    made = Driver()
+    with socket.create_connection(("127.0.0.1", made.server.address.port), timeout=60) as quiet:
+        wait_until(lambda: made.server._greeting)
+        started = time.monotonic()
+        made.server.stop()
+        assert time.monotonic() - started < channel._STOP_SECONDS
+        assert quiet.recv(1000) == b""
+
+
+def test_a_stopped_worker_does_not_hold_up_the_stop():
+    made = Driver()
+    process = start_worker(made.server.address, 60)
+    os.kill(process.pid, signal.SIGSTOP)
+    made.server.send(None, Cancel("x" * (20 << 20)))
+    started = time.monotonic()
+    made.server.stop()
+    assert time.monotonic() - started < channel._STOP_SECONDS + 3
+    os.kill(process.pid, signal.SIGCONT)
+    assert process.wait(timeout=60) == 70
+    process.communicate()
+
+
+def test_a_driver_that_cannot_listen_leaves_nothing_open(driver, no_collector):
+    before = descriptors()
+    for _ in range(5):
+        with pytest.raises(WorkerLost):
+            Driver(port=driver.server.address.port)
+    assert descriptors() == before
+
+
+def test_a_timeout_of_a_month():
+    made = Driver(timeout=30 * 86400.0)
+    connect(made.server.address, timeout=30).close()
+    made.server.stop()
+
+
+def test_a_message_for_one_worker_goes_to_that_one_only(driver):
+    got = [queue.SimpleQueue(), queue.SimpleQueue()]
+    clients = [connect(driver.server.address, replace_index(index), on_message=got[index].put) for index in range(2)]
+    for _ in clients:
+        driver.hear()
+    driver.server.send(WorkerKey(3, 0, 1), Confirm(7))
+    driver.server.send(None, Cancel("all"))
+    received = []
+    for one in got:
+        received.append([])
+        while not isinstance(message := one.get(timeout=60), Cancel):
+            received[-1] += [message] if isinstance(message, Confirm) else []
+    for client in clients:
+        client.close()
+    assert received == [[], [Confirm(7)]]
+
+
+def replace_index(index):
+    return Register(level=0, index=index, attempt=3, host="here", pid=7)
+
+
+def test_sending_after_the_end_is_no_error():
+    made = Driver()
+    client = connect(made.server.address)
+    client.close()
+    client.send(Finished())
+    made.server.stop()
+    made.server.send(None, Cancel("late"))
+    made.server.stop()
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+def test_all_addresses_of_ipv6_take_connections_over_ipv4():
+    made = Driver(bind="::")
+    client = connect(replace(made.server.address, host="127.0.0.1"))
+    assert made.hear()[1] == ME
+    client.close()
+    made.server.stop()
+
+
+def test_a_driver_that_does_not_answer_is_an_error_that_says_so():
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        address = ControlAddress("127.0.0.1", deaf.getsockname()[1], "s")
+        for _ in range(50):
+            with pytest.raises(WorkerLost, match=r"did not answer in 0 s"):
+                connect(address, timeout=0.02)
+        wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "headgate-control"])
+
+
+def test_a_driver_that_closes_the_connection_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as rude:
+
+        def close_at_once():
+            rude.accept()[0].close()
+
+        threading.Thread(target=close_at_once, daemon=True).start()
+        with pytest.raises(WorkerLost, match=r"closed the connection|cannot be reached: .*reset"):
+            connect(ControlAddress("127.0.0.1", rude.getsockname()[1], "s"), timeout=60)
+
+
+def test_a_short_timeout_has_more_pings():
+    made, got = Driver(timeout=1.0), queue.SimpleQueue()
+    client = connect(made.server.address, on_message=got.put)
+    started, pings = time.monotonic(), 0
+    while pings < 3:
+        pings += isinstance(got.get(timeout=60), Ping)
+    assert time.monotonic() - started < 2 * channel._PING_SECONDS
+    client.close()
+    made.server.stop()
+
+
+def test_older_versions_of_tls_are_refused(tls_driver):
+    context = ssl.create_default_context(cadata=tls_driver.server.address.certificate.decode())
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with (
+        socket.create_connection(("127.0.0.1", tls_driver.server.address.port), timeout=60) as connection,
+        pytest.raises(ssl.SSLError),
+    ):
+        context.wrap_socket(connection, server_hostname="headgate-driver")
+
+
+def test_a_handshake_that_never_comes_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(channel, "_GREETING_SECONDS", 0.2)
+    made = Driver(tls=True, timeout=1.0)
+    with socket.create_connection(("127.0.0.1", made.server.address.port), timeout=30) as quiet:
+        assert quiet.recv(1) == b""
+    made.server.stop()
+
+
+def test_a_port_that_is_taken_on_one_of_the_addresses_is_not_the_one(monkeypatch):
+    names(monkeypatch, gate=["127.0.0.1", "127.0.0.2"])
+    create, made = socket.create_server, []
+
+    def create_server(address, **options):
+        made.append(address)
+        if len(made) == 2:
+            raise OSError(errno.EADDRINUSE, "taken")
+        return create(address, **options)
+
+    monkeypatch.setattr(socket, "create_server", create_server)
+    driver = Driver(bind="gate")
+    assert [(host, port) for host, port in made[2:]] == [("127.0.0.1", 0), ("127.0.0.2", driver.server.address.port)]
+    driver.server.stop()
+
+
+def test_a_worker_with_a_host_that_is_no_name(caplog):
+    with pytest.raises(WorkerLost, match=r"a\.\.b:1 cannot be reached: 'a\.\.b' is no name of a host"):
+        connect(ControlAddress("a..b", 1, "s"), timeout=5)
+    assert "cannot be handled" not in caplog.text
+
+
+def test_the_death_of_a_worker_that_has_forked_is_seen_at_once(driver):
+    code = WORKER.replace(
+        'print("connected"', 'import os\nchild = os.fork() or time.sleep(30) or os._exit(0)\nprint("connected"'
+    )
+    process = start_worker(driver.server.address, 60, code=code)
+    driver.hear()
+    process.kill()
+    process.wait()
+    assert driver.lost.get(timeout=20) == WorkerKey(3, 0, 1)
+
+
+def test_a_worker_that_can_start_no_thread_ends_as_well(driver):
+    refuse = 'import threading\ndef no(self): raise RuntimeError("no new thread")\nthreading.Thread.start = no\n'
+    process = start_worker(driver.server.address, 60, code=WORKER.replace("print(", refuse + "print("))
+    driver.server.stop()
+    assert process.wait(timeout=60) == 70
+    process.communicate()
+
+
 @pytest.mark.long
 def test_connections_leave_nothing_behind(driver):
     def exchange_one():
@@ -488,11 +714,11 @@ def test_connections_leave_nothing_behind(driver):
         driver.lost.get(timeout=60)
 
     exchange_one()
-    before = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+    before = descriptors(), threading.active_count()
     for _ in range(200):
         exchange_one()
         socket.create_connection(("127.0.0.1", driver.server.address.port), timeout=60).close()
-    wait_until(lambda: (len(list(Path("/proc/self/fd").iterdir())), threading.active_count()) == before)
+    wait_until(lambda: (descriptors(), threading.active_count()) == before)
     wait_until(lambda: driver.server._streams == driver.server._greeting == set())
 
 
@@ -521,7 +747,27 @@ def test_a_taken_port_is_an_error_that_says_what_to_set(driver):
         ControlServer("127.0.0.1", "127.0.0.1", driver.server.address.port, print, print)
 
 
-@pytest.mark.parametrize("bind", ["192.0.2.1", "no-such-name.invalid"])
+def test_a_port_that_does_not_exist_is_an_error_that_says_what_to_set():
+    with pytest.raises(
+        WorkerLost, match=r"cannot listen on 127.0.0.1:70000; set headgate.control.port to at most 65535"
+    ):
+        Driver(port=70_000)
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.EACCES, "set headgate.control.port to a free port"), (errno.EMFILE, "Too many open files$")],
+)
+def test_the_advice_fits_the_error(monkeypatch, number, advice):
+    def create_server(*args, **options):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket, "create_server", create_server)
+    with pytest.raises(WorkerLost, match=advice):
+        Driver(port=80)
+
+
+@pytest.mark.parametrize("bind", ["192.0.2.1", "no-such-name.invalid", "a..b", "x" * 64])
 def test_an_address_of_another_machine_is_an_error_that_says_what_to_set(bind):
     with pytest.raises(WorkerLost, match=rf"cannot listen on {bind}:0.*set headgate.control.host to an address of"):
         ControlServer(bind, bind, 0, print, print)
@@ -546,6 +792,40 @@ def test_beats_come_every_second(driver):
     client.close()
 
 
+def test_a_worker_whose_counters_cannot_be_read_is_heard(driver, caplog):
+    """Else the driver would count it as lost after `headgate.control.timeout`. The counters before are sent again."""
+    metrics = [Metrics(1)]
+    client = connect(driver.server.address, beat=metrics.pop)
+    driver.hear()
+    assert [driver.hear()[1] for _ in range(3)] == [Metrics(1)] * 3
+    client.close()
+    assert "its counters cannot be read" in caplog.text
+
+
+def test_a_worker_whose_counters_take_long_is_heard(driver):
+    go_on = threading.Event()
+    client = connect(driver.server.address, beat=lambda: go_on.wait(60) and Metrics(1))
+    driver.hear()
+    assert [driver.hear()[1] for _ in range(2)] == [Metrics()] * 2
+    go_on.set()
+    while driver.hear()[1] != Metrics(1):
+        pass
+    client.close()
+
+
+def test_a_worker_whose_counters_take_long_ends_when_it_hears_nothing():
+    made = Driver(timeout=2.0)
+    code = WORKER.replace("lambda m: None)", "lambda m: None, lambda: time.sleep(1000))")
+    process = start_worker(made.server.address, 2.0, code=code)
+    time.sleep(2)
+    hung = threading.Event()
+    made.server._loop.call_soon_threadsafe(hung.wait)
+    assert process.wait(timeout=60) == 70
+    hung.set()
+    process.communicate()
+    made.server.stop()
+
+
 WORKER = """
 import pickle, sys, time
 from headgate.control.messages import Register
@@ -557,8 +837,8 @@ time.sleep(60)
 """
 
 
-def start_worker(address, timeout, env=None):
-    command = [sys.executable, "-c", WORKER, pickle.dumps(address).hex(), str(timeout)]
+def start_worker(address, timeout, env=None, code=WORKER):
+    command = [sys.executable, "-c", code, pickle.dumps(address).hex(), str(timeout)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     assert process.stdout.readline() == "connected\n", process.communicate()[1]
     return process

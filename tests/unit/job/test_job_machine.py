@@ -192,6 +192,20 @@ def test_a_silent_worker_is_lost(life):
     assert life.wait(1)[0] == ev.RecordLostWorker(0, FIRST, "silent")
 
 
+def test_workers_that_stood_still_with_their_driver_have_their_time_again(life):
+    """A paused container, a frozen group of processes: each of them finds its timers late, and no worker is gone."""
+    life.now = 21_002
+    assert life.step(ev.TimeElapsed()) == []
+    assert life.machine.next_alarm() == life.now + 20_001
+    assert life.wait(20_000) == []
+    assert life.wait(1)[0] == ev.RecordLostWorker(0, FIRST, "silent")
+
+
+def test_a_driver_that_is_a_little_late_did_not_stand_still(life):
+    life.now = 21_000
+    assert life.step(ev.TimeElapsed())[0] == ev.RecordLostWorker(0, FIRST, "silent")
+
+
 def test_silence_is_judged_only_when_no_event_waits(life):
     life.now = 60_000
     assert life.step(ev.WorkerHeard(0, SECOND)) == []

@@ -49,6 +49,7 @@ def test_a_metric_that_cannot_be_read_is_reported_once_and_does_not_hide_others(
     group = MetricGroup("op", metrics, lambda: 0)
     group.gauge("broken", lambda: 1 / 0)
     group.meter("no span", 0).mark_event()
+    group.gauge("tensor", Tensor)
     group.counter("seen").inc()
     reader = MetricReader()
     with caplog.at_level(logging.WARNING):
@@ -56,7 +57,13 @@ def test_a_metric_that_cannot_be_read_is_reported_once_and_does_not_hide_others(
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
         "metric 'op.broken' cannot be read",
         "metric 'op.no span' cannot be read",
+        "metric 'op.tensor' cannot be read",
     ]
+
+
+class Tensor:
+    def __float__(self):
+        raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
 
 
 def test_a_metric_for_each_key_does_not_grow_without_end(caplog):
