@@ -100,6 +100,7 @@ class ControlServer:
         self._streams: set[asyncio.Task[None]] = set()
         self._greeting: set[asyncio.Task[None]] = set()
         self._pinging: asyncio.Future[None] | None = None
+        self._stopping, self._stopped = threading.Lock(), False
         self._secret = secrets.token_hex(16)
         listeners = _listen(bind, port)
         plain = all(_is_loopback(listener.getsockname()[0]) for listener in listeners) and _is_here(_bare(advertise))
@@ -133,13 +134,15 @@ class ControlServer:
 
     def stop(self) -> None:
         """End all streams and the server's thread."""
-        if self._loop.is_closed():
-            return
-        done = asyncio.run_coroutine_threadsafe(self._stop(), self._loop)
-        with contextlib.suppress(Exception):
-            done.result(timeout=5)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=5)
+        with self._stopping:
+            if self._stopped:
+                return
+            self._stopped = True
+            done = asyncio.run_coroutine_threadsafe(self._stop(), self._loop)
+            with contextlib.suppress(Exception):
+                done.result(timeout=5)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout=5)
 
     # --- in the server's thread -------------------------------------------------------------------------------------
 
@@ -161,6 +164,7 @@ class ControlServer:
             return
         started.put(None)
         self._loop.run_forever()
+        self._loop.run_until_complete(self._end())  # here, so that nothing stays open if `stop` waits no longer
         self._loop.close()
 
     async def _start(self, listeners: list[socket.socket], identity: _Identity | None) -> None:
@@ -194,6 +198,10 @@ class ControlServer:
         self._put(None, None)
         if self._streams:
             await asyncio.wait(self._streams, timeout=_STOP_SECONDS)
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
         while late := asyncio.all_tasks() - {asyncio.current_task()}:  # TLS handshakes and new streams as well
             for task in late:
                 task.cancel()

@@ -401,7 +401,7 @@ def test_an_address_that_does_not_answer_has_its_share_of_the_time(driver, monke
             connection.setblocking(False)
             connection.connect_ex(("127.0.0.3", port))
         names(monkeypatch, gate=["127.0.0.3", "127.0.0.1"])
-        client = connect(replace(made.server.address, host="gate"), timeout=4)
+        client = connect(replace(made.server.address, host="gate"), timeout=8)
         assert made.hear()[1] == ME
         client.close()
         for connection in waiting:
@@ -422,13 +422,14 @@ def test_small_messages_do_not_wait(driver):
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_a_driver_that_stops_ends_the_stream_of_an_idle_worker_well(tls, caplog):
+def test_a_driver_that_stops_ends_the_stream_of_an_idle_worker_well(tls, caplog, monkeypatch):
     """The worker ends it as well, before the driver's patience does, and neither of them logs an error."""
+    monkeypatch.setattr(channel, "_STOP_SECONDS", 60)
     made = Driver(tls=tls)
     process = start_worker(made.server.address, 60)
     started = time.monotonic()
     made.server.stop()
-    assert time.monotonic() - started < channel._STOP_SECONDS
+    assert time.monotonic() - started < 5
     assert process.wait(timeout=60) == 70
     process.communicate()
     assert made.lost.get(timeout=60) == WorkerKey(3, 0, 1)
@@ -462,11 +463,11 @@ def test_a_message_to_a_worker_that_cannot_be_encoded_ends_its_stream(driver, ca
 
 def test_a_worker_that_stood_still_first_reads_what_was_sent_meanwhile():
     """A suspended machine, or a container that was paused: its driver is not gone."""
-    made = Driver(timeout=2.0)
-    process = start_worker(made.server.address, 2.0)
-    for _ in range(3):
+    made = Driver(timeout=5.0)
+    process = start_worker(made.server.address, 5.0)
+    for _ in range(2):
         os.kill(process.pid, signal.SIGSTOP)
-        time.sleep(3)
+        time.sleep(7)
         os.kill(process.pid, signal.SIGCONT)
         time.sleep(1)
         assert process.poll() is None
@@ -493,10 +494,12 @@ def test_many_workers_may_connect_while_the_driver_is_busy(driver):
 
 def test_a_name_with_one_address_leaves_no_thread_behind(driver, monkeypatch):
     names(monkeypatch, gate=["127.0.0.1"])
+    before = set(threading.enumerate())
     client = connect(replace(driver.server.address, host="gate"))
     driver.hear()
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("asyncio")] == []
+    started = {thread.name for thread in set(threading.enumerate()) - before}
     client.close()
+    assert started == {"headgate-control", "headgate-watchdog"}
 
 
 def descriptors():
@@ -538,13 +541,41 @@ def test_who_connects_while_the_driver_stops_is_told(no_collector, delay):
         connection.close()
 
 
-def test_a_quiet_connection_does_not_hold_up_the_stop():
+def test_a_driver_that_ends_late_is_ended_well(no_collector):
+    """A busy machine: `stop` gives up waiting, but the thread still ends all connections and stops listening."""
+    made = Driver()
+    address = ("127.0.0.1", made.server.address.port)
+    busy = threading.Event()
+    with socket.create_connection(address, timeout=60) as quiet:
+        wait_until(lambda: made.server._greeting)
+        made.server._loop.call_soon_threadsafe(busy.wait, 60)
+        made.server.stop()
+        busy.set()
+        assert quiet.recv(1000) == b""
+    made.server._thread.join(timeout=60)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address, timeout=60)
+
+
+def test_a_driver_may_be_stopped_twice_at_the_same_time():
+    made = Driver()
+    with socket.create_connection(("127.0.0.1", made.server.address.port), timeout=60):
+        threads = [threading.Thread(target=made.server.stop) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not made.server._thread.is_alive()
+
+
+def test_a_quiet_connection_does_not_hold_up_the_stop(monkeypatch):
+    monkeypatch.setattr(channel, "_STOP_SECONDS", 60)
     made = Driver()
     with socket.create_connection(("127.0.0.1", made.server.address.port), timeout=60) as quiet:
         wait_until(lambda: made.server._greeting)
         started = time.monotonic()
         made.server.stop()
-        assert time.monotonic() - started < channel._STOP_SECONDS
+        assert time.monotonic() - started < 5
         assert quiet.recv(1000) == b""
 
 
@@ -555,7 +586,7 @@ def test_a_stopped_worker_does_not_hold_up_the_stop():
     made.server.send(None, Cancel("x" * (20 << 20)))
     started = time.monotonic()
     made.server.stop()
-    assert time.monotonic() - started < channel._STOP_SECONDS + 3
+    assert time.monotonic() - started < 12
     os.kill(process.pid, signal.SIGCONT)
     assert process.wait(timeout=60) == 70
     process.communicate()
@@ -639,9 +670,9 @@ def test_a_short_timeout_has_more_pings():
     made, got = Driver(timeout=1.0), queue.SimpleQueue()
     client = connect(made.server.address, on_message=got.put)
     started, pings = time.monotonic(), 0
-    while pings < 3:
+    while pings < 6:
         pings += isinstance(got.get(timeout=60), Ping)
-    assert time.monotonic() - started < 2 * channel._PING_SECONDS
+    assert time.monotonic() - started < 5 * channel._PING_SECONDS
     client.close()
     made.server.stop()
 
