@@ -565,6 +565,7 @@ def test_a_driver_may_be_stopped_twice_at_the_same_time():
             thread.start()
         for thread in threads:
             thread.join()
+    made.server._thread.join(timeout=60)
     assert not made.server._thread.is_alive()
 
 
