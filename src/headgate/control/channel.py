@@ -191,17 +191,23 @@ class ControlServer:
     async def _stop(self) -> None:
         if self._pinging is not None:
             self._pinging.cancel()
-        for server in self._servers:
-            server.close()
+        await self._stop_listening()
         for stream in self._greeting:
             stream.cancel()
         self._put(None, None)
         if self._streams:
             await asyncio.wait(self._streams, timeout=_STOP_SECONDS)
 
-    async def _end(self) -> None:
+    async def _stop_listening(self) -> None:
+        """What asyncio has accepted in this turn, and then finds its server closed, it would leave to the collector."""
+        for listener in (listener for server in self._servers for listener in server.sockets):
+            self._loop.remove_reader(listener.fileno())
+        await asyncio.sleep(0)
         for server in self._servers:
             server.close()
+
+    async def _end(self) -> None:
+        await self._stop_listening()
         while late := asyncio.all_tasks() - {asyncio.current_task()}:  # TLS handshakes and new streams as well
             for task in late:
                 task.cancel()

@@ -1,5 +1,6 @@
 """The control plane by itself: who may speak, what is encrypted, and that neither side waits for a dead other."""
 
+import contextlib
 import errno
 import gc
 import logging
@@ -521,6 +522,23 @@ def test_a_handshake_under_way_ends_with_the_driver(no_collector):
         wait_until(lambda: descriptors() >= before + 2)  # it is accepted
         made.server.stop()
         assert quiet.recv(1) == b""
+
+
+@pytest.mark.parametrize("delay", [0.0005, 0.002, 0.01])
+def test_who_connects_while_the_driver_stops_is_told(no_collector, delay):
+    made = Driver()
+    busy = threading.Event()
+    made.server._loop.call_soon_threadsafe(busy.wait, 60)
+    address = ("127.0.0.1", made.server.address.port)
+    connections = [socket.create_connection(address, timeout=60) for _ in range(200)]
+    busy.set()
+    time.sleep(delay)
+    made.server.stop()
+    for connection in connections:
+        with contextlib.suppress(ConnectionResetError):
+            while connection.recv(100):
+                pass
+        connection.close()
 
 
 def test_a_driver_that_ends_late_is_ended_well(no_collector):
