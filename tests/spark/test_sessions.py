@@ -226,6 +226,12 @@ def test_a_session_of_the_users_own():
     assert "headgate.spark_conf()" in found["missing"]
     assert found["slots"].startswith("the job needs 4 task slots, but Spark has 2 on local[2]: use master local[4]")
     assert [[x for _, x in rows] for rows in found["results"]] == [list(range(1, 11))] * 2
+    # A worker of our daemon reads Spark's stream itself, also when it runs a second task; another one reads batches.
+    first, second = found["streams"]
+    assert first[1:] == [["headgate-reader"], 300_000]
+    assert second == first
+    assert found["batches"][1:] == [["headgate-reader", "pyspark-pipelined-reader"], 300_000]
+    assert found["users"] == 5
     assert found["silent"] == "here"
     assert found["cancelled"] == "CANCELED"
     assert "the Spark session was stopped while the job ran" in found["stopped"]

@@ -48,6 +48,7 @@ _SESSION = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "24",
     "spark.sql.execution.pandas.udf.buffer.size": "128",  # below the smallest one-row batch: no hidden buffering
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
+    "spark.sql.execution.arrow.compression.codec": "none",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     "spark.sql.execution.pythonUDF.arrow.enabled": "false",
 }

@@ -1,7 +1,7 @@
 """Spark's Python daemon with the packages of a worker loaded: workers are forked from it and start in milliseconds.
 
-Without it every worker imports pyarrow and pandas itself, 0.4 s of CPU instead of 8 ms. Spark starts it because of
-`spark.python.daemon.module`; it is optional.
+Without it every worker imports pyarrow and pandas itself, 0.4 s of CPU instead of 8 ms, and a row takes longer
+(`spark_rows`). Spark starts it because of `spark.python.daemon.module`; it is optional.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import importlib
 import os
 import socket
 import sys
+from typing import Any
 from zipimport import zipimporter
 
 from pyspark import daemon
@@ -39,6 +40,35 @@ def _quiet_worker(sock: socket.socket, authenticated: bool) -> int:
         os._exit(1)
 
 
+def _give_streams(worker: Any) -> None:
+    """Let the worker's module give tasks of ours Spark's stream in place of batches.
+
+    All that a worker knows of its task is the function that it loads, here noted on the way. If pyspark is built in
+    another way than this expects, nothing changes.
+    """
+    from headgate.worker.shell import LevelTask
+    from headgate.worker.spark_rows import RowStream
+
+    read_command, read_udfs, pipelined = worker.read_command, worker.read_udfs, "SPARK_PIPELINED_UDF"
+    was_pipelined = os.environ.get(pipelined)
+    loaded: list[Any] = []
+
+    def noted(*args: Any) -> Any:
+        loaded.append(read_command(*args))
+        return loaded[-1]
+
+    def with_streams(serializer: Any, functions: Any, kind: int, conf: Any, *args: Any) -> Any:
+        loaded.clear()
+        found = read_udfs(serializer, functions, kind, conf, *args)
+        task = loaded[0][0] if len(loaded) == 1 else None
+        ours = task if isinstance(task, LevelTask) and not conf.udf_profiler else None
+        if was_pipelined is not None:  # else pyspark would read in a thread of its own, although the task does
+            os.environ[pipelined] = was_pipelined if ours is None else "0"
+        return found if ours is None else (lambda _, rows: ours.run(rows), None, RowStream(), RowStream())
+
+    worker.read_command, worker.read_udfs = noted, with_streams
+
+
 def main() -> None:
     """Load the packages, then run Spark's daemon until Spark closes its standard input."""
     for name in _PRELOAD:
@@ -52,6 +82,10 @@ def main() -> None:
     # The collector ignores frozen objects, so that their pages are never written and stay shared between workers.
     gc.collect()
     gc.freeze()
+    with contextlib.suppress(Exception):
+        _give_streams(importlib.import_module("pyspark.worker"))
+    # The session lets the JVM send each row at once by a buffer that is smaller than any: ours would need many calls.
+    os.environ["SPARK_BUFFER_SIZE"] = str(64 << 10)
     daemon.worker = _quiet_worker
     daemon.manager()
 

@@ -13,15 +13,13 @@ import os
 import pickle
 import shutil
 import socket
-import struct
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -37,17 +35,15 @@ from headgate.worker.checkpoints import CheckpointLink
 from headgate.worker.failures import ARCHIVE_PREFIX, describe
 from headgate.worker.inflow import Inflow, ReadAhead
 from headgate.worker.local_state import local_state_cleaned
-from headgate.worker.output import Piece
 from headgate.worker.relay import Relay
 from headgate.worker.restore import RestoreProgress
 from headgate.worker.slices import SliceLimit, preemptions
+from headgate.worker.spark_rows import Row, as_batch, portions, read_batches
 from headgate.worker.stacks import sample_stacks
 from headgate.worker.subtask import Subtask
 from headgate.worker.task import TaskDescriptor, make_snapshot_writer, make_task
 
-ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("payload", pa.binary())])
 _log = logging.getLogger("headgate.worker")
-_MAX_YIELD = 8 << 20
 _SLICE_OBJECTS = 50_000
 _LONGEST_WAIT = 1.0
 _UPKEEP_SECONDS = 1.0
@@ -167,28 +163,16 @@ class Shell:
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
-    def read(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Read Spark's iterator into the queue; runs in the reading thread. Fillers only push rows through Spark."""
+    def read(self, rows: Iterator[pa.Buffer]) -> None:
+        """Read Spark's rows into the queue; runs in the reading thread."""
         try:
-            for batch in batches:
-                targets, payloads = batch.column(0), batch.column(1)
-                for i in range(batch.num_rows):
-                    if targets[i].as_py() >= 0 and (row := payloads[i].as_buffer()).size:  # else a filler or a pulse
-                        self.inflow.put(row)
+            for row in rows:
+                self.inflow.put(row)
             self.inflow.end(None)
         except Exception as error:
             self.inflow.end(error)
 
-    def skip(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Read the input of the first level, which only starts the tasks."""
-        try:
-            for _ in batches:
-                pass
-            self.inflow.end(None)
-        except Exception as error:
-            self.inflow.end(error)
-
-    def run(self, task: Subtask | Relay) -> Iterator[pa.RecordBatch]:
+    def run(self, task: Subtask | Relay) -> Iterator[list[Row]]:
         """Restore, wait for the other tasks, work until the subtask is finished, read Spark's iterator to its end."""
         task.restore()
         self.client.send(messages.Restored())
@@ -301,19 +285,19 @@ class Shell:
             if starved:  # else it waits for the driver or for asynchronous calls, and is that much slower
                 self._without_input += waited
 
-    def _yield(self, task: Subtask | Relay) -> Iterator[pa.RecordBatch]:
+    def _yield(self, task: Subtask | Relay) -> Iterator[list[Row]]:
         rows = task.take()
         if not rows:
             return
         started = time.perf_counter()
-        yield from as_batches(rows)
+        yield from portions(rows)
         self._back_pressured += time.perf_counter() - started
         self._sent_at = time.monotonic()
 
-    def _pulse(self, count: int) -> Iterator[pa.RecordBatch]:
+    def _pulse(self, count: int) -> Iterator[list[Row]]:
         """Send empty rows to the next readers in turn, which keeps idle shuffle connections open."""
         if count:
-            yield _as_batch([((self._pulsed + i) % self._readers, [b""]) for i in range(count)])
+            yield [((self._pulsed + i) % self._readers, [b""]) for i in range(count)]
             self._pulsed = (self._pulsed + count) % self._readers
         self._sent_at = time.monotonic()
 
@@ -352,24 +336,6 @@ def _pending(task: Subtask | Relay) -> bool:
     return isinstance(task, Subtask) and task.has_events()
 
 
-def as_batches(rows: list[tuple[int, list[Piece]]]) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow batches of bounded size; the payload is joined once and not copied again."""
-    start, size = 0, 0
-    for end, (_, pieces) in enumerate(rows, 1):
-        size += sum(map(len, pieces))
-        if size >= _MAX_YIELD or end == len(rows):
-            yield _as_batch(rows[start:end])
-            start, size = end, 0
-
-
-def _as_batch(rows: list[tuple[int, list[Piece]]]) -> pa.RecordBatch:
-    ends = accumulate((sum(map(len, pieces)) for _, pieces in rows), initial=0)
-    offsets = struct.pack(f"{len(rows) + 1}i", *ends)
-    data = b"".join([piece for _, pieces in rows for piece in pieces])
-    payload = pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-    return pa.RecordBatch.from_arrays([pa.array([dst for dst, _ in rows], pa.int32()), payload], schema=ROW_SCHEMA)
-
-
 @dataclass(frozen=True, slots=True)
 class LevelTask:
     """The function of one level's Spark stage; a task is found by its partition."""
@@ -382,14 +348,18 @@ class LevelTask:
     unpack: tuple[ShippedArchive, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run one task as the function of mapInArrow, which is all that a plain pyspark knows."""
+        with closing(self.run(read_batches(batches))) as portions:
+            for rows in portions:
+                yield as_batch(rows)
+
+    def run(self, rows: Iterator[pa.Buffer]) -> Generator[list[Row]]:
+        """Run one task from registration to its end: the rows that it sends, in portions."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
-        return self.run(batches, context.partitionId(), context.stageId())
-
-    def run(self, batches: Iterator[pa.RecordBatch], index: int, stage: int = -1) -> Iterator[pa.RecordBatch]:
-        """Run one task from registration to its end."""
+        index, stage = context.partitionId(), context.stageId()
         sys.setswitchinterval(0.0005)  # three threads share the GIL; the default hands over only every 5 ms
         self._extend_path()
         descriptor: TaskDescriptor = pickle.loads(self.tasks)[index]
@@ -404,8 +374,7 @@ class LevelTask:
             local_state_cleaned(descriptor.settings.tmp_dir),
         ):
             try:
-                reading = shell.read if level else shell.skip
-                threading.Thread(target=reading, args=(batches,), name="headgate-reader", daemon=True).start()
+                threading.Thread(target=shell.read, args=(rows,), name="headgate-reader", daemon=True).start()
                 shell.checkpoints.writer = make_snapshot_writer(descriptor, shell.client.send)
                 task = make_task(descriptor, shell, progress=shell.restore)
                 yield from shell.run(task)

@@ -3,12 +3,13 @@
 import json
 import os
 import sys
+import threading
 import time
 
 import psutil
 from pyspark.sql import SparkSession
 
-from headgate import SourceFunction, StreamExecutionEnvironment
+from headgate import MapFunction, SourceFunction, StreamExecutionEnvironment
 from headgate.driver.session import REQUIRED, spark_conf
 from headgate.errors import ConfigError, NotEnoughSlots
 
@@ -33,6 +34,29 @@ def session(master, settings):
     return builder.getOrCreate()
 
 
+class Noting(MapFunction):
+    """The worker, and the threads that read what Spark sends, when the first of many records comes."""
+
+    def map(self, value):
+        if value == 1:
+            self.readers = sorted(t.name for t in threading.enumerate() if "reader" in t.name)
+        return os.getpid(), self.readers, value
+
+
+def two_levels(spark, numbers=300_000):
+    """What a job of two tasks gives for its last record."""
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(1)
+    noted = env.from_sequence(1, numbers).key_by(lambda x: 0).map(Noting())
+    (last,) = noted.filter(lambda row: row[2] == numbers).execute_and_collect()
+    return last
+
+
+def unchanged(batches):
+    """A function of the user's, for mapInArrow."""
+    for batch in batches:
+        yield batch
+
+
 def python_below(process):
     """Python processes that Spark started."""
     return [p for p in process.children(recursive=True) if "python" in p.name() or p.name().startswith("hg-")]
@@ -50,7 +74,10 @@ def main():
         found["missing"] = str(error)
     spark.stop()
 
-    spark = session("local[2]", spark_conf())
+    own = {"spark.python.worker.reuse": "true", "spark.sql.execution.arrow.compression.codec": "zstd"}
+    spark = session("local[2]", spark_conf() | own)
+    found["streams"] = [two_levels(spark), two_levels(spark)]
+    found["users"] = spark.range(5).mapInArrow(unchanged, "id long").count()
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
     try:
         list(env.from_sequence(1, 10).rebalance().map(lambda x: x).execute_and_collect())
@@ -60,6 +87,7 @@ def main():
 
     # Workers are kept and used again in such a session: the second job gets those of the first.
     spark = session("local[8]", REQUIRED | {"spark.python.daemon.module": "pyspark.daemon"})
+    found["batches"] = two_levels(spark)
     found["results"] = []
     for _ in range(2):
         env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
