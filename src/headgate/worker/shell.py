@@ -187,30 +187,40 @@ class Shell:
         self.client.send(messages.Running())
         while True:
             self._check_cancelled()
-            if isinstance(task, Subtask) and not self._reported_finished:
-                self.checkpoints.serve(task)
-                if time.monotonic() >= self._next_upkeep:
-                    task.upkeep()
-                    self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
             for row in self.inflow.take(self._room(task)):
                 task.receive(row)
             self._check_input(task)
             worked = self._work(task)
             self._look_ahead(task)
-            if not worked:
+            self._serve(task)
+            more = worked and self._has_more(task)  # else the next turn would only find out that it can wait
+            if not more:
                 task.settle()
             yield from self._yield(task)
             if task.status is Status.FINISHED:
                 self._report_finished()
                 if self.inflow.exhausted and self.inflow.empty:
                     break
-            if not worked:
+            if not more:
                 if task.status is Status.RUNNING and time.monotonic() - self._sent_at >= _PULSE_SECONDS:
                     yield from self._pulse(min(1, self._readers))
                 self._wait(task)
         self._check_input(task)
         task.close()
         self.client.send(self._metrics())
+
+    def _serve(self, task: Subtask | Relay) -> None:
+        """Exchange messages with the driver, and do background work from time to time."""
+        if not isinstance(task, Subtask) or self._reported_finished:
+            return
+        self.checkpoints.serve(task)
+        if time.monotonic() >= self._next_upkeep:
+            task.upkeep()
+            self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
+
+    def _has_more(self, task: Subtask | Relay) -> bool:
+        """Whether there is something to process right now; a source that is drained says no until its pause is over."""
+        return not self.inflow.empty or (task.has_work() and not self._held())
 
     def _report_finished(self) -> None:
         """Tell the driver once that checkpoints need not wait for this subtask any more.

@@ -53,8 +53,7 @@ def two_levels(spark, numbers=300_000):
 
 def unchanged(batches):
     """A function of the user's, for mapInArrow."""
-    for batch in batches:
-        yield batch
+    yield from batches
 
 
 def python_below(process):

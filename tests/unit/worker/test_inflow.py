@@ -193,14 +193,14 @@ def test_a_batch_is_processed_slice_by_slice():
     assert found == [0.2, 0.4, 0.6, 0.8, 1.0]
 
 
-def test_an_input_of_the_first_level_that_fails_has_ended():
+def test_an_input_that_fails_has_ended():
     shell, _ = made_shell(slow, "slow")
 
     def broken():
         raise OSError("the socket broke")
         yield
 
-    shell.skip(broken())
+    shell.read(broken())
     assert (shell.inflow.exhausted, str(shell.inflow.error)) == (True, "the socket broke")
 
 
