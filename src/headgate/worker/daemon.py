@@ -12,6 +12,7 @@ import importlib
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from typing import Any
 from zipimport import zipimporter
 
@@ -29,6 +30,7 @@ _PRELOAD = (
 )
 
 
+_PIPELINED, _BUFFER = "SPARK_PIPELINED_UDF", "SPARK_BUFFER_SIZE"
 _worker = daemon.worker
 
 
@@ -47,26 +49,37 @@ def _give_streams(worker: Any) -> None:
     another way than this expects, nothing changes.
     """
     from headgate.worker.shell import LevelTask
-    from headgate.worker.spark_rows import RowStream
+    from headgate.worker.spark_rows import RowStream, as_message
 
-    read_command, read_udfs, pipelined = worker.read_command, worker.read_udfs, "SPARK_PIPELINED_UDF"
-    was_pipelined = os.environ.get(pipelined)
-    loaded: list[Any] = []
-
-    def noted(*args: Any) -> Any:
-        loaded.append(read_command(*args))
-        return loaded[-1]
+    read_command, read_udfs = worker.read_command, worker.read_udfs
 
     def with_streams(serializer: Any, functions: Any, kind: int, conf: Any, *args: Any) -> Any:
-        loaded.clear()
-        found = read_udfs(serializer, functions, kind, conf, *args)
-        task = loaded[0][0] if len(loaded) == 1 else None
-        ours = task if isinstance(task, LevelTask) and not conf.udf_profiler else None
-        if was_pipelined is not None:  # else pyspark would read in a thread of its own, although the task does
-            os.environ[pipelined] = was_pipelined if ours is None else "0"
-        return found if ours is None else (lambda _, rows: ours.run(rows), None, RowStream(), RowStream())
+        loaded: list[Any] = []
 
-    worker.read_command, worker.read_udfs = noted, with_streams
+        def noted(*command: Any) -> Any:
+            loaded.append(read_command(*command))
+            return loaded[-1]
+
+        worker.read_command = noted
+        try:
+            found = read_udfs(serializer, functions, kind, conf, *args)
+        finally:
+            worker.read_command = read_command
+        task = loaded[0][0] if len(loaded) == 1 else None
+        if not isinstance(task, LevelTask) or conf.udf_profiler:
+            return found
+        pipelined = os.environ.pop(_PIPELINED, None)  # else pyspark would read in a thread of its own, as the task does
+
+        def run(_: int, rows: Iterator[Any]) -> Iterator[bytes]:
+            try:
+                yield from task.run(rows, as_message)
+            finally:
+                if pipelined is not None:  # the next task of this worker may be another's
+                    os.environ[_PIPELINED] = pipelined
+
+        return run, None, RowStream(), RowStream()
+
+    worker.read_udfs = with_streams
 
 
 def main() -> None:
@@ -85,7 +98,7 @@ def main() -> None:
     with contextlib.suppress(Exception):
         _give_streams(importlib.import_module("pyspark.worker"))
     # The session lets the JVM send each row at once by a buffer that is smaller than any: ours would need many calls.
-    os.environ["SPARK_BUFFER_SIZE"] = str(64 << 10)
+    os.environ[_BUFFER] = str(max(64 << 10, int(os.environ.get(_BUFFER, "0"))))
     daemon.worker = _quiet_worker
     daemon.manager()
 

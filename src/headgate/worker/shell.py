@@ -17,10 +17,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import psutil
@@ -43,13 +44,14 @@ from headgate.worker.stacks import sample_stacks
 from headgate.worker.subtask import Subtask
 from headgate.worker.task import TaskDescriptor, make_snapshot_writer, make_task
 
+T = TypeVar("T")
 _log = logging.getLogger("headgate.worker")
 _SLICE_OBJECTS = 50_000
 _LONGEST_WAIT = 1.0
 _UPKEEP_SECONDS = 1.0
 _PULSE_SECONDS = 1.0
 _CANCEL_GRACE = 3.0
-_FAILURE_GRACE = 8.0  # pyspark waits up to 5 s for its own reading thread before it reports an exception
+_FAILURE_GRACE = 8.0  # a plain pyspark waits up to 5 s for its own reading thread before it reports an exception
 
 
 @contextmanager
@@ -359,12 +361,10 @@ class LevelTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run one task as the function of mapInArrow, which is all that a plain pyspark knows."""
-        with closing(self.run(read_batches(batches))) as portions:
-            for rows in portions:
-                yield as_batch(rows)
+        yield from self.run(read_batches(batches), as_batch)
 
-    def run(self, rows: Iterator[pa.Buffer]) -> Generator[list[Row]]:
-        """Run one task from registration to its end: the rows that it sends, in portions."""
+    def run(self, rows: Iterator[pa.Buffer], form: Callable[[list[Row]], T]) -> Iterator[T]:
+        """Run one task from registration to its end: the rows that it sends, in portions of that form."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -387,7 +387,8 @@ class LevelTask:
                 threading.Thread(target=shell.read, args=(rows,), name="headgate-reader", daemon=True).start()
                 shell.checkpoints.writer = make_snapshot_writer(descriptor, shell.client.send)
                 task = make_task(descriptor, shell, progress=shell.restore)
-                yield from shell.run(task)
+                for portion in shell.run(task):
+                    yield form(portion)
             except BaseException as error:
                 stopped = isinstance(error, GeneratorExit | JobCancelled)  # by Spark or by the driver
                 failure = describe(error, descriptor.name)

@@ -16,6 +16,7 @@ from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 
+from headgate.errors import UserCodeError
 from headgate.worker.output import Piece
 
 Row = tuple[int, list[Piece]]
@@ -24,6 +25,7 @@ Row = tuple[int, list[Piece]]
 _SCHEMA = pa.schema([("dst", pa.int32()), ("payload", pa.binary())])
 _IN_STRUCT = pa.schema([("_0", pa.struct(list(_SCHEMA)))])
 _MAX_PORTION = 8 << 20
+_MAX_BYTES = (1 << 31) - 1
 _START_OF_STREAM = struct.pack(">i", -6)  # pyspark's START_ARROW_STREAM
 _MESSAGE = -1  # what a message begins with, in place of the length of an older version of the format
 _END_OF_STREAM = struct.pack("<iI", _MESSAGE, 0)
@@ -42,6 +44,17 @@ def portions(rows: list[Row]) -> Iterator[list[Row]]:
             start, size = end, 0
 
 
+def _ends(rows: list[Row]) -> list[int]:
+    """Where the bytes of each row end, behind a zero."""
+    ends = list(accumulate((sum(map(len, pieces)) for _, pieces in rows), initial=0))
+    if ends[-1] > _MAX_BYTES:
+        raise UserCodeError(
+            f"a record cannot be sent to the next operator: it takes {ends[-1]:,} bytes, and Spark's rows have at most "
+            f"{_MAX_BYTES:,}; emit the data in several records, or write it to a file and emit its path"
+        )
+    return ends
+
+
 # --- as batches, through pyspark ------------------------------------------------------------------------------------
 
 
@@ -58,8 +71,7 @@ def read_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Buffer]:
 
 def as_batch(rows: list[Row]) -> pa.RecordBatch:
     """Rows as an Arrow batch; their bytes are joined once and not copied again."""
-    ends = accumulate((sum(map(len, pieces)) for _, pieces in rows), initial=0)
-    offsets = struct.pack(f"{len(rows) + 1}i", *ends)
+    offsets = struct.pack(f"{len(rows) + 1}i", *_ends(rows))
     data = b"".join([piece for _, pieces in rows for piece in pieces])
     payload = pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
     return pa.RecordBatch.from_arrays([pa.array([dst for dst, _ in rows], pa.int32()), payload], schema=_SCHEMA)
@@ -82,18 +94,18 @@ class RowStream:
                 continue
             try:
                 yield from _rows_in(*message)
-            except struct.error as error:
+            except (struct.error, IndexError) as error:
                 raise ValueError(f"a batch of rows in Spark's stream is shorter than it says: {error}") from error
 
-    def dump_stream(self, portions: Iterable[list[Row]], stream: BinaryIO) -> None:
-        """Write portions of rows; each leaves at once."""
+    def dump_stream(self, messages: Iterable[bytes], stream: BinaryIO) -> None:
+        """Write what `as_message` made; each message leaves at once."""
         begun = False
         try:
-            for rows in portions:
+            for message in messages:
                 if not begun:
                     stream.write(_START_OF_STREAM + _IN_STRUCT.serialize().to_pybytes())
                     begun = True
-                stream.write(_message(rows))
+                stream.write(message)
                 stream.flush()
         finally:
             if begun:  # also before an error, which Spark expects behind the stream
@@ -127,6 +139,8 @@ def _names(metadata: bytes) -> list[str]:
 
 def _rows_in(metadata: bytes, body: bytes) -> Iterator[pa.Buffer]:
     count, buffers = _record_batch(metadata)
+    if not count:
+        return
     targets = struct.unpack_from(f"<{count}i", body, buffers[_DST][0])
     ends = struct.unpack_from(f"<{count + 1}i", body, buffers[_OFFSETS][0])
     at, whole = buffers[_PAYLOAD][0], pa.py_buffer(body)
@@ -163,10 +177,10 @@ def _head(count: int) -> _Head:
     )
 
 
-def _message(rows: list[Row]) -> bytes:
-    """Rows as a message; their bytes are joined once and not copied again."""
+def as_message(rows: list[Row]) -> bytes:
+    """Rows as a message of the stream; their bytes are joined once and not copied again."""
     form, count = _head(len(rows)), len(rows)
-    ends = list(accumulate((sum(map(len, pieces)) for _, pieces in rows), initial=0))
+    ends = _ends(rows)
     length = form.payload + ends[-1]
     padding = -length % 8
     head = bytearray(form.head)

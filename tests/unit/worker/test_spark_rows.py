@@ -1,18 +1,29 @@
 """Rows from and to Spark: through pyspark's batches and as a stream of bytes, which must be the same for Spark."""
 
+import gc
 import io
 import os
+import pickle
+import struct
+import weakref
 from contextlib import suppress
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pyarrow as pa
+import pyspark.daemon
+import pyspark.worker
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.control.messages import Failed
+from headgate.errors import UserCodeError
+from headgate.worker import daemon
 from headgate.worker.daemon import _give_streams
-from headgate.worker.shell import LevelTask
-from headgate.worker.spark_rows import RowStream, as_batch, portions, read_batches
+from headgate.worker.shell import LevelTask, Shell
+from headgate.worker.spark_rows import RowStream, as_batch, as_message, portions, read_batches
+from rig import descriptor, plan_of
 
 ROW = pa.struct([("dst", pa.int32()), ("payload", pa.binary())])
 FILLER = {"dst": -1, "payload": None}
@@ -36,7 +47,7 @@ def read(data):
 
 def written(*batches):
     out = io.BytesIO()
-    RowStream().dump_stream(iter(batches), out)
+    RowStream().dump_stream(map(as_message, batches), out)
     return out.getvalue()
 
 
@@ -109,7 +120,7 @@ def test_each_portion_leaves_at_once():
 
     def made():
         for number in range(3):
-            yield [(0, [b"%d" % number])]
+            yield as_message([(0, [b"%d" % number])])
             seen.append(list(out.flushed))
 
     RowStream().dump_stream(made(), out)
@@ -119,7 +130,7 @@ def test_each_portion_leaves_at_once():
 
 def test_an_error_ends_the_stream_that_has_begun():
     def broken():
-        yield [(0, [b"one"])]
+        yield as_message([(0, [b"one"])])
         raise RuntimeError("of the task")
 
     out = io.BytesIO()
@@ -179,10 +190,76 @@ def test_a_batch_that_is_shorter_than_it_says():
         read(damaged)
 
 
+def test_offsets_behind_the_bytes_that_they_point_to():
+    whole = stream_of([row(b"x" * 777)])
+    ends = struct.pack("<2i", 0, 777)
+    at = whole.rindex(ends)
+    with pytest.raises(ValueError, match="shorter than it says"):
+        read(whole[:at] + struct.pack("<2i", 5000, 5777) + whole[at + len(ends) :])
+
+
+def test_every_message_has_whole_words():
+    """As the format demands; Spark's JVM would read on in the wrong place."""
+    for size in range(20):
+        message = as_message([(0, [b"x" * size])] * 3)
+        assert len(message) % 8 == 0
+        with pa.ipc.open_stream(io.BytesIO(written([(0, [b"x" * size])] * 3)[4:])) as reader:
+            assert reader.read_all().num_rows == 3
+
+
+class Huge(bytes):
+    """Says that it takes two gigabytes."""
+
+    def __len__(self):
+        return 1 << 31
+
+
+@pytest.mark.parametrize("form", [as_batch, as_message])
+def test_a_record_that_no_row_of_spark_can_hold(form):
+    with pytest.raises(
+        UserCodeError, match=r"takes 2,147,483,648 bytes, and Spark's rows have at most 2,147,483,647; emit"
+    ):
+        form([(0, [Huge()])])
+
+
 def test_portions_are_bounded():
     made = [(n, [bytes(3 << 20)]) for n in range(7)]
     assert [[dst for dst, _ in portion] for portion in portions(made)] == [[0, 1, 2], [3, 4, 5], [6]]
     assert list(portions([])) == []
+
+
+class NotConnected(Shell):
+    """What it would tell the driver is kept here."""
+
+    def connect(self, address, register, timeout):
+        self.client = SimpleNamespace(send=TOLD.append, close=lambda: None)
+
+    def end_process_in(self, seconds):
+        return SimpleNamespace(cancel=lambda: None)
+
+    def run(self, task):
+        yield [(0, [Huge()])]
+
+
+TOLD = []
+
+
+@pytest.mark.parametrize("form", [as_batch, as_message])
+def test_rows_that_cannot_be_sent_are_the_failure_of_their_task(form):
+    """Not of what Spark does with the rows: the driver would only hear that a worker is lost."""
+    TOLD.clear()
+    plan = plan_of(lambda env: env.from_elements(1).map(lambda x: x).name("makes them").print())
+    task = LevelTask(pickle.dumps([descriptor(plan, "makes them")]), None, 1.0)
+    context = SimpleNamespace(partitionId=lambda: 0, stageId=lambda: 3)
+    with (
+        patch("pyspark.TaskContext.get", return_value=context),
+        patch("headgate.worker.shell.Shell", NotConnected),
+        pytest.raises(RuntimeError, match=r"makes them.*takes 2,147,483,648 bytes"),
+    ):
+        list(task.run(iter(()), form))
+    (failed,) = TOLD
+    assert isinstance(failed, Failed)
+    assert "a record cannot be sent to the next operator: it takes 2,147,483,648 bytes" in failed.message
 
 
 # --- what the daemon does to pyspark's module --------------------------------------------------------------------------
@@ -205,8 +282,8 @@ class Worker:
 
 
 class Task(LevelTask):
-    def run(self, rows):
-        return iter(["ran with", *rows])
+    def run(self, rows, form):
+        yield from ["ran with", form, *rows, os.environ.get("SPARK_PIPELINED_UDF")]
 
 
 @pytest.fixture
@@ -219,34 +296,69 @@ def worker(monkeypatch):
 
 PLAIN = SimpleNamespace(udf_profiler=None)
 TASK = Task(b"", None, 0)
+BEFORE = ("function", "profiler", "reads", "writes")
 
 
 def read_udfs(worker, *commands, conf=PLAIN):
-    found = worker.read_udfs(None, commands, 207, conf, "rest")
-    return found, os.environ["SPARK_PIPELINED_UDF"]
+    return worker.read_udfs(None, commands, 207, conf, "rest")
 
 
 def test_a_task_of_ours_gets_the_stream(worker):
-    (function, profiler, reads, writes), pipelined = read_udfs(worker, TASK)
-    assert list(function(3, ["a row"])) == ["ran with", "a row"]
-    assert profiler is None
-    assert isinstance(reads, RowStream)
-    assert isinstance(writes, RowStream)
-    assert pipelined == "0"
-    assert worker.asked == [(207, "rest")]
+    for _ in range(2):  # a worker may run several tasks
+        function, profiler, reads, writes = read_udfs(worker, TASK)
+        assert "SPARK_PIPELINED_UDF" not in os.environ  # else pyspark would read in a thread of its own
+        assert list(function(3, ["a row"])) == ["ran with", as_message, "a row", None]
+        assert os.environ["SPARK_PIPELINED_UDF"] == "1"
+        assert profiler is None
+        assert isinstance(reads, RowStream)
+        assert isinstance(writes, RowStream)
+    assert worker.asked == [(207, "rest")] * 2
 
 
 def test_functions_of_others_run_as_before_also_behind_a_task(worker):
-    before = ("function", "profiler", "reads", "writes")
-    assert read_udfs(worker, print) == (before, "1")
-    read_udfs(worker, TASK)
-    assert read_udfs(worker, print) == (before, "1")
-    assert read_udfs(worker) == (before, "1")
+    assert read_udfs(worker, print) == BEFORE
+    list(read_udfs(worker, TASK)[0](0, []))
+    assert read_udfs(worker, print) == BEFORE
+    assert read_udfs(worker) == BEFORE
+    assert os.environ["SPARK_PIPELINED_UDF"] == "1"
 
 
-def test_a_task_that_pyspark_chains_or_profiles_runs_as_before(worker):
-    assert read_udfs(worker, TASK, TASK)[0][0] == "function"
-    assert read_udfs(worker, TASK, conf=SimpleNamespace(udf_profiler="perf")) == (
-        ("function", "profiler", "reads", "writes"),
-        "1",
-    )
+@pytest.mark.parametrize(("commands", "conf"), [((TASK, TASK), PLAIN), ((TASK,), SimpleNamespace(udf_profiler="perf"))])
+def test_a_task_that_pyspark_chains_or_profiles_runs_as_before(worker, commands, conf):
+    assert read_udfs(worker, *commands, conf=conf) == BEFORE
+    assert os.environ["SPARK_PIPELINED_UDF"] == "1"
+
+
+def test_what_a_worker_has_loaded_is_not_kept(worker):
+    one = type("Function", (), {})()
+    alive = weakref.ref(one)
+    read_udfs(worker, one)
+    worker.read_command(None, one)  # as pyspark does for functions over RDDs
+    del one
+    assert alive() is None
+
+
+def test_a_function_that_cannot_be_loaded_leaves_the_module_as_it_was(worker):
+    loads = worker.read_command
+    with patch.object(Worker, "read_udfs", side_effect=OSError("cannot be read")):
+        broken = Worker()
+        _give_streams(broken)
+        with pytest.raises(OSError, match="cannot be read"):
+            read_udfs(broken, TASK)
+    assert read_udfs(worker, print) == BEFORE
+    assert worker.read_command == loads
+
+
+@pytest.mark.parametrize(("given_size", "size"), [("128", 64 << 10), ("1000000", 1_000_000)])
+def test_the_daemon_sets_workers_up(monkeypatch, given_size, size):
+    seen = []
+    monkeypatch.setenv("SPARK_BUFFER_SIZE", given_size)
+    monkeypatch.setattr(pyspark.worker, "read_udfs", pyspark.worker.read_udfs)  # both as they were afterwards
+    monkeypatch.setattr(pyspark.daemon, "worker", pyspark.daemon.worker)
+    monkeypatch.setattr(pyspark.daemon, "manager", lambda: seen.append(pyspark.worker.read_udfs.__module__))
+    try:
+        daemon.main()
+    finally:
+        gc.unfreeze()
+    assert seen == ["headgate.worker.daemon"]
+    assert int(os.environ["SPARK_BUFFER_SIZE"]) == size
