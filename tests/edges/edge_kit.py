@@ -66,6 +66,7 @@ from headgate.testing.simulation import cluster as simulated
 from headgate.worker import shell as worker_shell
 from headgate.worker.failures import describe
 from headgate.worker.local_state import local_directory
+from headgate.worker.spark_rows import as_batch, read_batches
 from waiting import wait_until
 
 WAIT = 60.0  # seconds that anything may take on a slow machine
@@ -728,7 +729,7 @@ class _Dataflow:
             raise RuntimeError(self.error or "[SPARK_JOB_CANCELLED] the job was cancelled")
 
     def _task(self, level, index):
-        rows = self._functions[level].run(self._input(level, index), index)
+        rows = self._functions[level].run(read_batches(self._input(level, index)), as_batch, index)
         try:
             for batch in rows:
                 if self.stopped.is_set():

@@ -72,7 +72,7 @@ def _give_streams(worker: Any) -> None:
 
         def run(_: int, rows: Iterator[Any]) -> Iterator[bytes]:
             try:
-                yield from task.run(rows, as_message)
+                yield from task.run_in_spark(rows, as_message)
             finally:
                 if pipelined is not None:  # the next task of this worker may be another's
                     os.environ[_PIPELINED] = pipelined

@@ -361,15 +361,20 @@ class LevelTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run one task as the function of mapInArrow, which is all that a plain pyspark knows."""
-        yield from self.run(read_batches(batches), as_batch)
+        yield from self.run_in_spark(read_batches(batches), as_batch)
 
-    def run(self, rows: Iterator[pa.Buffer], form: Callable[[list[Row]], T]) -> Iterator[T]:
-        """Run one task from registration to its end: the rows that it sends, in portions of that form."""
+    def run_in_spark(self, rows: Iterator[pa.Buffer], form: Callable[[list[Row]], T]) -> Iterator[T]:
+        """Run the one that Spark's context of this task names."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
-        index, stage = context.partitionId(), context.stageId()
+        return self.run(rows, form, context.partitionId(), context.stageId())
+
+    def run(
+        self, rows: Iterator[pa.Buffer], form: Callable[[list[Row]], T], index: int, stage: int = -1
+    ) -> Iterator[T]:
+        """Run one task from registration to its end: the rows that it sends, in portions of that form."""
         sys.setswitchinterval(0.0005)  # three threads share the GIL; the default hands over only every 5 ms
         self._extend_path()
         descriptor: TaskDescriptor = pickle.loads(self.tasks)[index]

@@ -250,13 +250,11 @@ def test_rows_that_cannot_be_sent_are_the_failure_of_their_task(form):
     TOLD.clear()
     plan = plan_of(lambda env: env.from_elements(1).map(lambda x: x).name("makes them").print())
     task = LevelTask(pickle.dumps([descriptor(plan, "makes them")]), None, 1.0)
-    context = SimpleNamespace(partitionId=lambda: 0, stageId=lambda: 3)
     with (
-        patch("pyspark.TaskContext.get", return_value=context),
         patch("headgate.worker.shell.Shell", NotConnected),
         pytest.raises(RuntimeError, match=r"makes them.*takes 2,147,483,648 bytes"),
     ):
-        list(task.run(iter(()), form))
+        list(task.run(iter(()), form, 0))
     (failed,) = TOLD
     assert isinstance(failed, Failed)
     assert "a record cannot be sent to the next operator: it takes 2,147,483,648 bytes" in failed.message
@@ -282,7 +280,7 @@ class Worker:
 
 
 class Task(LevelTask):
-    def run(self, rows, form):
+    def run_in_spark(self, rows, form):
         yield from ["ran with", form, *rows, os.environ.get("SPARK_PIPELINED_UDF")]
 
 
