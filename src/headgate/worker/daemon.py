@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import logging
 import os
 import socket
 import sys
@@ -31,6 +32,7 @@ _PRELOAD = (
 
 
 _PIPELINED, _BUFFER = "SPARK_PIPELINED_UDF", "SPARK_BUFFER_SIZE"
+_log = logging.getLogger("headgate.worker")
 _worker = daemon.worker
 
 
@@ -45,8 +47,7 @@ def _quiet_worker(sock: socket.socket, authenticated: bool) -> int:
 def _give_streams(worker: Any) -> None:
     """Let the worker's module give tasks of ours Spark's stream in place of batches.
 
-    All that a worker knows of its task is the function that it loads, here noted on the way. If pyspark is built in
-    another way than this expects, nothing changes.
+    All that a worker knows of its task is the function that it loads, here noted on the way.
     """
     from headgate.worker.shell import LevelTask
     from headgate.worker.spark_rows import RowStream, as_message
@@ -71,11 +72,9 @@ def _give_streams(worker: Any) -> None:
         pipelined = os.environ.pop(_PIPELINED, None)  # else pyspark would read in a thread of its own, as the task does
 
         def run(_: int, rows: Iterator[Any]) -> Iterator[bytes]:
-            try:
-                yield from task.run_in_spark(rows, as_message)
-            finally:
-                if pipelined is not None:  # the next task of this worker may be another's
-                    os.environ[_PIPELINED] = pipelined
+            if pipelined is not None:  # pyspark has looked; the next task of this worker may be another's
+                os.environ[_PIPELINED] = pipelined
+            return task.run_in_spark(rows, as_message)
 
         return run, None, RowStream(), RowStream()
 
@@ -95,8 +94,12 @@ def main() -> None:
     # The collector ignores frozen objects, so that their pages are never written and stay shared between workers.
     gc.collect()
     gc.freeze()
-    with contextlib.suppress(Exception):
+    try:
         _give_streams(importlib.import_module("pyspark.worker"))
+    except Exception as error:
+        _log.warning(
+            "workers read rows through pyspark, which takes more CPU time: %s: %s", type(error).__name__, error
+        )
     # The session lets the JVM send each row at once by a buffer that is smaller than any: ours would need many calls.
     os.environ[_BUFFER] = str(max(64 << 10, int(os.environ.get(_BUFFER, "0"))))
     daemon.worker = _quiet_worker

@@ -1,6 +1,6 @@
 """A task in Spark's Python worker: threads, clocks and sockets around the stepped subtask.
 
-One thread reads Spark's iterator into a bounded queue. The main loop, in the thread that Spark calls, feeds the subtask
+One thread reads Spark's rows into a bounded queue. The main loop, in the thread that Spark calls, feeds the subtask
 from it, handles control messages and timers, and yields the rows that are ready. When the queue is full nothing is
 read, and Spark's back-pressure stops the writers.
 """

@@ -237,7 +237,7 @@ def turns_and_waits(rows):
 
 
 def test_a_subtask_waits_in_the_turn_that_has_processed_all():
-    """A turn that only finds out that there is nothing to do takes a fifth of the CPU time at low rates."""
+    """Each turn costs CPU time, which counts where every row comes alone."""
     found, task = turns_and_waits([data(b"a"), data(b"b", b"c")])
     assert found == [(1, 1), (2, 2), (3, 3)]
     assert task.records_in == 3

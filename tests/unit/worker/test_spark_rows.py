@@ -281,7 +281,7 @@ class Worker:
 
 class Task(LevelTask):
     def run_in_spark(self, rows, form):
-        yield from ["ran with", form, *rows, os.environ.get("SPARK_PIPELINED_UDF")]
+        yield from ["ran with", form, *rows]
 
 
 @pytest.fixture
@@ -305,7 +305,7 @@ def test_a_task_of_ours_gets_the_stream(worker):
     for _ in range(2):  # a worker may run several tasks
         function, profiler, reads, writes = read_udfs(worker, TASK)
         assert "SPARK_PIPELINED_UDF" not in os.environ  # else pyspark would read in a thread of its own
-        assert list(function(3, ["a row"])) == ["ran with", as_message, "a row", None]
+        assert list(function(3, ["a row"])) == ["ran with", as_message, "a row"]
         assert os.environ["SPARK_PIPELINED_UDF"] == "1"
         assert profiler is None
         assert isinstance(reads, RowStream)
@@ -336,15 +336,27 @@ def test_what_a_worker_has_loaded_is_not_kept(worker):
     assert alive() is None
 
 
-def test_a_function_that_cannot_be_loaded_leaves_the_module_as_it_was(worker):
-    loads = worker.read_command
-    with patch.object(Worker, "read_udfs", side_effect=OSError("cannot be read")):
-        broken = Worker()
-        _give_streams(broken)
-        with pytest.raises(OSError, match="cannot be read"):
-            read_udfs(broken, TASK)
-    assert read_udfs(worker, print) == BEFORE
-    assert worker.read_command == loads
+def test_a_function_that_cannot_be_loaded_leaves_the_module_as_it_was(monkeypatch):
+    monkeypatch.setattr(Worker, "read_udfs", lambda *args: 1 / 0)
+    broken = Worker()
+    loads = broken.read_command
+    _give_streams(broken)
+    with pytest.raises(ZeroDivisionError):
+        read_udfs(broken, TASK)
+    assert broken.read_command == loads
+
+
+def test_a_daemon_of_another_pyspark_says_that_rows_take_the_long_way(monkeypatch, caplog):
+    monkeypatch.setattr(pyspark.daemon, "worker", pyspark.daemon.worker)
+    monkeypatch.setattr(pyspark.daemon, "manager", lambda: None)
+    monkeypatch.setenv("SPARK_BUFFER_SIZE", "128")
+    monkeypatch.delattr(pyspark.worker, "read_command")
+    try:
+        daemon.main()
+    finally:
+        gc.unfreeze()
+    (said,) = caplog.messages
+    assert said.startswith("workers read rows through pyspark, which takes more CPU time: AttributeError: ")
 
 
 @pytest.mark.parametrize(("given_size", "size"), [("128", 64 << 10), ("1000000", 1_000_000)])
