@@ -23,6 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from headgate.rest.access import STRICT_HEADERS
 from headgate.rest.cache import REPEATS
 
+IDLE_SECONDS = 75  # that a connection is kept after an answer: more than the periods in which clients poll
 HEAD_SECONDS = 10.0  # until the head of a request is complete
 STALLED_SECONDS = 60.0  # that a client may read nothing of its response
 BACKLOG = 16  # connections that are accepted at once, before they can be counted

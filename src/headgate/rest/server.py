@@ -75,7 +75,7 @@ def _start(configuration: Configuration) -> str | None:
     import uvicorn  # they take a third of a second, which commands and programs without REST need not spend
 
     from headgate.rest.app import make_app
-    from headgate.rest.connections import BACKLOG, Connection, Listener
+    from headgate.rest.connections import BACKLOG, IDLE_SECONDS, Connection, Listener
 
     address, is_loopback = _address(configuration)
     token = _token(configuration, address, is_loopback)
@@ -98,6 +98,7 @@ def _start(configuration: Configuration) -> str | None:
             http=Connection,
             ws="none",
             backlog=BACKLOG,
+            timeout_keep_alive=IDLE_SECONDS,
             log_level="error",
             access_log=False,
             lifespan="off",
