@@ -114,6 +114,7 @@ def test_look_back(make_env, spark, tmp_path):  # SPEC R8.1
 
     look_back.build(env, readings.uid("readings"), 50).add_sink(see)
     client = env.execute_async("look back")
+    client.job.wait_running()  # the subtask that has seen the last reading may run before the other one
     wait_until(seen.exists, "the last reading")
     path = client.stop_with_savepoint(savepoint_directory=f"file://{tmp_path}/savepoints")
     client.wait(120)
