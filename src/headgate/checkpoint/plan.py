@@ -144,7 +144,9 @@ def _not_all_running(
     for task in others:
         status = statuses.get(task, TaskStatus.STARTING)
         if status is not TaskStatus.RUNNING:
-            return Refusal(f"task {task} is {status.value}")
+            return Refusal(
+                f"task {task} is {status.value}, and a checkpoint needs all of them: try again when all tasks run"
+            )
     return None
 
 

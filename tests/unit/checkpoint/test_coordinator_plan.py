@@ -90,7 +90,9 @@ def test_a_task_that_does_not_run(status, vertex):
     """R5.5, testPlanCalculationWhenOneTaskNotRunning."""
     job = chain(1, 1)
     statuses = dict.fromkeys(job.tasks(), TaskStatus.RUNNING) | {task(vertex): status}
-    assert plan_checkpoint(job, statuses) == Refusal(f"task v{vertex}/0 is {status.value}")
+    assert plan_checkpoint(job, statuses) == Refusal(
+        f"task v{vertex}/0 is {status.value}, and a checkpoint needs all of them: try again when all tasks run"
+    )
 
 
 def test_without_checkpoints_after_finish():
