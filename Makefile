@@ -16,13 +16,13 @@ help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 # setup.sh touches the stamp, so it runs again only when one of these has changed.
-$(READY): pyproject.toml constraints.txt scripts/setup.sh hatch_build.py src/headgate/records/kernel/compiled.pyx
+$(READY): pyproject.toml constraints.txt scripts/setup.sh hatch_build.py src/headrace/records/kernel/compiled.pyx
 	@scripts/setup.sh
 
 setup: $(READY) ## Make .venv and find Java (or install it, as root on Debian)
 
 demo: $(READY) ## Run the word count on local Spark
-	$(VENV)/bin/headgate run examples/word_count.py
+	$(VENV)/bin/headrace run examples/word_count.py
 
 test: $(READY) ## All tests but the long ones; about a quarter of an hour on 2 cores
 	@scripts/test.sh
@@ -31,7 +31,7 @@ WORKERS ?= logical
 test-fast: $(READY) ## Tests that need no JVM
 	@scripts/setup.sh browser
 	$(PYTHON) -m pytest --ignore=tests/spark -m "not long" -n $(WORKERS) --dist worksteal
-	HEADGATE_KERNEL=plain $(PYTHON) -m pytest -q $(PLAIN) -n $(WORKERS) --dist worksteal
+	HEADRACE_KERNEL=plain $(PYTHON) -m pytest -q $(PLAIN) -n $(WORKERS) --dist worksteal
 
 # What uses the kernel, again with its plain form.
 PLAIN := tests/unit/worker/test_keyed_operators.py tests/unit/worker/test_keyed_batches.py \
@@ -47,7 +47,7 @@ $(CLASSES): $(READY) scripts/class_archive.py
 
 SEEDS ?= 200
 sim: $(READY) ## Seeded simulation of checkpoints under faults: make sim SEEDS=2000
-	$(PYTHON) -m headgate.testing.simulation --seeds $(SEEDS)
+	$(PYTHON) -m headrace.testing.simulation --seeds $(SEEDS)
 
 test-long: $(READY) $(CLASSES) ## Every long acceptance line: name, ok or FAILED, figure
 	$(PYTHON) scripts/test_long.py

@@ -1,7 +1,7 @@
-"""Compiles `headgate.records.kernel` when a wheel is made or Headgate is installed for development.
+"""Compiles `headrace.records.kernel` when a wheel is made or Headrace is installed for development.
 
 Without a C compiler, or the headers of Python, the wheel has the plain form of the kernel only, which is slower and does the
-same. HEADGATE_KERNEL=compiled makes that an error.
+same. HEADRACE_KERNEL=compiled makes that an error.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PACKAGE = Path("src/headgate/records/kernel")
+PACKAGE = Path("src/headrace/records/kernel")
 
 
 class CompiledKernel(BuildHookInterface):
     """The hook that hatchling calls."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if self.target_name != "wheel" or os.environ.get("HEADGATE_KERNEL") == "plain":
+        if self.target_name != "wheel" or os.environ.get("HEADRACE_KERNEL") == "plain":
             return
         try:
             made = compile_kernel(Path(self.root) / PACKAGE)
         except Exception as error:  # the compiler, or what it needs, may be missing in any way
-            if os.environ.get("HEADGATE_KERNEL") == "compiled":
+            if os.environ.get("HEADRACE_KERNEL") == "compiled":
                 raise
-            self.app.display_warning(f"headgate.records.kernel was not compiled, loops run in plain Python: {error}")
+            self.app.display_warning(f"headrace.records.kernel was not compiled, loops run in plain Python: {error}")
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
@@ -50,9 +50,9 @@ def compile_kernel(package: Path) -> Path:
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
     with tempfile.TemporaryDirectory() as directory:
         extension = Extension(
-            "headgate.records.kernel.compiled",
+            "headrace.records.kernel.compiled",
             [str(source)],
-            define_macros=[("HEADGATE_SOURCE", f'"{digest}"')],
+            define_macros=[("HEADRACE_SOURCE", f'"{digest}"')],
             extra_compile_args=[] if sys.platform == "win32" else ["-O2", "-g0"],
         )
         extensions = cythonize([extension], build_dir=directory, quiet=True)

@@ -16,7 +16,7 @@ from acceptance.checkpoints import MODES, duration_under_pressure
 def main() -> None:
     for mode in ("aligned", "unaligned", "timeout"):
         seconds, unaligned = duration_under_pressure(MODES[mode])
-        figures = {"peer": "headgate", "work": "W10", "mode": mode, "duration_s": round(seconds, 3)}
+        figures = {"peer": "headrace", "work": "W10", "mode": mode, "duration_s": round(seconds, 3)}
         print(json.dumps(figures | {"was_unaligned": unaligned}), flush=True)
 
 

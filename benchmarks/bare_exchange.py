@@ -1,4 +1,4 @@
-"""The bare pipelined shuffle, without Headgate: what Spark itself moves, as the measure for `exchange.py`.
+"""The bare pipelined shuffle, without Headrace: what Spark itself moves, as the measure for `exchange.py`.
 
     python benchmarks/bare_exchange.py [BUFFERS]
 

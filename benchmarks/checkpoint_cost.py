@@ -1,4 +1,4 @@
-"""W3 on Headgate: what checkpoints cost W1, two JSON lines for each pair of windows of one job.
+"""W3 on Headrace: what checkpoints cost W1, two JSON lines for each pair of windows of one job.
 
 In every other window a checkpoint begins each second, or when the one before has ended, if that is later; `checkpoints` is
 the number of those that ended in the window. The windows are in the order without, with, with, without, and so on. Windows
@@ -19,9 +19,9 @@ import time
 from typing import Any, Self
 
 from cpu import cpu_times, stolen_since
-from headgate_count import TYPE, Discard, Generate, RunningSum
+from headrace_count import TYPE, Discard, Generate, RunningSum
 
-from headgate import JobClient, StreamExecutionEnvironment
+from headrace import JobClient, StreamExecutionEnvironment
 
 SETTLE = 1.0  # seconds at the start of a window that do not count: the window before has after-effects
 TRIES = 4
@@ -135,7 +135,7 @@ def main() -> None:
     a = p.parse_args()
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(a.parallelism)
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-", ignore_cleanup_errors=True) as directory:
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as directory:
         client = start(env, a, directory)
         with Trigger(client, a.interval) as trigger:
             trigger.switch(on=True)
@@ -164,7 +164,7 @@ def main() -> None:
 def line(
     a: argparse.Namespace, pair: int, kind: str, found: dict[str, float], durations: list[float]
 ) -> dict[str, Any]:
-    figures = {"peer": f"headgate {a.backend}", "work": "W3", "checkpoint": kind} | found
+    figures = {"peer": f"headrace {a.backend}", "work": "W3", "checkpoint": kind} | found
     figures |= {"backend": a.backend, "keys": a.keys, "parallelism": a.parallelism, "pair": pair}
     return figures | {"checkpoints": len(durations), "checkpoint_s": round(statistics.median(durations or [0.0]), 3)}
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate import StreamExecutionEnvironment
+from headrace import StreamExecutionEnvironment
 
 RECORD = 100  # bytes: a key of 8, the length of the payload (4), the payload
 WIDTH = 2

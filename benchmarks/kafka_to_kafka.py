@@ -1,6 +1,6 @@
-"""W11: Kafka to Kafka, exactly once, on one real broker: Headgate beside Quix Streams, PyFlink and Spark.
+"""W11: Kafka to Kafka, exactly once, on one real broker: Headrace beside Quix Streams, PyFlink and Spark.
 
-    python benchmarks/kafka_to_kafka.py [--work DIR] [--rounds 3] [--only headgate]
+    python benchmarks/kafka_to_kafka.py [--work DIR] [--rounds 3] [--only headrace]
 
 Each engine reads the same topic of JSON records (two partitions, keyed), adds them up under their key in a Python function,
 and writes every sum as JSON to a topic of its own, in transactions of one second. The rate is that at which committed
@@ -27,8 +27,8 @@ from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from run import interpreter
 
-from headgate import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
-from headgate.connectors.kafka import KafkaSink, KafkaSource
+from headrace import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+from headrace.connectors.kafka import KafkaSink, KafkaSource
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
@@ -58,7 +58,7 @@ class Total(KeyedProcessFunction):
         yield value.k, total
 
 
-def headgate(broker: str, output: str, work: str, backend: str) -> None:
+def headrace(broker: str, output: str, work: str, backend: str) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(PARTITIONS)
     env.enable_checkpointing(1000)
@@ -121,7 +121,7 @@ def fetch_jars(work: Path, environment: str) -> Path | None:
 def commands(a: argparse.Namespace, peer: str, broker: str, output: str, work: str) -> list[list[str]]:
     """What to start for a peer; [] if it cannot be had."""
     common = ["--broker", broker, "--output", output, "--work", work]
-    if peer.startswith("headgate"):
+    if peer.startswith("headrace"):
         return [[sys.executable, __file__, "--job", peer.split()[1], *common]]
     environment = {"quix": "quix", "pyflink": "flink", "spark": "spark-kafka"}[peer]
     python = interpreter(a.work, environment)
@@ -188,17 +188,17 @@ def main() -> None:
     parser.add_argument("--job", default=None, help=argparse.SUPPRESS)
     parser.add_argument("--broker", help=argparse.SUPPRESS)
     parser.add_argument("--output", help=argparse.SUPPRESS)
-    parser.add_argument("--work", type=Path, default=Path.home() / ".cache" / "headgate-bench")
+    parser.add_argument("--work", type=Path, default=Path.home() / ".cache" / "headrace-bench")
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--limit", type=int, default=280, help="seconds for one run")
     parser.add_argument("--only", default="", help="run only peers whose names contain this")
     a = parser.parse_args()
     if a.job:
-        headgate(a.broker, a.output, str(a.work), a.job)
+        headrace(a.broker, a.output, str(a.work), a.job)
         return
     a.work.mkdir(parents=True, exist_ok=True)
-    peers = ["headgate hashmap", "headgate rocksdb", "quix", "pyflink", "spark"]
+    peers = ["headrace hashmap", "headrace rocksdb", "quix", "pyflink", "spark"]
     peers = [peer for peer in peers if a.only in peer]
     rates: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="w11-broker-") as directory:
@@ -216,8 +216,8 @@ def main() -> None:
             broker.kill()
     medians = {peer: statistics.median(some) for peer, some in rates.items()}
     for peer, median in medians.items():
-        own = medians.get("headgate hashmap")
-        ratio = "" if own is None or peer.startswith("headgate") else f"headgate is {own / median:.1f}x"
+        own = medians.get("headrace hashmap")
+        ratio = "" if own is None or peer.startswith("headrace") else f"headrace is {own / median:.1f}x"
         print(f"W11 {peer:18} {median:12,.0f} records/s  {ratio}")
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from cpu import cpu_seconds
 
-from headgate import KeyedProcessFunction, SinkFunction, StreamExecutionEnvironment, Types
-from headgate.api.sources import Source, SourceReader
-from headgate.records.batch import Batch
-from headgate.state.api import ValueStateDescriptor
+from headrace import KeyedProcessFunction, SinkFunction, StreamExecutionEnvironment, Types
+from headrace.api.sources import Source, SourceReader
+from headrace.records.batch import Batch
+from headrace.state.api import ValueStateDescriptor
 
 TYPE = Types.TUPLE([Types.LONG(), Types.LONG()])
 
@@ -107,7 +107,7 @@ def run(env, a, rate):
             time.sleep(0.1)
         found = np.concatenate([np.load(file) for file in Path(directory).glob("*.npy")])
     found = found[(found[:, 0] >= begun * 1e6) & (found[:, 0] < (until - 0.5) * 1e6)]
-    figures = {"peer": "headgate", "work": "W4", "rate": rate, "timeout_ms": a.timeout, "cores": round(cores, 3)}
+    figures = {"peer": "headrace", "work": "W4", "rate": rate, "timeout_ms": a.timeout, "cores": round(cores, 3)}
     figures |= {part: round(share, 3) for part, share in used.items()}
     if len(found):
         middle, high, highest = np.percentile(found[:, 1], [50, 99, 99.9]) / 1000

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headgate import StreamExecutionEnvironment
+from headrace import StreamExecutionEnvironment
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 

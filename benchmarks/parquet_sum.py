@@ -1,10 +1,10 @@
-"""Parquet file -> keyed sum -> Parquet file: Headgate beside plain Spark batch, in one run, one after the other in turn.
+"""Parquet file -> keyed sum -> Parquet file: Headrace beside plain Spark batch, in one run, one after the other in turn.
 
     python benchmarks/parquet_sum.py [--records 10000000] [--keys 100000] [--rounds 5]
 
-Spark writes one row a key at the end. Headgate is a stream: it writes the new sum of each key that a batch has touched (many
+Spark writes one row a key at the end. Headrace is a stream: it writes the new sum of each key that a batch has touched (many
 more rows), keeps state that it could checkpoint, and has it in the files while the input still comes. Both run in the same
-session with two cores; start-up is outside: Headgate's seconds count from the moment all subtasks run. The last sums of
+session with two cores; start-up is outside: Headrace's seconds count from the moment all subtasks run. The last sums of
 all keys are compared.
 """
 
@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession, functions
 
-from headgate import Configuration, StreamExecutionEnvironment
-from headgate.connectors.files import FileSink, FileSource
-from headgate.driver.session import get_session
+from headrace import Configuration, StreamExecutionEnvironment
+from headrace.connectors.files import FileSink, FileSource
+from headrace.driver.session import get_session
 
 TYPE = "k bigint, v bigint"
 
@@ -40,7 +40,7 @@ def write_input(path: Path, records: int, keys: int) -> None:
             )
 
 
-def on_headgate(spark: SparkSession, source: Path, target: Path, options: dict) -> float:
+def on_headrace(spark: SparkSession, source: Path, target: Path, options: dict) -> float:
     env = StreamExecutionEnvironment.get_execution_environment(Configuration(options), spark).set_parallelism(1)
     rows = env.from_source(FileSource(str(source), "parquet", TYPE), source_name="parquet")
     rows.key_by("k").sum("v", emit="batch").sink_to(FileSink(str(target), "parquet"))
@@ -70,19 +70,19 @@ def main() -> None:
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--checkpoints", type=int, default=0, help="milliseconds between two checkpoints; 0: none")
     a = p.parse_args()
-    work = Path(tempfile.mkdtemp(prefix="headgate-bench-"))
+    work = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     write_input(work / "in.parquet", a.records, a.keys)
-    options = {"headgate.spark.master": "local[8]", "spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"}
+    options = {"headrace.spark.master": "local[8]", "spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"}
     if a.checkpoints:
         options |= {
             "execution.checkpointing.interval": f"{a.checkpoints} ms",
             "execution.checkpointing.dir": f"file://{work}/chk",
         }
     spark = get_session(None, Configuration(options))
-    seconds: dict[str, list[float]] = {"headgate": [], "spark": []}
+    seconds: dict[str, list[float]] = {"headrace": [], "spark": []}
     for number in range(a.rounds + 1):  # the first one warms up
-        mine, theirs = work / f"headgate-{number}", work / f"spark-{number}"
-        taken = on_headgate(spark, work / "in.parquet", mine, options), on_spark(spark, work / "in.parquet", theirs)
+        mine, theirs = work / f"headrace-{number}", work / f"spark-{number}"
+        taken = on_headrace(spark, work / "in.parquet", mine, options), on_spark(spark, work / "in.parquet", theirs)
         if number == 0:
             ours, other = last_sums(mine), last_sums(theirs)
             assert ours.num_rows == other.num_rows
@@ -91,9 +91,9 @@ def main() -> None:
             for name, one in zip(seconds, taken, strict=True):
                 seconds[name].append(one)
     rates = {name: round(a.records / statistics.median(some)) for name, some in seconds.items()}
-    ratio = statistics.median(h / s for h, s in zip(seconds["headgate"], seconds["spark"], strict=True))
+    ratio = statistics.median(h / s for h, s in zip(seconds["headrace"], seconds["spark"], strict=True))
     rounded = {name: [round(one, 2) for one in some] for name, some in seconds.items()}
-    print(json.dumps({"records_per_second": rates, "seconds": rounded, "headgate_over_spark_seconds": round(ratio, 2)}))
+    print(json.dumps({"records_per_second": rates, "seconds": rounded, "headrace_over_spark_seconds": round(ratio, 2)}))
     shutil.rmtree(work)
 
 

@@ -116,7 +116,7 @@ def charted(figures: dict[tuple[str, ...], float], series: int = 0, place: int =
     chart: Chart = defaultdict(dict)
     for key, value in figures.items():
         chart[key[series]][key[place]] = max(value, chart[key[series]].get(key[place], 0.0))
-    return dict(sorted(chart.items(), key=lambda item: (not item[0].startswith("headgate"), item[0])))
+    return dict(sorted(chart.items(), key=lambda item: (not item[0].startswith("headrace"), item[0])))
 
 
 def charts(results: list[Line]) -> dict[str, str]:
@@ -127,21 +127,21 @@ def charts(results: list[Line]) -> dict[str, str]:
         rates = dict(sorted(rates.items(), key=lambda one: one[1], reverse=True))
         chart = {"records a second": {name.replace(" groupBy", ""): rate for (name,), rate in rates.items()}}
         wanted[work] = (f"{work}: {what}", "", chart if rates else {}, True, False)
-    found = medians(results, r"shape (\w+) (headgate \w+|bytewax|pyflink)(.*)", "records_per_s")
+    found = medians(results, r"shape (\w+) (headrace \w+|bytewax|pyflink)(.*)", "records_per_s")
     wanted["shapes"] = ("W1 in six shapes: records a second", "shape of the state", charted(found, 1, 0), True, False)
     for name, figure, title in (("cores", "cores", "Cores in use"), ("latency", "p99_ms", "Latency, 99 %, in ms")):
-        both = medians(results, r"W4 (\w+) (headgate|pyflink|flink) (\d+)", figure)
+        both = medians(results, r"W4 (\w+) (headrace|pyflink|flink) (\d+)", figure)
         chart = charted({(f"{who}, {SETTINGS[how]}", rate): value for (how, who, rate), value in both.items()})
         wanted[name] = (f"W4: {title}, by rate", "records a second", chart, False, True)
     for name in ("keys", "parallelism"):
-        chart = charted(medians(results, rf"W9 headgate (\w+) {name} (\d+)", "records_per_s"))
+        chart = charted(medians(results, rf"W9 headrace (\w+) {name} (\d+)", "records_per_s"))
         for series in chart.values() if name == "keys" else ():
             first = series[min(series, key=int)]
             series.update({place: first / rate for place, rate in series.items()})
         what = "cost of a record, relative to the fewest keys" if name == "keys" else "records a second"
         wanted[name] = (f"W9: {what}", name, chart, False, False)
-    for keys in sorted({keys for (keys,) in medians(results, r"W5 headgate \w+ (\d+)", "native_s")}, key=int):
-        times = {place: medians(results, rf"W5 headgate (\w+) {keys}", figure) for place, figure in SAVEPOINTS.items()}
+    for keys in sorted({keys for (keys,) in medians(results, r"W5 headrace \w+ (\d+)", "native_s")}, key=int):
+        times = {place: medians(results, rf"W5 headrace (\w+) {keys}", figure) for place, figure in SAVEPOINTS.items()}
         chart = charted({(*key, place): value for place, some in times.items() for key, value in some.items()})
         title = f"W5: seconds for checkpoints, savepoints and restores of {int(keys):,} keys"
         wanted[f"savepoints-{keys}"] = (title, "taken, and restored from", chart, True, False)

@@ -16,7 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-STORED = Path.home() / ".cache" / "headgate-bench" / "results.jsonl"
+STORED = Path.home() / ".cache" / "headrace-bench" / "results.jsonl"
 Line = dict[str, Any]
 RATES = ("records_per_s", "events_per_second", "filled_per_second", "fired_per_second", "first_visible_s")
 LOAD = ("cores", "p50_ms", "p99_ms", "cpu_s_per_million", "bytes_each", "checkpoint_s", "restore_s", "duration_s")
@@ -102,11 +102,11 @@ def _best(labels: dict[str, list[Line]]) -> str:
 
 
 def _compared(mine: str, other: str) -> bool:
-    if not mine.startswith("headgate") or mine == other:
+    if not mine.startswith("headrace") or mine == other:
         return False
     if other.startswith("then "):
         return other == "then hashmap" or mine.split()[1] == other.split()[1]
-    return not other.startswith("headgate") or (mine, other) == ("headgate rocksdb", "headgate hashmap")
+    return not other.startswith("headrace") or (mine, other) == ("headrace rocksdb", "headrace hashmap")
 
 
 def losses(results: list[Line]) -> list[str]:

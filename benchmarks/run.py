@@ -1,4 +1,4 @@
-"""Runs the benchmarks: Headgate beside its peers, interleaved, medians, ratios.
+"""Runs the benchmarks: Headrace beside its peers, interleaved, medians, ratios.
 
     python benchmarks/run.py                      all works of `works.py`: hours
     python benchmarks/run.py --works W1,shapes    some of them
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument(
         "--base", type=Path, default=None, help="an older checkout, set up, whose W1 is run beside ours"
     )
-    parser.add_argument("--work", type=Path, default=Path.home() / ".cache" / "headgate-bench")
+    parser.add_argument("--work", type=Path, default=Path.home() / ".cache" / "headrace-bench")
     parser.add_argument("--limit", type=int, default=0, help="seconds for one run, if its own limit is shorter")
     parser.add_argument("--stolen", type=float, default=0.03, help="repeat a run if the host took away more than this")
     parser.add_argument("--results", type=Path, default=None, help="default: results.jsonl in --work")

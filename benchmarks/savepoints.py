@@ -19,7 +19,7 @@ from acceptance.dataflow import environment
 from acceptance.lines import wait_until
 from acceptance.savepoints import disk_speed, filled_job
 
-from headgate.job_client import SavepointFormat
+from headrace.job_client import SavepointFormat
 
 PARALLELISM = 2
 TIMEOUT = 1200
@@ -73,8 +73,8 @@ def take(client, directory):
 
 
 def measure(keys, backend):
-    figures = {"peer": f"headgate {backend}", "work": "W5", "keys": keys, "backend": backend}
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-", ignore_cleanup_errors=True) as directory:
+    figures = {"peer": f"headrace {backend}", "work": "W5", "keys": keys, "backend": backend}
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as directory:
         wrote, read = disk_speed(directory, min(512, max(16, keys >> 11)) << 20)
         figures |= {"disk_write_mb_per_s": round(wrote / 1e6), "disk_read_mb_per_s": round(read / 1e6)}
         job = Job(directory, backend)

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from cpu import cpu_seconds, watched
 
-from headgate import KeyedProcessFunction, SinkFunction, StreamExecutionEnvironment, Types
-from headgate.state.api import MapStateDescriptor, ValueStateDescriptor
+from headrace import KeyedProcessFunction, SinkFunction, StreamExecutionEnvironment, Types
+from headrace.state.api import MapStateDescriptor, ValueStateDescriptor
 
 LONG, STRING = Types.LONG(), Types.STRING()
 PAIR = Types.TUPLE([LONG, LONG])
@@ -152,7 +152,7 @@ def main():
     run(env, a, shapes[0], 20_000)  # workers warm, classes loaded
     for shape in shapes * a.runs:
         seconds, cpu = run(env, a, shape, a.records)
-        figures = {"peer": f"headgate {a.backend}", "work": f"W1 {shape}", "source": a.source, "records": a.records}
+        figures = {"peer": f"headrace {a.backend}", "work": f"W1 {shape}", "source": a.source, "records": a.records}
         figures |= {"seconds": round(seconds, 2), "records_per_s": round(a.records / seconds)}
         figures |= {f"cpu_ns_{part}": round(1e9 * spent / a.records) for part, spent in cpu.items()}  # a record
         print(json.dumps(figures | {"notes": f"parallelism={a.parallelism} keys={a.keys}"}), flush=True)

@@ -27,19 +27,19 @@ from typing import Any
 
 import psutil
 
-from headgate.checkpoint.barriers.instructions import AlignmentMetrics
-from headgate.checkpoint.types import Barrier, CheckpointOptions
-from headgate.control.messages import AcknowledgeCheckpoint
-from headgate.records.key_groups import KeyGroupRange, KeyHasher
-from headgate.state.api import StateTtlConfig, ValueStateDescriptor
-from headgate.state.backend import BackendSetup, KeyedStateBackend
-from headgate.state.hashmap.backend import HashMapBackend
-from headgate.state.operator import OperatorStateSnapshot
-from headgate.state.rocksdb import MemoryBudget, RocksDBBackend
-from headgate.storage.layout import AttemptId
-from headgate.worker.checkpoints import SnapshotWriter, WorkerStorage
-from headgate.worker.operators.base import OperatorSnapshot
-from headgate.worker.subtask import SnapshotInProgress
+from headrace.checkpoint.barriers.instructions import AlignmentMetrics
+from headrace.checkpoint.types import Barrier, CheckpointOptions
+from headrace.control.messages import AcknowledgeCheckpoint
+from headrace.records.key_groups import KeyGroupRange, KeyHasher
+from headrace.state.api import StateTtlConfig, ValueStateDescriptor
+from headrace.state.backend import BackendSetup, KeyedStateBackend
+from headrace.state.hashmap.backend import HashMapBackend
+from headrace.state.operator import OperatorStateSnapshot
+from headrace.state.rocksdb import MemoryBudget, RocksDBBackend
+from headrace.storage.layout import AttemptId
+from headrace.worker.checkpoints import SnapshotWriter, WorkerStorage
+from headrace.worker.operators.base import OperatorSnapshot
+from headrace.worker.subtask import SnapshotInProgress
 
 MAX_PARALLELISM = 128
 BACKENDS: dict[str, type[KeyedStateBackend]] = {"hashmap": HashMapBackend, "rocksdb": RocksDBBackend}
@@ -54,7 +54,7 @@ class Bench:
     """A backend in a directory of its own, and batches of keys for it."""
 
     def __init__(self, kind: type[KeyedStateBackend], clock: Callable[[], int] = lambda: 0) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="headgate-bench-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
         groups = KeyGroupRange(0, MAX_PARALLELISM - 1)
         self.backend = kind(
             BackendSetup("bench", groups, MAX_PARALLELISM, clock, incremental=True, directory=self.directory / "state")
@@ -151,7 +151,7 @@ class Checkpoints:
 
     def __init__(self, bench: Bench) -> None:
         self.bench, self.number = bench, 0
-        self.directory = Path(tempfile.mkdtemp(prefix="headgate-bench-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
         self.acks: list[Any] = []
         storage = WorkerStorage(AttemptId(1, 0), f"{self.directory}/shared", 20 * 1024)
         self.writer = SnapshotWriter(storage, "v0-s0", self.acks.append, executor=Inline())

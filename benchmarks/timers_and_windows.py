@@ -17,8 +17,8 @@ from typing import Any
 
 import psutil
 
-from headgate import Configuration, KeyedProcessFunction, TumblingEventTimeWindows
-from headgate.testing import OneInputHarness
+from headrace import Configuration, KeyedProcessFunction, TumblingEventTimeWindows
+from headrace.testing import OneInputHarness
 
 BATCH = 10_000
 RECORD = "key bigint, value bigint"

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-OWN = "headgate"
+OWN = "headrace"
+FORMER_NAME = "headgate"  # of the package in checkouts from before it was renamed
 BACKENDS = ("hashmap", "rocksdb")
 
 
@@ -63,9 +64,9 @@ def own(label: str, engine: str, script: str, *args: str, group: str = "", **mor
 
 
 def count(work: str, backend: str, *args: str, note: str = "", **more) -> Bench:
-    """`headgate_count.py` on a backend."""
-    engine = f"headgate {backend}"
-    return own(f"{work} {engine} {note}".strip(), engine, "headgate_count.py", "--backend", backend, *args, **more)
+    """`headrace_count.py` on a backend."""
+    engine = f"headrace {backend}"
+    return own(f"{work} {engine} {note}".strip(), engine, "headrace_count.py", "--backend", backend, *args, **more)
 
 
 def peer(
@@ -83,8 +84,14 @@ def pyflink(work: str, *args: str, mode: str = "thread", note: str = "", group: 
 
 def then(s: Settings, *benches: Bench) -> list[Bench]:
     """The same programs of an older checkout, if one was named."""
-    renamed = [(bench, bench.engine.replace("headgate", "then")) for bench in benches if s.base is not None]
-    return [replace(b, label=f"{b.group} {engine}", engine=engine, base=s.base) for b, engine in renamed]
+    if s.base is None:
+        return []
+    name = OWN if (s.base / "src" / OWN).exists() else FORMER_NAME
+    renamed = [(bench, bench.engine.replace(OWN, "then"), bench.script.replace(OWN, name)) for bench in benches]
+    return [
+        replace(bench, label=f"{bench.group} {engine}", engine=engine, script=script, base=s.base)
+        for bench, engine, script in renamed
+    ]
 
 
 def w1(s: Settings) -> list[Bench]:
@@ -95,7 +102,7 @@ def w1(s: Settings) -> list[Bench]:
     ]
     found += then(s, *found)
     batches = ("--kind", "batches", "--records", s.records(100_000_000))
-    found.append(own("W1 headgate batches", "headgate batches", "headgate_count.py", *batches))
+    found.append(own("W1 headrace batches", "headrace batches", "headrace_count.py", *batches))
     if s.peers:
         windows = ("--warm-s", s.seconds(15), "--window-s", s.seconds(15))
         spark = ("--work", "{work}/spark", "--batches", "3", "--rows", s.records(500_000), "--skip", "1")
@@ -113,7 +120,7 @@ def w2(s: Settings) -> list[Bench]:
     found = []
     for emit, records in (("batch", 80_000_000), ("record", 60_000_000)):
         args = ("--kind", "sum", "--emit", emit, "--records", s.records(records))
-        found.append(own(f"W2 headgate {emit}", f"headgate {emit}", "headgate_count.py", *args))
+        found.append(own(f"W2 headrace {emit}", f"headrace {emit}", "headrace_count.py", *args))
     # Our own environment has Spark too. Of its batches, two files each, the best size counts.
     sizes = [("12", 1_000_000), ("8", 2_000_000), ("6", 4_000_000)] if s.peers else [("6", 1_000_000)]
     script, environment = ("spark_agg.py", "spark") if s.peers else ("peers/spark_agg.py", OWN)
@@ -140,7 +147,7 @@ def shapes(s: Settings) -> list[Bench]:
         group = f"shape {shape}"
         for backend in BACKENDS:
             args = ("--shapes", shape, "--backend", backend, "--records", s.records(8_000_000))
-            found.append(own(f"{group} headgate {backend}", f"headgate {backend}", "shapes.py", *args, group=group))
+            found.append(own(f"{group} headrace {backend}", f"headrace {backend}", "shapes.py", *args, group=group))
         if s.peers:
             same = ("--shape", shape, "--source", "function")
             windows = ("--warm-s", s.seconds(15), "--window-s", s.seconds(15))
@@ -158,7 +165,7 @@ def w3(s: Settings) -> list[Bench]:
     found = []
     for keys in (100_000, 1_000_000):
         for backend, kind in (("hashmap", "full"), ("hashmap", "incremental"), ("rocksdb", "incremental")):
-            engine, group = f"headgate {backend}", f"W3 {keys} {backend} {kind}"
+            engine, group = f"headrace {backend}", f"W3 {keys} {backend} {kind}"
             args = ("--backend", backend, "--checkpoint", kind, "--keys", s.records(keys), "--pairs", str(4 * s.rounds))
             label = f"W3 {engine} {keys} {kind}"
             more = {"group": group, "by": ("checkpoint",), "limit": 900, "once": True}
@@ -178,7 +185,7 @@ def w4(s: Settings) -> list[Bench]:
     for setting, ours, theirs in (("default", (), ()), ("low", ("--timeout", "30"), quickly)):
         group = f"W4 {setting}"
         args = (*common, *ours)
-        found.append(own(f"{group} headgate", "headgate", "low_rate.py", *args, group=group, by=("rate",), limit=600))
+        found.append(own(f"{group} headrace", "headrace", "low_rate.py", *args, group=group, by=("rate",), limit=600))
         for rate in ("100", "1000", "10000") if s.peers else ():
             args = f"--key jvm --latency --rate {rate} --keys 1000 --window-s {seconds} --every {rate}".split()
             at_rate = f"{group} {rate}"
@@ -191,7 +198,7 @@ def w4(s: Settings) -> list[Bench]:
 def w5(s: Settings) -> list[Bench]:
     found = []
     for keys, backend in itertools.product(s.keys(100_000, 1_000_000, 10_000_000)[-2:], BACKENDS):
-        group, engine, args = f"W5 {keys} {backend}", f"headgate {backend}", ("--keys", str(keys))
+        group, engine, args = f"W5 {keys} {backend}", f"headrace {backend}", ("--keys", str(keys))
         label, ours = f"W5 {engine} {keys}", ("--backend", backend)
         found.append(own(label, engine, "savepoints.py", *args, *ours, group=group, limit=3600))
         if s.peers and keys <= 1_000_000:
@@ -213,7 +220,7 @@ def w6(s: Settings) -> list[Bench]:
 
 def w8(s: Settings) -> list[Bench]:
     args, by = (s.records(1_000_000),), ("case", "backend")
-    return [own("W8 headgate", "headgate", "timers_and_windows.py", *args, by=by, limit=900)]
+    return [own("W8 headrace", "headrace", "timers_and_windows.py", *args, by=by, limit=900)]
 
 
 def w9(s: Settings) -> list[Bench]:
@@ -231,17 +238,17 @@ def w9(s: Settings) -> list[Bench]:
 
 
 def w10(s: Settings) -> list[Bench]:
-    return [own("W10 headgate", "headgate", "back_pressure.py", by=("mode",), limit=900)]
+    return [own("W10 headrace", "headrace", "back_pressure.py", by=("mode",), limit=900)]
 
 
 def w11(s: Settings) -> list[Bench]:
     args = ("--work", "{work}", "--records", s.records(2_000_000), "--rounds", str(s.rounds))
-    only = () if s.peers else ("--only", "headgate")
+    only = () if s.peers else ("--only", "headrace")
     return [own("W11", "", "kafka_to_kafka.py", *args, *only, limit=7200, once=True)]
 
 
 def w12(s: Settings) -> list[Bench]:
-    return [own("W12 headgate", "headgate", "nexmark.py", s.records(1_000_000), by=("query",), limit=1800)]
+    return [own("W12 headrace", "headrace", "nexmark.py", s.records(1_000_000), by=("query",), limit=1800)]
 
 
 WORKS: dict[str, Callable[[Settings], list[Bench]]] = {

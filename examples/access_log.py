@@ -1,7 +1,7 @@
 """Web access logs: a watched directory in, hits and bytes of every path out, exactly once.
 
     python examples/make_access_log.py /tmp/logs --files 20
-    headgate run examples/access_log.py /tmp/logs /tmp/hits
+    headrace run examples/access_log.py /tmp/logs /tmp/hits
 
 Reads the files of the directory (with `--watch` also those that come later, until you stop the job), keeps hits, bytes and
 errors of every path in keyed state, and writes the new figures of every path that a batch has touched as Parquet, partitioned by day. Lines
@@ -11,8 +11,8 @@ that are no access log go to a directory of their own. Kill a worker while it ru
 import argparse
 import re
 
-from headgate import KeyedProcessFunction, OutputTag, ProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
-from headgate.connectors.files import FileSink, FileSource
+from headrace import KeyedProcessFunction, OutputTag, ProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+from headrace.connectors.files import FileSink, FileSource
 
 LINE = re.compile(r'(\S+) \S+ \S+ \[(\d+)/(\w+)/(\d+):[^\]]+\] "(?:\S+) (\S+) [^"]*" (\d{3}) (\d+|-) "[^"]*" "[^"]*"')
 MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]

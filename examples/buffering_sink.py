@@ -1,9 +1,9 @@
 """Operator state in a sink: records are written in groups, and a half-full group survives a restart.
 
-headgate run examples/buffering_sink.py
+headrace run examples/buffering_sink.py
 """
 
-from headgate import CheckpointedFunction, ListStateDescriptor, SinkFunction, StreamExecutionEnvironment
+from headrace import CheckpointedFunction, ListStateDescriptor, SinkFunction, StreamExecutionEnvironment
 
 
 class BufferingSink(SinkFunction, CheckpointedFunction):

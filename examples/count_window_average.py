@@ -1,9 +1,9 @@
 """Keyed value state: the average of every two values of a key. Prints (1, 4) and (1, 5).
 
-headgate run examples/count_window_average.py
+headrace run examples/count_window_average.py
 """
 
-from headgate import DataStream, FlatMapFunction, StreamExecutionEnvironment, Types, ValueStateDescriptor
+from headrace import DataStream, FlatMapFunction, StreamExecutionEnvironment, Types, ValueStateDescriptor
 
 PAIR = Types.TUPLE([Types.LONG(), Types.LONG()])
 

@@ -1,9 +1,9 @@
 """Operator state in a source: after a restore it goes on where the checkpoint was, with no gap and no repeat.
 
-headgate run examples/counter_source.py
+headrace run examples/counter_source.py
 """
 
-from headgate import CheckpointedFunction, DataStream, ListStateDescriptor, SourceFunction, StreamExecutionEnvironment
+from headrace import CheckpointedFunction, DataStream, ListStateDescriptor, SourceFunction, StreamExecutionEnvironment
 
 
 class CounterSource(SourceFunction, CheckpointedFunction):

@@ -1,7 +1,7 @@
 """Looking back over history: the state of a job is a table by day, and other code can go on from an older savepoint.
 
-    headgate run examples/look_back.py                                  until you stop it with a savepoint
-    headgate run -s SAVEPOINT examples/look_back.py -- --threshold 40   what would have been, with another threshold
+    headrace run examples/look_back.py                                  until you stop it with a savepoint
+    headrace run -s SAVEPOINT examples/look_back.py -- --threshold 40   what would have been, with another threshold
 
 The job keeps for each sensor the highest value of every day, and reports values above a threshold. The threshold is in the
 code and not in the state, so the same savepoint answers for any.
@@ -9,7 +9,7 @@ code and not in the state, so the same savepoint answers for any.
 
 import sys
 
-from headgate import DataStream, KeyedProcessFunction, MapStateDescriptor, StreamExecutionEnvironment
+from headrace import DataStream, KeyedProcessFunction, MapStateDescriptor, StreamExecutionEnvironment
 
 READING = "sensor string, day bigint, value bigint"
 READINGS = [
@@ -48,7 +48,7 @@ def build(env: StreamExecutionEnvironment, source: DataStream, threshold: int) -
 
 def by_day(spark, path: str):
     """The state of a savepoint or checkpoint as a table: a row for each day, a column for each sensor."""
-    state = spark.read.format("headgate-state").option("operator", "highest").option("state", "days").load(path)
+    state = spark.read.format("headrace-state").option("operator", "highest").option("state", "days").load(path)
     return state.groupBy("map_key").pivot("key").max("value").orderBy("map_key")
 
 

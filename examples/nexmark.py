@@ -1,6 +1,6 @@
 """Nexmark: persons sell things by auction, others bid; seventeen questions about that.
 
-    headgate run examples/nexmark.py q5 1000000
+    headrace run examples/nexmark.py q5 1000000
 
 The queries are those of the benchmark of the same name, but for the ones that go by the clock. Events are computed from their
 number, so every run sees the same ones; they come out of order by up to two seconds.
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate import (
+from headrace import (
     AggregateFunction,
     CoGroupFunction,
     DataStream,

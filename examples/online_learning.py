@@ -1,6 +1,6 @@
 """Online learning: the parameters of a model are keyed state, and every labelled record improves them.
 
-    headgate run examples/online_learning.py
+    headrace run examples/online_learning.py
 
 Each device has a linear model of its temperature by load, which stochastic gradient descent fits while records come. Every
 window of the stream tells the mean squared error of the predictions that were made before the model saw the record: it falls.
@@ -8,7 +8,7 @@ window of the stream tells the mean squared error of the predictions that were m
 
 import random
 
-from headgate import (
+from headrace import (
     DataStream,
     KeyedProcessFunction,
     StreamExecutionEnvironment,

@@ -1,11 +1,11 @@
 """Broadcast state: finds pairs of shapes of one colour that match rules, and the rules come as a stream too.
 
-headgate run examples/pattern_matcher.py
+headrace run examples/pattern_matcher.py
 """
 
 import time
 
-from headgate import (
+from headrace import (
     DataStream,
     KeyedBroadcastProcessFunction,
     MapStateDescriptor,

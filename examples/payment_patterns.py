@@ -1,6 +1,6 @@
 """Patterns in the order of events, by rules that change while the job runs.
 
-    headgate run examples/payment_patterns.py
+    headrace run examples/payment_patterns.py
 
 A rule has a name and a sequence of kinds; it is found where these kinds follow each other directly in the history of one
 account. Payments come out of order, so they wait until the watermark has passed them and are then looked at in the order of
@@ -9,7 +9,7 @@ their times. Rules are a stream too: a rule counts for the payments that happene
 
 from datetime import timedelta
 
-from headgate import (
+from headrace import (
     DataStream,
     KeyedBroadcastProcessFunction,
     ListStateDescriptor,

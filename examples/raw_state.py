@@ -1,12 +1,12 @@
 """Raw state: a function that writes its counts as bytes of its own format, for each key group.
 
-headgate run examples/raw_state.py
+headrace run examples/raw_state.py
 """
 
 import struct
 from collections import Counter, defaultdict
 
-from headgate import CheckpointedFunction, KeyedProcessFunction, StreamExecutionEnvironment
+from headrace import CheckpointedFunction, KeyedProcessFunction, StreamExecutionEnvironment
 
 COUNT = struct.Struct(">QH")  # the count, and the length of the word that follows
 

@@ -1,6 +1,6 @@
 """Periodic aggregation: the sales of each shop in every minute, by built-in functions on whole batches.
 
-    headgate run examples/sales_by_minute.py
+    headrace run examples/sales_by_minute.py
 
 Sales come up to ten seconds late. A minute is computed when the watermark has passed it; a sale that comes within the hour
 after that makes the minute appear again with its new total.
@@ -11,7 +11,7 @@ from datetime import timedelta
 import numpy as np
 import pyarrow as pa
 
-from headgate import DataStream, StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
+from headrace import DataStream, StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
 
 SALE = "shop bigint, cents bigint, at bigint"
 START = 1_700_000_000_000 // 60_000 * 60_000

@@ -1,11 +1,11 @@
 """State that expires: remembers a visitor for a second, and says whether a visit is the first of late.
 
-headgate run examples/state_ttl.py
+headrace run examples/state_ttl.py
 """
 
 import time
 
-from headgate import (
+from headrace import (
     DataStream,
     KeyedProcessFunction,
     SourceFunction,

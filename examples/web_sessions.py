@@ -1,6 +1,6 @@
 """Visits to a web site: the hits of a visitor are one session while no more than half an hour passes between two of them.
 
-    headgate run examples/web_sessions.py
+    headrace run examples/web_sessions.py
 
 Hits come out of order. A session is computed when the watermark says that no hit of it can follow; what comes even later is
 counted aside.
@@ -8,7 +8,7 @@ counted aside.
 
 from datetime import timedelta
 
-from headgate import (
+from headrace import (
     AggregateFunction,
     DataStream,
     EventTimeSessionWindows,

@@ -1,12 +1,12 @@
 """Word count: the smallest stateful job.
 
-    headgate run examples/word_count.py
+    headrace run examples/word_count.py
 
 Reads lines, splits them into words and keeps a running count for every word. Runs on a local Spark that is started for
-it; give `-D headgate.spark.master=spark://host:7077` for a cluster.
+it; give `-D headrace.spark.master=spark://host:7077` for a cluster.
 """
 
-from headgate import StreamExecutionEnvironment
+from headrace import StreamExecutionEnvironment
 
 LINES = [
     "the gate at the head of a channel",

@@ -20,10 +20,10 @@ def main(archive: Path) -> None:
     )
     from pyspark import SparkContext
 
-    from headgate import Configuration, StreamExecutionEnvironment
-    from headgate.driver.session import get_session
+    from headrace import Configuration, StreamExecutionEnvironment
+    from headrace.driver.session import get_session
 
-    spark = get_session(None, Configuration({"headgate.spark.master": "local[8]", "spark.driver.memory": "1g"}))
+    spark = get_session(None, Configuration({"headrace.spark.master": "local[8]", "spark.driver.memory": "1g"}))
     env = StreamExecutionEnvironment.get_execution_environment(Configuration(), spark)
     env.from_sequence(1, 100).key_by(lambda number: number % 3).map(lambda number: number).execute_and_collect().close()
     spark.range(100).selectExpr("id % 3 as key").groupBy("key").count().collect()

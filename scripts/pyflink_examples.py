@@ -1,10 +1,10 @@
-"""Runs each DataStream example of the apache-flink wheel on Headgate, with only the root of its imports changed.
+"""Runs each DataStream example of the apache-flink wheel on Headrace, with only the root of its imports changed.
 
     python scripts/pyflink_examples.py WHEEL [--pyflink PYTHON] [--local] [--kafka HOST:PORT] [--jars JAR ...] [NAME ...]
 
 WHEEL is the unpacked wheel. With `--pyflink`, a Python that has apache-flink, each example also runs on PyFlink itself, and
 the lines that both print are compared, in any order; what functions print is on standard error with Spark. `--local` uses
-Headgate's local runtime in place of Spark. The Kafka examples need a broker: `localhost:9092` in them is replaced by
+Headrace's local runtime in place of Spark. The Kafka examples need a broker: `localhost:9092` in them is replaced by
 `--kafka`; PyFlink also needs the connector's jars for them, `--jars`. Their sources never end, so they are stopped when
 nothing more is printed.
 
@@ -25,7 +25,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headgate.cli.migration import migrate
+from headrace.cli.migration import migrate
 
 _BROKER = "localhost:9092"
 _QUIET_SECONDS = 40.0  # a program that never ends has printed everything
@@ -33,7 +33,7 @@ _LONGEST_SECONDS = 240.0
 # Lines of logs and of the progress; what a program prints begins otherwise.
 _NOISE = re.compile(
     r"^(\s*at |\s+\S+Exception|SLF4J|WARNING|INFO|WARN|ERROR|DEBUG|log4j|\d{4}-\d\d-\d\d[ T]|\d\d[:/]\d\d|Setting default|"
-    r"To adjust logging|Using Spark|Using incubator|Picked up|JAVA_|OpenJDK|Kafka: the property|add_jars|option '|Job |job |headgate|No module named google|PYFLINK_|Using Any for|Closing down clientserver)"
+    r"To adjust logging|Using Spark|Using incubator|Picked up|JAVA_|OpenJDK|Kafka: the property|add_jars|option '|Job |job |headrace|No module named google|PYFLINK_|Using Any for|Closing down clientserver)"
 )
 _SUBTASK = re.compile(r"^\d+> ")
 _TOPICS = {
@@ -45,7 +45,7 @@ _TOPICS = {
 }
 _LOCAL = """
 import runpy, sys
-from headgate.testing import local_runtime
+from headrace.testing import local_runtime
 sys.argv = sys.argv[1:]
 with local_runtime():
     runpy.run_path(sys.argv[0], run_name="__main__")
@@ -106,7 +106,7 @@ def printed_lines(text: str) -> Counter[str]:
     return Counter(filter(None, lines))
 
 
-def on_headgate(text: str, name: str, local: bool) -> Printed:
+def on_headrace(text: str, name: str, local: bool) -> Printed:
     """The program with another root of its imports."""
     done = migrate(text)
     with tempfile.TemporaryDirectory() as directory:
@@ -168,7 +168,7 @@ def main() -> int:
     parser.add_argument("wheel", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--pyflink", help="a Python that has apache-flink")
-    parser.add_argument("--local", action="store_true", help="Headgate's local runtime in place of Spark")
+    parser.add_argument("--local", action="store_true", help="Headrace's local runtime in place of Spark")
     parser.add_argument("--kafka", help="host:port of a broker")
     parser.add_argument("--jars", nargs="*", default=[], help="jars that PyFlink's connectors need")
     options = parser.parse_intermixed_args()
@@ -182,7 +182,7 @@ def main() -> int:
         if name in _TOPICS:
             text = text.replace(_BROKER, options.kafka)
             make_topic(options.kafka, _TOPICS[name])
-        ours, theirs = on_headgate(text, name, options.local), None
+        ours, theirs = on_headrace(text, name, options.local), None
         if options.pyflink:
             if name in _TOPICS:
                 make_topic(options.kafka, _TOPICS[name])

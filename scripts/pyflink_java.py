@@ -1,4 +1,4 @@
-"""Stand-ins for the Java side of PyFlink's tests of Avro; see pyflink_tests.py. They write and read files with Headgate's codec."""
+"""Stand-ins for the Java side of PyFlink's tests of Avro; see pyflink_tests.py. They write and read files with Headrace's codec."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import types
 from pathlib import Path
 from typing import Any
 
-from headgate.connectors.avro import AvroCodec, AvroFormat
-from headgate.connectors.files.formats import FilePart
-from headgate.connectors.files.targets import PendingFile
-from headgate.pyflink.datastream.formats.avro import AvroSchema
-from headgate.records.batch import Batch
+from headrace.connectors.avro import AvroCodec, AvroFormat
+from headrace.connectors.files.formats import FilePart
+from headrace.connectors.files.targets import PendingFile
+from headrace.pyflink.datastream.formats.avro import AvroSchema
+from headrace.records.batch import Batch
 
 
 class JavaAvroSchema:

@@ -1,7 +1,7 @@
 """Lists PyFlink's public names of the DataStream API, from an unpacked wheel: names only, no code of PyFlink's.
 
     pip download --no-deps apache-flink==2.3.0 && unzip -d wheel apache_flink-*.whl
-    python scripts/pyflink_names.py wheel > src/headgate/cli/pyflink_names.txt
+    python scripts/pyflink_names.py wheel > src/headrace/cli/pyflink_names.txt
 
 A line is a class, a member of a class with the names of its parameters (those with a default end with `=`), or a function
 of a module. Members of bases that are not public count as those of the class. Constructors that take a Java object, and methods that give one, are left out: programs do not use them.

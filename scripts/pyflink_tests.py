@@ -1,4 +1,4 @@
-"""Run PyFlink's own DataStream tests on Headgate, with the root of their imports changed.
+"""Run PyFlink's own DataStream tests on Headrace, with the root of their imports changed.
 
     git clone --branch release-2.3.0 https://github.com/apache/flink
     python scripts/pyflink_tests.py flink                # on Spark
@@ -7,7 +7,7 @@
 
 Nothing of PyFlink is part of this repository: the test files are read from the checkout. What they use of PyFlink's
 Java side (the test sink, the configuration of the Java environment, Java classes that they compare with) is replaced
-by the stand-ins below, as small as can be: they look at Headgate's objects, and never change a result.
+by the stand-ins below, as small as can be: they look at Headrace's objects, and never change a result.
 
 A test is counted once for process and thread mode, as PyFlink runs both; batch variants are counted apart.
 """
@@ -38,14 +38,14 @@ import cloudpickle
 import numpy as np
 import pyflink_java
 
-from headgate import config
-from headgate.api.watermarks import Watermark, WatermarkGenerator
-from headgate.config import Configuration as CoreConfiguration
-from headgate.config import set_process_defaults
-from headgate.environment import use_local_runtime
-from headgate.pyflink import common, datastream
-from headgate.pyflink.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
-from headgate.pyflink.datastream.functions import MapFunction, SinkFunction
+from headrace import config
+from headrace.api.watermarks import Watermark, WatermarkGenerator
+from headrace.config import Configuration as CoreConfiguration
+from headrace.config import set_process_defaults
+from headrace.environment import use_local_runtime
+from headrace.pyflink import common, datastream
+from headrace.pyflink.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
+from headrace.pyflink.datastream.functions import MapFunction, SinkFunction
 
 FILES = [
     *(f"common/tests/test_{n}.py" for n in ["configuration", "execution_config", "serialization_schemas", "typeinfo"]),
@@ -248,7 +248,7 @@ def _values(value: Any) -> Any:
 
 
 class JavaSchema:
-    """A schema of Headgate, with the methods of the Java class."""
+    """A schema of Headrace, with the methods of the Java class."""
 
     def __init__(self, schema: Any) -> None:
         self.schema = schema
@@ -285,7 +285,7 @@ class PartitionCheck(MapFunction):
 
 
 class JavaEnvironment:
-    """An environment of Headgate, with the methods of the Java class."""
+    """An environment of Headrace, with the methods of the Java class."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -339,7 +339,7 @@ class _Resource:
 
 
 class JavaStrategy:
-    """A watermark strategy of Headgate, with what the tests ask the Java object for."""
+    """A watermark strategy of Headrace, with what the tests ask the Java object for."""
 
     def __init__(self, strategy: WatermarkStrategy) -> None:
         self.strategy = strategy
@@ -382,7 +382,7 @@ class PerElement(WatermarkGenerator):
 
 
 class Wrapping:
-    """A class of which the tests make objects from Java ones: here those are Headgate's already."""
+    """A class of which the tests make objects from Java ones: here those are Headrace's already."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -519,10 +519,10 @@ def install_stand_ins() -> None:
     datastream.DataStream._j_data_stream = property(lambda stream: stream)
     WatermarkStrategy._j_watermark_strategy = property(JavaStrategy)
     with suppress(ModuleNotFoundError):
-        schemas = importlib.import_module("headgate.pyflink.common.serialization")
+        schemas = importlib.import_module("headrace.pyflink.common.serialization")
         schemas.SerializationSchema._j_serialization_schema = property(JavaSchema)
         schemas.DeserializationSchema._j_deserialization_schema = property(JavaSchema)
-    common.Configuration = sys.modules["headgate.pyflink.common.configuration"].Configuration = TestConfiguration
+    common.Configuration = sys.modules["headrace.pyflink.common.configuration"].Configuration = TestConfiguration
 
 
 STAND_INS = (
@@ -534,11 +534,11 @@ STAND_INS = (
 def adapt(source: str) -> str:
     """Change the root of the imports."""
     source = re.sub(rf"(?m)^(\s*from )pyflink\.({STAND_INS})( import)", r"\1pyflink_stand_ins.\2\3", source)
-    source = re.sub(r"(?m)^(\s*(?:from|import) )pyflink\b", r"\1headgate.pyflink", source)
+    source = re.sub(r"(?m)^(\s*(?:from|import) )pyflink\b", r"\1headrace.pyflink", source)
     source = re.sub(r"(?m)^from py4j\.java_gateway import", "from pyflink_stand_ins.py4j.java_gateway import", source)
     # A failed job is a Java error in PyFlink.
     return source.replace(
-        "from py4j.protocol import Py4JJavaError", "from headgate.errors import HeadgateError as Py4JJavaError"
+        "from py4j.protocol import Py4JJavaError", "from headrace.errors import HeadraceError as Py4JJavaError"
     )
 
 
@@ -576,14 +576,14 @@ class _Lenient:
 
 def _missing(name: str) -> type:
     def refuse(*_: Any, **__: Any) -> Any:
-        raise NotImplementedError(f"Headgate has no {name}")
+        raise NotImplementedError(f"Headrace has no {name}")
 
     kind = type("Missing", (type,), {"__getattr__": refuse, "__getitem__": refuse})
     return kind(name.rpartition(".")[2], (), {"__init__": refuse})
 
 
 def lenient_import(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-    ours = name.startswith(("headgate.pyflink", "pyflink_stand_ins", "avro"))
+    ours = name.startswith(("headrace.pyflink", "pyflink_stand_ins", "avro"))
     if not ours or not fromlist:
         return builtins.__import__(name, globals, locals, fromlist, level)
     try:

@@ -50,8 +50,8 @@ install_packages() {
     # Spark comes as a source archive: pip keeps the wheel that it makes of it, which takes a minute. All others are
     # wheels, and uv fetches them side by side. Nothing is compiled before it is imported, which would take a minute.
     "${pip[@]}" --no-deps pyspark uv
-    # Headgate itself is installed again each time: its kernel is compiled then.
-    if ! "$VENV/bin/uv" pip install -q --python "$VENV/bin/python" -c constraints.txt --reinstall-package headgate -e '.[dev]'; then
+    # Headrace itself is installed again each time: its kernel is compiled then.
+    if ! "$VENV/bin/uv" pip install -q --python "$VENV/bin/python" -c constraints.txt --reinstall-package headrace -e '.[dev]'; then
         say "uv could not install them, pip does"
         "${pip[@]}" -e '.[dev]'
     fi
@@ -121,7 +121,7 @@ main() {
         return
     fi
     local part newer=
-    for part in pyproject.toml constraints.txt scripts/setup.sh hatch_build.py src/headgate/records/kernel/compiled.pyx; do
+    for part in pyproject.toml constraints.txt scripts/setup.sh hatch_build.py src/headrace/records/kernel/compiled.pyx; do
         [[ $VENV/.ready -nt $part ]] || newer=$part
     done
     [[ -n $newer ]] || return 0

@@ -1,6 +1,6 @@
-"""Fetches the JavaScript libraries of the dashboard from npm, by name and version, into src/headgate/rest/ui/vendor/.
+"""Fetches the JavaScript libraries of the dashboard from npm, by name and version, into src/headrace/rest/ui/vendor/.
 
-Only who changes a version runs it: the files are in the repository, and installing Headgate fetches nothing.
+Only who changes a version runs it: the files are in the repository, and installing Headrace fetches nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-VENDOR = Path(__file__).parent.parent / "src" / "headgate" / "rest" / "ui" / "vendor"
+VENDOR = Path(__file__).parent.parent / "src" / "headrace" / "rest" / "ui" / "vendor"
 # package, version, licence, {file of the package: file here}
 PACKAGES = [
     (

@@ -1,4 +1,4 @@
-"""`headgate ...` as a user types it: each command is a process with its exit code and what it prints."""
+"""`headrace ...` as a user types it: each command is a process with its exit code and what it prints."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 from typer.testing import CliRunner
 
-from headgate.cli.main import app
+from headrace.cli.main import app
 
 FILES_ONLY = (
     "inspect",
@@ -25,10 +25,10 @@ class Shell:
         self.temporary.mkdir()
 
     def start(self, *words, output=subprocess.PIPE):
-        """`headgate ...` in the background."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_", "HEADGATE_"))}
+        """`headrace ...` in the background."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_", "HEADRACE_"))}
         return subprocess.Popen(
-            [sys.executable, "-m", "headgate.cli.main", *map(str, words)],
+            [sys.executable, "-m", "headrace.cli.main", *map(str, words)],
             stdout=output,
             stderr=output,
             text=True,
@@ -36,8 +36,8 @@ class Shell:
             env=environment | {"TMPDIR": str(self.temporary)},
         )
 
-    def headgate(self, *words, code=0):
-        """`headgate ...`: what it printed; it must end with this exit code."""
+    def headrace(self, *words, code=0):
+        """`headrace ...`: what it printed; it must end with this exit code."""
         if words[0] in FILES_ONLY:
             done = CliRunner().invoke(app, list(map(str, words)))
             ended, out, err = done.exit_code, done.stdout, done.stderr
@@ -45,5 +45,5 @@ class Shell:
             process = self.start(*words)
             out, err = process.communicate(timeout=240)
             ended = process.returncode
-        assert ended == code, f"headgate {words} ended with {ended}\n{out}\n{err}"
+        assert ended == code, f"headrace {words} ended with {ended}\n{out}\n{err}"
         return out if code == 0 else out + err

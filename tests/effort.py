@@ -2,7 +2,7 @@
 
 import os
 
-EFFORT = float(os.environ.get("HEADGATE_TEST_EFFORT", "1"))
+EFFORT = float(os.environ.get("HEADRACE_TEST_EFFORT", "1"))
 
 
 def examples(number):

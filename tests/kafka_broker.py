@@ -13,14 +13,14 @@ import uuid
 from pathlib import Path
 
 VERSION = "4.1.0"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "headgate" / f"kafka-{VERSION}"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "headrace" / f"kafka-{VERSION}"
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 FETCH_SECONDS = 270
 START_SECONDS = 60
 
 POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
-  <groupId>headgate</groupId><artifactId>broker</artifactId><version>1</version>
+  <groupId>headrace</groupId><artifactId>broker</artifactId><version>1</version>
   <dependencies>
     <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version></dependency>
   </dependencies>

@@ -25,8 +25,8 @@ from pathlib import Path
 
 import pyspark
 
-from headgate.errors import StorageError
-from headgate.storage.webhdfs import WebHdfsStore
+from headrace.errors import StorageError
+from headrace.storage.webhdfs import WebHdfsStore
 
 AZURITE = "azurite@3.37.0"
 FAKE_GCS = "github.com/fsouza/fake-gcs-server@v1.56.1"
@@ -147,7 +147,7 @@ def hdfs(cache: Path):
             return True
         return False
 
-    with tempfile.TemporaryDirectory(prefix="headgate-hdfs-", ignore_cleanup_errors=True) as data:
+    with tempfile.TemporaryDirectory(prefix="headrace-hdfs-", ignore_cleanup_errors=True) as data:
         flags = ["-Xmx512m", f"-Dtest.build.data={data}", "-cp", f"{home}/*:{jars}/*", manager]
         with running([java, *flags, "-nomr", "-format", "-nnhttpport", str(port)], home, writable):
             yield {"webhdfs": options}, address

@@ -2,7 +2,7 @@
 
 import pytest  # noqa: F401
 
-from headgate.worker.daemon import main
+from headrace.worker.daemon import main
 
 if __name__ == "__main__":
     main()

@@ -6,18 +6,18 @@ from types import SimpleNamespace
 from fastapi.testclient import TestClient
 from pydantic import TypeAdapter
 
-from headgate.checkpoint.events import RequestDone
-from headgate.checkpoint.stats import CheckpointStats, StatsTracker, SubtaskMetrics, SubtaskStats, VertexStats
-from headgate.config import Configuration
-from headgate.control.messages import RecordSample, Register, SampleStacks, StackSample
-from headgate.driver.metrics import SubtaskMeasures
-from headgate.driver.probes import Question
-from headgate.job import events as ev
-from headgate.job.machine import JobMachine
-from headgate.job.restart import FixedDelay
-from headgate.job.status import JobStatus
-from headgate.rest.app import make_app
-from headgate.rest.jobs import Jobs
+from headrace.checkpoint.events import RequestDone
+from headrace.checkpoint.stats import CheckpointStats, StatsTracker, SubtaskMetrics, SubtaskStats, VertexStats
+from headrace.config import Configuration
+from headrace.control.messages import RecordSample, Register, SampleStacks, StackSample
+from headrace.driver.metrics import SubtaskMeasures
+from headrace.driver.probes import Question
+from headrace.job import events as ev
+from headrace.job.machine import JobMachine
+from headrace.job.restart import FixedDelay
+from headrace.job.status import JobStatus
+from headrace.rest.app import make_app
+from headrace.rest.jobs import Jobs
 from rig import plan_of
 
 ID = "a" * 32
@@ -80,7 +80,7 @@ class FakeJob(FakeCheckpoints):
         self.status = JobStatus.RUNNING
         self.begun_ms, self.ended_ms, self.restarts = 1000, None, 0
         self.configuration = Configuration(
-            {"execution.checkpointing.interval": "5 s", "headgate.full-checkpoint.max-chain-length": 20}
+            {"execution.checkpointing.interval": "5 s", "headrace.full-checkpoint.max-chain-length": 20}
         )
         self.rescaled, self.cancelled = [], False
         self.counters = {}

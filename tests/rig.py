@@ -7,19 +7,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from headgate.checkpoint.commits import NO_COMMITS, Commits
-from headgate.checkpoint.types import Barrier
-from headgate.control.messages import TaskState
-from headgate.environment import StreamExecutionEnvironment
-from headgate.graph.plan import JobPlan, VertexPlan
-from headgate.records.batch import Batch
-from headgate.records.frames import DRAIN, Frame, FrameKind, pack, read_frames
-from headgate.worker.checkpoints import snapshot_inline
-from headgate.worker.operators.sinks import decode_collected
-from headgate.worker.relay import Relay
-from headgate.worker.restore import VertexRestore
-from headgate.worker.subtask import Subtask
-from headgate.worker.task import TaskDescriptor, describe_tasks, make_task
+from headrace.checkpoint.commits import NO_COMMITS, Commits
+from headrace.checkpoint.types import Barrier
+from headrace.control.messages import TaskState
+from headrace.environment import StreamExecutionEnvironment
+from headrace.graph.plan import JobPlan, VertexPlan
+from headrace.records.batch import Batch
+from headrace.records.frames import DRAIN, Frame, FrameKind, pack, read_frames
+from headrace.worker.checkpoints import snapshot_inline
+from headrace.worker.operators.sinks import decode_collected
+from headrace.worker.relay import Relay
+from headrace.worker.restore import VertexRestore
+from headrace.worker.subtask import Subtask
+from headrace.worker.task import TaskDescriptor, describe_tasks, make_task
 
 
 class Services:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from headgate import config
+from headrace import config
 
 ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "src" / "headgate"
+SOURCE = ROOT / "src" / "headrace"
 MODULES = sorted(SOURCE.rglob("*.py"))
 MIRROR = SOURCE / "pyflink"  # PyFlink's module paths, not our choice
 LONGEST_FUNCTION = 70
@@ -153,11 +153,11 @@ def test_no_paths_of_a_machine():
 def test_only_one_module_sees_sparks_jvm():
     inside = re.compile(r"\._(jvm|jsc|jdf|jsparkSession)\b|(import|from) py4j\b")
     seen = [name_of(path) for path in MODULES if any(map(inside.search, lines_of(path)))]
-    assert seen == ["src/headgate/driver/spark.py"]
+    assert seen == ["src/headrace/driver/spark.py"]
 
 
 def test_the_test_kit_and_the_mirror_are_not_used_inside():
     """They stand on top: a runtime that imports its test kit ships it."""
     inner = [path for path in MODULES if not {SOURCE / "testing", MIRROR} & set(path.parents)]
-    used = re.compile(r"\s*(from|import) headgate\.(testing|pyflink)\b")
+    used = re.compile(r"\s*(from|import) headrace\.(testing|pyflink)\b")
     assert [name_of(path) for path in inner if any(map(used.match, lines_of(path)))] == []

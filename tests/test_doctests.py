@@ -8,10 +8,10 @@ import pkgutil
 
 import pytest
 
-import headgate
-from headgate.config import Configuration, set_process_defaults
+import headrace
+from headrace.config import Configuration, set_process_defaults
 
-MODULES = sorted({"headgate", *(m.name for m in pkgutil.walk_packages(headgate.__path__, "headgate."))})
+MODULES = sorted({"headrace", *(m.name for m in pkgutil.walk_packages(headrace.__path__, "headrace."))})
 OPTIONAL = {"prometheus_client", "confluent_kafka", "deltalake", "s3fs", "nicegui", "fastapi"}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "src" / "headgate"
+SOURCE = ROOT / "src" / "headrace"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 IMPORTED_AS = {"pyyaml": "yaml", "confluent-kafka": "confluent_kafka"}
 
@@ -32,7 +32,7 @@ def test_paths_exist(document):
 
 def test_the_layout_in_the_readme_is_the_tree():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = readme[readme.index("src/headgate/  ") : readme.index("tests/            unit")]
+    block = readme[readme.index("src/headrace/  ") : readme.index("tests/            unit")]
     named = {name.rstrip("/") for line in block.splitlines()[1:] for name in re.findall(r"\w+/?", line.split("   ")[0])}
     tree = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert tree - {"__init__"} <= named

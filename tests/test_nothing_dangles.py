@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "src" / "headgate"
+SOURCE = ROOT / "src" / "headrace"
 PATHS = sorted(SOURCE.rglob("*.py"))
 CORE = [
     path for path in PATHS if path.relative_to(SOURCE).parts[0] in {"checkpoint", "job", "storage", "records", "graph"}

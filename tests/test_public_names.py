@@ -1,4 +1,4 @@
-"""What `import headgate` promises: these names, importable and documented. A change here is a change of the interface."""
+"""What `import headrace` promises: these names, importable and documented. A change here is a change of the interface."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import sys
 
 import pytest
 
-import headgate
-import headgate.testing
+import headrace
+import headrace.testing
 
 _TEXT = """
     AggregateFunction AggregatingState AggregatingStateDescriptor BroadcastProcessFunction CheckpointConfig
     CheckpointedFunction CheckpointingMode CoFlatMapFunction CoMapFunction CoProcessFunction ConfigError Configuration
-    ConnectedStreams DataStream ExternalizedCheckpointRetention FilterFunction FlatMapFunction Function GraphError HeadgateError IllegalState InvalidArgument JobCancelled JobClient
+    ConnectedStreams DataStream ExternalizedCheckpointRetention FilterFunction FlatMapFunction Function GraphError HeadraceError IllegalState InvalidArgument JobCancelled JobClient
     JobExecutionResult JobFailed JobStatus KeySelector KeyedBroadcastProcessFunction KeyedCoProcessFunction
     KeyedProcessFunction KeyedStream ListState ListStateDescriptor MapFunction MapState MapStateDescriptor
     NotEnoughSlots OutputTag Partitioner ProcessFunction ReduceFunction ReducingState ReducingStateDescriptor
@@ -44,14 +44,14 @@ TESTING = ["OneInputHarness", "RunResult", "TwoInputHarness", "local_runtime", "
 
 
 def test_the_public_names():
-    public = {n for n in dir(headgate) if not n.startswith("_") and not inspect.ismodule(getattr(headgate, n))}
+    public = {n for n in dir(headrace) if not n.startswith("_") and not inspect.ismodule(getattr(headrace, n))}
     assert public == set(NAMES)
-    assert sorted(headgate.__all__) == sorted(NAMES)  # so a star import brings no module of ours
-    assert headgate.testing.__all__ == TESTING
+    assert sorted(headrace.__all__) == sorted(NAMES)  # so a star import brings no module of ours
+    assert headrace.testing.__all__ == TESTING
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [("headgate", n) for n in NAMES] + [("headgate.testing", n) for n in TESTING]
+    ("module", "name"), [("headrace", n) for n in NAMES] + [("headrace.testing", n) for n in TESTING]
 )
 def test_every_name_is_there_and_documented(module, name):
     found = getattr(importlib.import_module(module), name)
@@ -59,12 +59,12 @@ def test_every_name_is_there_and_documented(module, name):
     assert (found.__doc__ or "").strip(), f"{name} has no docstring of its own"
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if inspect.isclass(getattr(headgate, n))])
+@pytest.mark.parametrize("name", [n for n in NAMES if inspect.isclass(getattr(headrace, n))])
 def test_every_public_method_is_documented(name):
     """Methods a user may call or override; Types.STRING() and the like say all by their names."""
     if name == "Types":
         pytest.skip("the names of types are their documentation")
-    cls = getattr(headgate, name)
+    cls = getattr(headrace, name)
     silent = [
         attribute
         for attribute, value in vars(cls).items()
@@ -76,23 +76,23 @@ def test_every_public_method_is_documented(name):
 
 
 def test_all_errors_have_one_base():
-    errors = [v for n in NAMES if inspect.isclass(v := getattr(headgate, n)) and issubclass(v, Exception)]
+    errors = [v for n in NAMES if inspect.isclass(v := getattr(headrace, n)) and issubclass(v, Exception)]
     assert len(errors) >= 12
-    assert all(issubclass(error, headgate.HeadgateError) for error in errors)
-    assert issubclass(headgate.InvalidArgument, ValueError)
-    assert issubclass(headgate.IllegalState, RuntimeError)
-    assert issubclass(headgate.StorageError, OSError)
+    assert all(issubclass(error, headrace.HeadraceError) for error in errors)
+    assert issubclass(headrace.InvalidArgument, ValueError)
+    assert issubclass(headrace.IllegalState, RuntimeError)
+    assert issubclass(headrace.StorageError, OSError)
 
 
 def test_the_version():
-    assert headgate.__version__ == "0.1.0"
+    assert headrace.__version__ == "0.1.0"
 
 
 def test_importing_starts_no_jvm():
     """A unit test of a user's function must not pay for one."""
     program = """
-import importlib, pkgutil, headgate
-for module in pkgutil.walk_packages(headgate.__path__, "headgate."):
+import importlib, pkgutil, headrace
+for module in pkgutil.walk_packages(headrace.__path__, "headrace."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 from pyspark import SparkContext
@@ -104,20 +104,20 @@ print(SparkContext._gateway, SparkContext._active_spark_context)
 
 def test_a_module_is_imported_when_it_is_used():
     code = """
-import headgate
+import headrace
 for name in "connectors", "rest", "savepoints", "driver", "worker", "storage", "local", "testing", "pyflink", "environment":
-    assert name in dir(headgate), name
-    assert getattr(headgate, name).__name__ == f"headgate.{name}"
+    assert name in dir(headrace), name
+    assert getattr(headrace, name).__name__ == f"headrace.{name}"
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize(
-    "statement", ["from headgate import StreamExecutionEnvironment", "import headgate; headgate.driver"]
+    "statement", ["from headrace import StreamExecutionEnvironment", "import headrace; headrace.driver"]
 )
 def test_a_failure_of_a_late_import_keeps_its_cause(statement):
-    """Python replaces an AttributeError in `from headgate import ...` by "cannot import name" without a cause."""
-    module = "headgate.environment" if "Stream" in statement else "headgate.driver"
+    """Python replaces an AttributeError in `from headrace import ...` by "cannot import name" without a cause."""
+    module = "headrace.environment" if "Stream" in statement else "headrace.driver"
     code = f"""
 import sys
 class Broken:
@@ -140,14 +140,14 @@ except ImportError as error:
 
 
 def test_no_other_name():
-    with pytest.raises(AttributeError, match="module 'headgate' has no attribute 'Job'"):
-        headgate.Job  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'headrace' has no attribute 'Job'"):
+        headrace.Job  # noqa: B018
 
 
-@pytest.mark.parametrize("module", ["headgate", "headgate.cli.main", "headgate.worker.shell"])
+@pytest.mark.parametrize("module", ["headrace", "headrace.cli.main", "headrace.worker.shell"])
 def test_only_a_driver_loads_spark_and_what_a_driver_needs(module):
     """A worker of a Spark application and a command start in half of the time."""
-    heavy = ("pyspark.sql", "fastapi", "pandas", "headgate.driver.job", "headgate.environment")
+    heavy = ("pyspark.sql", "fastapi", "pandas", "headrace.driver.job", "headrace.environment")
     code = f"import sys, {module}; print(*(name for name in {heavy} if name in sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == []

@@ -22,7 +22,7 @@ def test_there_are_tours():
 
 @pytest.mark.parametrize("name", sorted(set(FILE.findall(TEXT)) - {"oracle.py"}))
 def test_every_file_is_there(name):
-    assert (ROOT / "src/headgate" / name).is_file()
+    assert (ROOT / "src/headrace" / name).is_file()
 
 
 @pytest.mark.parametrize(("tour", "most"), [("One barrier", 22), ("One acknowledgement", 10)])

@@ -26,7 +26,7 @@ import pyspark
 from acceptance.dataflow import environment, executors
 from acceptance.lines import Outcome, line, wait_until
 from acceptance.state import figures
-from headgate import (
+from headrace import (
     CheckpointedFunction,
     FlatMapFunction,
     JobClient,
@@ -36,10 +36,10 @@ from headgate import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from headgate.connectors.files import FileSink
-from headgate.storage.layout import JobLayout, metadata_path
-from headgate.storage.log import load_completed, newest_job
-from headgate.storage.remote import open_store
+from headrace.connectors.files import FileSink
+from headrace.storage.layout import JobLayout, metadata_path
+from headrace.storage.log import load_completed, newest_job
+from headrace.storage.remote import open_store
 
 KEYS, KILLS = 20, 20
 MODES: dict[str, dict[str, str]] = {
@@ -162,7 +162,7 @@ def under_kills(
     """Run to completion under kills, for each parallelism; compare with a run without failures."""
     shown, good = [], True
     for parallelism in widths:
-        with tempfile.TemporaryDirectory(prefix="headgate-line-") as directory:
+        with tempfile.TemporaryDirectory(prefix="headrace-line-") as directory:
             env = checkpointed(parallelism, MODES[mode] | options, directory)
             count = 60_000 * (2 if kill is kill_executor else 1)
             build(env, directory, count, rate=1500)
@@ -207,7 +207,7 @@ def standalone(cores: int) -> Iterator[dict[str, str]]:
         out = subprocess.DEVNULL
         processes.append(subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=work))
 
-    with tempfile.TemporaryDirectory(prefix="headgate-cluster-", ignore_cleanup_errors=True) as work:
+    with tempfile.TemporaryDirectory(prefix="headrace-cluster-", ignore_cleanup_errors=True) as work:
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))
             master = f"spark://127.0.0.1:{one.getsockname()[1]}"
@@ -218,8 +218,8 @@ def standalone(cores: int) -> Iterator[dict[str, str]]:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         try:
             yield {
-                "headgate.spark.master": master,
-                "headgate.slots.timeout": "90 s",
+                "headrace.spark.master": master,
+                "headrace.slots.timeout": "90 s",
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.executor.memory": "1g",
@@ -254,8 +254,8 @@ class Slow(FlatMapFunction):
 
 def duration_under_pressure(options: dict[str, str]) -> tuple[float, bool]:
     """Seconds from trigger to completion of a checkpoint while queues are full, and whether it was unaligned."""
-    with tempfile.TemporaryDirectory(prefix="headgate-line-") as directory:
-        env = environment(2, options | {"headgate.input.queue-size": "256 kb", "headgate.buffer.size": "16 kb"})
+    with tempfile.TemporaryDirectory(prefix="headrace-line-") as directory:
+        env = environment(2, options | {"headrace.input.queue-size": "256 kb", "headrace.buffer.size": "16 kb"})
         env.enable_checkpointing(3_600_000)
         env.get_checkpoint_config().set_checkpoint_storage_dir(f"file://{directory}/checkpoints")
         source = env.from_datagen(lambda n: (n, f"{n:08d}" * 125))
@@ -327,8 +327,8 @@ def files_below(directory: str) -> set[str]:
 
 
 def orphans(directory: str, *options: str) -> set[str]:
-    """What `headgate gc --dry-run` lists."""
-    command = [sys.executable, "-m", "headgate.cli.main", "gc", "--dry-run", *options, f"{directory}/checkpoints"]
+    """What `headrace gc --dry-run` lists."""
+    command = [sys.executable, "-m", "headrace.cli.main", "gc", "--dry-run", *options, f"{directory}/checkpoints"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     return set(re.findall(r"\S*/checkpoints/\S+", done.stdout))
 
@@ -336,7 +336,7 @@ def orphans(directory: str, *options: str) -> set[str]:
 @line("bounded-files", 900)
 def bounded_files() -> Outcome:
     """200 checkpoints with retained = 2: files on storage stay bounded, and gc --dry-run finds nothing."""
-    with tempfile.TemporaryDirectory(prefix="headgate-line-") as directory:
+    with tempfile.TemporaryDirectory(prefix="headrace-line-") as directory:
         options = {"execution.checkpointing.num-retained": "2", "execution.checkpointing.incremental": "true"}
         env = checkpointed(2, options | {"execution.checkpointing.data-inline-threshold": "0 kb"}, directory)
         env.enable_checkpointing(50)
@@ -371,7 +371,7 @@ def referenced(directory: str, name: str) -> set[str]:
 @line("files-after-kills", 1200)
 def files_after_kills() -> Outcome:
     """After 50 kills of workers gc --dry-run lists exactly the files that no retained checkpoint needs."""
-    with tempfile.TemporaryDirectory(prefix="headgate-line-") as directory:
+    with tempfile.TemporaryDirectory(prefix="headrace-line-") as directory:
         options = {
             "execution.checkpointing.num-retained": "2",
             "execution.checkpointing.incremental": "true",

@@ -35,18 +35,18 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from acceptance.checkpoints import checkpointed, kill_worker
 from acceptance.lines import Outcome, line, wait_until
-from headgate import JobClient, StreamExecutionEnvironment
-from headgate.api.sink import Sink
-from headgate.api.sources import CollectionSource
-from headgate.api.stream import DataStream
-from headgate.connectors.delta import DeltaSink
-from headgate.connectors.files import FileSink, FileSource
-from headgate.connectors.spark.epochs import EpochSink
-from headgate.connectors.spark.sink import PythonDataSink
-from headgate.connectors.spark.source import PythonDataSource
-from headgate.driver.checkpoints import CheckpointService
-from headgate.records.types import as_type
-from headgate.testing.kills import KillingSink, KillPoints
+from headrace import JobClient, StreamExecutionEnvironment
+from headrace.api.sink import Sink
+from headrace.api.sources import CollectionSource
+from headrace.api.stream import DataStream
+from headrace.connectors.delta import DeltaSink
+from headrace.connectors.files import FileSink, FileSource
+from headrace.connectors.spark.epochs import EpochSink
+from headrace.connectors.spark.sink import PythonDataSink
+from headrace.connectors.spark.source import PythonDataSource
+from headrace.driver.checkpoints import CheckpointService
+from headrace.records.types import as_type
+from headrace.testing.kills import KillingSink, KillPoints
 
 COUNT, KILLS, RATE = 1_000_000, 20, 22_000
 PAIR = "id bigint, word string"
@@ -100,10 +100,10 @@ def judged(ids: np.ndarray[Any, Any], count: int, kills: dict[str, int], seconds
 
 def run(make: Make, sink: Callable[[str], Sink[Any]], read: Callable[[str], np.ndarray[Any, Any]]) -> Outcome:
     """A job under kills, and what is there at its end."""
-    with tempfile.TemporaryDirectory(prefix="headgate-once-", ignore_cleanup_errors=True) as directory:
+    with tempfile.TemporaryDirectory(prefix="headrace-once-", ignore_cleanup_errors=True) as directory:
         points = KillPoints(f"{directory}/points")
         watch_notifications(points)
-        env = checkpointed(2, {"headgate.spark.reserved-slots": "2"}, directory)
+        env = checkpointed(2, {"headrace.spark.reserved-slots": "2"}, directory)
         make(env, directory).sink_to(KillingSink(sink(directory), points))
         started = time.monotonic()
         client = env.execute_async("once")
@@ -160,7 +160,7 @@ def text(env: StreamExecutionEnvironment, directory: str) -> DataStream:
 
 def frame(env: StreamExecutionEnvironment, _: str) -> DataStream:
     """A Spark DataFrame."""
-    from headgate.driver.session import get_session
+    from headrace.driver.session import get_session
 
     spark: SparkSession = get_session(None, env.get_configuration())
     rows = spark.range(0, COUNT, 1, 8).selectExpr("id", "concat('w', id % 7) as word")
@@ -385,7 +385,7 @@ def from_kafka() -> Outcome:
 def _from_kafka(broker: Any) -> Outcome:
     from confluent_kafka import Producer
 
-    from headgate.connectors.kafka import KafkaSource
+    from headrace.connectors.kafka import KafkaSource
 
     broker.create("in", 4)
     producer = Producer(
@@ -411,7 +411,7 @@ def to_kafka() -> Outcome:
 
 
 def _to_kafka(broker: Any) -> Outcome:
-    from headgate.connectors.kafka import KafkaSink
+    from headrace.connectors.kafka import KafkaSink
     from kafka_broker import read_all
 
     broker.create("out", 4)

@@ -18,7 +18,7 @@ import psutil
 import pyarrow as pa
 
 from acceptance.lines import Outcome, line, running_workers, wait_until
-from headgate import (
+from headrace import (
     Configuration,
     JobFailed,
     MapFunction,
@@ -29,7 +29,7 @@ from headgate import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCAL = {"headgate.spark.master": "local[64]", "spark.driver.memory": "1g"}
+LOCAL = {"headrace.spark.master": "local[64]", "spark.driver.memory": "1g"}
 
 
 def environment(parallelism: int, options: dict[str, Any] | None = None) -> StreamExecutionEnvironment:
@@ -287,7 +287,7 @@ def executors() -> Iterator[psutil.Process]:
 @line("kill-executor", 400)
 def kill_executor() -> Outcome:
     """kill -9 of an executor on local-cluster[2,4,2048]: failure reported in < 5 s, restart works, no orphan."""
-    options = {"headgate.spark.master": "local-cluster[2,4,2048]", "headgate.slots.timeout": "60 s"}
+    options = {"headrace.spark.master": "local-cluster[2,4,2048]", "headrace.slots.timeout": "60 s"}
     return after_kill(options, lambda client: next(executors()).kill())
 
 

@@ -16,8 +16,8 @@ import msgspec
 
 from acceptance.checkpoints import KILLS, checkpointed, kill_often, kill_worker
 from acceptance.lines import Outcome, line
-from headgate import KeyedProcessFunction, ValueStateDescriptor
-from headgate.connectors.kafka import KafkaSink, KafkaSource
+from headrace import KeyedProcessFunction, ValueStateDescriptor
+from headrace.connectors.kafka import KafkaSink, KafkaSource
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 

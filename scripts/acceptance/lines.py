@@ -55,7 +55,7 @@ def wait_until(condition: Callable[[], T], seconds: float, what: str) -> T:
 
 def running_workers(job_id: str) -> list[psutil.Process]:
     """Processes that run a task of a job now, anywhere on this machine."""
-    mark = f"hg-{job_id[:8]}"
+    mark = f"hr-{job_id[:8]}"
     found = []
     for process in psutil.process_iter():
         try:

@@ -29,12 +29,12 @@ import psutil
 import uvicorn
 
 from acceptance.lines import Outcome, line, wait_until
-from headgate.control.messages import Metrics
-from headgate.rest.app import make_app
-from headgate.rest.client import RestClient
-from headgate.rest.connections import Connection
-from headgate.rest.discovery import Server
-from headgate.rest.jobs import Jobs
+from headrace.control.messages import Metrics
+from headrace.rest.app import make_app
+from headrace.rest.client import RestClient
+from headrace.rest.connections import Connection
+from headrace.rest.discovery import Server
+from headrace.rest.jobs import Jobs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
@@ -45,7 +45,7 @@ PROGRAM = Path(__file__).with_name("programs") / "endless.py"
 WIDE = Path(__file__).with_name("programs") / "wide_driver.py"
 FLINK = "2.3.0"
 OPTIONS = (
-    "headgate.spark.master=local[8]",
+    "headrace.spark.master=local[8]",
     "spark.ui.enabled=false",
     "spark.driver.memory=512m",
     "rest.port=0",
@@ -58,7 +58,7 @@ def find_job(directory: Path, driver: subprocess.Popen[Any]) -> tuple[Server, st
     """A job with a checkpoint, and how to reach its driver, whose temporary files are below a directory."""
     if driver.poll() is not None:
         raise AssertionError((directory / "driver.log").read_text()[-2000:])
-    for path in directory.rglob("headgate-*/*.json"):
+    for path in directory.rglob("headrace-*/*.json"):
         server = msgspec.json.decode(path.read_bytes(), type=Server)
         client = RestClient(server.url, server.token)
         for job in client.send("GET", "/jobs/overview")["jobs"]:
@@ -73,7 +73,7 @@ def find_job(directory: Path, driver: subprocess.Popen[Any]) -> tuple[Server, st
 def running_job(
     directory: Path, *options: str, arguments: tuple[str, ...] = ()
 ) -> Iterator[tuple[subprocess.Popen[str], Server, str]]:
-    """`headgate run` of the endless program, when it has completed a checkpoint: the driver, how to reach it, the job."""
+    """`headrace run` of the endless program, when it has completed a checkpoint: the driver, how to reach it, the job."""
     directory.mkdir(exist_ok=True)
     shell = Shell(directory)
     with (directory / "driver.log").open("w") as log:
@@ -132,8 +132,8 @@ class FlinkCommand:
 
 @line("flink-command-line", 1200)
 def flink_command_line() -> Outcome:
-    """Flink's own command line lists, checkpoints, savepoints, stops and cancels a job of Headgate."""
-    with tempfile.TemporaryDirectory(prefix="headgate-flink-") as name:
+    """Flink's own command line lists, checkpoints, savepoints, stops and cancels a job of Headrace."""
+    with tempfile.TemporaryDirectory(prefix="headrace-flink-") as name:
         directory = Path(name)
         home = install_flink(directory / "flink")
         if isinstance(home, str):
@@ -236,7 +236,7 @@ class Pollers:
 def polling() -> Outcome:
     """Polling and listening cost a job little; a flood of requests fails no checkpoint of a job that takes all cores."""
     with (
-        tempfile.TemporaryDirectory(prefix="headgate-polling-") as name,
+        tempfile.TemporaryDirectory(prefix="headrace-polling-") as name,
         running_job(Path(name) / "job", arguments=("fast",)) as (_, server, job_id),
     ):
         time.sleep(10)
@@ -267,7 +267,7 @@ def polling() -> Outcome:
 def many_requests() -> Outcome:
     """The driver answers 500 requests a second beside a job with 2,000 records/s, and no checkpoint fails."""
     with (
-        tempfile.TemporaryDirectory(prefix="headgate-requests-") as name,
+        tempfile.TemporaryDirectory(prefix="headrace-requests-") as name,
         running_job(Path(name) / "job") as (_, server, job_id),
     ):
         answers, failed = flood(server, job_id)
@@ -332,7 +332,7 @@ def scraping(binaries: Path, server: Server, directory: Path) -> Iterator[str]:
     token.write_text(str(server.token))
     text = (DEPLOY / "prometheus" / "prometheus.yml").read_text()
     for old, new in {
-        "/etc/prometheus/headgate-token": str(token),
+        "/etc/prometheus/headrace-token": str(token),
         "127.0.0.1:8081": server.url.removeprefix("http://"),
         "scrape_interval: 10s": "scrape_interval: 1s",
         "- alerts.yml": f"- {DEPLOY}/prometheus/alerts.yml",
@@ -373,7 +373,7 @@ def dashboard_speed() -> Outcome:
 @line("driver-memory-hour", 6000)
 def driver_memory_hour() -> Outcome:
     """64 subtasks x 20 operators, 200 checkpoints of history, an hour of polling: the driver's memory is flat."""
-    with tempfile.TemporaryDirectory(prefix="headgate-wide-") as name:
+    with tempfile.TemporaryDirectory(prefix="headrace-wide-") as name:
         directory = Path(name)
         with (directory / "driver.log").open("w") as log:
             driver = subprocess.Popen(
@@ -409,7 +409,7 @@ def driver_memory_hour() -> Outcome:
 @line("prometheus", 600)
 def prometheus() -> Outcome:
     """Prometheus scrapes a driver, every query of the Grafana dashboard has data, every alert rule has fired in a test."""
-    with tempfile.TemporaryDirectory(prefix="headgate-prometheus-") as name:
+    with tempfile.TemporaryDirectory(prefix="headrace-prometheus-") as name:
         directory = Path(name)
         binaries = find_prometheus(directory / "deb")
         if isinstance(binaries, str):
@@ -417,7 +417,7 @@ def prometheus() -> Outcome:
         promtool, rules = binaries / "promtool", DEPLOY / "prometheus"
         subprocess.run([promtool, "check", "rules", rules / "alerts.yml"], check=True, capture_output=True)
         subprocess.run([promtool, "test", "rules", "alerts_test.yml"], cwd=rules, check=True, capture_output=True)
-        dashboard = json.loads((DEPLOY / "grafana" / "headgate.json").read_text())
+        dashboard = json.loads((DEPLOY / "grafana" / "headrace.json").read_text())
         queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
         queries = [expression.replace("$job", ".*") for expression in queries]
         with (
@@ -480,7 +480,7 @@ def served(job: FakeJob) -> Iterator[str]:
 @line("schemathesis", 1800)
 def schemathesis() -> Outcome:
     """Requests made of the OpenAPI page, with right ids and with wrong ones: never a 5xx, answers are what their models say."""
-    with tempfile.TemporaryDirectory(prefix="headgate-schemathesis-") as name:
+    with tempfile.TemporaryDirectory(prefix="headrace-schemathesis-") as name:
         directory = Path(name)
         venv.create(directory / "env", with_pip=True)
         python = directory / "env" / "bin" / "python"

@@ -23,7 +23,7 @@ def properties() -> Outcome:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "logical", "--timeout", "1800", *tests],
         cwd=ROOT,
-        env=os.environ | {"HEADGATE_TEST_EFFORT": str(EFFORT)},
+        env=os.environ | {"HEADRACE_TEST_EFFORT": str(EFFORT)},
         capture_output=True,
         text=True,
         check=False,

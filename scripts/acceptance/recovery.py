@@ -14,23 +14,23 @@ from typing import Any
 from acceptance.checkpoints import checkpointed
 from acceptance.dataflow import Endless
 from acceptance.lines import Outcome, line, wait_until
-from headgate import Configuration, KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
-from headgate.checkpoint.handles import FileRef, KeyedStateHandle, Payload, TypeMeta, encode_handle
-from headgate.checkpoint.types import SnapshotType
-from headgate.driver.checkpoints import CheckpointService
-from headgate.driver.cluster import Submission
-from headgate.driver.services import DriverIo
-from headgate.graph.plan import JobPlan
-from headgate.ids import JobId
-from headgate.records.key_groups import key_group_range
-from headgate.records.types import PICKLED
-from headgate.storage.checkpoints import publish
-from headgate.storage.handles import FileSegment
-from headgate.storage.layout import AttemptId, JobLayout, shared_file, subtask_owner
-from headgate.storage.local import LocalStore
-from headgate.storage.log import JobLog
-from headgate.storage.manifest import Manifest, OperatorManifest, PieceKind, SnapshotPart, StatePiece, SubtaskManifest
-from headgate.storage.remote import open_store
+from headrace import Configuration, KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+from headrace.checkpoint.handles import FileRef, KeyedStateHandle, Payload, TypeMeta, encode_handle
+from headrace.checkpoint.types import SnapshotType
+from headrace.driver.checkpoints import CheckpointService
+from headrace.driver.cluster import Submission
+from headrace.driver.services import DriverIo
+from headrace.graph.plan import JobPlan
+from headrace.ids import JobId
+from headrace.records.key_groups import key_group_range
+from headrace.records.types import PICKLED
+from headrace.storage.checkpoints import publish
+from headrace.storage.handles import FileSegment
+from headrace.storage.layout import AttemptId, JobLayout, shared_file, subtask_owner
+from headrace.storage.local import LocalStore
+from headrace.storage.log import JobLog
+from headrace.storage.manifest import Manifest, OperatorManifest, PieceKind, SnapshotPart, StatePiece, SubtaskManifest
+from headrace.storage.remote import open_store
 
 SUBTASKS, FILES = 100, 200_000
 SIZE = 50 << 20  # bytes of a file, 10 TB in all: nothing reads them
@@ -93,7 +93,7 @@ def recovery_200k_files() -> Outcome:
         options = {
             "execution.checkpointing.dir": name,
             "execution.checkpointing.incremental": "true",
-            "headgate.resume": "true",
+            "headrace.resume": "true",
         }
         plan = plan_of(Configuration(options))
         complete_checkpoint(Path(name), plan)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from acceptance.checkpoints import MODES, checkpointed
 from acceptance.dataflow import environment
 from acceptance.lines import Outcome, line, wait_until
-from headgate import (
+from headrace import (
     AggregateFunction,
     AggregatingStateDescriptor,
     CheckpointedFunction,
@@ -32,11 +32,11 @@ from headgate import (
     Types,
     ValueStateDescriptor,
 )
-from headgate.connectors.files import FileSink
-from headgate.job_client import SavepointFormat
-from headgate.savepoints.reader import StateSnapshotReader
-from headgate.storage.layout import creator_of
-from headgate.storage.objects import MissingObject
+from headrace.connectors.files import FileSink
+from headrace.job_client import SavepointFormat
+from headrace.savepoints.reader import StateSnapshotReader
+from headrace.storage.layout import creator_of
+from headrace.storage.objects import MissingObject
 
 KEYS = 50
 COUNT = 24_000
@@ -201,7 +201,7 @@ def stop(client: JobClient, how: str, directory: str) -> str:
 
 def through(sequence: tuple[int, ...], how: str, backend: str, mode: str) -> str:
     """One job through several parallelisms; what is wrong, if anything."""
-    with tempfile.TemporaryDirectory(prefix="headgate-rescale-") as directory:
+    with tempfile.TemporaryDirectory(prefix="headrace-rescale-") as directory:
         path: str | None = None
         for place, parallelism in enumerate(sequence):
             last = place == len(sequence) - 1
@@ -268,10 +268,10 @@ PAIR = Types.TUPLE([Types.LONG(), Types.LONG()])
 def full_checkpoint(trigger: str, backend: str) -> tuple[bool, str]:
     """Ten increments, a full checkpoint, three increments: what each of them needs."""
     limits = {
-        "policy": {"headgate.full-checkpoint.max-chain-length": "60"},
-        "cron": {"headgate.full-checkpoint.cron": "* * * * *"},
+        "policy": {"headrace.full-checkpoint.max-chain-length": "60"},
+        "cron": {"headrace.full-checkpoint.cron": "* * * * *"},
     }
-    with tempfile.TemporaryDirectory(prefix="headgate-full-", ignore_cleanup_errors=True) as directory:
+    with tempfile.TemporaryDirectory(prefix="headrace-full-", ignore_cleanup_errors=True) as directory:
         options = {
             "state.backend.type": backend,
             "execution.checkpointing.incremental": "true",
@@ -378,7 +378,7 @@ def filled_job(env: StreamExecutionEnvironment, keys: int) -> JobClient:
 def large_savepoint(keys: int, backend: str) -> str:
     """Savepoints of both formats, and a restore from each."""
     figures = []
-    with tempfile.TemporaryDirectory(prefix="headgate-large-") as directory:
+    with tempfile.TemporaryDirectory(prefix="headrace-large-") as directory:
         wrote, read = disk_speed(directory, 512 << 20)
         figures.append(f"disk {wrote / 1e6:.0f} MB/s written, {read / 1e6:.0f} MB/s read")
         env = environment(2, {"state.backend.type": backend, "execution.checkpointing.timeout": "20 min"})

@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 
 from acceptance.lines import Outcome, line
-from headgate.records.key_groups import KeyGroupRange, KeyHasher
-from headgate.state.api import StateTtlConfig, ValueStateDescriptor
-from headgate.state.backend import BackendSetup
-from headgate.state.hashmap.backend import HashMapBackend
+from headrace.records.key_groups import KeyGroupRange, KeyHasher
+from headrace.state.api import StateTtlConfig, ValueStateDescriptor
+from headrace.state.backend import BackendSetup
+from headrace.state.hashmap.backend import HashMapBackend
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 GIB, MIB = 1 << 30, 1 << 20
@@ -30,7 +30,7 @@ def figures(script: str, *args: str) -> list[dict[str, Any]]:
 
 def rate(*args: str) -> float:
     """Records a second: the median of three runs in one session."""
-    return statistics.median(f["records_per_s"] for f in figures("headgate_count.py", *args, "--runs", "3"))
+    return statistics.median(f["records_per_s"] for f in figures("headrace_count.py", *args, "--runs", "3"))
 
 
 @line("w1", 300)
@@ -53,8 +53,8 @@ def rocksdb_half() -> Outcome:
     """W1 with 100,000 keys: rocksdb at half of hashmap's throughput or more; interleaved, median of 3 ratios."""
     ratios, shown = [], []
     for _ in range(3):
-        heap = figures("headgate_count.py", "--records", "3000000")[0]["records_per_s"]
-        rocks = figures("headgate_count.py", "--records", "3000000", "--backend", "rocksdb")[0]["records_per_s"]
+        heap = figures("headrace_count.py", "--records", "3000000")[0]["records_per_s"]
+        rocks = figures("headrace_count.py", "--records", "3000000", "--backend", "rocksdb")[0]["records_per_s"]
         ratios.append(rocks / heap)
         shown.append(f"{rocks:,}/{heap:,}")
     ratio = statistics.median(ratios)

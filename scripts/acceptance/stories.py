@@ -1,6 +1,6 @@
 """Stories of a job's life from the command line, on both backends, aligned and unaligned: no row is lost or repeated.
 
-Each story drives `headgate run` of programs/story.py and other commands in processes of their own, in a fresh directory
+Each story drives `headrace run` of programs/story.py and other commands in processes of their own, in a fresh directory
 for each combination, and compares what the sink shows with what the program must have written.
 """
 
@@ -27,8 +27,8 @@ import psutil
 
 from acceptance.checkpoints import MODES, referenced
 from acceptance.lines import Outcome, line, wait_until
-from headgate.rest.client import RestClient, RestError
-from headgate.rest.discovery import Server
+from headrace.rest.client import RestClient, RestError
+from headrace.rest.discovery import Server
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from command_line import Shell  # found by the path above
@@ -37,9 +37,9 @@ from short_jvm import set_options
 PROGRAM = Path(__file__).with_name("programs") / "story.py"
 COUNT, KEYS = 60_000, 20  # of the program
 OPTIONS = {
-    "headgate.spark.master": "local[32]",
-    "headgate.spark.reserved-slots": "2",
-    "headgate.control.timeout": "5 s",
+    "headrace.spark.master": "local[32]",
+    "headrace.spark.reserved-slots": "2",
+    "headrace.control.timeout": "5 s",
     "spark.ui.enabled": "false",
     "spark.driver.memory": "512m",
     "rest.port": "0",
@@ -57,7 +57,7 @@ Options = Mapping[str, str | None]  # None: the option is not given
 
 
 class Driver:
-    """A `headgate run` in the background."""
+    """A `headrace run` in the background."""
 
     def __init__(self, process: Any, log: Path, announced: Path) -> None:
         self.process, self.log, self._announced = process, log, announced
@@ -116,7 +116,7 @@ class Driver:
 
     def workers(self) -> list[psutil.Process]:
         """The processes that run tasks."""
-        return [p for p in psutil.Process(self.process.pid).children(recursive=True) if p.name().startswith("hg-")]
+        return [p for p in psutil.Process(self.process.pid).children(recursive=True) if p.name().startswith("hr-")]
 
     def kill_worker(self) -> None:
         """SIGKILL to one of them, and wait until the job has noticed."""
@@ -151,14 +151,14 @@ class Case(Shell):  # type: ignore[misc]
     def run(
         self, *words: Any, options: Options | None = None, program: tuple[str, ...] = (), below: str = ""
     ) -> Driver:
-        """`headgate run`; its marks and output are in the directory, or below it."""
+        """`headrace run`; its marks and output are in the directory, or below it."""
         (self.directory / below / "marks").mkdir(parents=True, exist_ok=True)
         given = {**self.options, **(options or {})}
         settings = [word for key, value in given.items() if value is not None for word in ("-D", f"{key}={value}")]
         log = self.directory / f"run-{len(self.drivers)}.log"
         with log.open("w") as output:
             process = self.start("run", *words, *settings, PROGRAM, self.directory / below, *program, output=output)
-        announced = self.temporary / f"headgate-{os.getuid()}" / f"{process.pid}.json"
+        announced = self.temporary / f"headrace-{os.getuid()}" / f"{process.pid}.json"
         self.drivers.append(Driver(process, log, announced))
         return self.drivers[-1]
 
@@ -169,7 +169,7 @@ class Case(Shell):  # type: ignore[misc]
         self.wait_gone()
 
     def checkpoint(self, driver: Driver) -> None:
-        """`headgate checkpoint`, when the job runs (again)."""
+        """`headrace checkpoint`, when the job runs (again)."""
 
         def taken() -> bool:
             driver.until(driver.runs, "all tasks run")
@@ -180,8 +180,8 @@ class Case(Shell):  # type: ignore[misc]
         driver.until(taken, "a checkpoint")
 
     def stop(self, driver: Driver, *words: str) -> Path:
-        """`headgate stop`: the savepoint."""
-        path = Path(self.headgate("stop", "story", "--target", f"file://{self.directory}/savepoints", *words).strip())
+        """`headrace stop`: the savepoint."""
+        path = Path(self.headrace("stop", "story", "--target", f"file://{self.directory}/savepoints", *words).strip())
         driver.wait(0)
         return path
 
@@ -315,12 +315,12 @@ def stop_and_resume(case: Case) -> str:
     figure = case.finish(third)
     again = case.run("--from", one, below="again")
     again.checkpoints()
-    case.headgate("cancel", "story")
+    case.headrace("cancel", "story")
     assert "was cancelled" in again.wait(1)
     case.check_part("again")
     assert case.files(one) | case.files(two) == files, "a savepoint has changed"
     for path in (one, two):
-        assert "every file matches its checksum" in case.headgate("inspect", "--verify", path)
+        assert "every file matches its checksum" in case.headrace("inspect", "--verify", path)
     return figure
 
 
@@ -353,13 +353,13 @@ def death_before_the_first_checkpoint(case: Case) -> str:
     third = case.run("--resume")
     third.checkpoints()
     figure = case.finish(third)
-    case.headgate("inspect", "--verify", savepoint)
+    case.headrace("inspect", "--verify", savepoint)
     return figure
 
 
 def two_drivers(case: Case) -> str:
     """An old driver wakes beside a new one: it goes on, is cancelled, fails or finishes, and harms nothing."""
-    options = {"headgate.control.timeout": "60 s"}  # the workers of the old driver are there when it wakes
+    options = {"headrace.control.timeout": "60 s"}  # the workers of the old driver are there when it wakes
     old = case.run(options=options)
     old.checkpoints()
     for end in ("wakes", "is cancelled", "fails", "finishes"):
@@ -404,7 +404,7 @@ def failed_stop(case: Case) -> str:
         assert request.returncode == 1, "the stop did not fail"
         assert made.name in said, said
         case.checkpoint(driver)
-    case.headgate("stop", "story", "--target", f"file://{made}", code=1)  # a file
+    case.headrace("stop", "story", "--target", f"file://{made}", code=1)  # a file
     case.checkpoint(driver)
     return case.finish(driver)
 
@@ -415,8 +415,8 @@ def savepoint_without_interval(case: Case) -> str:
     driver = case.run(options=options)
     driver.until(driver.runs, "all tasks run")
     target = ("--target", f"file://{case.directory}/savepoints")
-    case.headgate("savepoint", "story", *target)
-    path = case.headgate("savepoint", "story", *target, "--format", "NATIVE").strip()
+    case.headrace("savepoint", "story", *target)
+    path = case.headrace("savepoint", "story", *target, "--format", "NATIVE").strip()
     figure = case.finish(driver)
     again = case.run("--from", path, options=options, below="again")
     (case.directory / "again" / "marks" / "release").touch()
@@ -457,7 +457,7 @@ def bounded_sources(case: Case, rescaled: bool) -> str:
     driver = case.run(options=options, program=("files", "files,dataframe,python"))
     driver.checkpoints()
     if rescaled:
-        assert case.headgate("rescale", "story", "-p", "6") == "the job runs with parallelism 6\n"
+        assert case.headrace("rescale", "story", "-p", "6") == "the job runs with parallelism 6\n"
     else:
         driver.kill_worker()
     driver.checkpoints()
@@ -482,7 +482,7 @@ def damaged_checkpoint(case: Case) -> str:
         if sink == "files":
             said = third.wait(1)
             assert "DAMAGED" in said, said
-            assert "headgate.recovery.allow-repeated-output" in said, said
+            assert "headrace.recovery.allow-repeated-output" in said, said
             damaged.write_bytes(content)
             third = case.run("--resume", options=options, program=program)
         third.checkpoints()
@@ -501,7 +501,7 @@ def storage_away(case: Case) -> str:
         first.kill_worker()
     first.checkpoints()
     with case.storage_away(5):
-        case.headgate("stop", "story", "--target", f"file://{case.directory}/savepoints", code=1)
+        case.headrace("stop", "story", "--target", f"file://{case.directory}/savepoints", code=1)
     first.checkpoints()
     case.kill(first)
     with case.storage_away(30, silent=True):
@@ -531,7 +531,7 @@ def cancelled(case: Case) -> str:
                     driver.workers()[-1].kill()
                 if moment in HELD:
                     driver.until(lambda held=HELD[moment]: case.is_held(held), f"a {moment} is held")
-                case.headgate("cancel", "story")
+                case.headrace("cancel", "story")
                 assert "was cancelled" in driver.wait(1, 60)
                 case.wait_gone()
             start = ["--from", case.newest()]
@@ -552,7 +552,7 @@ def told(story: Callable[[Case], str]) -> Outcome:
     for backend in ("hashmap", "rocksdb"):
         for mode in ("aligned", "unaligned"):
             began = time.monotonic()
-            with tempfile.TemporaryDirectory(prefix="headgate-story-", ignore_cleanup_errors=True) as directory:
+            with tempfile.TemporaryDirectory(prefix="headrace-story-", ignore_cleanup_errors=True) as directory:
                 case = Case(Path(directory), backend, mode)
                 try:
                     figure = story(case)

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from headgate import (
+from headrace import (
     AggregateFunction,
     AggregatingStateDescriptor,
     CheckpointedFunction,
@@ -28,8 +28,8 @@ from headgate import (
     Types,
     ValueStateDescriptor,
 )
-from headgate.connectors.files import FileSink
-from headgate.job_client import SavepointFormat
+from headrace.connectors.files import FileSink
+from headrace.job_client import SavepointFormat
 
 COUNT, KEYS = 4000, 8
 RULES = MapStateDescriptor("rules", "bigint", "string")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.testing import local_runtime
+from headrace.testing import local_runtime
 from kafka_mock import MockCluster
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
@@ -69,6 +69,6 @@ def test_every_program_says_what_it_shows_and_where_it_is_from():
 def test_only_the_root_of_imports_differs():
     for program in PROGRAMS:
         code = program.read_text(encoding="utf-8").partition('"""\n\n')[2]
-        assert code.count("headgate") == code.count("\nfrom headgate.pyflink") + code.startswith("from headgate"), (
+        assert code.count("headrace") == code.count("\nfrom headrace.pyflink") + code.startswith("from headrace"), (
             program
         )

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headgate.checkpoint.handles import KeyedStateHandle, decode_handle, encode_handle
-from headgate.records.key_groups import KeyGroupRange, key_group, key_group_range
-from headgate.state.api import StateDescriptor, StateTtlConfig, Time
-from headgate.state.backend import BackendSetup, KeyedStateBackend, SnapshotKind
-from headgate.state.hashmap.backend import HashMapBackend
-from headgate.state.rocksdb import RocksDBBackend
+from headrace.checkpoint.handles import KeyedStateHandle, decode_handle, encode_handle
+from headrace.records.key_groups import KeyGroupRange, key_group, key_group_range
+from headrace.state.api import StateDescriptor, StateTtlConfig, Time
+from headrace.state.backend import BackendSetup, KeyedStateBackend, SnapshotKind
+from headrace.state.hashmap.backend import HashMapBackend
+from headrace.state.rocksdb import RocksDBBackend
 from state_handles import detach
 
 # A backend joins the suite by one line here.

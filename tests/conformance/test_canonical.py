@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headgate import (
+from headrace import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
@@ -20,17 +20,17 @@ from headgate import (
     Types,
     ValueStateDescriptor,
 )
-from headgate.errors import IllegalState, StateMigrationError
-from headgate.pyflink.common import Types as FlinkTypes
-from headgate.records.flink_values import MutableRow
-from headgate.records.key_groups import KeyGroupRange
-from headgate.records.types import as_type
-from headgate.state.backend import BackendSetup
-from headgate.state.hashmap.backend import HashMapBackend
-from headgate.state.parquet import keyed
-from headgate.state.parquet.keyed import CANONICAL, CanonicalRun, restore
-from headgate.state.rocksdb import RocksDBBackend
-from headgate.state.timers import TimeDomain
+from headrace.errors import IllegalState, StateMigrationError
+from headrace.pyflink.common import Types as FlinkTypes
+from headrace.records.flink_values import MutableRow
+from headrace.records.key_groups import KeyGroupRange
+from headrace.records.types import as_type
+from headrace.state.backend import BackendSetup
+from headrace.state.hashmap.backend import HashMapBackend
+from headrace.state.parquet import keyed
+from headrace.state.parquet.keyed import CANONICAL, CanonicalRun, restore
+from headrace.state.rocksdb import RocksDBBackend
+from headrace.state.timers import TimeDomain
 
 MAKES = {"hashmap": HashMapBackend, "rocksdb": RocksDBBackend}
 KEYS = range(300)
@@ -549,7 +549,7 @@ def test_columns_of_numbers_are_the_same_as_rows(  # SPEC R8.2
 @pytest.mark.parametrize("new", MAKES)
 @pytest.mark.parametrize("old", MAKES)
 def test_numbers_with_and_without_namespaces(tmp_path, monkeypatch, old, new):  # SPEC R1.9, R8.2
-    monkeypatch.setattr("headgate.state.rocksdb.tables._NUMBERS", 8)
+    monkeypatch.setattr("headrace.state.rocksdb.tables._NUMBERS", 8)
     first = MAKES[old](setup_for(tmp_path, "first", groups=(0, 3)))
     descriptor = ValueStateDescriptor("n", "bigint")
     state = first.state(descriptor)

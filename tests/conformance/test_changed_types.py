@@ -7,16 +7,16 @@ import itertools
 
 import pytest
 
-from headgate import StateTtlConfig, Time
-from headgate.checkpoint.handles import decode_handle, encode_handle
-from headgate.errors import IllegalState, StateMigrationError
-from headgate.records.key_groups import KeyGroupRange, KeyHasher
-from headgate.records.types import Types
-from headgate.state.api import ListStateDescriptor, ValueStateDescriptor
-from headgate.state.backend import BackendSetup, SnapshotKind
-from headgate.state.hashmap.backend import HashMapBackend
-from headgate.state.parquet.keyed import CanonicalRun, read_tables, restore
-from headgate.state.rocksdb import RocksDBBackend
+from headrace import StateTtlConfig, Time
+from headrace.checkpoint.handles import decode_handle, encode_handle
+from headrace.errors import IllegalState, StateMigrationError
+from headrace.records.key_groups import KeyGroupRange, KeyHasher
+from headrace.records.types import Types
+from headrace.state.api import ListStateDescriptor, ValueStateDescriptor
+from headrace.state.backend import BackendSetup, SnapshotKind
+from headrace.state.hashmap.backend import HashMapBackend
+from headrace.state.parquet.keyed import CanonicalRun, read_tables, restore
+from headrace.state.rocksdb import RocksDBBackend
 from state_handles import detach
 
 MAKES = {"hashmap": HashMapBackend, "rocksdb": RocksDBBackend}

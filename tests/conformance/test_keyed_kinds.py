@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from headgate.errors import IllegalState, InvalidArgument
-from headgate.pyflink.common import Types as FlinkTypes
-from headgate.records.flink_values import Instant, MutableRow
-from headgate.records.types import PICKLED, Row, Types
-from headgate.state.addresses import VOID, NoKeySet
-from headgate.state.api import (
+from headrace.errors import IllegalState, InvalidArgument
+from headrace.pyflink.common import Types as FlinkTypes
+from headrace.records.flink_values import Instant, MutableRow
+from headrace.records.types import PICKLED, Row, Types
+from headrace.state.addresses import VOID, NoKeySet
+from headrace.state.api import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -136,7 +136,7 @@ def test_null_key_and_null_namespace(still_lab):
 
 
 def test_a_key_of_another_subtask_is_refused(still_lab):
-    from headgate.records.key_groups import KeyGroupRange
+    from headrace.records.key_groups import KeyGroupRange
 
     still_lab.configure(key_groups=KeyGroupRange(0, 3))
     with pytest.raises(IllegalState, match="key 'hello' is of key group 35, but this subtask owns groups 0 to 3"):
@@ -741,7 +741,7 @@ def test_equal_floats_are_one_key(any_lab):
     ],
 )
 def test_typed_keys(any_lab, key_type, keys):
-    from headgate.records.types import as_type
+    from headrace.records.types import as_type
 
     any_lab.configure(key_type=as_type(key_type))
     for key in keys:
@@ -764,7 +764,7 @@ def test_hot_path_with_batches(any_lab):
     for _ in range(3):
         backend = any_lab.backend
         addresses = backend.prepare_keys(keys)
-        from headgate.records.key_groups import KeyHasher
+        from headrace.records.key_groups import KeyHasher
 
         groups = KeyHasher(128).groups(keys)
         backend.begin_batch(addresses, groups)
@@ -782,7 +782,7 @@ def test_hot_path_with_batches(any_lab):
 def test_value_table(any_lab):
     descriptor = value("v", "bigint")
     keys = ["a", "b", "c"]
-    from headgate.records.key_groups import KeyHasher
+    from headrace.records.key_groups import KeyHasher
 
     groups = KeyHasher(128).groups(keys)
     if any_lab.ttl is not None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.errors import IllegalState, InvalidArgument
-from headgate.records.key_groups import KeyGroupRange
-from headgate.state.addresses import VOID, NoKeySet
-from headgate.state.api import (
+from headrace.errors import IllegalState, InvalidArgument
+from headrace.records.key_groups import KeyGroupRange
+from headrace.state.addresses import VOID, NoKeySet
+from headrace.state.api import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 from lab import Lab
 
-from headgate.checkpoint.handles import CorruptState
-from headgate.errors import IllegalState, InvalidArgument, StateMigrationError
-from headgate.records.key_groups import KeyGroupRange, key_group, key_group_range
-from headgate.records.types import TypeMismatch, Types, as_type
-from headgate.state.api import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
-from headgate.state.backend import SnapshotKind
+from headrace.checkpoint.handles import CorruptState
+from headrace.errors import IllegalState, InvalidArgument, StateMigrationError
+from headrace.records.key_groups import KeyGroupRange, key_group, key_group_range
+from headrace.records.types import TypeMismatch, Types, as_type
+from headrace.state.api import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
+from headrace.state.backend import SnapshotKind
 from state_handles import full_size, written_size
 
 V = ValueStateDescriptor("v")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.errors import InvalidArgument
-from headgate.records.key_groups import KeyGroupRange, key_group
-from headgate.state.addresses import VOID, NoKeySet, address_of
-from headgate.state.timers import TimeDomain
+from headrace.errors import InvalidArgument
+from headrace.records.key_groups import KeyGroupRange, key_group
+from headrace.state.addresses import VOID, NoKeySet, address_of
+from headrace.state.timers import TimeDomain
 
 EVENT, PROCESSING = TimeDomain.EVENT, TimeDomain.PROCESSING
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from lab import Lab
 
-from headgate.errors import InvalidArgument, StateMigrationError
-from headgate.records.key_groups import key_group
-from headgate.state.api import (
+from headrace.errors import InvalidArgument, StateMigrationError
+from headrace.records.key_groups import key_group
+from headrace.state.api import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,

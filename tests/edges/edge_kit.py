@@ -1,4 +1,4 @@
-"""Whole jobs in this process, from start to end, without a JVM: the only file here that knows the inside of Headgate.
+"""Whole jobs in this process, from start to end, without a JVM: the only file here that knows the inside of Headrace.
 
 The job, its checkpoints and its subtasks are those of production. In place of Spark there are two ways to run tasks:
 
@@ -31,42 +31,42 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headgate import Configuration, KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
-from headgate import environment as environment_module
-from headgate.api.functions import TaskInfo
-from headgate.api.sink import CommitRequest, Committer, Epoch, EpochCommitter, Sink, SinkWriter
-from headgate.api.sources import Source, SourceReader
-from headgate.checkpoint import coordinator as coordinator_module
-from headgate.checkpoint.handles import CorruptState
-from headgate.checkpoint.plan import Refusal
-from headgate.checkpoint.types import SavepointFormat
-from headgate.connectors.files import FileSink
-from headgate.control.messages import CheckpointComplete, Confirm
-from headgate.driver import job as job_module
-from headgate.driver import services as driver_services
-from headgate.driver import spark as spark_internals
-from headgate.driver.cluster import AttemptOver, WorkerMessage
-from headgate.driver.job_master import Call
-from headgate.driver.session import REQUIRED
-from headgate.errors import HeadgateError, JobFailed, StorageError
-from headgate.ids import JobId
-from headgate.job.events import CauseFound
-from headgate.job.machine import Phase, Timing
-from headgate.job.status import Status
-from headgate.records.batch import Batch
-from headgate.rest import discovery
-from headgate.state.local_directory import LocalDirectory
-from headgate.storage.checkpoints import load_snapshot, require_intact
-from headgate.storage.layout import JobLayout
-from headgate.storage.local import LocalStore
-from headgate.storage.log import read_log
-from headgate.storage.objects import OutcomeUnknown, storage_error
-from headgate.storage.remote import RoutingStore, open_store
-from headgate.testing.simulation import cluster as simulated
-from headgate.worker import shell as worker_shell
-from headgate.worker.failures import describe
-from headgate.worker.local_state import local_directory
-from headgate.worker.spark_rows import as_batch, read_batches
+from headrace import Configuration, KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+from headrace import environment as environment_module
+from headrace.api.functions import TaskInfo
+from headrace.api.sink import CommitRequest, Committer, Epoch, EpochCommitter, Sink, SinkWriter
+from headrace.api.sources import Source, SourceReader
+from headrace.checkpoint import coordinator as coordinator_module
+from headrace.checkpoint.handles import CorruptState
+from headrace.checkpoint.plan import Refusal
+from headrace.checkpoint.types import SavepointFormat
+from headrace.connectors.files import FileSink
+from headrace.control.messages import CheckpointComplete, Confirm
+from headrace.driver import job as job_module
+from headrace.driver import services as driver_services
+from headrace.driver import spark as spark_internals
+from headrace.driver.cluster import AttemptOver, WorkerMessage
+from headrace.driver.job_master import Call
+from headrace.driver.session import REQUIRED
+from headrace.errors import HeadraceError, JobFailed, StorageError
+from headrace.ids import JobId
+from headrace.job.events import CauseFound
+from headrace.job.machine import Phase, Timing
+from headrace.job.status import Status
+from headrace.records.batch import Batch
+from headrace.rest import discovery
+from headrace.state.local_directory import LocalDirectory
+from headrace.storage.checkpoints import load_snapshot, require_intact
+from headrace.storage.layout import JobLayout
+from headrace.storage.local import LocalStore
+from headrace.storage.log import read_log
+from headrace.storage.objects import OutcomeUnknown, storage_error
+from headrace.storage.remote import RoutingStore, open_store
+from headrace.testing.simulation import cluster as simulated
+from headrace.worker import shell as worker_shell
+from headrace.worker.failures import describe
+from headrace.worker.local_state import local_directory
+from headrace.worker.spark_rows import as_batch, read_batches
 from waiting import wait_until
 
 WAIT = 60.0  # seconds that anything may take on a slow machine
@@ -485,7 +485,7 @@ class Job:
         assert self.running(), self.error
         try:
             return self.client.trigger_checkpoint(timeout=WAIT)
-        except HeadgateError as error:
+        except HeadraceError as error:
             if self.wait_briefly():
                 error.add_note(f"the job is {self.status}: {self.error}")
             raise
@@ -614,13 +614,13 @@ class Cluster:
         return job
 
     def resume(self, program: Program | None = None, options: Mapping[str, str] | None = None, **more: Any) -> Job:
-        """As `headgate run --resume` does."""
-        return self.start(program, {"headgate.resume": "true"} | dict(options or {}), **more)
+        """As `headrace run --resume` does."""
+        return self.start(program, {"headrace.resume": "true"} | dict(options or {}), **more)
 
     def start_from(
         self, snapshot: Path, program: Program | None = None, options: Mapping[str, str] | None = None, **more: Any
     ) -> Job:
-        """As `headgate run --from SNAPSHOT` does."""
+        """As `headrace run --from SNAPSHOT` does."""
         return self.start(program, {"execution.state-recovery.path": str(snapshot)} | dict(options or {}), **more)
 
     def visible(self) -> list[str]:
@@ -784,7 +784,7 @@ DEFAULTS = {
     "execution.checkpointing.interval": "1 h",  # the test asks for each checkpoint
     "execution.checkpointing.data-inline-threshold": "0 b",
     "restart-strategy.type": "none",
-    "headgate.rest.enabled": "false",
+    "headrace.rest.enabled": "false",
     "execution.buffer-timeout": "0 ms",
 }
 
@@ -816,8 +816,8 @@ class Jobs:
         return client
 
     def resume(self, directory, build, options=None, **more):
-        """What `headgate run --resume` does."""
-        return self.start(directory, build, (options or {}) | {"headgate.resume": "true"}, **more)
+        """What `headrace run --resume` does."""
+        return self.start(directory, build, (options or {}) | {"headrace.resume": "true"}, **more)
 
     def at_end(self, action):
         """Do this at the end of the test: let go what waits."""

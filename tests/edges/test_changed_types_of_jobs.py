@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 from edge_kit import wait_running
 
-from headgate import KeyedProcessFunction, StateTtlConfig, Time, ValueStateDescriptor
-from headgate.job_client import SavepointFormat
-from headgate.savepoints.reader import StateSnapshotReader
+from headrace import KeyedProcessFunction, StateTtlConfig, Time, ValueStateDescriptor
+from headrace.job_client import SavepointFormat
+from headrace.savepoints.reader import StateSnapshotReader
 from waiting import wait_until
 
 KEYS = range(8)
@@ -83,7 +83,7 @@ def test_a_snapshot_in_two_forms_is_read_in_the_wider_one(jobs, tmp_path, backen
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 def test_one_subtask_holds_it_with_and_without_a_time_to_live(jobs, tmp_path, backend):
     """After a rescale, both forms are in the files of one subtask, which has not opened the state."""
-    options = {"state.backend.type": backend, "headgate.state.ttl-migration.enabled": "true"}
+    options = {"state.backend.type": backend, "headrace.state.ttl-migration.enabled": "true"}
     found = ""
     for number, (what, parallelism) in enumerate(
         [(program(Count), 2), (program(CountForAnHour), 2), (without_key_0, 1)]

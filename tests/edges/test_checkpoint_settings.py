@@ -21,11 +21,11 @@ from edge_kit import (
     wait_until,
 )
 
-from headgate import CheckpointingMode
-from headgate.driver import services
-from headgate.errors import HeadgateError
-from headgate.pyflink.datastream.checkpoint_config import CheckpointConfig
-from headgate.worker import checkpoints
+from headrace import CheckpointingMode
+from headrace.driver import services
+from headrace.errors import HeadraceError
+from headrace.pyflink.datastream.checkpoint_config import CheckpointConfig
+from headrace.worker import checkpoints
 
 HOUR = 3_600_000
 gates, seen = {}, {}  # functions travel as bytes: they find what they share with the test here, by name
@@ -114,7 +114,7 @@ def test_failed_checkpoints_fail_the_job_or_not(jobs, tap, ledger, tmp_path, mon
     tap.give(10)
     for _ in range(3 if tolerated is None else tolerated + 1):
         assert client.get_job_status().name == "RUNNING"
-        with pytest.raises(HeadgateError, match="the storage does not answer"):
+        with pytest.raises(HeadraceError, match="the storage does not answer"):
             client.trigger_checkpoint(timeout=WAIT)
     if tolerated is None:
         broken.end()

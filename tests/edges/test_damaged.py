@@ -5,11 +5,11 @@ import re
 import pytest
 from edge_kit import counted, eventually, files_below
 
-from headgate import KeyedProcessFunction, ValueStateDescriptor
+from headrace import KeyedProcessFunction, ValueStateDescriptor
 
 RETAINED = {
     "execution.checkpointing.num-retained": "3",
-    "headgate.recovery.allow-repeated-output": "true",
+    "headrace.recovery.allow-repeated-output": "true",
     "restart-strategy.fixed-delay.attempts": "1",
 }
 INCREMENTAL = {"execution.checkpointing.incremental": "true"}
@@ -128,7 +128,7 @@ def test_a_damaged_savepoint_to_start_from_fails_at_once(cluster, format):
 
 
 def test_a_sink_that_may_have_committed_keeps_the_job_from_stepping_back(cluster):
-    job = start_with_two_checkpoints(cluster, {"headgate.recovery.allow-repeated-output": "false"})
+    job = start_with_two_checkpoints(cluster, {"headrace.recovery.allow-repeated-output": "false"})
     damage(cluster, "chk-2/*-v1-s0.state")
     stored = cluster.checkpoint_files()
     job.kill_worker()

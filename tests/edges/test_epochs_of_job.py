@@ -16,7 +16,7 @@ from edge_kit import (
 )
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
 
-from headgate.connectors.spark.sink import PythonDataSink
+from headrace.connectors.spark.sink import PythonDataSink
 
 
 class Lag:

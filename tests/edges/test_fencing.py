@@ -15,15 +15,15 @@ from edge_kit import (
 )
 from typer.testing import CliRunner
 
-from headgate.cli.main import app
-from headgate.errors import ConfigError
+from headrace.cli.main import app
+from headrace.errors import ConfigError
 
 
 @pytest.mark.parametrize("sink", [LedgerSink, EpochLedgerSink])
 def test_storage_without_create_if_absent_is_refused(jobs, tap, ledger, tmp_path, sink):
     tap.let(10)
     tap.close()
-    unfenced = f"local://{tmp_path}"  # fsspec's other name of local files: Headgate has no atomic create there
+    unfenced = f"local://{tmp_path}"  # fsspec's other name of local files: Headrace has no atomic create there
     with pytest.raises(
         ConfigError, match=r"no atomic create-if-absent on 'local://'.*use a local .*s3://, gs://, az://"
     ):

@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 from edge_kit import counted, eventually, files_below
 
-from headgate import StreamExecutionEnvironment
-from headgate.connectors.files import FileSink
-from headgate.errors import HeadgateError
+from headrace import StreamExecutionEnvironment
+from headrace.connectors.files import FileSink
+from headrace.errors import HeadraceError
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system")
 
@@ -47,13 +47,13 @@ def test_checkpoint_directory_full(cluster, small):
     job.checkpoint()
     filler = fill(small)
     job.feed(50)
-    with pytest.raises(HeadgateError):
+    with pytest.raises(HeadraceError):
         job.checkpoint()
     assert job.running()
     filler.unlink()
     job.checkpoint()
     assert job.has_cleaned_up()
-    assert [p for p in files_below(small) if "tmp" in p or ".headgate" in p] == []
+    assert [p for p in files_below(small) if "tmp" in p or ".headrace" in p] == []
     job.feed_rest()
     assert job.wait() == "FINISHED"
     assert cluster.visible() == counted(range(400))
@@ -66,7 +66,7 @@ def test_checkpoint_directory_full_and_driver_killed(cluster, small):
     job.checkpoint()
     filler = fill(small)
     job.feed(50)
-    with pytest.raises(HeadgateError):
+    with pytest.raises(HeadraceError):
         job.checkpoint()
     job.kill_driver()
     resumed = cluster.resume()
@@ -97,7 +97,7 @@ def test_savepoint_target_full(cluster, small, leave):
     job = cluster.start()
     job.feed(100)
     filler = fill(small, leave)
-    with pytest.raises(HeadgateError):
+    with pytest.raises(HeadraceError):
         job.savepoint(small)
     assert job.has_cleaned_up()
     assert eventually(lambda: not list(small.glob("savepoint-*")), 2.0), list(small.rglob("*"))
@@ -113,7 +113,7 @@ def test_stop_with_savepoint_target_full(cluster, small, drain):
     job = cluster.start()
     job.feed(100)
     filler = fill(small)
-    with pytest.raises(HeadgateError):
+    with pytest.raises(HeadraceError):
         job.stop(small, drain=drain)
     filler.unlink()
     job.feed_rest()
@@ -128,14 +128,14 @@ def test_sink_directory_full(cluster, small):
     job.checkpoint()
     filler = fill(small)
     job.feed(50)
-    with pytest.raises(HeadgateError):
+    with pytest.raises(HeadraceError):
         job.checkpoint()
     assert eventually(lambda: job.restarts > 0)
     filler.unlink()
     job.feed_rest()
     assert job.wait() == "FINISHED", job.error
     assert cluster.visible() == counted(range(400))
-    hidden = [p for p in files_below(small) if ".headgate" in p]
+    hidden = [p for p in files_below(small) if ".headrace" in p]
     assert hidden == []
 
 
@@ -144,7 +144,7 @@ def write_until_full(small, format):
     env = StreamExecutionEnvironment.local()
     rows = env.from_datagen(lambda n: (n, f"{n} " + "x" * 1000), count=5000, type_info="n bigint, s string")
     rows.sink_to(FileSink(str(small / "out"), format, compression="none"))
-    with pytest.raises(HeadgateError) as caught:
+    with pytest.raises(HeadraceError) as caught:
         env.execute("full")
     return str(caught.value)
 
@@ -207,7 +207,7 @@ def test_local_state_full(cluster, small, incremental):
     job.checkpoint()
     filler = fill(small)
     job.feed(50)
-    with pytest.raises(HeadgateError):
+    with pytest.raises(HeadraceError):
         job.checkpoint()
     assert eventually(lambda: job.restarts > 0)  # RocksDB is of no use any more after such an error
     assert "No space left on device" in job.client.job.failure_log[0]
@@ -220,6 +220,6 @@ def test_local_state_full(cluster, small, incremental):
 
 def has_checkpoint(job):
     """Whether a checkpoint could be taken just now."""
-    with suppress(HeadgateError):
+    with suppress(HeadraceError):
         return bool(job.checkpoint())
     return False

@@ -1,12 +1,12 @@
-"""`headgate gc` leaves files of one job that another job needs."""
+"""`headrace gc` leaves files of one job that another job needs."""
 
 import pytest
 import typer.testing
 from edge_kit import counted, files_below
 
-from headgate.cli.main import app as command_line
-from headgate.storage.checkpoints import load_snapshot, require_intact
-from headgate.storage.remote import open_store
+from headrace.cli.main import app as command_line
+from headrace.storage.checkpoints import load_snapshot, require_intact
+from headrace.storage.remote import open_store
 
 INCREMENTAL = {
     "execution.checkpointing.incremental": "true",

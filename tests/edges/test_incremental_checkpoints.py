@@ -3,8 +3,8 @@
 import pytest
 from edge_kit import counted
 
-from headgate.driver.snapshots import JobSnapshots
-from headgate.errors import HeadgateError, IllegalState
+from headrace.driver.snapshots import JobSnapshots
+from headrace.errors import HeadraceError, IllegalState
 
 INCREMENTAL = {"execution.checkpointing.incremental": "true"}
 
@@ -89,6 +89,6 @@ def test_an_acknowledgement_that_cannot_be_handled_fails_its_checkpoint_only(clu
     monkeypatch.setattr(JobSnapshots, "register", refuse_once)
     job = cluster.start(options=INCREMENTAL | {"execution.checkpointing.tolerable-failed-checkpoints": "1"})
     job.feed(10)
-    with pytest.raises(HeadgateError, match="builds on shared state which is not known"):
+    with pytest.raises(HeadraceError, match="builds on shared state which is not known"):
         job.checkpoint()
     goes_on(cluster, job)

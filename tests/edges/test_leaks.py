@@ -21,7 +21,7 @@ from edge_kit import (
     was_unaligned,
 )
 
-from headgate.errors import HeadgateError
+from headrace.errors import HeadraceError
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ def test_metadata_that_may_have_been_written_names_files_that_are_there(jobs, ta
     client = wait_running(jobs.start(tmp_path, numbering(tap, ledger), options))
     tap.give(10)
     assert lose_reply(monkeypatch, "chk-1/_metadata") == []
-    with pytest.raises(HeadgateError):
+    with pytest.raises(HeadraceError):
         client.trigger_checkpoint()
     client.trigger_checkpoint()
     eventually(lambda: not (job_directory(tmp_path) / "chk-1").exists(), 1)
@@ -111,7 +111,7 @@ def test_staged_records_are_deleted_at_the_end_of_a_job_that_could_not_be_stoppe
     tap.give(10)
     client.trigger_checkpoint()
     (tmp_path / "a file").touch()
-    with pytest.raises(HeadgateError):
+    with pytest.raises(HeadraceError):
         client.stop_with_savepoint(savepoint_directory=str(tmp_path / "a file"))
     (staging,) = (job_directory(tmp_path / "checkpoints") / "taskowned").iterdir()
     (staging / "part-0-left.parquet").write_bytes(b"of a worker that died before its checkpoint")

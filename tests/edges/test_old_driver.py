@@ -3,7 +3,7 @@
 import pytest
 from edge_kit import counted, eventually
 
-from headgate.driver import snapshots
+from headrace.driver import snapshots
 
 
 def two_drivers(cluster, options):

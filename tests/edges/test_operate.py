@@ -12,10 +12,10 @@ import pytest
 import uvicorn
 from edge_kit import wait_running
 
-from headgate import KeyedProcessFunction, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from headgate.rest.app import make_app
-from headgate.rest.jobs import Jobs
-from headgate.savepoints.reader import StateSnapshotReader
+from headrace import KeyedProcessFunction, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from headrace.rest.app import make_app
+from headrace.rest.jobs import Jobs
+from headrace.savepoints.reader import StateSnapshotReader
 from rest_kit import checked, client_of
 from waiting import wait_until
 
@@ -220,13 +220,13 @@ def test_every_key_that_is_shown_can_be_looked_up(jobs, tmp_path):
 
 def test_a_state_that_is_too_large_is_refused(jobs, tmp_path):
     Remember.fail.clear()
-    client = wait_running(jobs.start(tmp_path / "c", build, {"headgate.rest.state-browser.max-size": "10 b"}))
+    client = wait_running(jobs.start(tmp_path / "c", build, {"headrace.rest.state-browser.max-size": "10 b"}))
     http, path = client_of(client.job), f"/jobs/{client.get_job_id()}"
     wait_until(lambda: checked(http, path)["vertices"][1]["metrics"]["read-records"] > 50)
     operation(http, "POST", f"{path}/checkpoints", f"{path}/checkpoints")
     answer = http.get(f"{path}/state/remember/count")
     assert answer.status_code == 409
-    assert "headgate.rest.state-browser.max-size = 10" in answer.json()["errors"][0]
+    assert "headrace.rest.state-browser.max-size = 10" in answer.json()["errors"][0]
 
 
 def test_the_story_of_a_failure(http, client, path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate import StreamExecutionEnvironment
+from headrace import StreamExecutionEnvironment
 
 PAGE = Path(__file__).parents[2] / "docs" / "connectors" / "write-your-own.md"
 

@@ -18,13 +18,13 @@ from edge_kit import (
     wait_until,
 )
 
-from headgate.errors import HeadgateError
+from headrace.errors import HeadraceError
 
 THREE = {"execution.checkpointing.num-retained": "3", "execution.checkpointing.incremental": "true"}
 RESTARTS = {
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.delay": "10 ms",
-    "headgate.recovery.allow-repeated-output": "true",
+    "headrace.recovery.allow-repeated-output": "true",
 }
 
 
@@ -123,7 +123,7 @@ def test_a_new_source_before_a_finished_operator_is_refused(jobs, tap, ledger, t
     edited = jobs.start(
         tmp_path / "edited", lambda env: program(env, True), {"execution.state-recovery.path": savepoint}
     )
-    with pytest.raises(HeadgateError, match="finished in the checkpoint, but its predecessor"):
+    with pytest.raises(HeadraceError, match="finished in the checkpoint, but its predecessor"):
         edited.wait(60)
 
 
@@ -137,6 +137,6 @@ def test_a_claimed_savepoint_stays_when_the_program_does_not_fit(jobs, tap, ledg
     other = jobs.start(
         tmp_path / "second", lambda env: env.from_source(Numbers(tap.name)).sink_to(LedgerSink(ledger.name)), options
     )
-    with pytest.raises(HeadgateError, match="operators that the program does not have any more"):
+    with pytest.raises(HeadraceError, match="operators that the program does not have any more"):
         other.wait(60)
     assert files(savepoint) == before

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from edge_kit import announce_rest_server, announcement, numbering, wait_running
 
-from headgate.checkpoint.types import SavepointFormat
-from headgate.errors import HeadgateError
+from headrace.checkpoint.types import SavepointFormat
+from headrace.errors import HeadraceError
 
 OTHER_USER = 12345
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
@@ -75,7 +75,7 @@ def test_no_state_is_put_into_a_directory_of_another_user(jobs, tap, ledger, tmp
         os.chown(shared_tmp / name, OTHER_USER, OTHER_USER)
     theirs = [path for path in shared_tmp.iterdir() if path.stat().st_uid == OTHER_USER]
     before = {found for path in theirs for found in path.rglob("*")}
-    with suppress(HeadgateError):  # to refuse is right as well
+    with suppress(HeadraceError):  # to refuse is right as well
         run(2)
     assert {found for path in theirs for found in path.rglob("*")} - before == set()
 
@@ -86,7 +86,7 @@ def test_the_files_of_checkpoints_are_private_by_option(jobs, tap, ledger, tmp_p
     options = {
         "state.backend.type": backend,
         "execution.checkpointing.incremental": "true",
-        "headgate.storage.private-files": str(private),
+        "headrace.storage.private-files": str(private),
     }
     usual = os.umask(0o022)
     try:

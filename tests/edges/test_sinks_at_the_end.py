@@ -8,9 +8,9 @@ import pytest
 from edge_kit import counted, eventually
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
 
-from headgate.api.two_phase_commit import TwoPhaseCommitSinkFunction
-from headgate.connectors.spark.sink import PythonDataSink
-from headgate.errors import ConfigError, HeadgateError
+from headrace.api.two_phase_commit import TwoPhaseCommitSinkFunction
+from headrace.connectors.spark.sink import PythonDataSink
+from headrace.errors import ConfigError, HeadraceError
 
 WITHOUT_CHECKPOINTS = {"execution.checkpointing.interval": ""}
 NO_FINAL_CHECKPOINT = {"execution.checkpointing.checkpoints-after-tasks-finish": "false"}
@@ -44,7 +44,7 @@ def test_a_last_checkpoint_that_fails_hides_no_record(cluster):
     job = cluster.start(options=NO_FINAL_CHECKPOINT)
     job.feed(100)
     job.storage.fail_next_write("_metadata")
-    with pytest.raises(HeadgateError, match="the disk is broken"):
+    with pytest.raises(HeadraceError, match="the disk is broken"):
         job.checkpoint()
     job.feed_rest()
     assert job.wait() == "FINISHED"

@@ -6,9 +6,9 @@ import shutil
 import pytest
 from edge_kit import counted, files_below, key_of
 
-from headgate import KeyedProcessFunction, ValueStateDescriptor
-from headgate.connectors.files import FileSink
-from headgate.errors import HeadgateError
+from headrace import KeyedProcessFunction, ValueStateDescriptor
+from headrace.connectors.files import FileSink
+from headrace.errors import HeadraceError
 
 
 def crashed(cluster, **options):
@@ -218,7 +218,7 @@ def test_nothing_hidden_is_left_when_cancelled(cluster):
     job.feed(100)
     job.cancel()
     assert job.wait() == "CANCELED"
-    assert [p for p in files_below(cluster.output) if ".headgate" in p] == []
+    assert [p for p in files_below(cluster.output) if ".headrace" in p] == []
 
 
 @pytest.mark.parametrize("mode", ["CLAIM", "NO_CLAIM", "LEGACY"])
@@ -248,7 +248,7 @@ def test_a_checkpoint_directory_that_was_deleted_is_not_reported_as_another_driv
     job.checkpoint()
     shutil.rmtree(cluster.checkpoints)
     job.feed(10)
-    with pytest.raises(HeadgateError):
+    with pytest.raises(HeadraceError):
         job.checkpoint()
     assert job.wait() == "FAILED"
     assert "another driver has taken over" not in job.error

@@ -4,7 +4,7 @@ import sys
 
 from edge_kit import Count, counted, eventually, key_of
 
-from headgate.connectors.files import FileSink
+from headrace.connectors.files import FileSink
 
 
 def stored_job(cluster, options=None):

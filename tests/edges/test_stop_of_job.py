@@ -3,7 +3,7 @@
 import pytest
 from edge_kit import counted, refuse_once
 
-from headgate.errors import HeadgateError
+from headrace.errors import HeadraceError
 
 
 # SPEC R8.3
@@ -14,7 +14,7 @@ def test_a_stop_whose_savepoint_fails_loses_no_input(cluster, drain):
     job.checkpoint()
     job.feed(50)
     job.storage.fail_next_write("_metadata")
-    with pytest.raises(HeadgateError, match="the disk is broken"):
+    with pytest.raises(HeadraceError, match="the disk is broken"):
         job.stop(cluster.savepoints, drain=drain)
     job.feed_rest()
     assert job.wait() == "FINISHED"

@@ -1,4 +1,4 @@
-"""No stored byte names a module of Headgate: snapshots stay readable when code moves (user values aside)."""
+"""No stored byte names a module of Headrace: snapshots stay readable when code moves (user values aside)."""
 
 import io
 import pkgutil
@@ -19,8 +19,8 @@ from pyspark.sql.datasource import (
 )
 from rocksdict import DBCompressionType
 
-import headgate
-from headgate import (
+import headrace
+from headrace import (
     CheckpointedFunction,
     FlatMapFunction,
     KeyedProcessFunction,
@@ -30,19 +30,19 @@ from headgate import (
     Types,
     ValueStateDescriptor,
 )
-from headgate.api.sources import SequenceSource
-from headgate.api.two_phase_commit import TwoPhaseCommitSinkFunction
-from headgate.checkpoint.types import SavepointFormat
-from headgate.connectors.delta import DeltaSink
-from headgate.connectors.files import FileSink, FileSource
-from headgate.connectors.kafka import KafkaSource
-from headgate.connectors.spark.sink import PythonDataSink
-from headgate.connectors.spark.source import PythonDataSource
-from headgate.state.rocksdb import store as rocksdb_store
+from headrace.api.sources import SequenceSource
+from headrace.api.two_phase_commit import TwoPhaseCommitSinkFunction
+from headrace.checkpoint.types import SavepointFormat
+from headrace.connectors.delta import DeltaSink
+from headrace.connectors.files import FileSink, FileSource
+from headrace.connectors.kafka import KafkaSource
+from headrace.connectors.spark.sink import PythonDataSink
+from headrace.connectors.spark.source import PythonDataSource
+from headrace.state.rocksdb import store as rocksdb_store
 from kafka_mock import MockCluster
 
-TOP = "|".join(module.name for module in pkgutil.iter_modules(headgate.__path__))
-PATH_OF_OURS = re.compile(rf"headgate[./](?:{TOP})\b[\w.]*".encode())
+TOP = "|".join(module.name for module in pkgutil.iter_modules(headrace.__path__))
+PATH_OF_OURS = re.compile(rf"headrace[./](?:{TOP})\b[\w.]*".encode())
 
 
 class EveryState(KeyedProcessFunction):

@@ -3,8 +3,8 @@
 import pytest
 from edge_kit import Count, EpochLedgerSink, LedgerSink, counted, key_of
 
-from headgate import CheckpointedFunction, ListStateDescriptor, MapFunction
-from headgate.connectors.files import FileSink
+from headrace import CheckpointedFunction, ListStateDescriptor, MapFunction
+from headrace.connectors.files import FileSink
 
 DROP = {"execution.state-recovery.ignore-unclaimed-state": "true"}
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from headgate.checkpoint.barriers.alignment import BarrierHandler
-from headgate.checkpoint.barriers.instructions import (
+from headrace.checkpoint.barriers.alignment import BarrierHandler
+from headrace.checkpoint.barriers.instructions import (
     Block,
     CaptureComplete,
     Decline,
@@ -23,8 +23,8 @@ from headgate.checkpoint.barriers.instructions import (
     TakeSnapshot,
     Unblock,
 )
-from headgate.checkpoint.barriers.tracker import BarrierTracker
-from headgate.checkpoint.types import AlignmentKind, Barrier, CheckpointOptions
+from headrace.checkpoint.barriers.tracker import BarrierTracker
+from headrace.checkpoint.types import AlignmentKind, Barrier, CheckpointOptions
 
 END = "end"
 

@@ -14,21 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from headgate import Types, ValueStateDescriptor
-from headgate.errors import LocalStateError
-from headgate.records.key_groups import KeyGroupRange, KeyHasher
-from headgate.records.types import TypeMismatch
-from headgate.state import column_values, columns
-from headgate.state.addresses import NO_KEY, VOID
-from headgate.state.backend import BackendSetup, SnapshotKind
-from headgate.state.batch_values import BatchStates
-from headgate.state.column_values import ColumnValue
-from headgate.state.hashmap.backend import HashMapBackend
-from headgate.state.hashmap.columns import HashMapColumns
-from headgate.state.rocksdb import MemoryBudget, RocksDBBackend, blocks, numbers, writeback
-from headgate.state.rocksdb import backend as rocksdb
-from headgate.state.rocksdb.numbers import CachedColumns
-from headgate.state.rocksdb.store import Store
+from headrace import Types, ValueStateDescriptor
+from headrace.errors import LocalStateError
+from headrace.records.key_groups import KeyGroupRange, KeyHasher
+from headrace.records.types import TypeMismatch
+from headrace.state import column_values, columns
+from headrace.state.addresses import NO_KEY, VOID
+from headrace.state.backend import BackendSetup, SnapshotKind
+from headrace.state.batch_values import BatchStates
+from headrace.state.column_values import ColumnValue
+from headrace.state.hashmap.backend import HashMapBackend
+from headrace.state.hashmap.columns import HashMapColumns
+from headrace.state.rocksdb import MemoryBudget, RocksDBBackend, blocks, numbers, writeback
+from headrace.state.rocksdb import backend as rocksdb
+from headrace.state.rocksdb.numbers import CachedColumns
+from headrace.state.rocksdb.store import Store
 
 TOTAL = ValueStateDescriptor("total", Types.LONG())
 GROUP = KeyHasher(8)

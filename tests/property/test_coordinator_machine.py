@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from effort import examples
-from headgate.checkpoint import events as ev
-from headgate.checkpoint.coordinator import Coordinator
-from headgate.checkpoint.decider import RequestId
-from headgate.checkpoint.plan import PlanInput, PlanVertex, TaskId, TaskReport, TaskStatus, Topology
-from headgate.checkpoint.reasons import FailureReason
-from headgate.checkpoint.settings import CheckpointSettings, ClaimMode, EndStatus, FullCheckpointPolicy, RetentionPolicy
-from headgate.checkpoint.stats import SubtaskMetrics
-from headgate.checkpoint.types import SnapshotType
-from headgate.ids import OperatorId, VertexId
+from headrace.checkpoint import events as ev
+from headrace.checkpoint.coordinator import Coordinator
+from headrace.checkpoint.decider import RequestId
+from headrace.checkpoint.plan import PlanInput, PlanVertex, TaskId, TaskReport, TaskStatus, Topology
+from headrace.checkpoint.reasons import FailureReason
+from headrace.checkpoint.settings import CheckpointSettings, ClaimMode, EndStatus, FullCheckpointPolicy, RetentionPolicy
+from headrace.checkpoint.stats import SubtaskMetrics
+from headrace.checkpoint.types import SnapshotType
+from headrace.ids import OperatorId, VertexId
 
 TASKS = [TaskId(VertexId(0), 0), TaskId(VertexId(0), 1), TaskId(VertexId(1), 0)]
 TOPOLOGY = Topology(

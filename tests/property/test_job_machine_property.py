@@ -4,12 +4,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headgate.errors import JobFailed, StorageError
-from headgate.job import events as ev
-from headgate.job.machine import JobMachine, Phase
-from headgate.job.restart import FixedDelay
-from headgate.job.status import JobStatus
-from headgate.testing.simulation.oracle import check_story
+from headrace.errors import JobFailed, StorageError
+from headrace.job import events as ev
+from headrace.job.machine import JobMachine, Phase
+from headrace.job.restart import FixedDelay
+from headrace.job.status import JobStatus
+from headrace.testing.simulation.oracle import check_story
 
 WORKERS = [(0, 0), (0, 1), (1, 0)]
 

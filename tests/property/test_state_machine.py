@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
 from effort import examples
-from headgate.records.key_groups import key_group, key_group_range
-from headgate.state.addresses import VOID
-from headgate.state.api import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
-from headgate.state.backend import BackendSetup, SnapshotKind
-from headgate.state.timers import TimeDomain
+from headrace.records.key_groups import key_group, key_group_range
+from headrace.state.addresses import VOID
+from headrace.state.api import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
+from headrace.state.backend import BackendSetup, SnapshotKind
+from headrace.state.timers import TimeDomain
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
 from lab import BACKENDS

@@ -26,19 +26,19 @@ from hypothesis.stateful import (
 )
 
 from effort import examples
-from headgate.checkpoint.handles import CorruptState
-from headgate.checkpoint.settings import ClaimMode
-from headgate.checkpoint.types import SnapshotType
-from headgate.errors import IllegalState, StorageError
-from headgate.ids import JobId, OperatorId
-from headgate.storage import checkpoints, gc, shared
-from headgate.storage import log as log_module
-from headgate.storage.checkpoints import discard_checkpoint, discard_pending, load_snapshot, publish, require_intact
-from headgate.storage.gc import collect, plan_gc
-from headgate.storage.handles import FileSegment
-from headgate.storage.layout import JobLayout, PathKind, subtask_owner
-from headgate.storage.log import JobLog, SupersededError, load_completed, read_log
-from headgate.storage.manifest import (
+from headrace.checkpoint.handles import CorruptState
+from headrace.checkpoint.settings import ClaimMode
+from headrace.checkpoint.types import SnapshotType
+from headrace.errors import IllegalState, StorageError
+from headrace.ids import JobId, OperatorId
+from headrace.storage import checkpoints, gc, shared
+from headrace.storage import log as log_module
+from headrace.storage.checkpoints import discard_checkpoint, discard_pending, load_snapshot, publish, require_intact
+from headrace.storage.gc import collect, plan_gc
+from headrace.storage.handles import FileSegment
+from headrace.storage.layout import JobLayout, PathKind, subtask_owner
+from headrace.storage.log import JobLog, SupersededError, load_completed, read_log
+from headrace.storage.manifest import (
     Manifest,
     OperatorManifest,
     PieceKind,
@@ -46,11 +46,11 @@ from headgate.storage.manifest import (
     SubtaskManifest,
     handles_of,
 )
-from headgate.storage.objects import OutcomeUnknown
-from headgate.storage.reader import SnapshotReader
-from headgate.storage.shared import SharedStateRegistry
-from headgate.storage.writer import Scope, SnapshotTarget, StateWriter
-from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, Operation
+from headrace.storage.objects import OutcomeUnknown
+from headrace.storage.reader import SnapshotReader
+from headrace.storage.shared import SharedStateRegistry
+from headrace.storage.writer import Scope, SnapshotTarget, StateWriter
+from headrace.testing.storage_faults import Fault, FaultKind, FaultyStore, Operation
 
 LAYOUT = JobLayout.of("/data", JobId("a" * 32))
 OPERATOR = OperatorId("1" * 32)

@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from headgate.api.durable import unpack
-from headgate.control.messages import AskForSplit, StartProcessing
-from headgate.driver.epochs import Epochs
-from headgate.testing.simulation import world
-from headgate.testing.simulation.run import Run
-from headgate.testing.simulation.world import Violation, found_splits, key_of, whole_epochs
-from headgate.worker.subtask import Subtask
+from headrace.api.durable import unpack
+from headrace.control.messages import AskForSplit, StartProcessing
+from headrace.driver.epochs import Epochs
+from headrace.testing.simulation import world
+from headrace.testing.simulation.run import Run
+from headrace.testing.simulation.world import Violation, found_splits, key_of, whole_epochs
+from headrace.worker.subtask import Subtask
 
 SOON = {"execution.checkpointing.interval": "10 ms", "execution.checkpointing.mode": "EXACTLY_ONCE"}
 

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from headgate.control.messages import CheckpointComplete
-from headgate.driver.epochs import Epochs
-from headgate.testing.simulation.run import Run
-from headgate.testing.simulation.world import Violation, found_splits, one_input, whole_epochs
-from headgate.worker.operators.sinks import SinkOperator
+from headrace.control.messages import CheckpointComplete
+from headrace.driver.epochs import Epochs
+from headrace.testing.simulation.run import Run
+from headrace.testing.simulation.world import Violation, found_splits, one_input, whole_epochs
+from headrace.worker.operators.sinks import SinkOperator
 
 OPTIONS = {
     "execution.checkpointing.mode": "EXACTLY_ONCE",
@@ -17,8 +17,8 @@ OPTIONS = {
     "execution.checkpointing.num-retained": "3",
     "execution.checkpointing.max-concurrent-checkpoints": "1",
     "execution.checkpointing.tolerable-failed-checkpoints": "1000",
-    "headgate.recovery.allow-repeated-output": "true",
-    "headgate.alignment.spill.max": "1 gb",
+    "headrace.recovery.allow-repeated-output": "true",
+    "headrace.alignment.spill.max": "1 gb",
 }
 PROGRAMS = {"two-phase": one_input, "committer": found_splits, "whole epochs": whole_epochs}
 

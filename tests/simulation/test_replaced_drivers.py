@@ -2,11 +2,11 @@
 
 import pytest
 
-from headgate.checkpoint.settings import EndStatus
-from headgate.errors import StorageError
-from headgate.storage.log import JobLog
-from headgate.testing.simulation.run import Run, play
-from headgate.testing.simulation.world import one_input
+from headrace.checkpoint.settings import EndStatus
+from headrace.errors import StorageError
+from headrace.storage.log import JobLog
+from headrace.testing.simulation.run import Run, play
+from headrace.testing.simulation.world import one_input
 
 OPTIONS = {
     "execution.checkpointing.tolerable-failed-checkpoints": "1000",

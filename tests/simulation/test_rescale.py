@@ -3,8 +3,8 @@
 import pytest
 
 from effort import EFFORT
-from headgate.testing.simulation.run import Run
-from headgate.testing.simulation.world import PROGRAMS, one_input
+from headrace.testing.simulation.run import Run
+from headrace.testing.simulation.world import PROGRAMS, one_input
 
 UNALIGNED = {
     "execution.checkpointing.interval": "15 ms",

@@ -6,20 +6,20 @@ import pytest
 from msgspec.structs import replace
 
 from effort import examples
-from headgate.api.windows import TimeWindow
-from headgate.job.alignment import WatermarkAligner
-from headgate.records import batch, narrowing
-from headgate.state.backend import KeyedStateBackend
-from headgate.state.hashmap.increments import History
-from headgate.state.timers import Timers
-from headgate.storage import log
-from headgate.testing.simulation.run import Run, play
-from headgate.testing.simulation.timed import TIMED, aligned
-from headgate.worker import inputs, output
-from headgate.worker.inputs import Inputs
-from headgate.worker.operators.windows import WindowOperator
-from headgate.worker.subtask import Subtask
-from headgate.worker.watermarks import WatermarkValve
+from headrace.api.windows import TimeWindow
+from headrace.job.alignment import WatermarkAligner
+from headrace.records import batch, narrowing
+from headrace.state.backend import KeyedStateBackend
+from headrace.state.hashmap.increments import History
+from headrace.state.timers import Timers
+from headrace.storage import log
+from headrace.testing.simulation.run import Run, play
+from headrace.testing.simulation.timed import TIMED, aligned
+from headrace.worker import inputs, output
+from headrace.worker.inputs import Inputs
+from headrace.worker.operators.windows import WindowOperator
+from headrace.worker.subtask import Subtask
+from headrace.worker.watermarks import WatermarkValve
 
 FIXED = [*range(examples(40)), 823]  # 823: a replaced driver that waits for its restart ends
 WITHIN = 500

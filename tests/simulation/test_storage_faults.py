@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from headgate.job.status import JobStatus
-from headgate.testing.simulation.run import Run
-from headgate.testing.simulation.world import one_input
-from headgate.testing.storage_faults import Fault, FaultKind
+from headrace.job.status import JobStatus
+from headrace.testing.simulation.run import Run
+from headrace.testing.simulation.world import one_input
+from headrace.testing.storage_faults import Fault, FaultKind
 
 COMMON = {
     "execution.checkpointing.mode": "EXACTLY_ONCE",
@@ -18,7 +18,7 @@ COMMON = {
     "execution.checkpointing.data-inline-threshold": "0 b",
     "execution.checkpointing.num-retained": "3",
     "execution.checkpointing.tolerable-failed-checkpoints": "1000",
-    "headgate.alignment.spill.max": "1 gb",
+    "headrace.alignment.spill.max": "1 gb",
 }
 SEEDS = range(8)
 
@@ -100,8 +100,8 @@ def test_a_flipped_byte_is_never_restored_from(seed):
 def test_a_chain_that_is_too_long_is_cut_by_a_full_checkpoint():  # SPEC R7.6 (b)
     options = COMMON | {
         "execution.checkpointing.incremental": "true",
-        "headgate.full-checkpoint.max-chain-length": "1",
-        "headgate.full-checkpoint.cooldown": "0 ms",
+        "headrace.full-checkpoint.max-chain-length": "1",
+        "headrace.full-checkpoint.cooldown": "0 ms",
     }
     reasons = set()
     for seed in SEEDS:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from spark_kit import Workers
 
-from headgate import Configuration, StreamExecutionEnvironment
-from headgate.driver.session import get_session
-from headgate.rest import server
+from headrace import Configuration, StreamExecutionEnvironment
+from headrace.driver.session import get_session
+from headrace.rest import server
 from kafka_broker import Broker, NoBroker
 from short_jvm import set_options
 
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def spark():
     options = {
-        "headgate.spark.master": "local[64]",
+        "headrace.spark.master": "local[64]",
         "spark.driver.memory": "1g",
         "spark.python.daemon.module": "pytest_daemon",
     }

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from headgate.api.sources import DataGenSource
-from headgate.records.types import as_type
+from headrace.api.sources import DataGenSource
+from headrace.records.types import as_type
 from waiting import wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -20,7 +20,7 @@ ORPHAN_SECONDS = 60.0  # on any machine; it is a matter of a second or two on a 
 
 
 def comm(process):
-    """The name a process has now; a worker that runs a task is called hg-<job>-<attempt>."""
+    """The name a process has now; a worker that runs a task is called hr-<job>-<attempt>."""
     try:
         return Path(f"/proc/{process.pid}/comm").read_text().strip()
     except OSError:
@@ -45,7 +45,7 @@ def python_workers(root=None):
                 continue
         except (psutil.Error, AttributeError):
             continue
-        (running if comm(process).startswith("hg-") else idle).append(process)
+        (running if comm(process).startswith("hr-") else idle).append(process)
     return running, idle
 
 
@@ -54,7 +54,7 @@ class Workers:
 
     def running(self, job=None):
         """Those that run a task (of that job)."""
-        mark = f"hg-{job.job_id[:8]}" if job is not None else "hg-"
+        mark = f"hr-{job.job_id[:8]}" if job is not None else "hr-"
         return [p for p in python_workers()[0] if comm(p).startswith(mark)]
 
     def assert_gone(self):

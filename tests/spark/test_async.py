@@ -15,7 +15,7 @@ from test_checkpoints import (
     release,
 )
 
-from headgate.connectors.files import FileSink
+from headrace.connectors.files import FileSink
 
 
 async def later(record):

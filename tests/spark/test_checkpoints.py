@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 from spark_kit import Paced, release, wait_until
 
-from headgate import (
+from headrace import (
     CheckpointedFunction,
     CheckpointingMode,
     KeyedBroadcastProcessFunction,
@@ -23,13 +23,13 @@ from headgate import (
     SourceFunction,
     ValueStateDescriptor,
 )
-from headgate.connectors.files import FileSink
-from headgate.errors import IllegalState, StorageError
-from headgate.job.status import JobStatus
-from headgate.pyflink.datastream.checkpoint_config import CheckpointConfig, ExternalizedCheckpointCleanup
-from headgate.pyflink.datastream.state_backend import FsStateBackend
-from headgate.rest import server
-from headgate.rest.app import make_app
+from headrace.connectors.files import FileSink
+from headrace.errors import IllegalState, StorageError
+from headrace.job.status import JobStatus
+from headrace.pyflink.datastream.checkpoint_config import CheckpointConfig, ExternalizedCheckpointCleanup
+from headrace.pyflink.datastream.state_backend import FsStateBackend
+from headrace.rest import server
+from headrace.rest.app import make_app
 
 COUNT, KEYS = 12_000, 10
 INPUT = "k bigint, v bigint"
@@ -133,7 +133,7 @@ def test_a_full_checkpoint_by_a_limit(make_env, workers, tmp_path, limit):  # SP
     options = MODES["rocksdb-incremental"] | {
         "execution.checkpointing.data-inline-threshold": "0 b",
         "web.checkpoints.history": 1000,
-        f"headgate.full-checkpoint.{limit}": value,
+        f"headrace.full-checkpoint.{limit}": value,
     }
     env = checkpointed(make_env(2, options), tmp_path)
     build(env, tmp_path)
@@ -287,7 +287,7 @@ def test_a_cancelled_job_keeps_its_checkpoint_and_another_goes_on_from_it(
 
 @pytest.mark.parametrize("file", ["_metadata", "*-v1-s0.state"], ids=["found by the driver", "found by a worker"])
 def test_a_damaged_checkpoint_is_stepped_over(make_env, workers, tmp_path, caplog, file):  # SPEC S7, R5.11
-    options = {"execution.checkpointing.num-retained": "3", "headgate.recovery.allow-repeated-output": "true"}
+    options = {"execution.checkpointing.num-retained": "3", "headrace.recovery.allow-repeated-output": "true"}
     env = checkpointed(make_env(1, options), tmp_path, interval=3_600_000)  # only those that the test asks for
     env.get_configuration().set("execution.checkpointing.data-inline-threshold", "0 kb")
     build(env, tmp_path)

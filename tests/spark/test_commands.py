@@ -45,8 +45,8 @@ class Machine(Shell):
 
     @contextmanager
     def job(self, *words):
-        """`headgate run` of the README's program, until it has taken a checkpoint and for as long as the block lasts."""
-        options = ["-D", "headgate.spark.master=local[16]", "-D", "parallelism.default=2", "-D", "rest.port=0"]
+        """`headrace run` of the README's program, until it has taken a checkpoint and for as long as the block lasts."""
+        options = ["-D", "headrace.spark.master=local[16]", "-D", "parallelism.default=2", "-D", "rest.port=0"]
         known = set(self.checkpoints())
         with self.log.open("w") as log:
             process = self.start("run", *words, *options, self.program, output=log)
@@ -74,41 +74,41 @@ def machine(tmp_path_factory):
 
 def look_at(machine, job_id):
     """Commands that look at what only a real job has; tests/unit/cli has the others."""
-    details = json.loads(machine.headgate("info", "totals", "--json"))
+    details = json.loads(machine.headrace("info", "totals", "--json"))
     assert (details["jid"], details["checkpoints"]["counts"]["failed"]) == (job_id, 0)
     assert details["status-counts"]["RUNNING"] == 2
-    (attempt,) = json.loads(machine.headgate("story", "totals", "--json"))["attempts"]
+    (attempt,) = json.loads(machine.headrace("story", "totals", "--json"))["attempts"]
     assert (attempt["outcome"], attempt["restored_checkpoint"]) == ("OPEN", None)
-    assert re.search(r"totals.*│ total .*│ value", machine.headgate("state", "list", "totals"))
-    found = json.loads(machine.headgate("state", "get", "totals", "totals", "total", "7", "--json"))
+    assert re.search(r"totals.*│ total .*│ value", machine.headrace("state", "list", "totals"))
+    found = json.loads(machine.headrace("state", "get", "totals", "totals", "total", "7", "--json"))
     assert [entry["key"] for entry in found["entries"]] == [7]
-    assert "has nothing for this key" in machine.headgate("state", "get", "totals", "totals", "total", "-1", code=1)
-    assert "dashboard: http://127.0.0.1:" in machine.headgate("logs", "totals")
+    assert "has nothing for this key" in machine.headrace("state", "get", "totals", "totals", "total", "-1", code=1)
+    assert "dashboard: http://127.0.0.1:" in machine.headrace("logs", "totals")
 
 
 @pytest.fixture(scope="module")
 def savepoints(machine):
     """The job is asked for everything, and stopped: the savepoint that was taken before, and the last one."""
     with machine.job() as process:
-        shown = machine.headgate("list")
+        shown = machine.headrace("list")
         assert re.search(r"[0-9a-f]{32} .*RUNNING .*totals .*http://127\.0\.0\.1:\d+", shown), shown
         (job_id,) = re.findall(r"[0-9a-f]{32}", shown)
         complete = r"checkpoint \d+ is complete: full size [\d,]+ bytes, \d+ shared files, chain of \d+\n"
-        assert re.fullmatch(complete, machine.headgate("checkpoint", "totals"))
-        assert re.fullmatch(complete, machine.headgate("checkpoint", job_id[:8], "--full"))
-        first = machine.headgate("savepoint", "totals", "--target", machine.savepoints).strip()
+        assert re.fullmatch(complete, machine.headrace("checkpoint", "totals"))
+        assert re.fullmatch(complete, machine.headrace("checkpoint", job_id[:8], "--full"))
+        first = machine.headrace("savepoint", "totals", "--target", machine.savepoints).strip()
         assert first.startswith(f"{machine.directory}/savepoints/savepoint-{job_id[:6]}-")
         look_at(machine, job_id)
-        assert machine.headgate("rescale", "totals", "-p", "3") == "the job runs with parallelism 3\n"
-        assert "the job needs 200 task slots, but Spark has 16" in machine.headgate(
+        assert machine.headrace("rescale", "totals", "-p", "3") == "the job runs with parallelism 3\n"
+        assert "the job needs 200 task slots, but Spark has 16" in machine.headrace(
             "rescale", "totals", "-p", "100", code=1
         )
-        assert "there is no job 'total'; known jobs:" in machine.headgate("stop", "total", code=1)
-        shown = machine.headgate("gc", f"{machine.directory}/checkpoints", "--dry-run")
+        assert "there is no job 'total'; known jobs:" in machine.headrace("stop", "total", code=1)
+        shown = machine.headrace("gc", f"{machine.directory}/checkpoints", "--dry-run")
         assert re.search(rf"^job {job_id}: \d+ files, \d+ bytes would be deleted$", shown, re.MULTILINE)
-        last = machine.headgate("stop", "totals", "--target", machine.savepoints).strip()
+        last = machine.headrace("stop", "totals", "--target", machine.savepoints).strip()
         assert process.wait(120) == 0
-    assert "no job runs on this machine" in machine.headgate("list")
+    assert "no job runs on this machine" in machine.headrace("list")
     return first, last
 
 
@@ -119,15 +119,15 @@ def totals(rows):
 
 def test_a_savepoint_is_looked_into(machine, savepoints):  # SPEC R8.1
     first, last = savepoints
-    shown = machine.headgate("inspect", first)
+    shown = machine.headrace("inspect", first)
     assert re.search(r"Keyed Process +│ totals +│", shown), shown
     assert re.search(
         r"Keyed Process +│ total +│ value +│ key int64, value int64 +│ canonical +│ +100 │ +100 │", shown
     ), shown
-    machine.headgate("inspect", last, "--verify")
-    changed = machine.headgate("diff", first, last, code=1)
+    machine.headrace("inspect", last, "--verify")
+    changed = machine.headrace("diff", first, last, code=1)
     assert re.findall(r"│ total +│ +(\d+) │ +(\d+) │ +(\d+) │ +(\d+) │", changed) == [("0", "0", "100", "0")], changed
-    assert "cannot find a checkpoint or savepoint" in machine.headgate(
+    assert "cannot find a checkpoint or savepoint" in machine.headrace(
         "inspect", f"{machine.savepoints}/nothing", code=1
     )
 
@@ -135,7 +135,7 @@ def test_a_savepoint_is_looked_into(machine, savepoints):  # SPEC R8.1
 @pytest.fixture(scope="module")
 def made(spark, machine, savepoints):
     """The README's code for DataFrames, run on the savepoint that the job was stopped with."""
-    code = readme('format("headgate-state")')
+    code = readme('format("headrace-state")')
     assert "file:///data/checkpoints/<job>/chk-7" in code
     code = code.replace("file:///data/checkpoints/<job>/chk-7", savepoints[1]).replace(
         "/data/", f"{machine.directory}/"
@@ -148,20 +148,20 @@ def made(spark, machine, savepoints):
 def test_state_is_a_dataframe_in_both_directions(machine, savepoints, made):
     read = {row["key"]: row["value"] for row in made["totals"].collect()}
     assert read == totals(machine.rows())
-    shown = machine.headgate("diff", savepoints[1], made["path"], code=1)  # it has no state of source and sink
+    shown = machine.headrace("diff", savepoints[1], made["path"], code=1)  # it has no state of source and sink
     assert re.findall(r"│ total +│ +(\d+) │ +(\d+) │ +(\d+) │ +(\d+) │", shown) == [("0", "0", "0", "100")], shown
-    shown = machine.headgate("run", "--from", made["path"], "--dry-run", machine.program)
+    shown = machine.headrace("run", "--from", made["path"], "--dry-run", machine.program)
     assert re.search(r"totals +│ matched", shown), shown
 
 
 def test_the_job_goes_on_and_is_cancelled(machine, savepoints):  # SPEC R8.3, R8.5
     first, last = savepoints
-    shown = machine.headgate("run", "--from", last, "--dry-run", machine.program)
+    shown = machine.headrace("run", "--from", last, "--dry-run", machine.program)
     assert "the job would start; nothing was started" in shown
     assert re.search(r"totals +│ matched", shown), shown
     before = totals(machine.rows())
     with machine.job("--from", last) as process:
-        cancelled = machine.headgate("cancel", "totals")
+        cancelled = machine.headrace("cancel", "totals")
         assert re.fullmatch(r"job [0-9a-f]{32} is being cancelled\n", cancelled)
         assert process.wait(120) == 1
         assert "job 'totals' was cancelled" in machine.log.read_text()
@@ -171,27 +171,27 @@ def test_the_job_goes_on_and_is_cancelled(machine, savepoints):  # SPEC R8.3, R8
     assert {user for (user, _), number in times.items() if number > 1} <= {0}
     after = totals(rows)
     assert all(after[user] > before[user] for user in range(USERS))
-    assert re.fullmatch(r"\d+ files deleted\n", machine.headgate("dispose", first))
-    assert "cannot find a checkpoint or savepoint" in machine.headgate("dispose", first, code=1)
+    assert re.fullmatch(r"\d+ files deleted\n", machine.headrace("dispose", first))
+    assert "cannot find a checkpoint or savepoint" in machine.headrace("dispose", first, code=1)
 
 
 def test_a_detached_job(machine, savepoints):
-    options = ["-D", "headgate.spark.master=local[16]", "-D", "rest.port=0", "-D", "parallelism.default=1"]
-    shown = machine.headgate("run", "--detach", *options, machine.program)
+    options = ["-D", "headrace.spark.master=local[16]", "-D", "rest.port=0", "-D", "parallelism.default=1"]
+    shown = machine.headrace("run", "--detach", *options, machine.program)
     (job_id, pid), (log,) = (
         re.findall(r"\(([0-9a-f]{32})\) runs in process (\d+)", shown)[0],
         re.findall(r"^log (.*)$", shown, re.MULTILINE),
     )
     try:
-        assert job_id in machine.headgate("list")
+        assert job_id in machine.headrace("list")
         assert stat.S_IMODE(Path(log).stat().st_mode) == 0o600
-        wait_until(lambda: "dashboard" in machine.headgate("logs", job_id), "a line in the log")
-        wait_until(lambda: json.loads(machine.headgate("list", "--json"))["jobs"][0]["state"] == "RUNNING", "a job")
-        machine.headgate("cancel", job_id, "--json")
+        wait_until(lambda: "dashboard" in machine.headrace("logs", job_id), "a line in the log")
+        wait_until(lambda: json.loads(machine.headrace("list", "--json"))["jobs"][0]["state"] == "RUNNING", "a job")
+        machine.headrace("cancel", job_id, "--json")
         wait_until(lambda: not Path(f"/proc/{pid}").exists() or "was cancelled" in Path(log).read_text(), "its end")
     finally:
         with suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
     broken = machine.directory / "broken.py"
     broken.write_text("raise ValueError('too early')")
-    assert "before a job was listed" in machine.headgate("run", "--detach", broken, code=1)
+    assert "before a job was listed" in machine.headrace("run", "--detach", broken, code=1)

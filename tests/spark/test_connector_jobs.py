@@ -15,13 +15,13 @@ from spark_kit import Paced, release, run_program, wait_until
 from test_checkpoints import checkpointed, completed, kill_after_checkpoints
 
 import s3_server
-from headgate import OutputTag, RestartStrategies
-from headgate.connectors.delta import DeltaSink
-from headgate.connectors.files import CORRUPT_TYPE, FileSink, FileSource
-from headgate.connectors.spark.epochs import EpochSink
-from headgate.connectors.spark.sink import PythonDataSink
-from headgate.errors import ConfigError, HeadgateError, InvalidArgument
-from headgate.testing.kills import KILL_POINTS, KillingSink, KillPoints
+from headrace import OutputTag, RestartStrategies
+from headrace.connectors.delta import DeltaSink
+from headrace.connectors.files import CORRUPT_TYPE, FileSink, FileSource
+from headrace.connectors.spark.epochs import EpochSink
+from headrace.connectors.spark.sink import PythonDataSink
+from headrace.errors import ConfigError, HeadraceError, InvalidArgument
+from headrace.testing.kills import KILL_POINTS, KillingSink, KillPoints
 
 COUNT = 8_000
 PAIR = "id bigint, word string"
@@ -60,7 +60,7 @@ def test_parquet_files(make_env, workers, tmp_path):
     numbers(env, tmp_path).sink_to(KillingSink(FileSink(f"{tmp_path}/out", "parquet", partition_by="word"), points))
     run_with_kills(env, "parquet", tmp_path, points)
     assert parquet_ids(f"{tmp_path}/out") == Counter(range(COUNT))
-    assert list(Path(tmp_path, "out").glob(".headgate-*/*")) == []
+    assert list(Path(tmp_path, "out").glob(".headrace-*/*")) == []
     assert len(list(Path(tmp_path, "out").glob("word=*"))) == 7
 
 
@@ -90,7 +90,7 @@ def test_each_epoch_as_a_data_frame(make_env, spark, workers, tmp_path):
         if len(seen) in fails:
             raise Wrong("after it was written")
 
-    env.get_configuration().set("headgate.spark.reserved-slots", 1)
+    env.get_configuration().set("headrace.spark.reserved-slots", 1)
     numbers(env, tmp_path).sink_to(KillingSink(EpochSink(write), points))
     job = run_with_kills(env, "epochs", tmp_path, points)
     assert any("cannot commit: Wrong: after it was written" in failure for failure in job.failure_log)
@@ -299,7 +299,7 @@ def test_sinks_that_commit_on_the_driver_need_checkpoints(make_env, tmp_path):
         ConfigError, match=r"keeps its records beside the checkpoints .*: set execution\.checkpointing\.dir"
     ):
         env.execute_async()
-    assert env.get_configuration().get("headgate.spark.reserved-slots") == 1
+    assert env.get_configuration().get("headrace.spark.reserved-slots") == 1
 
 
 def test_what_does_not_fit_is_refused(make_env, spark, tmp_path):
@@ -323,5 +323,5 @@ def test_an_error_of_a_stream_writer_names_the_sink(make_env, workers, tmp_path)
     env = checkpointed(make_env(1), tmp_path)
     env.set_restart_strategy(RestartStrategies.no_restart())
     numbers(env, tmp_path, 100).sink_to(PythonDataSink(Lines, {"path": "/proc/nowhere", "kind": "rows"}))
-    with pytest.raises(HeadgateError, match=r"(?s)/proc/nowhere.*in operator 'Sink', defined at"):
+    with pytest.raises(HeadraceError, match=r"(?s)/proc/nowhere.*in operator 'Sink', defined at"):
         env.execute_async("writer fails").wait(120)

@@ -9,11 +9,11 @@ from spark_kit import wait_until
 from test_checkpoints import checkpointed, completed
 
 from browser import browser, watched
-from headgate import KeyedProcessFunction, TumblingEventTimeWindows, ValueStateDescriptor, WatermarkStrategy
-from headgate.connectors.files import FileSink
-from headgate.job.status import JobStatus
-from headgate.rest import server
-from headgate.rest.discovery import login_address
+from headrace import KeyedProcessFunction, TumblingEventTimeWindows, ValueStateDescriptor, WatermarkStrategy
+from headrace.connectors.files import FileSink
+from headrace.job.status import JobStatus
+from headrace.rest import server
+from headrace.rest.discovery import login_address
 
 __all__ = ["browser", "watched"]  # fixtures
 

@@ -3,7 +3,7 @@
 import pytest
 from spark_kit import multiset
 
-from headgate import (
+from headrace import (
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,

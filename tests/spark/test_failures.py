@@ -10,7 +10,7 @@ import time
 import pytest
 from spark_kit import wait_until
 
-from headgate import (
+from headrace import (
     FilterFunction,
     KeyedProcessFunction,
     MapFunction,
@@ -19,10 +19,10 @@ from headgate import (
     SinkFunction,
     SourceFunction,
 )
-from headgate.control.messages import Running
-from headgate.driver.spark_cluster import SparkCluster
-from headgate.errors import JobCancelled, JobFailed, UserCodeError, WorkerLost
-from headgate.job.status import JobStatus
+from headrace.control.messages import Running
+from headrace.driver.spark_cluster import SparkCluster
+from headrace.errors import JobCancelled, JobFailed, UserCodeError, WorkerLost
+from headrace.job.status import JobStatus
 
 HERE = __file__
 
@@ -257,7 +257,7 @@ def start_endless(env, restart=None):
 
 @pytest.mark.parametrize("level", [0, 1], ids=["source", "keyed"])
 def test_a_killed_worker_fails_the_job(make_env, workers, level):
-    client = start_endless(make_env(2, {"headgate.control.timeout": "600 s"}))  # it is not missed, its end is seen
+    client = start_endless(make_env(2, {"headrace.control.timeout": "600 s"}))  # it is not missed, its end is seen
     victim = client.job.workers()[level, 0]
     os.kill(victim.pid, signal.SIGKILL)
     with pytest.raises(JobFailed) as caught:
@@ -281,7 +281,7 @@ def test_a_killed_worker_is_replaced(make_env, workers):
 
 def test_a_frozen_worker_is_found_by_the_driver(make_env, workers):
     """It keeps its connections, but it says nothing any more."""
-    env = make_env(1, {"headgate.control.timeout": "2 s"})
+    env = make_env(1, {"headrace.control.timeout": "2 s"})
     client = start_endless(env)
     pid = client.job.workers()[1, 0].pid
     os.kill(pid, signal.SIGSTOP)
@@ -315,7 +315,7 @@ def test_results_that_the_driver_did_not_hear_are_not_missing_in_silence(make_en
     """It stands still for longer than workers wait: all tasks end well, but what they sent is lost."""
     slow_driver(7)
     with pytest.raises(JobFailed, match=r"did not hear all that it sent|was not heard for|died"):
-        list(make_env(2, {"headgate.control.timeout": "3 s"}).from_sequence(1, 9).execute_and_collect())
+        list(make_env(2, {"headrace.control.timeout": "3 s"}).from_sequence(1, 9).execute_and_collect())
 
 
 def test_a_driver_that_stands_still_hears_why_a_function_failed(make_env, workers, slow_driver):

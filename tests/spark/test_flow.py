@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from spark_kit import wait_until
 
-from headgate import KeyedProcessFunction, MapFunction, SinkFunction, SourceFunction
-from headgate.errors import JobCancelled
-from headgate.job.status import JobStatus
+from headrace import KeyedProcessFunction, MapFunction, SinkFunction, SourceFunction
+from headrace.errors import JobCancelled
+from headrace.job.status import JobStatus
 
 SEQUENCE = "writer bigint, seq bigint"
 
@@ -73,7 +73,7 @@ def test_a_lone_typed_record_is_not_stuck(make_env, workers):
 
 def test_a_buffer_leaves_at_its_timeout_while_its_subtask_is_busy(make_env):
     """Input that never pauses: the buffer is neither full nor is the queue empty, only its time is over."""
-    env = make_env(1, {"execution.buffer-timeout": 50, "headgate.buffer.size": "64 mb"})  # it takes hours to be full
+    env = make_env(1, {"execution.buffer-timeout": 50, "headrace.buffer.size": "64 mb"})  # it takes hours to be full
     assert first_record(env.from_datagen(lambda n: n, rate=2000).rebalance().map(lambda n: n)) == 0
 
 
@@ -121,7 +121,7 @@ class ThreadNames(SourceFunction):
 def test_a_source_function_runs_in_its_own_thread(make_env):
     names = make_env().add_source(ThreadNames()).map(lambda s: (s, threading.current_thread().name))
     [(source, operator)] = names.execute_and_collect()
-    assert source == "headgate-source"
+    assert source == "headrace-source"
     assert operator == "MainThread"
 
 
@@ -194,7 +194,7 @@ def through_relays(numbers):
 def test_the_order_of_each_channel_is_kept(make_env, spread):
     count = 300_000  # about eighty full buffers in each channel
     numbers = (
-        make_env(2, {"headgate.buffer.size": "16 kb"})
+        make_env(2, {"headrace.buffer.size": "16 kb"})
         .from_sequence(1, count)
         .map_batches(Stamp(), output_type=SEQUENCE)
     )
@@ -220,7 +220,7 @@ def test_print_comes_out_of_the_driver(make_env, capsys):
 
 
 def test_print_is_bounded(make_env, capsys):
-    env = make_env(1, {"headgate.print.max-lines-per-second": 20})
+    env = make_env(1, {"headrace.print.max-lines-per-second": 20})
     env.from_sequence(1, 20_000).print()
     env.execute()
     lines = capsys.readouterr().out.splitlines()
@@ -229,7 +229,7 @@ def test_print_is_bounded(make_env, capsys):
 
 def test_collecting_holds_the_job_back(make_env, workers):
     """A driver that takes nothing out must not gather everything: at most so many batches are under way."""
-    env = make_env(1, {"headgate.collect.max-unconfirmed": 4})
+    env = make_env(1, {"headrace.collect.max-unconfirmed": 4})
     with env.from_datagen(lambda n: n).rebalance().map(lambda n: n).execute_and_collect() as results:
         assert next(results) == 0
         wait_until(lambda: results._batches.qsize() == 4, "as many batches as may be under way")
@@ -246,9 +246,9 @@ def test_a_slow_sink_holds_its_source_back(make_env, workers):
     """What a subtask has read but not worked off counts too: once it gathered everything while it was slow."""
     limit = 1 << 20
     options = {
-        "headgate.input.queue-size": limit,
-        "headgate.input.queue-time": "30 d",  # no limit in time
-        "headgate.buffer.size": "64 kb",
+        "headrace.input.queue-size": limit,
+        "headrace.input.queue-time": "30 d",  # no limit in time
+        "headrace.buffer.size": "64 kb",
     }
     env = make_env(1, options)
     env.from_datagen(lambda n: b"x" * 1000).rebalance().map(len).add_sink(SlowSink())
@@ -265,7 +265,7 @@ def test_a_slow_sink_holds_its_source_back(make_env, workers):
 
 def test_a_slow_sink_reads_ahead_what_it_takes_in_a_short_time(make_env, workers):
     """A barrier of an aligned checkpoint waits behind it."""
-    env = make_env(1, {"headgate.buffer.size": "16 kb"})
+    env = make_env(1, {"headrace.buffer.size": "16 kb"})
     env.from_datagen(lambda n: b"x" * 1000).rebalance().map(len).add_sink(SlowSink())
     client = env.execute_async()
     assert client.job.wait_running(120)
@@ -294,7 +294,7 @@ def test_metrics_come_every_second_even_from_a_busy_function(make_env, workers):
 def test_metrics_count_records(make_env):
     env = make_env(2)
     env.from_sequence(1, 5000).map(lambda x: x).key_by(lambda x: x).map(lambda x: x).print()
-    env._configuration.set("headgate.print.max-lines-per-second", 1)
+    env._configuration.set("headrace.print.max-lines-per-second", 1)
     client = env.execute_async()
     client.wait(120)
     metrics = client.job.metrics()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate import RestartStrategies
+from headrace import RestartStrategies
 
 COMPAT = Path(__file__).parents[1] / "compat"
 sys.path.insert(0, str(COMPAT))
@@ -28,7 +28,7 @@ def test_there_are_some():
 
 def test_they_name_no_module_of_ours():
     files = [path for golden in GOLDEN for path in golden.rglob("*") if path.is_file()]
-    assert [path for path in files if re.search(rb"headgate\.[a-z_]+\.", path.read_bytes())] == []
+    assert [path for path in files if re.search(rb"headrace\.[a-z_]+\.", path.read_bytes())] == []
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: f"{path.parent.name}-{path.name}")

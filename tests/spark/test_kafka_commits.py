@@ -8,15 +8,15 @@ from itertools import count
 import pytest
 from confluent_kafka import Producer
 
-from headgate.api.sink import CommitRequest, WriterContext
-from headgate.api.sources import ReaderContext
-from headgate.checkpoint.commits import Commits
-from headgate.connectors.kafka import KafkaSink, KafkaSource
-from headgate.connectors.kafka.commit import KafkaCommittable, TransactionCommitter
-from headgate.connectors.kafka.source import KafkaSplit
-from headgate.environment import StreamExecutionEnvironment
-from headgate.errors import ConfigError, StorageError
-from headgate.records.types import as_type
+from headrace.api.sink import CommitRequest, WriterContext
+from headrace.api.sources import ReaderContext
+from headrace.checkpoint.commits import Commits
+from headrace.connectors.kafka import KafkaSink, KafkaSource
+from headrace.connectors.kafka.commit import KafkaCommittable, TransactionCommitter
+from headrace.connectors.kafka.source import KafkaSplit
+from headrace.environment import StreamExecutionEnvironment
+from headrace.errors import ConfigError, StorageError
+from headrace.records.types import as_type
 from kafka_broker import read_all
 from rig import restore_of, snapshot_of, subtask
 

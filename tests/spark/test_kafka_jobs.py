@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Producer
 from spark_kit import wait_until
 
-from headgate import KeyedProcessFunction, RestartStrategies, ValueStateDescriptor
-from headgate.connectors.kafka import KafkaSink, KafkaSource
+from headrace import KeyedProcessFunction, RestartStrategies, ValueStateDescriptor
+from headrace.connectors.kafka import KafkaSink, KafkaSource
 from kafka_broker import read_all
 
 pytestmark = pytest.mark.xdist_group("kafka")  # one broker

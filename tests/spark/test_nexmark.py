@@ -9,7 +9,7 @@ import pytest
 from nexmark_sql import KEYS, SQL
 from test_checkpoints import checkpointed, kill_after_checkpoints, written
 
-from headgate.connectors.files import FileSink
+from headrace.connectors.files import FileSink
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 

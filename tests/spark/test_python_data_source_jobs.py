@@ -15,10 +15,10 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark_datasources import ArrowDataSource, FakeDataSource
 from spark_kit import wait_until
 
-from headgate import RestartStrategies
-from headgate.connectors.files import FileSink
-from headgate.connectors.spark.source import PythonDataSource
-from headgate.errors import HeadgateError
+from headrace import RestartStrategies
+from headrace.connectors.files import FileSink
+from headrace.connectors.spark.source import PythonDataSource
+from headrace.errors import HeadraceError
 
 PARTITIONS, RATE = 3, 2500
 
@@ -230,6 +230,6 @@ def test_an_error_of_the_source_on_the_driver_fails_the_job(make_env, workers, t
     env.set_restart_strategy(RestartStrategies.no_restart())
     env.from_source(PythonDataSource(GoneMeter, meter(tmp_path, "gone")), source_name="meter").print()
     with pytest.raises(
-        HeadgateError, match=r"source 'meter' .*latestOffset\(\) of data source 'meter' failed: OSError"
+        HeadraceError, match=r"source 'meter' .*latestOffset\(\) of data source 'meter' failed: OSError"
     ):
         env.execute("gone")

@@ -7,12 +7,12 @@ import pytest
 from test_golden import GOLDEN
 from typer.testing import CliRunner
 
-from headgate import KeyedProcessFunction, RestartStrategies, ValueStateDescriptor
-from headgate.cli.main import app
-from headgate.config import Configuration, set_process_defaults
-from headgate.errors import HeadgateError
-from headgate.storage.checkpoints import dispose_savepoint
-from headgate.storage.remote import open_store
+from headrace import KeyedProcessFunction, RestartStrategies, ValueStateDescriptor
+from headrace.cli.main import app
+from headrace.config import Configuration, set_process_defaults
+from headrace.errors import HeadraceError
+from headrace.storage.checkpoints import dispose_savepoint
+from headrace.storage.remote import open_store
 
 CANONICAL = next(path for path in GOLDEN if path.name == "hashmap-canonical")
 NATIVE = next(path for path in GOLDEN if path.name == "hashmap-native")
@@ -42,14 +42,14 @@ def keyed(env, uid="everything", function=None):
 
 def test_state_without_an_operator(make_env, workers):  # SPEC R8.5
     with pytest.raises(
-        HeadgateError, match=r"state of operators that the program does not have any more: .*\(uid everything\)"
+        HeadraceError, match=r"state of operators that the program does not have any more: .*\(uid everything\)"
     ):
         started(make_env, CANONICAL, lambda env: keyed(env, "renamed")).wait(120)
 
 
 def test_a_type_that_cannot_be_migrated(make_env, workers):  # SPEC R8.6
     ignore = {"execution.state-recovery.ignore-unclaimed-state": "true"}
-    with pytest.raises(HeadgateError, match=r"state 'pair'.*'n'") as caught:
+    with pytest.raises(HeadraceError, match=r"state 'pair'.*'n'") as caught:
         started(make_env, CANONICAL, keyed, **ignore).wait(120)
     assert "bigint" in str(caught.value)
     assert "string" in str(caught.value)
@@ -61,12 +61,12 @@ def test_another_max_parallelism(make_env, workers):  # SPEC R3.3
         keyed(env)
 
     ignore = {"execution.state-recovery.ignore-unclaimed-state": "true"}
-    with pytest.raises(HeadgateError, match=r"max parallelism mismatch.*stored with 128, the program sets 64"):
+    with pytest.raises(HeadraceError, match=r"max parallelism mismatch.*stored with 128, the program sets 64"):
         started(make_env, CANONICAL, program, **ignore).wait(120)
 
 
 def test_not_a_savepoint(make_env, workers, tmp_path):
-    with pytest.raises(HeadgateError, match=r"cannot find a checkpoint or savepoint .* \(FileNotFound\)"):
+    with pytest.raises(HeadraceError, match=r"cannot find a checkpoint or savepoint .* \(FileNotFound\)"):
         started(make_env, tmp_path, keyed).wait(120)
 
 
@@ -78,7 +78,7 @@ def test_a_damaged_file(make_env, workers, tmp_path, golden):
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 0xFF
     victim.write_bytes(data)
-    with pytest.raises(HeadgateError, match=r"(?i)damaged"):
+    with pytest.raises(HeadraceError, match=r"(?i)damaged"):
         started(make_env, copy, keyed, **{"execution.state-recovery.ignore-unclaimed-state": "true"}).wait(120)
 
 
@@ -89,13 +89,13 @@ def test_a_newer_version(make_env, workers, tmp_path):
     data = bytearray(metadata.read_bytes())
     data[4:8] = (99).to_bytes(4, "big")
     metadata.write_bytes(data)
-    with pytest.raises(HeadgateError, match=r"version 99|newer"):
+    with pytest.raises(HeadraceError, match=r"version 99|newer"):
         started(make_env, copy, keyed).wait(120)
 
 
 @pytest.fixture
 def clean_defaults():
-    """`headgate run` sets options for the whole process."""
+    """`headrace run` sets options for the whole process."""
     yield
     set_process_defaults(Configuration())
 
@@ -103,7 +103,7 @@ def clean_defaults():
 def test_a_dry_run_lists_what_becomes_of_every_operator(tmp_path, clean_defaults):  # SPEC R8.5
     program = tmp_path / "program.py"
     program.write_text(
-        "from headgate import *\n"
+        "from headrace import *\n"
         "env = StreamExecutionEnvironment.get_execution_environment()\n"
         "env.from_collection([1], type_info='bigint').uid('numbers').map(lambda n: n).uid('fresh').print()\n"
         "env.execute('dry')\n"

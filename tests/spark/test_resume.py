@@ -1,4 +1,4 @@
-"""The driver is killed: `headgate run --resume` goes on where the newest completed checkpoint was."""
+"""The driver is killed: `headrace run --resume` goes on where the newest completed checkpoint was."""
 
 import json
 import os
@@ -14,10 +14,10 @@ from spark_kit import ORPHAN_SECONDS, PROGRAMS, wait_until
 COUNT, KEYS = 9_000, 10
 
 
-def headgate_run(directory, log_name, options=(), arguments=()):
-    command = [sys.executable, "-m", "headgate.cli.main", "run", *options, "-D", "headgate.spark.master=local[16]"]
+def headrace_run(directory, log_name, options=(), arguments=()):
+    command = [sys.executable, "-m", "headrace.cli.main", "run", *options, "-D", "headrace.spark.master=local[16]"]
     command += ["-D", f"execution.checkpointing.dir=file://{directory}/checkpoints"]
-    command += ["-D", "headgate.control.timeout=3 s", str(PROGRAMS / "resumable.py"), str(directory), *arguments]
+    command += ["-D", "headrace.control.timeout=3 s", str(PROGRAMS / "resumable.py"), str(directory), *arguments]
     with Path(directory, log_name).open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
@@ -33,7 +33,7 @@ def rows(directory):
 
 
 def test_a_killed_driver_is_followed_by_another(tmp_path):  # SPEC R9.2
-    first = headgate_run(tmp_path, "first.log", arguments=["500"])
+    first = headrace_run(tmp_path, "first.log", arguments=["500"])
     try:
         wait_until(lambda: newest_checkpoint(tmp_path) >= 5 or first.poll() is not None, "five checkpoints", 180)
         assert first.poll() is None, Path(tmp_path, "first.log").read_text()[-3000:]
@@ -46,7 +46,7 @@ def test_a_killed_driver_is_followed_by_another(tmp_path):  # SPEC R9.2
         if first.poll() is None:
             os.killpg(first.pid, signal.SIGKILL)
     assert len(rows(tmp_path)) < COUNT
-    second = headgate_run(tmp_path, "second.log", options=["--resume"])
+    second = headrace_run(tmp_path, "second.log", options=["--resume"])
     assert second.wait(600) == 0, Path(tmp_path, "second.log").read_text()[-3000:]
     found = rows(tmp_path)
     assert Counter(row["v"] for row in found) == Counter(range(COUNT))

@@ -8,12 +8,12 @@ import pytest
 from spark_kit import release, wait_until
 from test_checkpoints import COUNT, KEYS, assert_exactly_once, build, checkpointed, completed, written
 
-from headgate import RestartStrategies
-from headgate.errors import HeadgateError, IllegalState, NotEnoughSlots
-from headgate.job.status import JobStatus
-from headgate.job_client import SavepointFormat
-from headgate.storage.checkpoints import load_snapshot
-from headgate.storage.remote import open_store
+from headrace import RestartStrategies
+from headrace.errors import HeadraceError, IllegalState, NotEnoughSlots
+from headrace.job.status import JobStatus
+from headrace.job_client import SavepointFormat
+from headrace.storage.checkpoints import load_snapshot
+from headrace.storage.remote import open_store
 
 FORMATS = [SavepointFormat.CANONICAL, SavepointFormat.NATIVE]
 
@@ -71,7 +71,7 @@ def test_a_native_savepoint_keeps_its_backend(make_env, workers, tmp_path):  # S
     env = checkpointed(from_savepoint(make_env, 2, path, {"state.backend.type": "rocksdb"}), tmp_path)
     env.set_restart_strategy(RestartStrategies.no_restart())
     build(env, tmp_path)
-    with pytest.raises(HeadgateError, match=r"holds hashmap state, the job runs rocksdb.*canonical savepoint"):
+    with pytest.raises(HeadraceError, match=r"holds hashmap state, the job runs rocksdb.*canonical savepoint"):
         env.execute_async("goes on").wait(120)
 
 
@@ -111,9 +111,9 @@ def test_a_plain_savepoint_changes_nothing(spark, make_env, workers, tmp_path): 
 
 def test_without_a_directory_it_is_refused(make_env, workers, tmp_path):  # SPEC R8.1
     client = started(checkpointed(make_env(1), tmp_path), tmp_path, "no directory")
-    with pytest.raises(HeadgateError, match=r"execution\.checkpointing\.savepoint-dir"):
+    with pytest.raises(HeadraceError, match=r"execution\.checkpointing\.savepoint-dir"):
         client.trigger_savepoint()
-    with pytest.raises(HeadgateError, match=r"execution\.checkpointing\.savepoint-dir"):
+    with pytest.raises(HeadraceError, match=r"execution\.checkpointing\.savepoint-dir"):
         client.stop_with_savepoint()
     release(tmp_path)
     client.wait(120)  # the job went on
@@ -143,7 +143,7 @@ def test_a_rescale_that_has_no_slots_is_refused_while_the_job_runs_on(make_env, 
     workers_before = client.job.workers()
     with pytest.raises(NotEnoughSlots, match="the job needs 300 task slots"):
         client.rescale(100)
-    with pytest.raises((IllegalState, HeadgateError)):
+    with pytest.raises((IllegalState, HeadraceError)):
         client.rescale(0)
     assert client.job.workers() == workers_before
     release(tmp_path)

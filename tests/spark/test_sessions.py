@@ -15,24 +15,24 @@ import pyspark
 import pytest
 from spark_kit import ORPHAN_SECONDS, PROGRAMS, run_program, wait_until
 
-from headgate import Configuration, SourceFunction, StreamExecutionEnvironment
-from headgate.driver.session import REQUIRED, get_session
-from headgate.driver.spark import check_version
-from headgate.errors import ConfigError, GraphError, InvalidArgument, JobFailed, NotEnoughSlots
-from headgate.job.status import JobStatus
+from headrace import Configuration, SourceFunction, StreamExecutionEnvironment
+from headrace.driver.session import REQUIRED, get_session
+from headrace.driver.spark import check_version
+from headrace.errors import ConfigError, GraphError, InvalidArgument, JobFailed, NotEnoughSlots
+from headrace.job.status import JobStatus
 
-HEADGATE = Path(sys.executable).with_name("headgate")
+HEADRACE = Path(sys.executable).with_name("headrace")
 
 
 def test_a_process_that_ends_waits_for_the_threads_of_its_jobs(make_env, monkeypatch):
     """They have connections to the JVM, and one that Python stops while it logs the end of its own holds the log's lock."""
     ending = []
     for module in ("job", "spark_cluster"):
-        monkeypatch.setattr(f"headgate.driver.{module}.ends_soon", ending.append)
+        monkeypatch.setattr(f"headrace.driver.{module}.ends_soon", ending.append)
     assert list(make_env().from_collection([1]).execute_and_collect()) == [1]
     names = sorted(thread.name for thread in ending)
-    assert [name.partition("-")[0] for name in names] == ["headgate", "headgate"]
-    assert "headgate-spark-action" in names
+    assert [name.partition("-")[0] for name in names] == ["headrace", "headrace"]
+    assert "headrace-spark-action" in names
     for thread in ending:
         thread.join(30)
         assert not thread.is_alive()
@@ -58,7 +58,7 @@ def test_spark_remote_is_refused(monkeypatch):
 def test_another_pyspark_is_refused(monkeypatch):
     monkeypatch.setattr(pyspark, "__version__", "4.2.1")
     with pytest.raises(
-        ConfigError, match=r"Headgate runs on Spark 4.3, but pyspark is 4.2.1: .*Install pyspark==4.3.\*"
+        ConfigError, match=r"Headrace runs on Spark 4.3, but pyspark is 4.2.1: .*Install pyspark==4.3.\*"
     ):
         check_version()
 
@@ -82,9 +82,9 @@ def test_too_few_slots(make_env):
 
 
 def test_reserved_slots_count(make_env):
-    env = make_env(30, {"headgate.spark.reserved-slots": 6})
+    env = make_env(30, {"headrace.spark.reserved-slots": 6})
     env.from_sequence(1, 10).rebalance().map(lambda x: x).print()
-    with pytest.raises(NotEnoughSlots, match=r"needs 60 task slots and 6 reserved \(headgate.spark.reserved-slots\)"):
+    with pytest.raises(NotEnoughSlots, match=r"needs 60 task slots and 6 reserved \(headrace.spark.reserved-slots\)"):
         env.execute()
 
 
@@ -109,7 +109,7 @@ def wide_job(make_env, options=None):
 def test_slots_that_another_job_holds(make_env, workers):
     first = wide_job(make_env)
     assert first.job.wait_running(120)
-    second = wide_job(make_env, {"headgate.slots.timeout": "1 s"})
+    second = wide_job(make_env, {"headrace.slots.timeout": "1 s"})
     with pytest.raises(NotEnoughSlots, match=r"but Spark has 28 free \(36 are used by other jobs of the session\)"):
         second.wait(120)
     third = wide_job(make_env)  # waits for its slots until the first job is gone
@@ -223,14 +223,14 @@ def test_a_session_of_the_users_own():
             assert f"  {key} = {value}   (now {'true' if 'speculation' in key else 'unset'})" in found["missing"]
         else:
             assert key not in found["missing"]  # right by default
-    assert "headgate.spark_conf()" in found["missing"]
+    assert "headrace.spark_conf()" in found["missing"]
     assert found["slots"].startswith("the job needs 4 task slots, but Spark has 2 on local[2]: use master local[4]")
     assert [[x for _, x in rows] for rows in found["results"]] == [list(range(1, 11))] * 2
     # A worker of our daemon reads Spark's stream itself, also when it runs a second task; another one reads batches.
     first, second = found["streams"]
-    assert first[1:] == [["headgate-reader"], 300_000]
+    assert first[1:] == [["headrace-reader"], 300_000]
     assert second == first
-    assert found["batches"][1:] == [["headgate-reader", "pyspark-pipelined-reader"], 300_000]
+    assert found["batches"][1:] == [["headrace-reader", "pyspark-pipelined-reader"], 300_000]
     assert found["users"] == 5
     assert found["silent"] == "here"
     assert found["cancelled"] == "CANCELED"
@@ -251,14 +251,14 @@ def test_run_finds_modules_beside_the_program_and_only_says_where_the_dashboard_
     program = PROGRAMS / "beside" / "main.py"
     env = {key: value for key, value in os.environ.items() if key != "JDK_JAVA_OPTIONS"}  # Java tells that it is set
     done = subprocess.run(
-        [HEADGATE, "run", program], capture_output=True, text=True, timeout=240, cwd=tmp_path, check=False, env=env
+        [HEADRACE, "run", program], capture_output=True, text=True, timeout=240, cwd=tmp_path, check=False, env=env
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["*hello [a]*", "*hello [b]*"]
     (said,) = [
         line for line in done.stderr.splitlines() if "incubator modules" not in line
     ]  # Java's own, before any log
-    assert re.fullmatch(r"headgate: job 'beside' \(\w{8}\) starts; dashboard: http://127\.0\.0\.1:\d+/ui/", said)
+    assert re.fullmatch(r"headrace: job 'beside' \(\w{8}\) starts; dashboard: http://127\.0\.0\.1:\d+/ui/", said)
 
 
 def alive(processes):

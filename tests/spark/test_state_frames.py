@@ -7,14 +7,14 @@ from spark_kit import wait_until
 from test_checkpoints import KEYS, Number, checkpointed, completed, written
 from typer.testing import CliRunner
 
-from headgate import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from headgate.api.checkpoint_config import ExternalizedCheckpointRetention
-from headgate.cli.main import app
-from headgate.connectors.files import FileSink
-from headgate.errors import InvalidArgument
-from headgate.job_client import SavepointFormat
-from headgate.savepoints.reader import StateSnapshotReader
-from headgate.savepoints.writer import SavepointWriter
+from headrace import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from headrace.api.checkpoint_config import ExternalizedCheckpointRetention
+from headrace.cli.main import app
+from headrace.connectors.files import FileSink
+from headrace.errors import InvalidArgument
+from headrace.job_client import SavepointFormat
+from headrace.savepoints.reader import StateSnapshotReader
+from headrace.savepoints.writer import SavepointWriter
 
 pytestmark = pytest.mark.xdist_group("state frames")  # one job of each backend
 
@@ -32,7 +32,7 @@ def build(env, directory, count=COUNT, rate=None):
 @pytest.fixture(scope="module")
 def snapshots(spark, tmp_path_factory):
     """A checkpoint and two savepoints of one job on each backend."""
-    from headgate import Configuration, StreamExecutionEnvironment
+    from headrace import Configuration, StreamExecutionEnvironment
 
     found = {}
     for backend in ("hashmap", "rocksdb"):
@@ -61,13 +61,13 @@ KINDS = [("hashmap", "checkpoint"), ("hashmap", "canonical"), ("rocksdb", "check
 @pytest.mark.parametrize(("backend", "kind"), KINDS)
 def test_spark_reads_the_state_of_any_snapshot(spark, snapshots, backend, kind):
     path = snapshots[backend, kind]
-    listed = spark.read.format("headgate-state").load(path)
+    listed = spark.read.format("headrace-state").load(path)
     assert {(row["uid"], row["state"]) for row in listed.collect()} >= {("number", "count"), ("source", "splits")}
-    frame = spark.read.format("headgate-state").option("operator", "number").option("state", "count").load(path)
+    frame = spark.read.format("headrace-state").option("operator", "number").option("state", "count").load(path)
     rows = {row["key"]: (row["key_group"], row["value"]) for row in frame.collect()}
     assert set(rows) == set(range(KEYS))
     assert all(count > 0 for _, count in rows.values())
-    splits = spark.read.format("headgate-state").option("operator", "source").option("state", "splits").load(path)
+    splits = spark.read.format("headrace-state").option("operator", "source").option("state", "splits").load(path)
     assert splits.count() > 0
 
 
@@ -75,7 +75,7 @@ def test_spark_reads_the_state_of_any_snapshot(spark, snapshots, backend, kind):
 @pytest.mark.parametrize(("backend", "kind"), [("hashmap", "canonical"), ("rocksdb", "checkpoint")])
 def test_only_some_keys_are_read(spark, snapshots, backend, kind):
     path = snapshots[backend, kind]
-    one = spark.read.format("headgate-state").option("operator", "number").option("state", "count")
+    one = spark.read.format("headrace-state").option("operator", "number").option("state", "count")
     frame = one.load(path)
     rows = {row["key"]: (row["key_group"], row["value"]) for row in frame.collect()}
     group, count = rows[3]
@@ -84,15 +84,15 @@ def test_only_some_keys_are_read(spark, snapshots, backend, kind):
     pushed = one.option("pushFilters", "true").load(path).where("key = 3")
     assert [row["value"] for row in pushed.collect()] == [count]
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-    one = spark.read.format("headgate-state").option("operator", "number").option("state", "count")
+    one = spark.read.format("headrace-state").option("operator", "number").option("state", "count")
     assert {row["key_group"] for row in one.option("keyGroups", f"{group}-{group}").load(path).collect()} == {group}
-    one = spark.read.format("headgate-state").option("operator", "number").option("state", "count")
+    one = spark.read.format("headrace-state").option("operator", "number").option("state", "count")
     assert {row["key_group"] for row in one.option("key", "3").load(path).collect()} == {group}
 
 
 def test_key_groups_are_pruned(snapshots):
     snapshot = StateSnapshotReader.open(snapshots["hashmap", "canonical"])
-    from headgate.records.key_groups import KeyGroupRange
+    from headrace.records.key_groups import KeyGroupRange
 
     assert len(snapshot.parts("number", "count")) == 2
     assert len(snapshot.parts("number", "count", KeyGroupRange(0, 10))) == 1
@@ -153,7 +153,7 @@ def test_lists_maps_and_tuple_keys_round_trip(spark, tmp_path):
     row = ValueStateDescriptor("row", "city string, pop bigint")
     writer.with_keyed_state("op", row, pairs, key=key, value=["city", "pop"])
     path = writer.write(f"file://{tmp_path}")
-    read = spark.read.format("headgate-state").option("operator", "op")
+    read = spark.read.format("headrace-state").option("operator", "op")
     found = {(r["key"]["f0"], r["pos"]): r["value"] for r in read.option("state", "list").load(path).collect()}
     assert found == {("a", 0): 10, ("a", 1): 20, ("b", 0): 5}
     found = {(r["key"]["f1"], r["map_key"]): r["value"] for r in read.option("state", "map").load(path).collect()}
@@ -164,12 +164,12 @@ def test_lists_maps_and_tuple_keys_round_trip(spark, tmp_path):
 
 def test_a_savepoint_is_repaired(spark, make_env, workers, snapshots, tmp_path):
     path = snapshots["hashmap", "canonical"]
-    state = spark.read.format("headgate-state").option("operator", "number").option("state", "count").load(path)
+    state = spark.read.format("headrace-state").option("operator", "number").option("state", "count").load(path)
     repaired = state.selectExpr("key", "value + 1000000 as value")
     writer = SavepointWriter.from_existing(path)
     writer.with_keyed_state("number", ValueStateDescriptor("count", "bigint"), repaired, key="key", value="value")
     made = writer.write(f"file://{tmp_path}/repaired")
-    again = spark.read.format("headgate-state").option("operator", "number").option("state", "count").load(made)
+    again = spark.read.format("headrace-state").option("operator", "number").option("state", "count").load(made)
     before = {row["key"]: row["value"] for row in state.collect()}
     assert {row["key"]: row["value"] for row in again.collect()} == {k: v + 1_000_000 for k, v in before.items()}
     done = CliRunner().invoke(app, ["diff", path, made])
@@ -179,7 +179,7 @@ def test_a_savepoint_is_repaired(spark, make_env, workers, snapshots, tmp_path):
 
 
 def test_no_savepoint_no_repair(snapshots):
-    from headgate.errors import IllegalState
+    from headrace.errors import IllegalState
 
     with pytest.raises(IllegalState, match="is not a canonical savepoint"):
         SavepointWriter.from_existing(snapshots["hashmap", "native"])

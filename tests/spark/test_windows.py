@@ -9,8 +9,8 @@ import pytest
 from spark_kit import wait_until
 from test_checkpoints import checkpointed, completed, written
 
-from headgate import EventTimeSessionWindows, TumblingEventTimeWindows, WatermarkStrategy
-from headgate.connectors.files import FileSink
+from headrace import EventTimeSessionWindows, TumblingEventTimeWindows, WatermarkStrategy
+from headrace.connectors.files import FileSink
 
 COUNT, KEYS, SIZE = 6000, 7, 10_000
 RATE = 200  # records a second: on a busy machine, too, the job is there when it is stopped
@@ -61,7 +61,7 @@ def test_open_windows_are_a_table_and_go_on_elsewhere(
     path = client.stop_with_savepoint(savepoint_directory=f"file://{tmp_path}/savepoints")
     client.wait(120)
     table = (
-        spark.read.format("headgate-state").option("operator", "windows").option("state", "window-contents").load(path)
+        spark.read.format("headrace-state").option("operator", "windows").option("state", "window-contents").load(path)
     )
     rows = table.selectExpr("key", "from_json(namespace, 'array<bigint>') AS window").collect()
     assert {row["key"] for row in rows} <= set(range(KEYS))

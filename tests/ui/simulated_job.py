@@ -586,7 +586,7 @@ class SimulatedJob:
     def exceptions(self) -> Document:
         trace = (
             "Traceback (most recent call last):\n"
-            '  File "/opt/venv/lib/python3.11/site-packages/headgate/worker/operators/keyed.py", line 120, in process\n'
+            '  File "/opt/venv/lib/python3.11/site-packages/headrace/worker/operators/keyed.py", line 120, in process\n'
             '  File "/home/anna/jobs/orders.py", line 88, in enrich\n'
             "    return rates[order.currency]\n"
             f"KeyError: '{HOSTILE}'"

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 
-from headgate.rest.dashboard import Dashboard
+from headrace.rest.dashboard import Dashboard
 
 
 class SimulatedServer:
@@ -97,11 +97,11 @@ class SimulatedServer:
         ]
 
     def _refusal(self, request: Request) -> Response | None:
-        if self.token is not None and request.cookies.get("headgate-token") != self.token:
+        if self.token is not None and request.cookies.get("headrace-token") != self.token:
             return JSONResponse({"errors": ["give the token"]}, 401)
         if request.path_params.get("job", next(iter(self.jobs))) not in self.jobs:
             return JSONResponse({"errors": [f"job {request.path_params['job']} is not known"]}, 404)
-        if request.method != "GET" and request.headers.get("x-requested-with") != "headgate":
+        if request.method != "GET" and request.headers.get("x-requested-with") != "headrace":
             return JSONResponse({"errors": ["the header X-Requested-With is missing"]}, 403)
         return None
 

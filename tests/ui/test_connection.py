@@ -49,7 +49,7 @@ def test_without_the_token_the_page_says_what_to_do(server, browser):
     page = browser.new_page()
     page.goto(f"{server.url}#/jobs/{JOB}")
     page.get_by_role("heading", name="The driver asks for its token").wait_for()
-    page.context.add_cookies([{"name": "headgate-token", "value": "secret", "url": server.origin}])
+    page.context.add_cookies([{"name": "headrace-token", "value": "secret", "url": server.origin}])
     page.reload()
     page.get_by_role("heading", name="orders and payments").wait_for()
     page.close()

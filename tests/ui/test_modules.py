@@ -6,9 +6,9 @@ import hashlib
 import re
 from pathlib import Path
 
-import headgate
+import headrace
 
-UI = Path(headgate.__file__).parent / "rest" / "ui"
+UI = Path(headrace.__file__).parent / "rest" / "ui"
 OURS = sorted(path for path in UI.rglob("*.js") if path.parent.name != "vendor")
 # Each of these turns text into markup or code, or an element into a frame for one.
 MAKES_MARKUP = re.compile(

@@ -91,7 +91,7 @@ def test_jobs(at):
     assert [row[:2] for row in cells(page, "Ended jobs")] == [["done", "finished"]]
     page.get_by_role("link", name="orders and payments").click()
     page.get_by_role("heading", name="orders and payments").wait_for()
-    assert page.title() == "Graph · orders and payments · Headgate"
+    assert page.title() == "Graph · orders and payments · Headrace"
 
 
 def test_graph(at, job):

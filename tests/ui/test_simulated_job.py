@@ -6,7 +6,7 @@ import pytest
 from pydantic import TypeAdapter
 from simulated_job import SimulatedJob
 
-from headgate.rest import models
+from headrace.rest import models
 
 JOB = SimulatedJob(operators=9, parallelism=3, checkpoints=14)
 COMPLETED, FAILED = JOB.find_checkpoint(12), JOB.find_checkpoint(13)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headgate import StreamExecutionEnvironment
+from headrace import StreamExecutionEnvironment
 
 PROGRAMS = Path(__file__).parents[2] / "scripts" / "acceptance" / "programs"
 

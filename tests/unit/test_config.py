@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import config
-from headgate.config import Configuration, OptionKind, Origin, format_value, parse_value
-from headgate.errors import ConfigError
+from headrace import config
+from headrace.config import Configuration, OptionKind, Origin, format_value, parse_value
+from headrace.errors import ConfigError
 
 # docs/design/spec.md, section 11, with its abbreviated keys written out; what is not built is not in the table
 SPEC_SECTION_11 = """
@@ -94,7 +94,7 @@ def test_a_duration_is_read_in_flinks_forms(text, milliseconds):
     ],
 )
 def test_a_memory_size_is_read_in_flinks_forms(text, size):
-    assert Configuration({"headgate.buffer.size": text}).get(config.BUFFER_SIZE) == size
+    assert Configuration({"headrace.buffer.size": text}).get(config.BUFFER_SIZE) == size
 
 
 @pytest.mark.parametrize(("value", "expected"), [("true", True), ("False", False), (True, True)])
@@ -129,10 +129,10 @@ def test_the_buffer_timeout_may_be_minus_one_and_zero():
             ),
         ),
         (
-            "headgate.slice.target",
+            "headrace.slice.target",
             "500 us",
             (
-                "option 'headgate.slice.target': '500 us' is not a duration of whole milliseconds "
+                "option 'headrace.slice.target': '500 us' is not a duration of whole milliseconds "
                 "(ms, s, min, h, d) of at least 1 ms; for example '10 s'"
             ),
         ),
@@ -145,10 +145,10 @@ def test_the_buffer_timeout_may_be_minus_one_and_zero():
             ),
         ),
         (
-            "headgate.buffer.size",
+            "headrace.buffer.size",
             "64 miles",
             (
-                "option 'headgate.buffer.size': '64 miles' is not a memory size (b, kb, mb, gb, tb) "
+                "option 'headrace.buffer.size': '64 miles' is not a memory size (b, kb, mb, gb, tb) "
                 "of at least 1 bytes; for example '64 mb'"
             ),
         ),
@@ -233,7 +233,7 @@ def test_a_configuration_holds_any_key():
 def test_an_unknown_key_suggests_the_closest():
     assert refused({"paralelism.default": 2}) == (
         "unknown option 'paralelism.default' (from code); did you mean 'parallelism.default'? "
-        "`headgate options` lists all options; keys of your own start with 'user.', keys for Spark with 'spark.'"
+        "`headrace options` lists all options; keys of your own start with 'user.', keys for Spark with 'spark.'"
     )
 
 
@@ -246,9 +246,9 @@ def test_an_unknown_key_like_none_suggests_nothing():
 
 
 def test_the_place_of_an_unknown_key_is_named(tmp_path):
-    file = tmp_path / "headgate.yaml"
+    file = tmp_path / "headrace.yaml"
     file.write_text("parallelism.defalt: 4")
-    assert text_of(config.from_file(file).check).startswith("unknown option 'parallelism.defalt' (from headgate.yaml);")
+    assert text_of(config.from_file(file).check).startswith("unknown option 'parallelism.defalt' (from headrace.yaml);")
     assert "(from -D)" in text_of(config.from_assignments(["a.b=1"]).check)
 
 
@@ -379,9 +379,9 @@ def test_a_copy_is_its_own():
 
 
 def test_changed_tells_what_differs_from_the_defaults():
-    configuration = layered(Origin.COMMAND_LINE).set("headgate.buffer.size", "64 kb").set("spark.a", "b")
+    configuration = layered(Origin.COMMAND_LINE).set("headrace.buffer.size", "64 kb").set("spark.a", "b")
     assert list(configuration.changed()) == [
-        ("headgate.buffer.size", "64 kb", Origin.CODE),
+        ("headrace.buffer.size", "64 kb", Origin.CODE),
         ("spark.a", "b", Origin.CODE),
     ]
 
@@ -419,7 +419,7 @@ def test_pyflinks_getters_give_the_callers_default():
 
 
 def test_a_file_may_be_flat_or_nested(tmp_path):
-    file = tmp_path / "headgate.yaml"
+    file = tmp_path / "headrace.yaml"
     file.write_text(
         "parallelism.default: 4\n"
         "restart-strategy: {type: off}\n"
@@ -437,7 +437,7 @@ def test_a_file_may_be_flat_or_nested(tmp_path):
 
 
 def test_an_empty_file_sets_nothing(tmp_path):
-    file = tmp_path / "headgate.yaml"
+    file = tmp_path / "headrace.yaml"
     file.write_text("# nothing\n")
     assert config.from_file(file) == Configuration()
 
@@ -455,7 +455,7 @@ def test_an_empty_file_sets_nothing(tmp_path):
     ],
 )
 def test_a_bad_file_is_named(tmp_path, content, message):
-    file = tmp_path / "headgate.yaml"
+    file = tmp_path / "headrace.yaml"
     file.write_text(content)
     assert text_of(lambda: config.from_file(file)).startswith(message.format(file))
 

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from headgate import Configuration, JobStatus, RestartStrategies, StreamExecutionEnvironment
-from headgate.config import set_process_defaults
-from headgate.driver.job import SparkJob
-from headgate.environment import JobClient
-from headgate.errors import ConfigError, HeadgateError, InvalidArgument, JobFailed
-from headgate.ids import new_job_id
-from headgate.rest import server
+from headrace import Configuration, JobStatus, RestartStrategies, StreamExecutionEnvironment
+from headrace.config import set_process_defaults
+from headrace.driver.job import SparkJob
+from headrace.environment import JobClient
+from headrace.errors import ConfigError, HeadraceError, InvalidArgument, JobFailed
+from headrace.ids import new_job_id
+from headrace.rest import server
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_the_environment_has_its_own_copy_of_a_configuration():
 
 
 def test_process_defaults_come_first(defaults):
-    """`headgate run -D` sets them; what the program sets wins."""
+    """`headrace run -D` sets them; what the program sets wins."""
     defaults(Configuration({"parallelism.default": 5, "pipeline.name": "from -D"}))
     env = local()
     assert env.get_parallelism() == 5
@@ -99,7 +99,7 @@ def test_wrong_settings(call):
 def test_the_name_of_a_job():
     env = local()
     env.from_collection([1]).print()
-    assert env.explain().startswith("Headgate job:")
+    assert env.explain().startswith("Headrace job:")
     env.get_configuration().set("pipeline.name", "mine")
     assert env.explain().startswith("mine:")
 
@@ -134,7 +134,7 @@ def test_a_stream_that_must_not_be_parallel():
     stream.print()
     assert [v.parallelism for v in env._job_plan().graph.vertices] == [4, 1, 4]
     stream.set_parallelism(2)
-    with pytest.raises(HeadgateError, match="always runs with parallelism 1"):
+    with pytest.raises(HeadraceError, match="always runs with parallelism 1"):
         env._job_plan()
 
 
@@ -194,7 +194,7 @@ def test_a_failed_job_raises_its_error():
 def test_the_result(monkeypatch):
     now = iter([100.0, 102.5])
     # The name in that module only: every thread of the process reads `time.monotonic`.
-    monkeypatch.setattr("headgate.job_client.time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr("headrace.job_client.time", SimpleNamespace(monotonic=lambda: next(now)))
     client = JobClient(Job(JobStatus.FINISHED))
     result = client.wait()
     assert result.get_job_id() == client.get_job_id()
@@ -214,10 +214,10 @@ def test_terminal_states(status, terminal):
 
 def test_lines_beyond_the_limit_are_counted_and_never_silently_lost(capsys):
     env = local()
-    env.get_configuration().set("headgate.print.max-lines-per-second", 2)
+    env.get_configuration().set("headrace.print.max-lines-per-second", 2)
     env.from_collection(range(5)).print()
     env.execute()
-    assert capsys.readouterr().out == ("0\n1\n... 3 lines not shown (headgate.print.max-lines-per-second = 2)\n")
+    assert capsys.readouterr().out == ("0\n1\n... 3 lines not shown (headrace.print.max-lines-per-second = 2)\n")
 
 
 # --- a job that is refused ------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_what_rest_refuses_does_not_run(monkeypatch):  # SPEC R10.1
     monkeypatch.setattr(server, "_jobs", server.Jobs())
     env = StreamExecutionEnvironment.get_execution_environment(Configuration({"rest.address": "0.0.0.0"}))
     env.from_elements(1).print()
-    with pytest.raises(ConfigError, match=r"rest\.address is 0\.0\.0\.0.*headgate\.rest\.token"):
+    with pytest.raises(ConfigError, match=r"rest\.address is 0\.0\.0\.0.*headrace\.rest\.token"):
         env.execute_async("open to others")
     assert started == []
     assert server._jobs.all() == []

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from headgate import (
+from headrace import (
     Configuration,
     KeyedProcessFunction,
     KeySelector,
@@ -27,8 +27,8 @@ from headgate import (
     ValueStateDescriptor,
     spark_conf,
 )
-from headgate.driver.session import get_session
-from headgate.errors import ConfigError, GraphError, HeadgateError, InvalidArgument, UserCodeError
+from headrace.driver.session import get_session
+from headrace.errors import ConfigError, GraphError, HeadraceError, InvalidArgument, UserCodeError
 
 HERE = r".*test_errors_text\.py:\d+"
 
@@ -336,7 +336,7 @@ CASES = [
     ),
     (
         lambda: env().set_restart_strategy(RestartStrategies.fixed_delay_restart(-1, 0)),
-        HeadgateError,
+        HeadraceError,
         r"restart-strategy.fixed-delay.attempts': -1 is not a whole number of at least 0",
     ),
 ]
@@ -346,7 +346,7 @@ CASES = [
 def test_while_the_program_is_built(call, error, text):
     with pytest.raises(error, match=text) as caught:
         call()
-    assert isinstance(caught.value, HeadgateError)
+    assert isinstance(caught.value, HeadraceError)
 
 
 # --- while it runs --------------------------------------------------------------------------------------------------
@@ -458,7 +458,7 @@ def test_a_spark_connect_session():
 
 
 def test_another_version_of_spark():
-    with pytest.raises(ConfigError, match=r"Headgate runs on Spark 4\.3, but Spark is 3\.5\.1: .* pyspark==4\.3"):
+    with pytest.raises(ConfigError, match=r"Headrace runs on Spark 4\.3, but Spark is 3\.5\.1: .* pyspark==4\.3"):
         get_session(Classic("3.5.1", {}), Configuration())
 
 
@@ -471,7 +471,7 @@ def test_a_session_that_lacks_settings_is_told_all_of_them():
     assert "  spark.python.udf.pipelined.enabled = true   (now unset)" in lines
     assert "  spark.speculation = false   (now true)" in lines
     assert "  spark.task.maxFailures = 1   (now unset)" in lines
-    assert lines[-1].startswith("add them to the builder: for k, v in headgate.spark_conf().items()")
+    assert lines[-1].startswith("add them to the builder: for k, v in headrace.spark_conf().items()")
 
 
 def test_a_session_whose_tasks_are_started_again():

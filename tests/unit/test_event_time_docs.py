@@ -3,15 +3,15 @@
 import re
 from pathlib import Path
 
-from headgate import (
+from headrace import (
     AggregateFunction,
     JoinFunction,
     OutputTag,
     StreamExecutionEnvironment,
     TumblingEventTimeWindows,
 )
-from headgate.api.sources import CollectionSource
-from headgate.records.types import as_type
+from headrace.api.sources import CollectionSource
+from headrace.records.types import as_type
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "event-time.md"
 MINUTE = 60_000

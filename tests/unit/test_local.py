@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate import (
+from headrace import (
     KeyedProcessFunction,
     MapFunction,
     OutputTag,
@@ -14,10 +14,10 @@ from headgate import (
     SourceFunction,
     StreamExecutionEnvironment,
 )
-from headgate.api.sources import Source, SourceReader
-from headgate.errors import IllegalState, UserCodeError
-from headgate.job.status import JobStatus
-from headgate.records.batch import Batch
+from headrace.api.sources import Source, SourceReader
+from headrace.errors import IllegalState, UserCodeError
+from headrace.job.status import JobStatus
+from headrace.records.batch import Batch
 
 
 def local(parallelism=1, **options):

@@ -5,9 +5,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from headgate import StreamExecutionEnvironment
-from headgate.job.status import JobStatus
-from headgate.job_client import JobClient
+from headrace import StreamExecutionEnvironment
+from headrace.job.status import JobStatus
+from headrace.job_client import JobClient
 from rest_kit import FakeJob
 
 HOSTILE = "<img src=x onerror=alert(1)>"

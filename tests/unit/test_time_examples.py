@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headgate import StreamExecutionEnvironment
+from headrace import StreamExecutionEnvironment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from headgate import MapFunction, RuntimeContext, StreamExecutionEnvironment, WatermarkStrategy
-from headgate.connectors.files import FileSink
+from headrace import MapFunction, RuntimeContext, StreamExecutionEnvironment, WatermarkStrategy
+from headrace.connectors.files import FileSink
 
 
 def slowly(number: int) -> tuple[int, int]:

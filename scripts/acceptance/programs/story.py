@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from headgate import (
+from headrace import (
     CheckpointedFunction,
     FlatMapFunction,
     KeyedProcessFunction,
@@ -24,11 +24,11 @@ from headgate import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from headgate.api.sink import Committer, Sink, SinkWriter, WriterContext
-from headgate.api.stream import DataStream
-from headgate.connectors.files import FileSink, FileSource
-from headgate.connectors.spark.source import PythonDataSource
-from headgate.driver.session import get_session
+from headrace.api.sink import Committer, Sink, SinkWriter, WriterContext
+from headrace.api.stream import DataStream
+from headrace.connectors.files import FileSink, FileSource
+from headrace.connectors.spark.source import PythonDataSource
+from headrace.driver.session import get_session
 
 COUNT, KEYS, RATE, PARTS = 60_000, 20, 600, 4
 DIRECTORY = Path(sys.argv[1])

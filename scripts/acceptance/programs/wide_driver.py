@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headgate import StreamExecutionEnvironment, environment
-from headgate.checkpoint.stats import SubtaskMetrics
-from headgate.checkpoint.types import Barrier
-from headgate.control.messages import (
+from headrace import StreamExecutionEnvironment, environment
+from headrace.checkpoint.stats import SubtaskMetrics
+from headrace.checkpoint.types import Barrier
+from headrace.control.messages import (
     AcknowledgeCheckpoint,
     Failed,
     FromDriver,
@@ -28,10 +28,10 @@ from headgate.control.messages import (
     StartProcessing,
     TriggerCheckpoint,
 )
-from headgate.driver import job as job_module
-from headgate.driver.cluster import AttemptOver, Submission, WorkerMessage
-from headgate.errors import JobFailed
-from headgate.job.events import CauseFound, Worker
+from headrace.driver import job as job_module
+from headrace.driver.cluster import AttemptOver, Submission, WorkerMessage
+from headrace.errors import JobFailed
+from headrace.job.events import CauseFound, Worker
 
 OPERATORS, PARALLELISM = 20, 64
 

@@ -14,14 +14,14 @@ Prints:
 
 import asyncio
 
-from headgate.pyflink.common import Time, Types
-from headgate.pyflink.datastream import (
+from headrace.pyflink.common import Time, Types
+from headrace.pyflink.datastream import (
     AsyncDataStream,
     AsyncFunction,
     StreamExecutionEnvironment,
     async_retry_predicates,
 )
-from headgate.pyflink.datastream.functions import AsyncRetryStrategy, RuntimeContext
+from headrace.pyflink.datastream.functions import AsyncRetryStrategy, RuntimeContext
 
 
 class DatabaseClient:

@@ -14,16 +14,16 @@ Prints:
 import tempfile
 from pathlib import Path
 
-from headgate.pyflink.common import WatermarkStrategy
-from headgate.pyflink.datastream import StreamExecutionEnvironment
-from headgate.pyflink.datastream.connectors.file_system import FileSink, FileSource
-from headgate.pyflink.datastream.formats.avro import (
+from headrace.pyflink.common import WatermarkStrategy
+from headrace.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream.connectors.file_system import FileSink, FileSource
+from headrace.pyflink.datastream.formats.avro import (
     AvroBulkWriters,
     AvroInputFormat,
     AvroSchema,
     GenericRecordAvroTypeInfo,
 )
-from headgate.pyflink.datastream.formats.parquet import AvroParquetReaders, AvroParquetWriters
+from headrace.pyflink.datastream.formats.parquet import AvroParquetReaders, AvroParquetWriters
 
 SCHEMA = """
 {

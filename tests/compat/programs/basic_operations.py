@@ -16,8 +16,8 @@ Prints:
 
 import json
 
-from headgate.pyflink.common import Types
-from headgate.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.common import Types
+from headrace.pyflink.datastream import StreamExecutionEnvironment
 
 
 def show(ds, env):

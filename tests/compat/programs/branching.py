@@ -35,9 +35,9 @@ Prints, in any order:
     sideoutput-2
 """
 
-from headgate.pyflink.common import Row, Types
-from headgate.pyflink.datastream import OutputTag, StreamExecutionEnvironment
-from headgate.pyflink.datastream.functions import CoFlatMapFunction, CoMapFunction, CoProcessFunction, ProcessFunction
+from headrace.pyflink.common import Row, Types
+from headrace.pyflink.datastream import OutputTag, StreamExecutionEnvironment
+from headrace.pyflink.datastream.functions import CoFlatMapFunction, CoMapFunction, CoProcessFunction, ProcessFunction
 
 if __name__ == "__main__":
     env = StreamExecutionEnvironment.get_execution_environment()

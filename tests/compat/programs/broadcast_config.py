@@ -8,9 +8,9 @@ Prints:
     config> limit=4
 """
 
-from headgate.pyflink.common import Types
-from headgate.pyflink.datastream import BroadcastProcessFunction, OutputTag, StreamExecutionEnvironment
-from headgate.pyflink.datastream.state import MapStateDescriptor
+from headrace.pyflink.common import Types
+from headrace.pyflink.datastream import BroadcastProcessFunction, OutputTag, StreamExecutionEnvironment
+from headrace.pyflink.datastream.state import MapStateDescriptor
 
 map_state_desc = MapStateDescriptor("config", Types.STRING(), Types.INT())
 tag = OutputTag("changes", Types.STRING())

@@ -8,10 +8,10 @@ Prints:
 
 from dataclasses import dataclass
 
-from headgate.pyflink.common import Types
-from headgate.pyflink.datastream import RuntimeContext, StreamExecutionEnvironment
-from headgate.pyflink.datastream.functions import KeyedBroadcastProcessFunction
-from headgate.pyflink.datastream.state import ListStateDescriptor, MapStateDescriptor
+from headrace.pyflink.common import Types
+from headrace.pyflink.datastream import RuntimeContext, StreamExecutionEnvironment
+from headrace.pyflink.datastream.functions import KeyedBroadcastProcessFunction
+from headrace.pyflink.datastream.state import ListStateDescriptor, MapStateDescriptor
 
 
 @dataclass

@@ -7,7 +7,7 @@ Fails:
     sink_to(FileSink(...)) and read the files in the second job, or build both results in one program
 """
 
-from headgate.pyflink.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
+from headrace.pyflink.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
 
 env = StreamExecutionEnvironment.get_execution_environment()
 env.set_runtime_mode(RuntimeExecutionMode.BATCH)

@@ -6,7 +6,7 @@ Prints:
     ok
 """
 
-from headgate.pyflink.datastream import CheckpointingMode, StreamExecutionEnvironment
+from headrace.pyflink.datastream import CheckpointingMode, StreamExecutionEnvironment
 
 env = StreamExecutionEnvironment.get_execution_environment()
 env.set_parallelism(1)

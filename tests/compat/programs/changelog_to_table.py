@@ -11,9 +11,9 @@ Prints:
 
 import json
 
-from headgate.pyflink.common import Types
-from headgate.pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
-from headgate.pyflink.datastream.state import ValueStateDescriptor
+from headrace.pyflink.common import Types
+from headrace.pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from headrace.pyflink.datastream.state import ValueStateDescriptor
 
 CHANGES = [
     {"op": "c", "before": None, "after": {"id": 1, "name": "ink", "price": 3.5}},

@@ -11,8 +11,8 @@ Prints:
     True False
 """
 
-from headgate.pyflink.common import Duration
-from headgate.pyflink.datastream import (
+from headrace.pyflink.common import Duration
+from headrace.pyflink.datastream import (
     CheckpointingMode,
     ExternalizedCheckpointRetention,
     StreamExecutionEnvironment,

@@ -10,8 +10,8 @@ Prints:
 
 import tempfile
 
-from headgate.pyflink.common import Duration, RestartStrategies, Time
-from headgate.pyflink.datastream import (
+from headrace.pyflink.common import Duration, RestartStrategies, Time
+from headrace.pyflink.datastream import (
     CheckpointingMode,
     EmbeddedRocksDBStateBackend,
     ExternalizedCheckpointCleanup,
@@ -19,7 +19,7 @@ from headgate.pyflink.datastream import (
     StreamExecutionEnvironment,
     TimeCharacteristic,
 )
-from headgate.pyflink.datastream.checkpoint_storage import FileSystemCheckpointStorage
+from headrace.pyflink.datastream.checkpoint_storage import FileSystemCheckpointStorage
 
 
 def checkpoint_config_demo(directory):

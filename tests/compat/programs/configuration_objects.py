@@ -12,8 +12,8 @@ Prints:
     3
 """
 
-from headgate.pyflink.common import Configuration
-from headgate.pyflink.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
+from headrace.pyflink.common import Configuration
+from headrace.pyflink.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
 
 config = Configuration()
 config.set_string("state.backend.type", "hashmap")

@@ -7,9 +7,9 @@ Prints:
     (1, 5)
 """
 
-from headgate.pyflink.common.typeinfo import Types
-from headgate.pyflink.datastream import FlatMapFunction, RuntimeContext, StreamExecutionEnvironment
-from headgate.pyflink.datastream.state import ValueStateDescriptor
+from headrace.pyflink.common.typeinfo import Types
+from headrace.pyflink.datastream import FlatMapFunction, RuntimeContext, StreamExecutionEnvironment
+from headrace.pyflink.datastream.state import ValueStateDescriptor
 
 
 class CountWindowAverage(FlatMapFunction):

@@ -15,9 +15,9 @@ Prints, in any order:
 
 from collections.abc import Iterable
 
-from headgate.pyflink.common import Types
-from headgate.pyflink.datastream import StreamExecutionEnvironment, WindowFunction
-from headgate.pyflink.datastream.window import CountWindow
+from headrace.pyflink.common import Types
+from headrace.pyflink.datastream import StreamExecutionEnvironment, WindowFunction
+from headrace.pyflink.datastream.window import CountWindow
 
 
 class SumWindowFunction(WindowFunction[tuple, tuple, str, CountWindow]):

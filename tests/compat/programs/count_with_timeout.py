@@ -10,12 +10,12 @@ Prints:
 
 import datetime
 
-from headgate.pyflink.common import Row, WatermarkStrategy
-from headgate.pyflink.common.typeinfo import Types
-from headgate.pyflink.common.watermark_strategy import TimestampAssigner
-from headgate.pyflink.datastream import StreamExecutionEnvironment
-from headgate.pyflink.datastream.functions import KeyedProcessFunction, RuntimeContext
-from headgate.pyflink.datastream.state import ValueStateDescriptor
+from headrace.pyflink.common import Row, WatermarkStrategy
+from headrace.pyflink.common.typeinfo import Types
+from headrace.pyflink.common.watermark_strategy import TimestampAssigner
+from headrace.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream.functions import KeyedProcessFunction, RuntimeContext
+from headrace.pyflink.datastream.state import ValueStateDescriptor
 
 
 class CountWithTimeoutFunction(KeyedProcessFunction):

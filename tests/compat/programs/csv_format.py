@@ -11,11 +11,11 @@ Prints:
 import tempfile
 from pathlib import Path
 
-from headgate.pyflink.common import Row, Types, WatermarkStrategy
-from headgate.pyflink.datastream import StreamExecutionEnvironment
-from headgate.pyflink.datastream.connectors.file_system import FileSink, FileSource
-from headgate.pyflink.datastream.formats.csv import CsvBulkWriters, CsvReaderFormat, CsvSchema
-from headgate.pyflink.table import DataTypes
+from headrace.pyflink.common import Row, Types, WatermarkStrategy
+from headrace.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream.connectors.file_system import FileSink, FileSource
+from headrace.pyflink.datastream.formats.csv import CsvBulkWriters, CsvReaderFormat, CsvSchema
+from headrace.pyflink.table import DataTypes
 
 
 def csv_demo(directory):

@@ -14,10 +14,10 @@ Prints, in any order:
 
 from collections.abc import Collection
 
-from headgate.pyflink.common import Time, Types, TypeSerializer, WatermarkStrategy
-from headgate.pyflink.common.watermark_strategy import TimestampAssigner
-from headgate.pyflink.datastream import ProcessWindowFunction, StreamExecutionEnvironment, WindowAssigner
-from headgate.pyflink.datastream.window import T, TimeWindow, TimeWindowSerializer, Trigger, TriggerResult
+from headrace.pyflink.common import Time, Types, TypeSerializer, WatermarkStrategy
+from headrace.pyflink.common.watermark_strategy import TimestampAssigner
+from headrace.pyflink.datastream import ProcessWindowFunction, StreamExecutionEnvironment, WindowAssigner
+from headrace.pyflink.datastream.window import T, TimeWindow, TimeWindowSerializer, Trigger, TriggerResult
 
 MIN_LONG_VALUE = -0x8000000000000000
 

@@ -15,9 +15,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from headgate.pyflink.common.watermark_strategy import WatermarkStrategy
-from headgate.pyflink.datastream import StreamExecutionEnvironment
-from headgate.pyflink.datastream.connectors import FileSource, StreamFormat
+from headrace.pyflink.common.watermark_strategy import WatermarkStrategy
+from headrace.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream.connectors import FileSource, StreamFormat
 
 CSV_HEADER = ["index", "age", "sex", "job", "amount"]
 DATA = "0,67,male,2,1169\n1,22,female,2,5951\n2,49,male,1,2096\n3,45,female,2,7882\n4,53,male,2,4870\n"

@@ -8,9 +8,9 @@ Prints:
     +I[e3,ada,3.0]
 """
 
-from headgate.pyflink.common import Row, Time, Types
-from headgate.pyflink.datastream import FilterFunction, RuntimeContext, StreamExecutionEnvironment
-from headgate.pyflink.datastream.state import StateTtlConfig, ValueStateDescriptor
+from headrace.pyflink.common import Row, Time, Types
+from headrace.pyflink.datastream import FilterFunction, RuntimeContext, StreamExecutionEnvironment
+from headrace.pyflink.datastream.state import StateTtlConfig, ValueStateDescriptor
 
 
 class Deduplicate(FilterFunction):

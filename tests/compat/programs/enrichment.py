@@ -10,9 +10,9 @@ Prints, in any order:
     ride> +I[2,bob,12.5]
 """
 
-from headgate.pyflink.common import Row, Types
-from headgate.pyflink.datastream import CoFlatMapFunction, CoProcessFunction, RuntimeContext, StreamExecutionEnvironment
-from headgate.pyflink.datastream.state import ValueStateDescriptor
+from headrace.pyflink.common import Row, Types
+from headrace.pyflink.datastream import CoFlatMapFunction, CoProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from headrace.pyflink.datastream.state import ValueStateDescriptor
 
 
 class Enrichment(CoFlatMapFunction):

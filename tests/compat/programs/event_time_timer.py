@@ -13,11 +13,11 @@ Prints:
     ('Alice', 163.3, 12000)
 """
 
-from headgate.pyflink.common import Duration, WatermarkStrategy
-from headgate.pyflink.common.typeinfo import Types
-from headgate.pyflink.common.watermark_strategy import TimestampAssigner
-from headgate.pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
-from headgate.pyflink.datastream.state import ValueStateDescriptor
+from headrace.pyflink.common import Duration, WatermarkStrategy
+from headrace.pyflink.common.typeinfo import Types
+from headrace.pyflink.common.watermark_strategy import TimestampAssigner
+from headrace.pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from headrace.pyflink.datastream.state import ValueStateDescriptor
 
 
 class Sum(KeyedProcessFunction):

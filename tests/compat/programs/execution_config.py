@@ -8,7 +8,7 @@ Prints:
     (1, '10', (True, 1, 0, 0))
 """
 
-from headgate.pyflink.datastream import MapFunction, RuntimeContext, StreamExecutionEnvironment
+from headrace.pyflink.datastream import MapFunction, RuntimeContext, StreamExecutionEnvironment
 
 
 class WithContext(MapFunction):

@@ -4,12 +4,12 @@ Modelled on: Apache Flink, FileSystem connector ("File compaction", Python tab).
 
 Fails:
     InvalidArgument: enable_compact(): files are not compacted; set a longer interval of checkpoints, which
-    makes larger files, or write to Delta (headgate.connectors.delta) and run its OPTIMIZE
+    makes larger files, or write to Delta (headrace.connectors.delta) and run its OPTIMIZE
 """
 
-from headgate.pyflink.common import Encoder
-from headgate.pyflink.datastream import StreamExecutionEnvironment
-from headgate.pyflink.datastream.connectors.file_system import FileCompactor, FileCompactStrategy, FileSink
+from headrace.pyflink.common import Encoder
+from headrace.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream.connectors.file_system import FileCompactor, FileCompactStrategy, FileSink
 
 env = StreamExecutionEnvironment.get_execution_environment()
 file_sink = (

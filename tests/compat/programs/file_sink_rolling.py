@@ -12,9 +12,9 @@ Prints:
 import tempfile
 from pathlib import Path
 
-from headgate.pyflink.common import Duration, Encoder, Types, WatermarkStrategy
-from headgate.pyflink.datastream import CheckpointingMode, StreamExecutionEnvironment
-from headgate.pyflink.datastream.connectors.file_system import (
+from headrace.pyflink.common import Duration, Encoder, Types, WatermarkStrategy
+from headrace.pyflink.datastream import CheckpointingMode, StreamExecutionEnvironment
+from headrace.pyflink.datastream.connectors.file_system import (
     BucketAssigner,
     FileEnumeratorProvider,
     FileSink,

@@ -7,10 +7,10 @@ Prints:
     Alert{id=4}
 """
 
-from headgate.pyflink.common.typeinfo import Types
-from headgate.pyflink.datastream import StreamExecutionEnvironment
-from headgate.pyflink.datastream.functions import KeyedProcessFunction, RuntimeContext
-from headgate.pyflink.datastream.state import ValueStateDescriptor
+from headrace.pyflink.common.typeinfo import Types
+from headrace.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream.functions import KeyedProcessFunction, RuntimeContext
+from headrace.pyflink.datastream.state import ValueStateDescriptor
 
 
 class FraudDetector(KeyedProcessFunction):

@@ -8,8 +8,8 @@ Prints:
     50
 """
 
-from headgate.pyflink.common.typeinfo import Types
-from headgate.pyflink.datastream import FilterFunction, FlatMapFunction, MapFunction, StreamExecutionEnvironment
+from headrace.pyflink.common.typeinfo import Types
+from headrace.pyflink.datastream import FilterFunction, FlatMapFunction, MapFunction, StreamExecutionEnvironment
 
 
 class MyMapFunction(MapFunction):

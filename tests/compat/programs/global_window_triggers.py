@@ -10,10 +10,10 @@ Prints:
     flush> (1, 'd,e,flush')
 """
 
-from headgate.pyflink.common import Types
-from headgate.pyflink.datastream import StreamExecutionEnvironment, Trigger, TriggerResult
-from headgate.pyflink.datastream.state import ValueStateDescriptor
-from headgate.pyflink.datastream.window import CountTrigger, GlobalWindow, GlobalWindows, PurgingTrigger
+from headrace.pyflink.common import Types
+from headrace.pyflink.datastream import StreamExecutionEnvironment, Trigger, TriggerResult
+from headrace.pyflink.datastream.state import ValueStateDescriptor
+from headrace.pyflink.datastream.window import CountTrigger, GlobalWindow, GlobalWindows, PurgingTrigger
 
 
 class FlushTrigger(Trigger[tuple, GlobalWindow]):

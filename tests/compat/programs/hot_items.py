@@ -12,17 +12,17 @@ Prints:
 from collections.abc import Iterable
 from typing import Any
 
-from headgate.pyflink.common import Duration, Time, Types
-from headgate.pyflink.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
-from headgate.pyflink.datastream import StreamExecutionEnvironment
-from headgate.pyflink.datastream.functions import (
+from headrace.pyflink.common import Duration, Time, Types
+from headrace.pyflink.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
+from headrace.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream.functions import (
     AggregateFunction,
     KeyedProcessFunction,
     RuntimeContext,
     WindowFunction,
 )
-from headgate.pyflink.datastream.state import ListStateDescriptor
-from headgate.pyflink.datastream.window import SlidingEventTimeWindows, TimeWindow
+from headrace.pyflink.datastream.state import ListStateDescriptor
+from headrace.pyflink.datastream.window import SlidingEventTimeWindows, TimeWindow
 
 BEHAVIOR = Types.ROW_NAMED(
     ["user_id", "item_id", "category_id", "behavior", "timestamp"],

@@ -3,16 +3,16 @@
 Modelled on: Apache Flink, Hybrid source (Python tab).
 
 Fails:
-    ModuleNotFoundError: pyflink.datastream.connectors.hybrid_source is not in Headgate: run one job after the
+    ModuleNotFoundError: pyflink.datastream.connectors.hybrid_source is not in Headrace: run one job after the
     other, or union() the two sources
 """
 
-from headgate.pyflink.datastream.connectors.hybrid_source import HybridSource
+from headrace.pyflink.datastream.connectors.hybrid_source import HybridSource
 
-from headgate.pyflink.common import SimpleStringSchema, WatermarkStrategy
-from headgate.pyflink.datastream import StreamExecutionEnvironment
-from headgate.pyflink.datastream.connectors.file_system import FileSource, StreamFormat
-from headgate.pyflink.datastream.connectors.kafka import KafkaOffsetsInitializer, KafkaSource
+from headrace.pyflink.common import SimpleStringSchema, WatermarkStrategy
+from headrace.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream.connectors.file_system import FileSource, StreamFormat
+from headrace.pyflink.datastream.connectors.kafka import KafkaOffsetsInitializer, KafkaSource
 
 env = StreamExecutionEnvironment.get_execution_environment()
 file_source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), "history").build()

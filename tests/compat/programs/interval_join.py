@@ -7,10 +7,10 @@ Prints:
     ('k', 'o2', 's2')
 """
 
-from headgate.pyflink.common import Types, WatermarkStrategy
-from headgate.pyflink.common.watermark_strategy import TimestampAssigner
-from headgate.pyflink.datastream import KeyedCoProcessFunction, RuntimeContext, StreamExecutionEnvironment
-from headgate.pyflink.datastream.state import MapStateDescriptor
+from headrace.pyflink.common import Types, WatermarkStrategy
+from headrace.pyflink.common.watermark_strategy import TimestampAssigner
+from headrace.pyflink.datastream import KeyedCoProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from headrace.pyflink.datastream.state import MapStateDescriptor
 
 UPPER = 4000
 

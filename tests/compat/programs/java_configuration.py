@@ -3,14 +3,14 @@
 Modelled on: PyFlink-UserBehaviorAnalysis, MarketAnalysis/AdStatisticsByGeo.
 
 Fails:
-    ModuleNotFoundError: pyflink.util is not in Headgate: it is internal to PyFlink; remove what reaches into
+    ModuleNotFoundError: pyflink.util is not in Headrace: it is internal to PyFlink; remove what reaches into
     it
 """
 
-from headgate.pyflink.util.java_utils import get_j_env_configuration
+from headrace.pyflink.util.java_utils import get_j_env_configuration
 
-from headgate.pyflink.common import Configuration
-from headgate.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.common import Configuration
+from headrace.pyflink.datastream import StreamExecutionEnvironment
 
 env = StreamExecutionEnvironment.get_execution_environment()
 config = Configuration(j_configuration=get_j_env_configuration(env._j_stream_execution_environment))

@@ -3,14 +3,14 @@
 Modelled on: Apache Flink, JDBC connector (Python tab); pyflink-basic-introduction, sink/sink_mysql.
 
 Fails:
-    ModuleNotFoundError: pyflink.datastream.connectors.jdbc is not in Headgate: write with Spark:
+    ModuleNotFoundError: pyflink.datastream.connectors.jdbc is not in Headrace: write with Spark:
     stream.foreach_epoch(lambda df, n: df.write....save())
 """
 
-from headgate.pyflink.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExecutionOptions, JdbcSink
+from headrace.pyflink.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExecutionOptions, JdbcSink
 
-from headgate.pyflink.common import Types
-from headgate.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.common import Types
+from headrace.pyflink.datastream import StreamExecutionEnvironment
 
 env = StreamExecutionEnvironment.get_execution_environment()
 type_info = Types.ROW([Types.INT(), Types.STRING(), Types.STRING(), Types.INT()])

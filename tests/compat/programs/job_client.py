@@ -12,7 +12,7 @@ Prints:
     ['a', 'b']
 """
 
-from headgate.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream import StreamExecutionEnvironment
 
 stream_execution_env = StreamExecutionEnvironment.get_execution_environment()
 stream_execution_env.set_parallelism(1)

@@ -8,9 +8,9 @@ Prints:
     {'sex': 'female', 'id': 2, 'mean': 4.0}
 """
 
-from headgate.pyflink.common import Types
-from headgate.pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
-from headgate.pyflink.datastream.state import ListStateDescriptor, ValueStateDescriptor
+from headrace.pyflink.common import Types
+from headrace.pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from headrace.pyflink.datastream.state import ListStateDescriptor, ValueStateDescriptor
 
 
 class Join(KeyedProcessFunction):

@@ -11,9 +11,9 @@ Prints, in any order:
 
 import os
 
-from headgate.pyflink.common import Types, WatermarkStrategy
-from headgate.pyflink.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
-from headgate.pyflink.datastream.connectors.kafka import (
+from headrace.pyflink.common import Types, WatermarkStrategy
+from headrace.pyflink.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
+from headrace.pyflink.datastream.connectors.kafka import (
     DeliveryGuarantee,
     KafkaOffsetResetStrategy,
     KafkaOffsetsInitializer,
@@ -21,7 +21,7 @@ from headgate.pyflink.datastream.connectors.kafka import (
     KafkaSink,
     KafkaSource,
 )
-from headgate.pyflink.datastream.formats.json import JsonRowDeserializationSchema, JsonRowSerializationSchema
+from headrace.pyflink.datastream.formats.json import JsonRowDeserializationSchema, JsonRowSerializationSchema
 
 BOOTSTRAP_SERVERS = os.getenv("BOOTSTRAP_SERVERS", "localhost:9092")
 FLIGHT = Types.ROW_NAMED(["email", "airline", "price"], [Types.STRING(), Types.STRING(), Types.DOUBLE()])

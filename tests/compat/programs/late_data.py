@@ -8,10 +8,10 @@ Prints:
     s1 [30000, 40000) [30000]
 """
 
-from headgate.pyflink.common import Duration, Time, Types, WatermarkStrategy
-from headgate.pyflink.common.watermark_strategy import TimestampAssigner
-from headgate.pyflink.datastream import OutputTag, ProcessWindowFunction, StreamExecutionEnvironment
-from headgate.pyflink.datastream.window import TumblingEventTimeWindows
+from headrace.pyflink.common import Duration, Time, Types, WatermarkStrategy
+from headrace.pyflink.common.watermark_strategy import TimestampAssigner
+from headrace.pyflink.datastream import OutputTag, ProcessWindowFunction, StreamExecutionEnvironment
+from headrace.pyflink.datastream.window import TumblingEventTimeWindows
 
 
 class SecondField(TimestampAssigner):

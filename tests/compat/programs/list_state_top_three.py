@@ -11,9 +11,9 @@ Prints:
     s1: [9, 8, 7]
 """
 
-from headgate.pyflink.common import Types
-from headgate.pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
-from headgate.pyflink.datastream.state import ListStateDescriptor
+from headrace.pyflink.common import Types
+from headrace.pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from headrace.pyflink.datastream.state import ListStateDescriptor
 
 
 class TopThree(KeyedProcessFunction):

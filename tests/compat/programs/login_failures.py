@@ -12,15 +12,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from headgate.pyflink.common import Duration, Types
-from headgate.pyflink.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
-from headgate.pyflink.datastream import (
+from headrace.pyflink.common import Duration, Types
+from headrace.pyflink.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
+from headrace.pyflink.datastream import (
     KeyedProcessFunction,
     RuntimeContext,
     StreamExecutionEnvironment,
     TimeCharacteristic,
 )
-from headgate.pyflink.datastream.state import ListStateDescriptor
+from headrace.pyflink.datastream.state import ListStateDescriptor
 
 EVENT = Types.TUPLE([Types.INT(), Types.STRING(), Types.STRING(), Types.LONG()])
 

@@ -13,9 +13,9 @@ Prints:
     s1: [(7, 1)] 1 True False
 """
 
-from headgate.pyflink.common import Types
-from headgate.pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
-from headgate.pyflink.datastream.state import MapStateDescriptor
+from headrace.pyflink.common import Types
+from headrace.pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from headrace.pyflink.datastream.state import MapStateDescriptor
 
 
 class Counts(KeyedProcessFunction):

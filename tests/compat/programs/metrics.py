@@ -7,7 +7,7 @@ Prints:
     ('bb', 6)
 """
 
-from headgate.pyflink.datastream import MapFunction, RuntimeContext, StreamExecutionEnvironment
+from headrace.pyflink.datastream import MapFunction, RuntimeContext, StreamExecutionEnvironment
 
 
 class MyMapper(MapFunction):

@@ -14,9 +14,9 @@ import pickle
 import tempfile
 from pathlib import Path
 
-from headgate.pyflink.common import Types
-from headgate.pyflink.datastream import KeyedProcessFunction, MapFunction, RuntimeContext, StreamExecutionEnvironment
-from headgate.pyflink.datastream.state import ValueStateDescriptor
+from headrace.pyflink.common import Types
+from headrace.pyflink.datastream import KeyedProcessFunction, MapFunction, RuntimeContext, StreamExecutionEnvironment
+from headrace.pyflink.datastream.state import ValueStateDescriptor
 
 
 class Features(KeyedProcessFunction):

@@ -10,10 +10,10 @@ Prints:
 
 import asyncio
 
-from headgate.pyflink.common import Row, Time, Types
-from headgate.pyflink.datastream import AsyncDataStream, AsyncFunction, RuntimeContext, StreamExecutionEnvironment
-from headgate.pyflink.datastream.async_retry_predicates import empty_result_predicate, has_exception_predicate
-from headgate.pyflink.datastream.functions import AsyncRetryStrategy
+from headrace.pyflink.common import Row, Time, Types
+from headrace.pyflink.datastream import AsyncDataStream, AsyncFunction, RuntimeContext, StreamExecutionEnvironment
+from headrace.pyflink.datastream.async_retry_predicates import empty_result_predicate, has_exception_predicate
+from headrace.pyflink.datastream.functions import AsyncRetryStrategy
 
 
 class RemoteModel(AsyncFunction[Row, Row]):

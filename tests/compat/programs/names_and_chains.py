@@ -15,8 +15,8 @@ Prints, in any order:
 
 import json
 
-from headgate.pyflink.common import Types
-from headgate.pyflink.datastream import MemorySize, SlotSharingGroup, StreamExecutionEnvironment
+from headrace.pyflink.common import Types
+from headrace.pyflink.datastream import MemorySize, SlotSharingGroup, StreamExecutionEnvironment
 
 env = StreamExecutionEnvironment.get_execution_environment()
 env.set_parallelism(2)

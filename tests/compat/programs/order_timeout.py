@@ -10,10 +10,10 @@ Prints:
     timeout> (5,timeout)
 """
 
-from headgate.pyflink.common import Types, WatermarkStrategy
-from headgate.pyflink.common.watermark_strategy import TimestampAssigner
-from headgate.pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext, StreamExecutionEnvironment
-from headgate.pyflink.datastream.state import ValueStateDescriptor
+from headrace.pyflink.common import Types, WatermarkStrategy
+from headrace.pyflink.common.watermark_strategy import TimestampAssigner
+from headrace.pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext, StreamExecutionEnvironment
+from headrace.pyflink.datastream.state import ValueStateDescriptor
 
 timeout_tag = OutputTag("timeout", Types.TUPLE([Types.INT(), Types.STRING()]))
 

@@ -12,9 +12,9 @@ Prints:
 import struct
 from collections.abc import Collection
 
-from headgate.pyflink.common import TypeSerializer
-from headgate.pyflink.datastream import CountWindow, StreamExecutionEnvironment, Window, WindowAssigner, WindowFunction
-from headgate.pyflink.datastream.window import CountTrigger, PurgingTrigger
+from headrace.pyflink.common import TypeSerializer
+from headrace.pyflink.datastream import CountWindow, StreamExecutionEnvironment, Window, WindowAssigner, WindowFunction
+from headrace.pyflink.datastream.window import CountTrigger, PurgingTrigger
 
 
 class ColorWindow(Window):

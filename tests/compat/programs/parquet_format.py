@@ -11,11 +11,11 @@ Prints:
 
 import tempfile
 
-from headgate.pyflink.common import Configuration, Row, Types, WatermarkStrategy
-from headgate.pyflink.datastream import StreamExecutionEnvironment
-from headgate.pyflink.datastream.connectors.file_system import FileSink, FileSource
-from headgate.pyflink.datastream.formats.parquet import ParquetBulkWriters, ParquetColumnarRowInputFormat
-from headgate.pyflink.table import DataTypes
+from headrace.pyflink.common import Configuration, Row, Types, WatermarkStrategy
+from headrace.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream.connectors.file_system import FileSink, FileSource
+from headrace.pyflink.datastream.formats.parquet import ParquetBulkWriters, ParquetColumnarRowInputFormat
+from headrace.pyflink.table import DataTypes
 
 
 def parquet_demo(directory):

@@ -19,8 +19,8 @@ Prints, in any order:
     broadcast> 6
 """
 
-from headgate.pyflink.common import Types
-from headgate.pyflink.datastream import Partitioner, StreamExecutionEnvironment
+from headrace.pyflink.common import Types
+from headrace.pyflink.datastream import Partitioner, StreamExecutionEnvironment
 
 
 class MyPartitioner(Partitioner):

@@ -31,8 +31,8 @@ Prints:
 import datetime
 from decimal import Decimal
 
-from headgate.pyflink.common import Row, Types
-from headgate.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.common import Row, Types
+from headrace.pyflink.datastream import StreamExecutionEnvironment
 
 TYPES = Types.TUPLE(
     [

@@ -19,10 +19,10 @@ Prints:
     (4, 'b')
 """
 
-from headgate.pyflink.common import Row, Types
-from headgate.pyflink.datastream import StreamExecutionEnvironment
-from headgate.pyflink.datastream.functions import KeyedProcessFunction, ProcessFunction, RuntimeContext
-from headgate.pyflink.datastream.state import ValueStateDescriptor
+from headrace.pyflink.common import Row, Types
+from headrace.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream.functions import KeyedProcessFunction, ProcessFunction, RuntimeContext
+from headrace.pyflink.datastream.state import ValueStateDescriptor
 
 if __name__ == "__main__":
     env = StreamExecutionEnvironment.get_execution_environment()

@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 
-from headgate.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream import StreamExecutionEnvironment
 
 
 def process_json_data():

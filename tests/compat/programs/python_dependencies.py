@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from headgate.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream import StreamExecutionEnvironment
 
 
 def double(value):

@@ -8,7 +8,7 @@ Prints:
     WaterSensor(id=s2, vc=22, ts=2)
 """
 
-from headgate.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream import StreamExecutionEnvironment
 
 
 class WaterSensor:

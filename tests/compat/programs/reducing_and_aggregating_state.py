@@ -9,15 +9,15 @@ Prints:
     s1: sum=9 average=3.0
 """
 
-from headgate.pyflink.common import Types
-from headgate.pyflink.datastream import (
+from headrace.pyflink.common import Types
+from headrace.pyflink.datastream import (
     AggregateFunction,
     KeyedProcessFunction,
     ReduceFunction,
     RuntimeContext,
     StreamExecutionEnvironment,
 )
-from headgate.pyflink.datastream.state import AggregatingStateDescriptor, ReducingStateDescriptor
+from headrace.pyflink.datastream.state import AggregatingStateDescriptor, ReducingStateDescriptor
 
 
 class Sum(ReduceFunction):

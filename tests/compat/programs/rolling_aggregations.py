@@ -35,8 +35,8 @@ Prints, in any order:
     max_by> +I[s2,22,2]
 """
 
-from headgate.pyflink.common.typeinfo import Types
-from headgate.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.common.typeinfo import Types
+from headrace.pyflink.datastream import StreamExecutionEnvironment
 
 
 class WaterSensor:

@@ -7,8 +7,8 @@ Fails:
     be lost on a stream of a declared type: leave out the type, or make the kind a field of the row
 """
 
-from headgate.pyflink.common import Row, RowKind, Types
-from headgate.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.common import Row, RowKind, Types
+from headrace.pyflink.datastream import StreamExecutionEnvironment
 
 env = StreamExecutionEnvironment.get_execution_environment()
 env.set_parallelism(1)

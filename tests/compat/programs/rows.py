@@ -18,8 +18,8 @@ Prints:
     -D Bob
 """
 
-from headgate.pyflink.common import Row, RowKind, Types
-from headgate.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.common import Row, RowKind, Types
+from headrace.pyflink.datastream import StreamExecutionEnvironment
 
 # A template of rows
 Person = Row("name", "age")

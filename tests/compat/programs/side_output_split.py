@@ -15,8 +15,8 @@ Prints, in any order:
     warn> s3 32
 """
 
-from headgate.pyflink.common import Types
-from headgate.pyflink.datastream import KeyedProcessFunction, OutputTag, ProcessFunction, StreamExecutionEnvironment
+from headrace.pyflink.common import Types
+from headrace.pyflink.datastream import KeyedProcessFunction, OutputTag, ProcessFunction, StreamExecutionEnvironment
 
 
 class SensorSplit(ProcessFunction):

@@ -17,10 +17,10 @@ Prints, in any order:
     sum> (hi,11)
 """
 
-from headgate.pyflink.common import Types, WatermarkStrategy
-from headgate.pyflink.common.watermark_strategy import TimestampAssigner
-from headgate.pyflink.datastream import AggregateFunction, StreamExecutionEnvironment
-from headgate.pyflink.datastream.window import SlidingEventTimeWindows, Time
+from headrace.pyflink.common import Types, WatermarkStrategy
+from headrace.pyflink.common.watermark_strategy import TimestampAssigner
+from headrace.pyflink.datastream import AggregateFunction, StreamExecutionEnvironment
+from headrace.pyflink.datastream.window import SlidingEventTimeWindows, Time
 
 
 class MyTimestampAssigner(TimestampAssigner):

@@ -10,14 +10,14 @@ Prints:
 import tempfile
 from pathlib import Path
 
-from headgate.pyflink.common import Row, WatermarkStrategy
-from headgate.pyflink.common.serialization import Encoder
-from headgate.pyflink.common.typeinfo import Types
-from headgate.pyflink.datastream import StreamExecutionEnvironment
-from headgate.pyflink.datastream.connectors.file_system import FileSink, OutputFileConfig
-from headgate.pyflink.datastream.connectors.number_seq import NumberSequenceSource
-from headgate.pyflink.datastream.functions import MapFunction, RuntimeContext
-from headgate.pyflink.datastream.state import ValueStateDescriptor
+from headrace.pyflink.common import Row, WatermarkStrategy
+from headrace.pyflink.common.serialization import Encoder
+from headrace.pyflink.common.typeinfo import Types
+from headrace.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream.connectors.file_system import FileSink, OutputFileConfig
+from headrace.pyflink.datastream.connectors.number_seq import NumberSequenceSource
+from headrace.pyflink.datastream.functions import MapFunction, RuntimeContext
+from headrace.pyflink.datastream.state import ValueStateDescriptor
 
 
 class MyMapFunction(MapFunction):

@@ -10,10 +10,10 @@ Prints:
     key=s2, state=11 [11] [11]
 """
 
-from headgate.pyflink.common import Duration, Types
-from headgate.pyflink.common.time import Time
-from headgate.pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
-from headgate.pyflink.datastream.state import (
+from headrace.pyflink.common import Duration, Types
+from headrace.pyflink.common.time import Time
+from headrace.pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from headrace.pyflink.datastream.state import (
     ListStateDescriptor,
     MapStateDescriptor,
     StateTtlConfig,

@@ -3,14 +3,14 @@
 Modelled on: Apache Flink, Python DataStream API, operators ("Example"); streaming_word_count.
 
 Fails:
-    InvalidArgument: pyflink.table.StreamTableEnvironment: Headgate has no Table API; use Spark's DataFrames
+    InvalidArgument: pyflink.table.StreamTableEnvironment: Headrace has no Table API; use Spark's DataFrames
     and SQL: env.from_dataframe(df) reads one, stream.foreach_epoch(function) gives each checkpoint's records
     as one
 """
 
-from headgate.pyflink.common.typeinfo import Types
-from headgate.pyflink.datastream import StreamExecutionEnvironment
-from headgate.pyflink.table import StreamTableEnvironment
+from headrace.pyflink.common.typeinfo import Types
+from headrace.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.table import StreamTableEnvironment
 
 env = StreamExecutionEnvironment.get_execution_environment()
 t_env = StreamTableEnvironment.create(stream_execution_environment=env)

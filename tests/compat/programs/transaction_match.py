@@ -11,11 +11,11 @@ Prints, in any order:
 
 from typing import Any
 
-from headgate.pyflink.common import Types
-from headgate.pyflink.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
-from headgate.pyflink.datastream import OutputTag, StreamExecutionEnvironment
-from headgate.pyflink.datastream.functions import KeyedCoProcessFunction, RuntimeContext
-from headgate.pyflink.datastream.state import ValueStateDescriptor
+from headrace.pyflink.common import Types
+from headrace.pyflink.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
+from headrace.pyflink.datastream import OutputTag, StreamExecutionEnvironment
+from headrace.pyflink.datastream.functions import KeyedCoProcessFunction, RuntimeContext
+from headrace.pyflink.datastream.state import ValueStateDescriptor
 
 PAY = Types.TUPLE([Types.INT(), Types.STRING(), Types.LONG()])
 RECEIPT = Types.TUPLE([Types.STRING(), Types.STRING(), Types.LONG()])

@@ -10,10 +10,10 @@ Prints:
 
 from collections.abc import Iterable
 
-from headgate.pyflink.common import Time, Types, WatermarkStrategy
-from headgate.pyflink.common.watermark_strategy import TimestampAssigner
-from headgate.pyflink.datastream import ProcessWindowFunction, StreamExecutionEnvironment
-from headgate.pyflink.datastream.window import TimeWindow, TumblingEventTimeWindows
+from headrace.pyflink.common import Time, Types, WatermarkStrategy
+from headrace.pyflink.common.watermark_strategy import TimestampAssigner
+from headrace.pyflink.datastream import ProcessWindowFunction, StreamExecutionEnvironment
+from headrace.pyflink.datastream.window import TimeWindow, TumblingEventTimeWindows
 
 
 class MyTimestampAssigner(TimestampAssigner):

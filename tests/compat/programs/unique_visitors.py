@@ -13,10 +13,10 @@ Prints, in any order:
     session> bob: 1 clicks, pay to pay, 30 s
 """
 
-from headgate.pyflink.common import Time, Types, WatermarkStrategy
-from headgate.pyflink.common.watermark_strategy import TimestampAssigner
-from headgate.pyflink.datastream import AggregateFunction, ProcessWindowFunction, StreamExecutionEnvironment
-from headgate.pyflink.datastream.window import CountTrigger, EventTimeSessionWindows, TumblingEventTimeWindows
+from headrace.pyflink.common import Time, Types, WatermarkStrategy
+from headrace.pyflink.common.watermark_strategy import TimestampAssigner
+from headrace.pyflink.datastream import AggregateFunction, ProcessWindowFunction, StreamExecutionEnvironment
+from headrace.pyflink.datastream.window import CountTrigger, EventTimeSessionWindows, TumblingEventTimeWindows
 
 
 class ClickTime(TimestampAssigner):

@@ -19,17 +19,17 @@ Prints, in any order:
 
 from collections.abc import Iterable
 
-from headgate.pyflink.common import Time, Types, WatermarkStrategy
-from headgate.pyflink.common.watermark_strategy import TimestampAssigner
-from headgate.pyflink.datastream import (
+from headrace.pyflink.common import Time, Types, WatermarkStrategy
+from headrace.pyflink.common.watermark_strategy import TimestampAssigner
+from headrace.pyflink.datastream import (
     AggregateFunction,
     ProcessWindowFunction,
     ReduceFunction,
     StreamExecutionEnvironment,
     WindowFunction,
 )
-from headgate.pyflink.datastream.functions import IN, KEY, OUT, W
-from headgate.pyflink.datastream.window import TumblingEventTimeWindows
+from headrace.pyflink.datastream.functions import IN, KEY, OUT, W
+from headrace.pyflink.datastream.window import TumblingEventTimeWindows
 
 
 class SecondField(TimestampAssigner):

@@ -14,11 +14,11 @@ Prints, in any order:
 from collections.abc import Iterable
 from operator import itemgetter
 
-from headgate.pyflink.common import Duration, Time, WatermarkStrategy
-from headgate.pyflink.common.watermark_strategy import TimestampAssigner
-from headgate.pyflink.datastream import StreamExecutionEnvironment
-from headgate.pyflink.datastream.functions import AllWindowFunction, ProcessAllWindowFunction
-from headgate.pyflink.datastream.window import SlidingEventTimeWindows, TimeWindow, TumblingEventTimeWindows
+from headrace.pyflink.common import Duration, Time, WatermarkStrategy
+from headrace.pyflink.common.watermark_strategy import TimestampAssigner
+from headrace.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream.functions import AllWindowFunction, ProcessAllWindowFunction
+from headrace.pyflink.datastream.window import SlidingEventTimeWindows, TimeWindow, TumblingEventTimeWindows
 
 
 class SensorTime(TimestampAssigner):

@@ -10,12 +10,12 @@ Prints:
 
 from collections.abc import Iterable
 
-from headgate.pyflink.common import Row, Types, WatermarkStrategy
-from headgate.pyflink.common.watermark_strategy import TimestampAssigner
-from headgate.pyflink.datastream import StreamExecutionEnvironment
-from headgate.pyflink.datastream.functions import ProcessWindowFunction, RuntimeContext
-from headgate.pyflink.datastream.state import ValueStateDescriptor
-from headgate.pyflink.datastream.window import Time, TumblingEventTimeWindows
+from headrace.pyflink.common import Row, Types, WatermarkStrategy
+from headrace.pyflink.common.watermark_strategy import TimestampAssigner
+from headrace.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream.functions import ProcessWindowFunction, RuntimeContext
+from headrace.pyflink.datastream.state import ValueStateDescriptor
+from headrace.pyflink.datastream.window import Time, TumblingEventTimeWindows
 
 STATS = Types.ROW_NAMED(["email", "duration", "flights"], [Types.STRING(), Types.INT(), Types.INT()])
 

@@ -23,9 +23,9 @@ import argparse
 import logging
 import sys
 
-from headgate.pyflink.common import Encoder, Types, WatermarkStrategy
-from headgate.pyflink.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
-from headgate.pyflink.datastream.connectors.file_system import (
+from headrace.pyflink.common import Encoder, Types, WatermarkStrategy
+from headrace.pyflink.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
+from headrace.pyflink.datastream.connectors.file_system import (
     FileSink,
     FileSource,
     OutputFileConfig,

@@ -13,8 +13,8 @@ Prints:
 import tempfile
 from pathlib import Path
 
-from headgate.pyflink.common import Types
-from headgate.pyflink.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
+from headrace.pyflink.common import Types
+from headrace.pyflink.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
 
 
 def word_count_batch(path):

@@ -11,7 +11,7 @@ Prints:
     ('be', 2)
 """
 
-from headgate.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream import StreamExecutionEnvironment
 
 env = StreamExecutionEnvironment.get_execution_environment()
 env.set_parallelism(1)

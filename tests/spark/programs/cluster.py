@@ -17,7 +17,7 @@ import psutil
 import pyspark
 from spark_cluster_helper import mark_word  # beside this file: not on any worker's path
 
-from headgate import Configuration, JobFailed, RestartStrategies, SourceFunction, StreamExecutionEnvironment
+from headrace import Configuration, JobFailed, RestartStrategies, SourceFunction, StreamExecutionEnvironment
 
 LINES = ["to be or not to be", "that is the question"] * 10
 
@@ -51,7 +51,7 @@ def marked(job_id):
     found = []
     for p in psutil.process_iter():
         try:
-            if Path(f"/proc/{p.pid}/comm").read_text().startswith(f"hg-{job_id[:8]}"):
+            if Path(f"/proc/{p.pid}/comm").read_text().startswith(f"hr-{job_id[:8]}"):
                 found.append(p.pid)
         except OSError:
             continue
@@ -123,7 +123,7 @@ def with_added_files(configuration, directory):
 
 
 def main():
-    configuration = Configuration({"headgate.spark.master": sys.argv[1], "headgate.slots.timeout": "60 s"})
+    configuration = Configuration({"headrace.spark.master": sys.argv[1], "headrace.slots.timeout": "60 s"})
     for pair in sys.argv[3:]:
         configuration.set(*pair.split("=", 1))
     found = {}

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 
-from headgate import Configuration, SourceFunction, StreamExecutionEnvironment
+from headrace import Configuration, SourceFunction, StreamExecutionEnvironment
 
 
 class Silent(SourceFunction):
@@ -23,7 +23,7 @@ class Silent(SourceFunction):
 
 
 def start():
-    env = StreamExecutionEnvironment.get_execution_environment(Configuration({"headgate.spark.master": "local[8]"}))
+    env = StreamExecutionEnvironment.get_execution_environment(Configuration({"headrace.spark.master": "local[8]"}))
     env.set_parallelism(2)
     env.add_source(Silent()).key_by(lambda x: x).map(lambda x: x).print()
     client = env.execute_async()

@@ -1,4 +1,4 @@
-"""A session that Headgate makes: the options of its JVM, and what the JVM made of those that the user gave.
+"""A session that Headrace makes: the options of its JVM, and what the JVM made of those that the user gave.
 
 With the argument `file` the user gives them in `spark-defaults.conf` only.
 """
@@ -6,8 +6,8 @@ With the argument `file` the user gives them in `spark-defaults.conf` only.
 import json
 import sys
 
-from headgate import Configuration
-from headgate.driver.session import get_session
+from headrace import Configuration
+from headrace.driver.session import get_session
 
 GIVEN = {
     "spark.master": "local[2]",

@@ -8,12 +8,12 @@ import time
 
 import fsspec
 
-from headgate import Configuration, StreamExecutionEnvironment
-from headgate.connectors.files import FileSink
+from headrace import Configuration, StreamExecutionEnvironment
+from headrace.connectors.files import FileSink
 
 if __name__ == "__main__":
     bucket = sys.argv[1]
-    options = {"headgate.spark.master": "local[8]", "spark.driver.memory": "512m", "spark.ui.enabled": "false"}
+    options = {"headrace.spark.master": "local[8]", "spark.driver.memory": "512m", "spark.ui.enabled": "false"}
     env = StreamExecutionEnvironment.get_execution_environment(Configuration(options)).set_parallelism(2)
     env.enable_checkpointing(300)
     env.get_checkpoint_config().set_checkpoint_storage_dir(f"{bucket}/checkpoints")

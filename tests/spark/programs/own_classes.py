@@ -8,10 +8,10 @@ Prints the records as JSON.
 import json
 from dataclasses import dataclass
 
-from headgate.config import Configuration, set_process_defaults
-from headgate.pyflink.common import Types
-from headgate.pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
-from headgate.pyflink.datastream.state import ValueStateDescriptor
+from headrace.config import Configuration, set_process_defaults
+from headrace.pyflink.common import Types
+from headrace.pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from headrace.pyflink.datastream.state import ValueStateDescriptor
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Largest(KeyedProcessFunction):
 
 
 if __name__ == "__main__":
-    set_process_defaults(Configuration({"headgate.spark.master": "local[16]", "headgate.rest.enabled": False}))
+    set_process_defaults(Configuration({"headrace.spark.master": "local[16]", "headrace.rest.enabled": False}))
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(2)
     red, blue = Color("red"), Color("blue")

@@ -2,8 +2,8 @@
 
 import sys
 
-from headgate import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
-from headgate.connectors.files import FileSink
+from headrace import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+from headrace.connectors.files import FileSink
 
 COUNT, KEYS = 9_000, 10
 

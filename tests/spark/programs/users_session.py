@@ -9,9 +9,9 @@ import time
 import psutil
 from pyspark.sql import SparkSession
 
-from headgate import MapFunction, SourceFunction, StreamExecutionEnvironment
-from headgate.driver.session import REQUIRED, spark_conf
-from headgate.errors import ConfigError, NotEnoughSlots
+from headrace import MapFunction, SourceFunction, StreamExecutionEnvironment
+from headrace.driver.session import REQUIRED, spark_conf
+from headrace.errors import ConfigError, NotEnoughSlots
 
 
 class Silent(SourceFunction):
@@ -58,7 +58,7 @@ def unchanged(batches):
 
 def python_below(process):
     """Python processes that Spark started."""
-    return [p for p in process.children(recursive=True) if "python" in p.name() or p.name().startswith("hg-")]
+    return [p for p in process.children(recursive=True) if "python" in p.name() or p.name().startswith("hr-")]
 
 
 def main():

@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.api.durable import durable, pack, to_text, unpack
-from headgate.api.sources import NumberRange, Stride
-from headgate.connectors.files.formats import FilePart, FileSplit
-from headgate.connectors.files.source import FilesFound
-from headgate.connectors.files.targets import PreparedFile
-from headgate.connectors.kafka.commit import KafkaCommittable
-from headgate.connectors.kafka.source import KafkaSplit, PartitionsFound
-from headgate.connectors.spark.source import OffsetSplit, PartitionSplit, RoundsPlanned
-from headgate.driver.splits import SplitsFound
-from headgate.errors import InvalidArgument, StateMigrationError
+from headrace.api.durable import durable, pack, to_text, unpack
+from headrace.api.sources import NumberRange, Stride
+from headrace.connectors.files.formats import FilePart, FileSplit
+from headrace.connectors.files.source import FilesFound
+from headrace.connectors.files.targets import PreparedFile
+from headrace.connectors.kafka.commit import KafkaCommittable
+from headrace.connectors.kafka.source import KafkaSplit, PartitionsFound
+from headrace.connectors.spark.source import OffsetSplit, PartitionSplit, RoundsPlanned
+from headrace.driver.splits import SplitsFound
+from headrace.errors import InvalidArgument, StateMigrationError
 
 OURS = [
     NumberRange(-5, (1 << 63) - 1),
@@ -55,7 +55,7 @@ def test_ours_have_a_tag_with_a_version_and_no_path(value):
     stored = to_text(value)
     assert stored.startswith(f'["{type(value)._durable_tag}",{{"')
     assert type(value)._durable_tag.rpartition("-")[2].isdigit()
-    assert "headgate" not in stored
+    assert "headrace" not in stored
 
 
 def test_what_holds_many_bytes_is_stored_as_such():
@@ -66,7 +66,7 @@ def test_what_holds_many_bytes_is_stored_as_such():
 
 def test_an_unknown_tag_is_refused():
     message = (
-        "has the tag 'pulsar-split-7', which is unknown here: a newer version of headgate wrote it, or a connector"
+        "has the tag 'pulsar-split-7', which is unknown here: a newer version of headrace wrote it, or a connector"
     )
     with pytest.raises(StateMigrationError, match=message):
         unpack('["pulsar-split-7",{"topic":"a"}]')
@@ -96,13 +96,13 @@ def test_a_class_of_a_script_has_its_tag_on_workers_too(tmp_path):
     script = """
         from dataclasses import dataclass
         import cloudpickle, sys
-        from headgate.api.durable import durable, to_text
+        from headrace.api.durable import durable, to_text
         @durable("script-page-1")
         @dataclass
         class Page:
             number: int
         def read(text):
-            from headgate.api.durable import unpack, to_text
+            from headrace.api.durable import unpack, to_text
             page = unpack(text)
             assert type(page) is Page
             return to_text(Page(page.number + 1))

@@ -2,16 +2,16 @@
 
 import pytest
 
-from headgate import StreamExecutionEnvironment
-from headgate.api.sink import Committer, Prepared, Sink, SinkWriter
-from headgate.checkpoint.commits import Commits
-from headgate.errors import HeadgateError, InvalidArgument
-from headgate.state.operator import OperatorStateBackend, rescale
-from headgate.storage.reader import SnapshotReader
-from headgate.testing.storage_faults import MemoryStore
-from headgate.worker.failures import OperatorFailure, describe
-from headgate.worker.operators.sinks import prepared_in
-from headgate.worker.restore import operator_state_of
+from headrace import StreamExecutionEnvironment
+from headrace.api.sink import Committer, Prepared, Sink, SinkWriter
+from headrace.checkpoint.commits import Commits
+from headrace.errors import HeadraceError, InvalidArgument
+from headrace.state.operator import OperatorStateBackend, rescale
+from headrace.storage.reader import SnapshotReader
+from headrace.testing.storage_faults import MemoryStore
+from headrace.worker.failures import OperatorFailure, describe
+from headrace.worker.operators.sinks import prepared_in
+from headrace.worker.restore import operator_state_of
 from rig import plan_of, restore_of, snapshot_of, subtask
 
 LOG = []
@@ -236,7 +236,7 @@ def test_a_record_that_cannot_be_written_is_named():
 
 
 def test_only_a_sink():
-    with pytest.raises((InvalidArgument, HeadgateError), match="needs a headgate Sink"):
+    with pytest.raises((InvalidArgument, HeadraceError), match="needs a headrace Sink"):
         plan_of(lambda env: env.from_sequence(1, 6).sink_to(print))
 
 

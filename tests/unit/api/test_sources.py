@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.api.functions import SourceFunction
-from headgate.api.sources import CollectionSource, DataGenSource, ReaderContext, SequenceSource
-from headgate.errors import InvalidArgument, UserCodeError
-from headgate.records.types import PICKLED, TypeMismatch, as_type
-from headgate.worker.operators.sources import FunctionReader
+from headrace.api.functions import SourceFunction
+from headrace.api.sources import CollectionSource, DataGenSource, ReaderContext, SequenceSource
+from headrace.errors import InvalidArgument, UserCodeError
+from headrace.records.types import PICKLED, TypeMismatch, as_type
+from headrace.worker.operators.sources import FunctionReader
 from waiting import wait_until
 
 

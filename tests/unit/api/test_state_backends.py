@@ -2,10 +2,10 @@
 
 import pytest
 
-from headgate import EmbeddedRocksDBStateBackend, HashMapStateBackend, StreamExecutionEnvironment
-from headgate.config import Configuration
-from headgate.pyflink.datastream import CheckpointConfig, FsStateBackend, MemoryStateBackend, RocksDBStateBackend
-from headgate.storage.log import CommitNumber, CompletedRef, EpochStarted, LogEntry
+from headrace import EmbeddedRocksDBStateBackend, HashMapStateBackend, StreamExecutionEnvironment
+from headrace.config import Configuration
+from headrace.pyflink.datastream import CheckpointConfig, FsStateBackend, MemoryStateBackend, RocksDBStateBackend
+from headrace.storage.log import CommitNumber, CompletedRef, EpochStarted, LogEntry
 
 KEYS = (
     "state.backend.type",

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.api.two_phase_commit import TwoPhaseCommitSinkFunction
-from headgate.checkpoint.commits import Commits
-from headgate.worker.failures import OperatorFailure
+from headrace.api.two_phase_commit import TwoPhaseCommitSinkFunction
+from headrace.checkpoint.commits import Commits
+from headrace.worker.failures import OperatorFailure
 from rig import plan_of, restore_of, snapshot_of, subtask
 
 FILES, VISIBLE = {}, []  # open and prepared transactions, and what readers see

@@ -3,14 +3,14 @@
 from collections import defaultdict
 from random import Random
 
-from headgate.checkpoint import events as ev
-from headgate.checkpoint.coordinator import Coordinator
-from headgate.checkpoint.decider import RequestId
-from headgate.checkpoint.plan import PlanInput, PlanVertex, TaskId, TaskReport, TaskStatus, Topology
-from headgate.checkpoint.reasons import FailureReason
-from headgate.checkpoint.settings import CheckpointSettings, EndStatus
-from headgate.checkpoint.stats import SubtaskMetrics
-from headgate.ids import OperatorId, VertexId
+from headrace.checkpoint import events as ev
+from headrace.checkpoint.coordinator import Coordinator
+from headrace.checkpoint.decider import RequestId
+from headrace.checkpoint.plan import PlanInput, PlanVertex, TaskId, TaskReport, TaskStatus, Topology
+from headrace.checkpoint.reasons import FailureReason
+from headrace.checkpoint.settings import CheckpointSettings, EndStatus
+from headrace.checkpoint.stats import SubtaskMetrics
+from headrace.ids import OperatorId, VertexId
 
 LONG = 10**9  # ms; an interval that never comes within a test
 

@@ -9,8 +9,8 @@ import re
 
 import pytest
 
-from headgate.checkpoint.barriers.alignment import BarrierHandler
-from headgate.checkpoint.barriers.instructions import (
+from headrace.checkpoint.barriers.alignment import BarrierHandler
+from headrace.checkpoint.barriers.instructions import (
     Block,
     CaptureComplete,
     Decline,
@@ -20,10 +20,10 @@ from headgate.checkpoint.barriers.instructions import (
     TakeSnapshot,
     Unblock,
 )
-from headgate.checkpoint.barriers.tracker import BarrierTracker
-from headgate.checkpoint.reasons import FailureReason
-from headgate.checkpoint.types import AlignmentKind, Barrier, CheckpointOptions
-from headgate.errors import IllegalState, InvalidArgument
+from headrace.checkpoint.barriers.tracker import BarrierTracker
+from headrace.checkpoint.reasons import FailureReason
+from headrace.checkpoint.types import AlignmentKind, Barrier, CheckpointOptions
+from headrace.errors import IllegalState, InvalidArgument
 
 SUBSUMED = FailureReason.CHECKPOINT_DECLINED_SUBSUMED
 CANCELLED = FailureReason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER

@@ -6,8 +6,8 @@ Flink announces a barrier when it comes in and processes it later: here it is re
 import pytest
 from test_alignment import CANCELLED, SUBSUMED, Rig
 
-from headgate.checkpoint.barriers.alignment import BarrierHandler
-from headgate.checkpoint.types import AlignmentKind, CheckpointOptions, SavepointFormat, SnapshotType
+from headrace.checkpoint.barriers.alignment import BarrierHandler
+from headrace.checkpoint.types import AlignmentKind, CheckpointOptions, SavepointFormat, SnapshotType
 
 NEVER = 2**31 - 1
 SAVEPOINT = CheckpointOptions(SnapshotType.SAVEPOINT, format=SavepointFormat.CANONICAL)

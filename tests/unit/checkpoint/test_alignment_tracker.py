@@ -3,8 +3,8 @@
 import pytest
 from test_alignment import CANCELLED, ENDED, Rig
 
-from headgate.checkpoint.barriers.tracker import BarrierTracker
-from headgate.checkpoint.types import Barrier
+from headrace.checkpoint.barriers.tracker import BarrierTracker
+from headrace.checkpoint.types import Barrier
 
 
 def tracker(channels, **options):

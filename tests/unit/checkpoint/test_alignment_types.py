@@ -3,16 +3,16 @@
 import msgspec
 import pytest
 
-from headgate.checkpoint.reasons import FailureReason
-from headgate.checkpoint.settings import CheckpointProperties, CheckpointSettings
-from headgate.checkpoint.types import (
+from headrace.checkpoint.reasons import FailureReason
+from headrace.checkpoint.settings import CheckpointProperties, CheckpointSettings
+from headrace.checkpoint.types import (
     AlignmentKind,
     Barrier,
     CheckpointOptions,
     SavepointFormat,
     SnapshotType,
 )
-from headgate.errors import InvalidArgument
+from headrace.errors import InvalidArgument
 
 SAVEPOINTS = [SnapshotType.SAVEPOINT, SnapshotType.SYNC_SAVEPOINT]
 CHECKPOINTS = [SnapshotType.CHECKPOINT, SnapshotType.FULL_CHECKPOINT]

@@ -3,8 +3,8 @@
 import pytest
 from test_alignment import CANCELLED, ENDED, LIMIT, SUBSUMED, Rig
 
-from headgate.checkpoint.barriers.alignment import BarrierHandler
-from headgate.checkpoint.barriers.instructions import (
+from headrace.checkpoint.barriers.alignment import BarrierHandler
+from headrace.checkpoint.barriers.instructions import (
     Block,
     CaptureComplete,
     Decline,
@@ -14,7 +14,7 @@ from headgate.checkpoint.barriers.instructions import (
     TakeSnapshot,
     Unblock,
 )
-from headgate.checkpoint.types import AlignmentKind, CheckpointOptions
+from headrace.checkpoint.types import AlignmentKind, CheckpointOptions
 
 UNALIGNED = CheckpointOptions(alignment=AlignmentKind.UNALIGNED)
 

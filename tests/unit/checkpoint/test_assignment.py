@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.checkpoint.assignment import (
+from headrace.checkpoint.assignment import (
     ASYNC_CALLS,
     SPLITS,
     EdgeMapping,
@@ -35,8 +35,8 @@ from headgate.checkpoint.assignment import (
     unclaimed_state,
     union_states_of_partly_finished,
 )
-from headgate.errors import IllegalState, InvalidArgument
-from headgate.records.key_groups import KeyGroupRange, default_max_parallelism, key_group_range, owner
+from headrace.errors import IllegalState, InvalidArgument
+from headrace.records.key_groups import KeyGroupRange, default_max_parallelism, key_group_range, owner
 
 
 def shapes(**states):

@@ -2,19 +2,19 @@
 
 import pytest
 
-from headgate import StreamExecutionEnvironment
-from headgate.checkpoint.commits import NO_COMMITS, Commits
-from headgate.checkpoint.settings import CheckpointProperties, CheckpointSettings
-from headgate.checkpoint.store import CompletedCheckpoint
-from headgate.checkpoint.types import SnapshotType
-from headgate.config import Configuration
-from headgate.driver.services import DriverIo
-from headgate.driver.snapshots import JobSnapshots
-from headgate.ids import new_job_id
-from headgate.storage.checkpoints import publish
-from headgate.storage.layout import AttemptId
-from headgate.storage.manifest import Manifest
-from headgate.storage.remote import open_store
+from headrace import StreamExecutionEnvironment
+from headrace.checkpoint.commits import NO_COMMITS, Commits
+from headrace.checkpoint.settings import CheckpointProperties, CheckpointSettings
+from headrace.checkpoint.store import CompletedCheckpoint
+from headrace.checkpoint.types import SnapshotType
+from headrace.config import Configuration
+from headrace.driver.services import DriverIo
+from headrace.driver.snapshots import JobSnapshots
+from headrace.ids import new_job_id
+from headrace.storage.checkpoints import publish
+from headrace.storage.layout import AttemptId
+from headrace.storage.manifest import Manifest
+from headrace.storage.remote import open_store
 
 
 def snapshots_of_job(**options):

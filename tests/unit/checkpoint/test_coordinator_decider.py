@@ -2,9 +2,9 @@
 
 import pytest
 
-from headgate.checkpoint.decider import Activity, Decision, RequestDecider, RequestOrigin, TriggerRequest
-from headgate.checkpoint.reasons import FailureReason
-from headgate.checkpoint.settings import CheckpointProperties, RetentionPolicy
+from headrace.checkpoint.decider import Activity, Decision, RequestDecider, RequestOrigin, TriggerRequest
+from headrace.checkpoint.reasons import FailureReason
+from headrace.checkpoint.settings import CheckpointProperties, RetentionPolicy
 
 NOW = 86_400_000
 IDLE = Activity(last_completion=123)

@@ -1,8 +1,8 @@
 """SPEC R5.6; the cases of Flink's CheckpointFailureManagerTest."""
 
-from headgate.checkpoint.failure_manager import FailureManager
-from headgate.checkpoint.reasons import FailureReason as R
-from headgate.checkpoint.settings import CheckpointProperties, RetentionPolicy
+from headrace.checkpoint.failure_manager import FailureManager
+from headrace.checkpoint.reasons import FailureReason as R
+from headrace.checkpoint.settings import CheckpointProperties, RetentionPolicy
 
 CHECKPOINT = CheckpointProperties.for_checkpoint(RetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION)
 SAVEPOINT = CheckpointProperties.for_savepoint(force=True)

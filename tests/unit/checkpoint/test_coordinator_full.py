@@ -3,11 +3,11 @@
 import pytest
 from coordinator_harness import LONG, Job, chain, task
 
-from headgate.checkpoint import events as ev
-from headgate.checkpoint.full_policy import AutomaticFull, CompletedSize, reason_for_full
-from headgate.checkpoint.settings import FullCheckpointPolicy
-from headgate.checkpoint.types import SnapshotType
-from headgate.ids import OperatorId
+from headrace.checkpoint import events as ev
+from headrace.checkpoint.full_policy import AutomaticFull, CompletedSize, reason_for_full
+from headrace.checkpoint.settings import FullCheckpointPolicy
+from headrace.checkpoint.types import SnapshotType
+from headrace.ids import OperatorId
 
 FULL, NORMAL = SnapshotType.FULL_CHECKPOINT, SnapshotType.CHECKPOINT
 A, B = OperatorId("a"), OperatorId("b")

@@ -3,15 +3,15 @@
 import pytest
 from coordinator_harness import LONG, Job, chain, task
 
-from headgate.checkpoint import events as ev
-from headgate.checkpoint.assignment import FinishedState, Mode, StateShape
-from headgate.checkpoint.decider import RequestId
-from headgate.checkpoint.plan import TaskReport, TaskStatus
-from headgate.checkpoint.reasons import FailureReason as R
-from headgate.checkpoint.settings import EndStatus, RetentionPolicy
-from headgate.checkpoint.types import AlignmentKind, SnapshotType
-from headgate.errors import IllegalState
-from headgate.ids import OperatorId
+from headrace.checkpoint import events as ev
+from headrace.checkpoint.assignment import FinishedState, Mode, StateShape
+from headrace.checkpoint.decider import RequestId
+from headrace.checkpoint.plan import TaskReport, TaskStatus
+from headrace.checkpoint.reasons import FailureReason as R
+from headrace.checkpoint.settings import EndStatus, RetentionPolicy
+from headrace.checkpoint.types import AlignmentKind, SnapshotType
+from headrace.errors import IllegalState
+from headrace.ids import OperatorId
 
 STORAGE = {ev.PrepareLocation, ev.SnapshotDriverState, ev.WriteMetadata, ev.ClaimLogEntry}
 

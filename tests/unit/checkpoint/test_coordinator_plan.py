@@ -3,8 +3,8 @@
 import pytest
 from coordinator_harness import chain, task
 
-from headgate.checkpoint.assignment import FinishedState, Mode, StateShape
-from headgate.checkpoint.plan import (
+from headrace.checkpoint.assignment import FinishedState, Mode, StateShape
+from headrace.checkpoint.plan import (
     CheckpointPlan,
     PlanInput,
     PlanVertex,
@@ -16,8 +16,8 @@ from headgate.checkpoint.plan import (
     plan_checkpoint,
     settle_finished,
 )
-from headgate.graph.job_graph import Partitioning
-from headgate.ids import OperatorId, VertexId
+from headrace.graph.job_graph import Partitioning
+from headrace.ids import OperatorId, VertexId
 
 ALL_TO_ALL, POINTWISE = Partitioning("hash"), Partitioning("rescale")
 

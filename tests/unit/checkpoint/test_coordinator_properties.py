@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.checkpoint.settings import (
+from headrace.checkpoint.settings import (
     CheckpointProperties,
     CheckpointSettings,
     ClaimMode,
@@ -10,9 +10,9 @@ from headgate.checkpoint.settings import (
     FullCheckpointPolicy,
     RetentionPolicy,
 )
-from headgate.checkpoint.types import SavepointFormat, SnapshotType
-from headgate.config import Configuration
-from headgate.errors import ConfigError, InvalidArgument
+from headrace.checkpoint.types import SavepointFormat, SnapshotType
+from headrace.config import Configuration
+from headrace.errors import ConfigError, InvalidArgument
 
 NEVER, ON_FAILURE, ON_CANCEL = RetentionPolicy
 
@@ -142,7 +142,7 @@ def test_every_option_arrives():
         "dir": "file:/checkpoints",
         "savepoint-dir": "file:/sp",
     }
-    others = {"web.checkpoints.history": 3, "headgate.full-checkpoint.max-files": 7}
+    others = {"web.checkpoints.history": 3, "headrace.full-checkpoint.max-files": 7}
     configuration = Configuration({prefix + key: value for key, value in options.items()} | others)
     assert CheckpointSettings.from_configuration(configuration) == CheckpointSettings(
         interval_ms=10_000,
@@ -185,12 +185,12 @@ def test_bounds(wrong, message):
         ("execution.checkpointing.max-concurrent-checkpoints", 0, "at least 1;"),
         ("execution.checkpointing.aligned-checkpoint-timeout", -1, "at least 0 ms"),
         ("web.checkpoints.history", -1, "at least 0;"),
-        ("headgate.full-checkpoint.max-size", 0, "at least 1 bytes"),
-        ("headgate.full-checkpoint.max-files", 0, "at least 1;"),
-        ("headgate.full-checkpoint.max-files-per-operator", 0, "at least 1;"),
-        ("headgate.full-checkpoint.max-chain-length", 0, "at least 1;"),
-        ("headgate.full-checkpoint.retry", 0, "at least 1 ms"),
-        ("headgate.full-checkpoint.cooldown", -1, "at least 0 ms"),
+        ("headrace.full-checkpoint.max-size", 0, "at least 1 bytes"),
+        ("headrace.full-checkpoint.max-files", 0, "at least 1;"),
+        ("headrace.full-checkpoint.max-files-per-operator", 0, "at least 1;"),
+        ("headrace.full-checkpoint.max-chain-length", 0, "at least 1;"),
+        ("headrace.full-checkpoint.retry", 0, "at least 1 ms"),
+        ("headrace.full-checkpoint.cooldown", -1, "at least 0 ms"),
     ],
 )
 def test_bounds_of_options(option, value, message):

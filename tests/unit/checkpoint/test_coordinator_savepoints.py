@@ -3,13 +3,13 @@
 import pytest
 from coordinator_harness import Job, chain, task
 
-from headgate.checkpoint import events as ev
-from headgate.checkpoint.plan import TaskStatus
-from headgate.checkpoint.reasons import FailureReason as R
-from headgate.checkpoint.settings import CheckpointProperties, ClaimMode, EndStatus, RetentionPolicy
-from headgate.checkpoint.store import CompletedCheckpoint
-from headgate.checkpoint.types import SavepointFormat, SnapshotType
-from headgate.errors import IllegalState, InvalidArgument
+from headrace.checkpoint import events as ev
+from headrace.checkpoint.plan import TaskStatus
+from headrace.checkpoint.reasons import FailureReason as R
+from headrace.checkpoint.settings import CheckpointProperties, ClaimMode, EndStatus, RetentionPolicy
+from headrace.checkpoint.store import CompletedCheckpoint
+from headrace.checkpoint.types import SavepointFormat, SnapshotType
+from headrace.errors import IllegalState, InvalidArgument
 
 
 def imported(mode, *, checkpoint_id=7, hold=(), **options):

@@ -5,9 +5,9 @@ from random import Random
 import pytest
 from coordinator_harness import LONG, Job, chain, task
 
-from headgate.checkpoint import events as ev
-from headgate.checkpoint.plan import TaskStatus
-from headgate.ids import OperatorId
+from headrace.checkpoint import events as ev
+from headrace.checkpoint.plan import TaskStatus
+from headrace.ids import OperatorId
 
 SOURCE = OperatorId("op0")
 

@@ -5,8 +5,8 @@ import threading
 import pytest
 from coordinator_harness import Job, chain, task
 
-from headgate.checkpoint.plan import TaskId, TaskStatus
-from headgate.checkpoint.stats import (
+from headrace.checkpoint.plan import TaskId, TaskStatus
+from headrace.checkpoint.stats import (
     CheckpointStats,
     CheckpointStatus,
     RestoredStats,
@@ -17,8 +17,8 @@ from headgate.checkpoint.stats import (
     SummaryStatistics,
     VertexStats,
 )
-from headgate.checkpoint.types import SavepointFormat
-from headgate.ids import VertexId
+from headrace.checkpoint.types import SavepointFormat
+from headrace.ids import VertexId
 
 COMPLETED, FAILED, IN_PROGRESS = CheckpointStatus.COMPLETED, CheckpointStatus.FAILED, CheckpointStatus.IN_PROGRESS
 

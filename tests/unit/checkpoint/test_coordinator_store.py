@@ -2,9 +2,9 @@
 
 import pytest
 
-from headgate.checkpoint.settings import CheckpointProperties, EndStatus, RetentionPolicy
-from headgate.checkpoint.store import CheckpointStore, CompletedCheckpoint
-from headgate.errors import IllegalState, InvalidArgument
+from headrace.checkpoint.settings import CheckpointProperties, EndStatus, RetentionPolicy
+from headrace.checkpoint.store import CheckpointStore, CompletedCheckpoint
+from headrace.errors import IllegalState, InvalidArgument
 
 
 def cp(checkpoint_id, policy=RetentionPolicy.RETAIN_ON_CANCELLATION):

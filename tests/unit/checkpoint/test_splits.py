@@ -2,13 +2,13 @@
 
 import pytest
 
-from headgate import StreamExecutionEnvironment
-from headgate.api.sources import DynamicSource, SourceReader, SplitEnumerator
-from headgate.checkpoint.splits import Assignment, SplitAssigner
-from headgate.errors import HeadgateError
-from headgate.local import LocalRun
-from headgate.records.batch import Batch
-from headgate.worker.failures import OperatorFailure
+from headrace import StreamExecutionEnvironment
+from headrace.api.sources import DynamicSource, SourceReader, SplitEnumerator
+from headrace.checkpoint.splits import Assignment, SplitAssigner
+from headrace.errors import HeadraceError
+from headrace.local import LocalRun
+from headrace.records.batch import Batch
+from headrace.worker.failures import OperatorFailure
 
 
 def anyone(split, parallelism):
@@ -166,7 +166,7 @@ def test_a_source_of_nothing_ends():
 
 def test_an_enumerator_that_fails_says_so():
     local, _ = run(plan_of(ALL, fail_at=2))
-    with pytest.raises((OSError, HeadgateError), match="the directory is gone"):
+    with pytest.raises((OSError, HeadraceError), match="the directory is gone"):
         local.run()
 
 

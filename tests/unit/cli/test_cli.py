@@ -5,14 +5,14 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from headgate import config
-from headgate.cli.doctor import check_checkpoint_dir, check_java, check_package, check_slots
-from headgate.cli.main import app
-from headgate.config import Configuration
-from headgate.records import kernel
+from headrace import config
+from headrace.cli.doctor import check_checkpoint_dir, check_java, check_package, check_slots
+from headrace.cli.main import app
+from headrace.config import Configuration
+from headrace.records import kernel
 
 FAILS = """
-from headgate.errors import GraphError
+from headrace.errors import GraphError
 raise GraphError("operator 'count' (job.py:7): uid 'a' is used twice; give each operator its own uid")
 """
 
@@ -41,18 +41,18 @@ def script(tmp_path):
 
 
 def test_run_makes_the_options_available(invoke, script):
-    job = script("from headgate.config import process_defaults as p; print(p().get('parallelism.default'))")
+    job = script("from headrace.config import process_defaults as p; print(p().get('parallelism.default'))")
     result = invoke("run", job, "-D", "parallelism.default=3", "-D", "spark.ui.enabled=false")
     assert (result.exit_code, result.stdout) == (0, "3\n")
 
 
 def test_run_takes_the_command_line_over_the_file(invoke, script, tmp_path):
-    (tmp_path / "headgate.yaml").write_text("parallelism.default: 5\nheadgate.buffer.size: 1 mb\n")
-    job = script("from headgate.config import process_defaults as p; print(p().to_dict())")
+    (tmp_path / "headrace.yaml").write_text("parallelism.default: 5\nheadrace.buffer.size: 1 mb\n")
+    job = script("from headrace.config import process_defaults as p; print(p().to_dict())")
     assert invoke("run", job, "-D", "parallelism.default=3").stdout == (
-        "{'parallelism.default': '3', 'headgate.buffer.size': '1 mb'}\n"
+        "{'parallelism.default': '3', 'headrace.buffer.size': '1 mb'}\n"
     )
-    assert invoke("run", job).stdout == "{'parallelism.default': '5', 'headgate.buffer.size': '1 mb'}\n"
+    assert invoke("run", job).stdout == "{'parallelism.default': '5', 'headrace.buffer.size': '1 mb'}\n"
     other = tmp_path / "other.yaml"
     other.write_text("parallelism.default: 7\n")
     assert invoke("run", job, "--config", other).stdout == "{'parallelism.default': '7'}\n"
@@ -65,16 +65,16 @@ def test_run_looks_like_python(invoke, script):
     assert result.stdout == f"__main__ {[str(job), 'in.txt', '--limit=3', '-v', '-D', 'x']} helper\n"
 
 
-def test_run_takes_no_module_of_the_program_for_one_that_headgate_needs(tmp_path):
+def test_run_takes_no_module_of_the_program_for_one_that_headrace_needs(tmp_path):
     """The names of modules that only a driver loads; `resource` and `profile` are of Python, the others of Spark's."""
     for name in ("profile", "resource", "psutil", "grpc", "pstats"):
         (tmp_path / f"{name}.py").write_text("class Own: pass")
     (tmp_path / "job.py").write_text(
-        "from headgate import StreamExecutionEnvironment\n"
+        "from headrace import StreamExecutionEnvironment\n"
         "env = StreamExecutionEnvironment.local()\n"
         "print(list(env.from_collection([1, 2]).map(lambda n: n * 2).execute_and_collect()))\n"
     )
-    code = "from headgate.cli.main import main; main()"
+    code = "from headrace.cli.main import main; main()"
     command = [sys.executable, "-c", code, "run", str(tmp_path / "job.py")]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (0, "[2, 4]\n", "")
@@ -91,7 +91,7 @@ def test_run_shows_the_traceback_if_asked(invoke, script):
     result = invoke("run", "--traceback", script(FAILS))
     assert result.exit_code == 1
     assert result.stderr.startswith("Traceback")
-    assert "headgate.errors.GraphError: operator 'count'" in result.stderr
+    assert "headrace.errors.GraphError: operator 'count'" in result.stderr
 
 
 def test_run_shows_the_programs_own_failure_from_its_own_line_on(invoke, script):
@@ -162,9 +162,9 @@ def test_doctor_says_that_loops_are_compiled_or_why_not(invoke, fake_java, monke
     monkeypatch.setattr(kernel, "COMPILED", True)
     assert "ok  keyed functions run in compiled loops\n" in invoke("doctor", "--no-spark").stdout
     monkeypatch.setattr(kernel, "COMPILED", False)
-    monkeypatch.setattr(kernel, "PROBLEM", "HEADGATE_KERNEL=plain")
+    monkeypatch.setattr(kernel, "PROBLEM", "HEADRACE_KERNEL=plain")
     result = invoke("doctor", "--no-spark")
-    assert "ok  keyed functions run in loops of plain Python, which is slower: HEADGATE_KERNEL=plain\n" in result.stdout
+    assert "ok  keyed functions run in loops of plain Python, which is slower: HEADRACE_KERNEL=plain\n" in result.stdout
     assert result.exit_code == 0, result.output
 
 

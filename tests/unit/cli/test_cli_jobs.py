@@ -17,14 +17,14 @@ import msgspec
 import pytest
 import typer.testing
 
-from headgate.cli.jobs import _known
-from headgate.cli.main import app
-from headgate.cli.output import print_json
-from headgate.config import Configuration
-from headgate.driver.log_output import start_log_output
-from headgate.errors import UserCodeError
-from headgate.rest import client, discovery, server
-from headgate.rest.client import RestError
+from headrace.cli.jobs import _known
+from headrace.cli.main import app
+from headrace.cli.output import print_json
+from headrace.config import Configuration
+from headrace.driver.log_output import start_log_output
+from headrace.errors import UserCodeError
+from headrace.rest import client, discovery, server
+from headrace.rest.client import RestError
 from rest_kit import ID, FakeJob
 
 
@@ -99,7 +99,7 @@ def test_state_before_the_first_checkpoint(job):
 
 def test_logs(job):
     start_log_output(Configuration())
-    logging.getLogger("headgate").warning("something happened")
+    logging.getLogger("headrace").warning("something happened")
     assert "something happened" in command("logs", ID)
 
 
@@ -110,9 +110,9 @@ def test_the_address_for_a_browser(job):
 
 
 def test_the_shell_completes_names_and_ids(job, monkeypatch):
-    monkeypatch.setattr("headgate.cli.jobs._COMPLETION_SECONDS", 60)  # the machine may be busy
-    assert dict(_known("a")) == {ID: "'Headgate job', RUNNING"}
-    assert [word for word, _ in _known("Head")] == ["Headgate job"]
+    monkeypatch.setattr("headrace.cli.jobs._COMPLETION_SECONDS", 60)  # the machine may be busy
+    assert dict(_known("a")) == {ID: "'Headrace job', RUNNING"}
+    assert [word for word, _ in _known("Head")] == ["Headrace job"]
 
 
 # --- text, terminals and pipes ------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_operations_on_a_job_of_any_name(job):
 def run_alone(*words, **environment):
     """The command in a process of its own."""
     options = {"env": {**os.environ, "TMPDIR": tempfile.tempdir, **environment}, "capture_output": True, "timeout": 60}
-    return subprocess.run([sys.executable, "-m", "headgate.cli.main", *words], check=False, **options)
+    return subprocess.run([sys.executable, "-m", "headrace.cli.main", *words], check=False, **options)
 
 
 def test_a_terminal_without_unicode(job):
@@ -156,7 +156,7 @@ def test_a_terminal_without_unicode(job):
 def test_a_disk_that_is_full(job):
     with Path("/dev/full").open("w") as full:
         environment = {**os.environ, "TMPDIR": tempfile.tempdir}
-        words = [sys.executable, "-m", "headgate.cli.main", "list"]
+        words = [sys.executable, "-m", "headrace.cli.main", "list"]
         done = subprocess.run(words, check=False, env=environment, stdout=full, stderr=subprocess.PIPE, timeout=60)
     assert done.returncode == 1
     assert b"No space left on device" in done.stderr

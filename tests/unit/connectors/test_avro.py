@@ -8,13 +8,13 @@ from decimal import Decimal
 import cloudpickle
 import pytest
 
-from headgate import Row
-from headgate.api.sink import CommitRequest, WriterContext
-from headgate.api.sources import ReaderContext
-from headgate.connectors.avro import AvroCodec, AvroFormat
-from headgate.connectors.files import FileSink, FileSource
-from headgate.errors import InvalidArgument
-from headgate.records.types import PICKLED, as_type
+from headrace import Row
+from headrace.api.sink import CommitRequest, WriterContext
+from headrace.api.sources import ReaderContext
+from headrace.connectors.avro import AvroCodec, AvroFormat
+from headrace.connectors.files import FileSink, FileSource
+from headrace.errors import InvalidArgument
+from headrace.records.types import PICKLED, as_type
 
 PAIR = {"type": "record", "name": "Pair", "fields": [{"name": "a", "type": "long"}, {"name": "b", "type": "string"}]}
 

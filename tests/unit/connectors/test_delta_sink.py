@@ -4,10 +4,10 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
-from headgate.api.sink import Epoch, EpochContext, WriterContext
-from headgate.connectors.delta import DeltaSink
-from headgate.connectors.spark.staged import StagedParquet
-from headgate.records.types import as_type
+from headrace.api.sink import Epoch, EpochContext, WriterContext
+from headrace.connectors.delta import DeltaSink
+from headrace.connectors.spark.staged import StagedParquet
+from headrace.records.types import as_type
 
 PAIR = as_type("word string, n bigint")
 WORDS = ["a", None, "a/b", "50%", "ä b", "x=y", "it's"]
@@ -38,7 +38,7 @@ def test_one_commit_an_epoch_however_often_it_comes(tmp_path):
     assert rows_of(tmp_path) == [("a", 1), ("b", 2)]
     table = DeltaTable(str(tmp_path))
     assert [entry["operation"] for entry in table.history()] == ["WRITE", "CREATE TABLE"]
-    assert table.transaction_version(f"headgate-{'1' * 32}-op") == 7
+    assert table.transaction_version(f"headrace-{'1' * 32}-op") == 7
     committer(sink).commit(Epoch(9, staged(sink, [("c", 3)])))
     assert rows_of(tmp_path) == [("a", 1), ("b", 2), ("c", 3)]
 
@@ -75,7 +75,7 @@ def test_secrets_are_not_shown(tmp_path):
 
 
 def test_large_epochs_are_several_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("headgate.connectors.spark.staged._FILE_BYTES", 1000)
+    monkeypatch.setattr("headrace.connectors.spark.staged._FILE_BYTES", 1000)
     writer = StagedParquet(str(tmp_path)).writer(WriterContext("out", "op", 0, 1, 128, 0, "1" * 32, None, PAIR), [])
     for n in range(100):
         writer.write_batch(PAIR.to_batch([("x" * 100, n)]))
@@ -90,6 +90,6 @@ def test_large_epochs_are_several_files(tmp_path, monkeypatch):
 def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "deltalake", None)
     with pytest.raises(
-        ValueError, match=r"DeltaSink\(.*\) needs the deltalake package: pip install 'headgate\[delta\]'"
+        ValueError, match=r"DeltaSink\(.*\) needs the deltalake package: pip install 'headrace\[delta\]'"
     ):
         DeltaSink(str(tmp_path)).check(PAIR)

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from botocore.exceptions import ClientError
 
-from headgate import StreamExecutionEnvironment
-from headgate.api.sink import CommitRequest, WriterContext
-from headgate.connectors.files import FileSink, TimeBuckets
-from headgate.errors import InvalidArgument, StorageError
-from headgate.records.types import as_type
+from headrace import StreamExecutionEnvironment
+from headrace.api.sink import CommitRequest, WriterContext
+from headrace.connectors.files import FileSink, TimeBuckets
+from headrace.errors import InvalidArgument, StorageError
+from headrace.records.types import as_type
 
 PAIR = as_type("word string, n bigint")
 JOB = "0123456789abcdef" * 2
@@ -105,7 +105,7 @@ def test_files_roll(tmp_path):
 
 
 def test_partitions_are_directories_that_others_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("headgate.connectors.files.sink._OPEN_FILES", 3)
+    monkeypatch.setattr("headrace.connectors.files.sink._OPEN_FILES", 3)
     type = as_type("day date, kind string, n bigint")
     sink = FileSink(str(tmp_path), "parquet", partition_by=["day", "kind"])
     writer = made(sink, type)
@@ -148,7 +148,7 @@ def test_what_dead_attempts_have_begun_is_removed_when_it_cannot_count_any_more(
     other.check(PAIR)
     another = other.writer(WriterContext("out2", "op2", 0, 1, 128, 0, JOB, None, PAIR), [])
     another.write_batch(batch(("mine", 1)))
-    hidden = lambda: sorted(p.name for p in tmp_path.glob(".headgate-*/*"))  # noqa: E731
+    hidden = lambda: sorted(p.name for p in tmp_path.glob(".headrace-*/*"))  # noqa: E731
     assert len(hidden()) == 4
     commit(sink, kept, subtask=1)  # the restored checkpoint's, before anybody takes a barrier
     first, second = made(sink, attempt=1, parallelism=2), made(sink, attempt=1, subtask=1, parallelism=2)
@@ -175,7 +175,7 @@ def test_a_commit_that_finds_no_file_is_reported(tmp_path):
     writer = made(sink)
     writer.write_batch(batch(("a", 1)))
     prepared = writer.prepare(False)
-    for file in tmp_path.glob(".headgate-*/*"):
+    for file in tmp_path.glob(".headrace-*/*"):
         file.unlink()
     (request,) = commit(sink, prepared)
     assert request.dropped.endswith("or the latter was moved or deleted after its commit")
@@ -185,7 +185,7 @@ def test_an_open_file_is_forgotten_at_the_end(tmp_path):
     writer = made(FileSink(str(tmp_path), "parquet"))
     writer.write_batch(batch(("a", 1)))
     writer.close()
-    assert list(tmp_path.glob(".headgate-*/*")) == []
+    assert list(tmp_path.glob(".headrace-*/*")) == []
 
 
 def test_a_whole_job(tmp_path):

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headgate import OutputTag, StreamExecutionEnvironment
-from headgate.api.durable import pack, unpack
-from headgate.api.sources import ReaderContext
-from headgate.connectors.files import CORRUPT_TYPE, FileFormat, FileSource
-from headgate.connectors.files.formats import PartReader
-from headgate.errors import HeadgateError, InvalidArgument, StorageError
-from headgate.records.batch import Batch
-from headgate.records.types import Row, as_type
+from headrace import OutputTag, StreamExecutionEnvironment
+from headrace.api.durable import pack, unpack
+from headrace.api.sources import ReaderContext
+from headrace.connectors.files import CORRUPT_TYPE, FileFormat, FileSource
+from headrace.connectors.files.formats import PartReader
+from headrace.errors import HeadraceError, InvalidArgument, StorageError
+from headrace.records.batch import Batch
+from headrace.records.types import Row, as_type
 
 PAIR = "word string, n bigint"
 WHERE = ReaderContext(0, 1, lambda: 0)
@@ -206,7 +206,7 @@ def damaged(tmp_path, **options):
 
 def test_a_corrupt_line_fails_the_job_with_its_place(tmp_path):
     with pytest.raises(
-        HeadgateError, match=r"a\.csv, byte 4 cannot be read: .*many.*; it is b'b,many'\. Fix it, or set"
+        HeadraceError, match=r"a\.csv, byte 4 cannot be read: .*many.*; it is b'b,many'\. Fix it, or set"
     ):
         rows_of(damaged(tmp_path))
 
@@ -231,7 +231,7 @@ def test_or_goes_to_a_side_output(tmp_path):
 
 def test_a_wrong_header(tmp_path):
     write(tmp_path / "a.csv", "n,word\n1,a\n")
-    with pytest.raises(HeadgateError, match=r"its first line is 'n,word', but the fields are 'word,n'"):
+    with pytest.raises(HeadraceError, match=r"its first line is 'n,word', but the fields are 'word,n'"):
         rows_of(FileSource(str(tmp_path), "csv", PAIR, header=True))
 
 
@@ -245,7 +245,7 @@ def test_a_wrong_header(tmp_path):
 )
 def test_parquet_with_other_columns(tmp_path, table, reason):
     pq.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(HeadgateError, match=reason):
+    with pytest.raises(HeadraceError, match=reason):
         rows_of(FileSource(str(tmp_path), "parquet", PAIR))
     pq.write_table(pa.table({"word": ["b"], "n": [2]}), tmp_path / "b.parquet")
     assert rows_of(FileSource(str(tmp_path), "parquet", PAIR, on_corrupt="skip")) == [("b", 2)]

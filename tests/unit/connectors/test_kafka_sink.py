@@ -6,12 +6,12 @@ import time
 import cloudpickle
 import pytest
 
-from headgate import Row
-from headgate.api.sink import CommitRequest, WriterContext
-from headgate.connectors.kafka import KafkaSink
-from headgate.connectors.kafka.commit import KafkaCommittable, Marker, TransactionCommitter
-from headgate.errors import InvalidArgument, StorageError
-from headgate.records.types import PICKLED, as_type
+from headrace import Row
+from headrace.api.sink import CommitRequest, WriterContext
+from headrace.connectors.kafka import KafkaSink
+from headrace.connectors.kafka.commit import KafkaCommittable, Marker, TransactionCommitter
+from headrace.errors import InvalidArgument, StorageError
+from headrace.records.types import PICKLED, as_type
 from kafka_mock import MockCluster
 
 TYPE = as_type("user bigint, word string")

@@ -4,15 +4,15 @@ import time
 
 import pytest
 
-from headgate import OutputTag, StreamExecutionEnvironment
-from headgate.api.durable import to_text, unpack
-from headgate.api.sources import ReaderContext
-from headgate.connectors.avro import AvroFormat
-from headgate.connectors.kafka import KafkaSource
-from headgate.connectors.kafka.source import BEGINNING, KafkaSplit, PartitionsFound
-from headgate.connectors.values import CORRUPT_TYPE
-from headgate.errors import ConfigError, HeadgateError, InvalidArgument, StorageError
-from headgate.local import LocalRun
+from headrace import OutputTag, StreamExecutionEnvironment
+from headrace.api.durable import to_text, unpack
+from headrace.api.sources import ReaderContext
+from headrace.connectors.avro import AvroFormat
+from headrace.connectors.kafka import KafkaSource
+from headrace.connectors.kafka.source import BEGINNING, KafkaSplit, PartitionsFound
+from headrace.connectors.values import CORRUPT_TYPE
+from headrace.errors import ConfigError, HeadraceError, InvalidArgument, StorageError
+from headrace.local import LocalRun
 from kafka_mock import MockCluster
 from waiting import wait_until
 
@@ -210,7 +210,7 @@ def test_corrupt_records(cluster, topic):
     cluster.produce(topic, 0, b'{"n": 1}', b"oops", None, b'{"n": 2}')
     fails = source_of(cluster, topic, value_format="json", type_info="n bigint")
     reader = reader_of(fails, discovered(fails)[1])
-    with pytest.raises(HeadgateError, match=rf"offset [12] of {topic}-0 cannot be read: .*on_corrupt='skip'"):
+    with pytest.raises(HeadraceError, match=rf"offset [12] of {topic}-0 cannot be read: .*on_corrupt='skip'"):
         polled(reader, 2)
     reader.close()
     tag = OutputTag("corrupt", CORRUPT_TYPE)
@@ -275,7 +275,7 @@ def test_a_checkpoint_tells_the_group(cluster, topic):
 def test_topics_that_do_not_exist_and_brokers_that_do_not_answer(cluster, topic, monkeypatch, caplog):
     with pytest.raises(ConfigError, match=r"have no topic 'nowhere'; create it, or correct topics="):
         discovered(KafkaSource(cluster.address, topics=["nowhere"]))
-    monkeypatch.setattr("headgate.connectors.kafka.source._ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("headrace.connectors.kafka.source._ANSWER_SECONDS", 0.3)
     deaf = KafkaSource("127.0.0.1:9", topics=[topic], options={"log_level": 0})
     with pytest.raises(StorageError, match=r"no broker of '127.0.0.1:9' answered in 0 s .*check brokers="):
         discovered(deaf)

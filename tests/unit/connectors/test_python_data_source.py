@@ -17,12 +17,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
 
-from headgate import StreamExecutionEnvironment
-from headgate.api.sources import ReaderContext
-from headgate.connectors.spark.source import OffsetSplit, PythonDataSource
-from headgate.driver.splits import SourceSplits, dynamic_sources
-from headgate.errors import HeadgateError, InvalidArgument, UserCodeError
-from headgate.local import LocalRun
+from headrace import StreamExecutionEnvironment
+from headrace.api.sources import ReaderContext
+from headrace.connectors.spark.source import OffsetSplit, PythonDataSource
+from headrace.driver.splits import SourceSplits, dynamic_sources
+from headrace.errors import HeadraceError, InvalidArgument, UserCodeError
+from headrace.local import LocalRun
 
 PARTITIONS = 3
 
@@ -462,7 +462,7 @@ def test_values_are_converted_as_spark_does():
 )
 def test_rows_that_do_not_fit_name_the_source_and_its_schema(row, why):
     with pytest.raises(
-        HeadgateError, match=r"(?s)data source 'Given' gives does not fit its schema row<n bigint, .*" + why
+        HeadraceError, match=r"(?s)data source 'Given' gives does not fit its schema row<n bigint, .*" + why
     ):
         collected(given(row))
 
@@ -507,7 +507,7 @@ def test_a_read_that_gives_fewer_rows_than_before_is_found_out():
 
 
 def test_a_simple_stream_whose_offset_stands_still_is_found_out():
-    with pytest.raises(HeadgateError, match=r"gave rows but the same offset that it was given, {\"n\": 0}"):
+    with pytest.raises(HeadraceError, match=r"gave rows but the same offset that it was given, {\"n\": 0}"):
         collected(PythonDataSource(Simple, {"stuck": "yes"}), until=100)
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from headgate import OutputTag
-from headgate.connectors.values import CORRUPT_TYPE, CorruptRecord, CorruptRecords, decoder, encoder
-from headgate.errors import HeadgateError, InvalidArgument
-from headgate.records.batch import Batch
-from headgate.records.types import as_type
+from headrace import OutputTag
+from headrace.connectors.values import CORRUPT_TYPE, CorruptRecord, CorruptRecords, decoder, encoder
+from headrace.errors import HeadraceError, InvalidArgument
+from headrace.records.batch import Batch
+from headrace.records.types import as_type
 
 PAIR = "word string, n bigint"
 
@@ -100,7 +100,7 @@ def test_refusals():
 
 def test_what_is_done_with_corrupt_records():
     one = CorruptRecord(0, b"x" * 300, "no number")
-    with pytest.raises(HeadgateError, match=r"S: line 3 cannot be read: no number; it is b'x+'\.\.\.\. Fix it, or set"):
+    with pytest.raises(HeadraceError, match=r"S: line 3 cannot be read: no number; it is b'x+'\.\.\.\. Fix it, or set"):
         CorruptRecords("fail", "S").add("line 3", one)
     skipped = CorruptRecords("skip", "S")
     skipped.add("line 3", one)

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.control import channel
-from headgate.control.channel import ControlAddress, ControlClient, ControlServer, WorkerKey
-from headgate.control.messages import Cancel, Confirm, Failed, Finished, Metrics, Output, Ping, Register, Running
-from headgate.errors import WorkerLost
+from headrace.control import channel
+from headrace.control.channel import ControlAddress, ControlClient, ControlServer, WorkerKey
+from headrace.control.messages import Cancel, Confirm, Failed, Finished, Metrics, Output, Ping, Register, Running
+from headrace.errors import WorkerLost
 from waiting import wait_until
 
 ME = Register(level=0, index=1, attempt=3, host="here", pid=7)
@@ -199,7 +199,7 @@ def test_a_driver_that_never_ends_the_stream_is_not_waited_for_longer_than_its_t
 
 def test_a_message_that_cannot_be_handled_is_logged(driver, caplog):
     code = (
-        "import time; from headgate.control.channel import *; from headgate.control.messages import Register\n"
+        "import time; from headrace.control.channel import *; from headrace.control.messages import Register\n"
         f"address = ControlAddress('127.0.0.1', {driver.server.address.port}, {driver.server.address.secret!r})\n"
         "client = ControlClient(address, Register(0, 1, 3, 'here', 7), 60, print)\n"
         "client.send(17)\n"
@@ -214,7 +214,7 @@ def test_a_message_that_cannot_be_handled_is_logged(driver, caplog):
 
 def test_a_message_of_the_driver_that_cannot_be_handled_ends_the_worker(driver):
     code = (
-        "import time; from headgate.control.channel import *; from headgate.control.messages import *\n"
+        "import time; from headrace.control.channel import *; from headrace.control.messages import *\n"
         f"address = ControlAddress('127.0.0.1', {driver.server.address.port}, {driver.server.address.secret!r})\n"
         "def handle(message):\n"
         "    if isinstance(message, Confirm): raise LookupError('no such output')\n"
@@ -283,8 +283,8 @@ def test_the_last_message_of_a_driver_that_stops_arrives_while_the_worker_sends(
 
 SENDER = """
 import pickle, sys, time
-from headgate.control.messages import Cancel, Output, Register
-from headgate.control.channel import ControlClient
+from headrace.control.messages import Cancel, Output, Register
+from headrace.control.channel import ControlClient
 address = pickle.loads(bytes.fromhex(sys.argv[1]))
 def show(message):
     if isinstance(message, Cancel):
@@ -300,7 +300,7 @@ def test_others_on_the_port_do_not_disturb(driver):
     """A scanner that says nothing, one that says something else, and one that announces more than a secret has."""
     address = ("127.0.0.1", driver.server.address.port)
     quiet, odd, greedy, cut = (socket.create_connection(address, timeout=60) for _ in range(4))
-    odd.sendall(b"GET / HTTP/1.1\r\nHost: headgate\r\n\r\n")
+    odd.sendall(b"GET / HTTP/1.1\r\nHost: headrace\r\n\r\n")
     greedy.sendall((1 << 62).to_bytes(8, "big") + b"x" * 1000)
     cut.sendall((32).to_bytes(8, "big") + b"half")
     cut.close()
@@ -439,7 +439,7 @@ def test_a_driver_that_stops_ends_the_stream_of_an_idle_worker_well(tls, caplog,
 
 def test_a_message_that_cannot_be_encoded_ends_the_worker(driver):
     code = (
-        "import time; from headgate.control.channel import *; from headgate.control.messages import *\n"
+        "import time; from headrace.control.channel import *; from headrace.control.messages import *\n"
         f"address = ControlAddress('127.0.0.1', {driver.server.address.port}, {driver.server.address.secret!r})\n"
         "client = ControlClient(address, Register(0, 1, 3, 'here', 7), 60, print)\n"
         "client.send(Failed(object(), 'trace'))\n"
@@ -500,7 +500,7 @@ def test_a_name_with_one_address_leaves_no_thread_behind(driver, monkeypatch):
     driver.hear()
     started = {thread.name for thread in set(threading.enumerate()) - before}
     client.close()
-    assert started == {"headgate-control", "headgate-watchdog"}
+    assert started == {"headrace-control", "headrace-watchdog"}
 
 
 def descriptors():
@@ -654,7 +654,7 @@ def test_a_driver_that_does_not_answer_is_an_error_that_says_so():
         for _ in range(50):
             with pytest.raises(WorkerLost, match=r"did not answer in 0 s"):
                 connect(address, timeout=0.02)
-        wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "headgate-control"])
+        wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "headrace-control"])
 
 
 def test_a_driver_that_closes_the_connection_at_once():
@@ -686,7 +686,7 @@ def test_older_versions_of_tls_are_refused(tls_driver):
         socket.create_connection(("127.0.0.1", tls_driver.server.address.port), timeout=60) as connection,
         pytest.raises(ssl.SSLError),
     ):
-        context.wrap_socket(connection, server_hostname="headgate-driver")
+        context.wrap_socket(connection, server_hostname="headrace-driver")
 
 
 def test_a_handshake_that_never_comes_is_not_waited_for(monkeypatch):
@@ -757,7 +757,7 @@ def test_connections_leave_nothing_behind(driver):
 
 def test_an_idle_connection_wakes_up_hardly_ever(driver):
     code = (
-        "import pickle, resource, sys, time; from headgate.control.channel import *; from headgate.control.messages import *\n"
+        "import pickle, resource, sys, time; from headrace.control.channel import *; from headrace.control.messages import *\n"
         "client = ControlClient(pickle.loads(bytes.fromhex(sys.argv[1])), Register(0, 1, 3, 'here', 7), 60, lambda m: None)\n"
         "time.sleep(1)\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw\n"
@@ -776,20 +776,20 @@ def test_no_driver_at_all():
 
 
 def test_a_taken_port_is_an_error_that_says_what_to_set(driver):
-    with pytest.raises(WorkerLost, match=r"cannot listen on 127.0.0.1:\d+.*headgate.control.port"):
+    with pytest.raises(WorkerLost, match=r"cannot listen on 127.0.0.1:\d+.*headrace.control.port"):
         ControlServer("127.0.0.1", "127.0.0.1", driver.server.address.port, print, print)
 
 
 def test_a_port_that_does_not_exist_is_an_error_that_says_what_to_set():
     with pytest.raises(
-        WorkerLost, match=r"cannot listen on 127.0.0.1:70000; set headgate.control.port to at most 65535"
+        WorkerLost, match=r"cannot listen on 127.0.0.1:70000; set headrace.control.port to at most 65535"
     ):
         Driver(port=70_000)
 
 
 @pytest.mark.parametrize(
     ("number", "advice"),
-    [(errno.EACCES, "set headgate.control.port to a free port"), (errno.EMFILE, "Too many open files$")],
+    [(errno.EACCES, "set headrace.control.port to a free port"), (errno.EMFILE, "Too many open files$")],
 )
 def test_the_advice_fits_the_error(monkeypatch, number, advice):
     def create_server(*args, **options):
@@ -802,7 +802,7 @@ def test_the_advice_fits_the_error(monkeypatch, number, advice):
 
 @pytest.mark.parametrize("bind", ["192.0.2.1", "no-such-name.invalid", "a..b", "x" * 64])
 def test_an_address_of_another_machine_is_an_error_that_says_what_to_set(bind):
-    with pytest.raises(WorkerLost, match=rf"cannot listen on {bind}:0.*set headgate.control.host to an address of"):
+    with pytest.raises(WorkerLost, match=rf"cannot listen on {bind}:0.*set headrace.control.host to an address of"):
         ControlServer(bind, bind, 0, print, print)
 
 
@@ -826,7 +826,7 @@ def test_beats_come_every_second(driver):
 
 
 def test_a_worker_whose_counters_cannot_be_read_is_heard(driver, caplog):
-    """Else the driver would count it as lost after `headgate.control.timeout`. The counters before are sent again."""
+    """Else the driver would count it as lost after `headrace.control.timeout`. The counters before are sent again."""
     metrics = [Metrics(1)]
     client = connect(driver.server.address, beat=metrics.pop)
     driver.hear()
@@ -861,8 +861,8 @@ def test_a_worker_whose_counters_take_long_ends_when_it_hears_nothing():
 
 WORKER = """
 import pickle, sys, time
-from headgate.control.messages import Register
-from headgate.control.channel import ControlClient
+from headrace.control.messages import Register
+from headrace.control.channel import ControlClient
 address = pickle.loads(bytes.fromhex(sys.argv[1]))
 ControlClient(address, Register(0, 1, 3, "here", 7), float(sys.argv[2]), lambda m: None)
 print("connected", flush=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control import messages as m
+from headrace.control import messages as m
 
 _VALUES = {
     int: st.integers(0, (1 << 63) - 1),

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from headgate import StreamExecutionEnvironment
-from headgate.api.sink import EpochCommitter, Prepared, Sink, SinkWriter
-from headgate.checkpoint.commits import Commits
-from headgate.driver.epochs import MAX_WAITING, Epochs, epoch_sinks
-from headgate.driver.services import JobPort
-from headgate.storage.objects import MissingObject
+from headrace import StreamExecutionEnvironment
+from headrace.api.sink import EpochCommitter, Prepared, Sink, SinkWriter
+from headrace.checkpoint.commits import Commits
+from headrace.driver.epochs import MAX_WAITING, Epochs, epoch_sinks
+from headrace.driver.services import JobPort
+from headrace.storage.objects import MissingObject
 
 
 class Whole(Sink):

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from headgate.control.messages import Failed
-from headgate.driver import spark as spark_internals
-from headgate.driver.failure_cause import choose_cause
-from headgate.errors import JobCancelled, JobFailed, NotEnoughSlots, UserCodeError, WorkerLost
-from headgate.worker.failures import OperatorFailure, describe
+from headrace.control.messages import Failed
+from headrace.driver import spark as spark_internals
+from headrace.driver.failure_cause import choose_cause
+from headrace.errors import JobCancelled, JobFailed, NotEnoughSlots, UserCodeError, WorkerLost
+from headrace.worker.failures import OperatorFailure, describe
 
 USER = Failed("prog.py:3: ValueError: x", "trace", kind="user")
 RUNTIME = Failed("a bug of ours", "trace", kind="runtime")
@@ -31,7 +31,7 @@ CANCELLED = (
 PYTHON = (
     ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent "
     "failure: Lost task 0.0 in stage 1.0 (TID 1) (h executor driver): org.apache.spark.api.python.PythonException: "
-    "Traceback (most recent call last):\n  File x, line 3\nModuleNotFoundError: No module named 'headgate'\n\n\tat org.x"
+    "Traceback (most recent call last):\n  File x, line 3\nModuleNotFoundError: No module named 'headrace'\n\n\tat org.x"
 )
 NO_SLOTS = (
     ": org.apache.spark.SparkException: [CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT] Cannot run the pipelined stage group: it "
@@ -70,7 +70,7 @@ def cause(failures=(), error=None, ended_by_us=False, stopped=False):
         ([VICTIM, LOST], EXECUTOR_LOST, WorkerLost, "an executor died: Job aborted due to stage failure: Task 0 in"),
         ([VICTIM], CANCELLED, WorkerLost, "the input broke off"),
         ([], TASK_FAILED, WorkerLost, "Spark ended the job because of task 1/1: Job aborted"),
-        ([], PYTHON, WorkerLost, "ModuleNotFoundError: No module named 'headgate'"),
+        ([], PYTHON, WorkerLost, "ModuleNotFoundError: No module named 'headrace'"),
         ([], "something new", WorkerLost, "Spark ended the job: something new"),
         ([], None, WorkerLost, "no reason given"),
     ],
@@ -155,5 +155,5 @@ def test_a_record_whose_repr_fails_is_no_obstacle():
 
 
 def test_a_line_in_a_shipped_module_is_named_as_beside_the_script():
-    code = compile("1/0", "/tmp/spark-1/headgate-modules-0a1b2c.zip/pkg/shapes.py", "exec")
+    code = compile("1/0", "/tmp/spark-1/headrace-modules-0a1b2c.zip/pkg/shapes.py", "exec")
     assert describe(raised(exec, code), "t").message.startswith("pkg/shapes.py:1: ")

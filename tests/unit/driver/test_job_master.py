@@ -5,24 +5,24 @@ from random import Random
 
 import pytest
 
-from headgate import StreamExecutionEnvironment
-from headgate.api.sink import EpochCommitter, Sink, SinkWriter
-from headgate.checkpoint.events import CheckpointRequested, StopRequested
-from headgate.checkpoint.handles import CorruptState
-from headgate.config import Configuration
-from headgate.control.messages import AcknowledgeCheckpoint, Finished, Register, Running
-from headgate.driver.cluster import AttemptOver, WorkerMessage
-from headgate.driver.job_master import JobMaster, _may_work_later
-from headgate.errors import JobFailed, NotEnoughSlots, StateMigrationError, StorageError, UserCodeError
-from headgate.ids import new_job_id
-from headgate.job.events import CancelRequested, CauseFound, StartRequested
-from headgate.job.machine import Phase
-from headgate.job.restart import FixedDelay, NoRestart
-from headgate.job.status import JobStatus
-from headgate.storage.log import JobEndClaimed, read_logs
-from headgate.storage.objects import MissingObject, storage_error
-from headgate.testing.simulation.cluster import SimulatedIo
-from headgate.testing.storage_faults import MemoryStore
+from headrace import StreamExecutionEnvironment
+from headrace.api.sink import EpochCommitter, Sink, SinkWriter
+from headrace.checkpoint.events import CheckpointRequested, StopRequested
+from headrace.checkpoint.handles import CorruptState
+from headrace.config import Configuration
+from headrace.control.messages import AcknowledgeCheckpoint, Finished, Register, Running
+from headrace.driver.cluster import AttemptOver, WorkerMessage
+from headrace.driver.job_master import JobMaster, _may_work_later
+from headrace.errors import JobFailed, NotEnoughSlots, StateMigrationError, StorageError, UserCodeError
+from headrace.ids import new_job_id
+from headrace.job.events import CancelRequested, CauseFound, StartRequested
+from headrace.job.machine import Phase
+from headrace.job.restart import FixedDelay, NoRestart
+from headrace.job.status import JobStatus
+from headrace.storage.log import JobEndClaimed, read_logs
+from headrace.storage.objects import MissingObject, storage_error
+from headrace.testing.simulation.cluster import SimulatedIo
+from headrace.testing.storage_faults import MemoryStore
 
 DIRECTORY = {"execution.checkpointing.dir": "file:///job", "execution.checkpointing.interval": "1 h"}
 

@@ -4,15 +4,15 @@ from random import Random
 
 import pytest
 
-from headgate import StreamExecutionEnvironment
-from headgate.checkpoint import events as ev
-from headgate.checkpoint.settings import CheckpointProperties, EndStatus, RetentionPolicy
-from headgate.config import Configuration
-from headgate.driver.snapshots import JobSnapshots
-from headgate.errors import IllegalState
-from headgate.ids import JobId
-from headgate.testing.simulation.cluster import SimulatedIo
-from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, Operation
+from headrace import StreamExecutionEnvironment
+from headrace.checkpoint import events as ev
+from headrace.checkpoint.settings import CheckpointProperties, EndStatus, RetentionPolicy
+from headrace.config import Configuration
+from headrace.driver.snapshots import JobSnapshots
+from headrace.errors import IllegalState
+from headrace.ids import JobId
+from headrace.testing.simulation.cluster import SimulatedIo
+from headrace.testing.storage_faults import Fault, FaultKind, FaultyStore, Operation
 
 CHECKPOINT = CheckpointProperties.for_checkpoint(RetentionPolicy.RETAIN_ON_CANCELLATION)
 

@@ -9,21 +9,21 @@ import sys
 
 import pytest
 
-from headgate.config import Configuration
-from headgate.driver.log_output import shows_progress, start_log_output
+from headrace.config import Configuration
+from headrace.driver.log_output import shows_progress, start_log_output
 
-LOGGER = logging.getLogger("headgate.somewhere")
+LOGGER = logging.getLogger("headrace.somewhere")
 
 PROGRAM = """
 import logging
-from headgate import StreamExecutionEnvironment
+from headrace import StreamExecutionEnvironment
 
 {setup}
 env = StreamExecutionEnvironment.local()
 env.get_configuration().set("taskmanager.numberOfTaskSlots", 4)
 env.from_collection([1]).print()
 env.execute()
-logging.getLogger("headgate.test").debug("in detail")
+logging.getLogger("headrace.test").debug("in detail")
 """
 WARNING = "option 'taskmanager.numberOfTaskSlots' has no effect: Spark runs the workers; spark.executor.* sizes them"
 
@@ -31,7 +31,7 @@ WARNING = "option 'taskmanager.numberOfTaskSlots' has no effect: Spark runs the 
 @pytest.fixture
 def log(monkeypatch, capsys):
     """Calls a function in a process without handlers, and gives what it wrote: pytest has handlers while a test runs."""
-    root, top = logging.getLogger(), logging.getLogger("headgate")
+    root, top = logging.getLogger(), logging.getLogger("headrace")
 
     def call(function, *own):
         with monkeypatch.context() as patch:
@@ -55,8 +55,8 @@ def started(settings, *calls):
 
 def test_text(log):
     say = lambda: LOGGER.info("job %s runs", 7)  # noqa: E731
-    assert log(started({}, lambda: LOGGER.debug("unseen"), say)) == "headgate: job 7 runs\n"
-    assert log(started({}, say)) == "headgate: job 7 runs\n"  # once, though it was started twice
+    assert log(started({}, lambda: LOGGER.debug("unseen"), say)) == "headrace: job 7 runs\n"
+    assert log(started({}, say)) == "headrace: job 7 runs\n"  # once, though it was started twice
 
 
 def test_json(log):
@@ -66,17 +66,17 @@ def test_json(log):
         except ValueError:
             LOGGER.exception("it failed")
 
-    written = log(started({"headgate.log.format": "json"}, lambda: LOGGER.warning("half\n%s", "done"), fail))
+    written = log(started({"headrace.log.format": "json"}, lambda: LOGGER.warning("half\n%s", "done"), fail))
     first, second = map(json.loads, written.splitlines())
     assert first.pop("time").endswith("+00:00")
-    assert first == {"level": "WARNING", "logger": "headgate.somewhere", "message": "half\ndone"}
+    assert first == {"level": "WARNING", "logger": "headrace.somewhere", "message": "half\ndone"}
     assert second["traceback"].endswith("ValueError: why")
 
 
 @pytest.mark.parametrize(("level", "seen"), [("DEBUG", 3), ("INFO", 2), ("WARNING", 1), ("ERROR", 0)])
 def test_levels(log, level, seen):
     calls = [lambda: LOGGER.debug("a"), lambda: LOGGER.info("b"), lambda: LOGGER.warning("c")]
-    assert len(log(started({"headgate.log.level": level}, *calls)).splitlines()) == seen
+    assert len(log(started({"headrace.log.level": level}, *calls)).splitlines()) == seen
     assert len(log(started({}, *calls)).splitlines()) == 2  # the next job of the process has a level of its own
 
 
@@ -84,40 +84,40 @@ def test_a_program_with_handlers_of_its_own_keeps_them_and_its_level(log):
     records = []
     own = logging.Handler()
     own.emit = records.append
-    logging.getLogger("headgate").setLevel(logging.WARNING)
+    logging.getLogger("headrace").setLevel(logging.WARNING)
     assert log(started({}, lambda: LOGGER.info("unseen"), lambda: LOGGER.warning("seen")), own) == ""
     assert [record.getMessage() for record in records] == ["seen"]
-    assert logging.getLogger("headgate").level == logging.WARNING
+    assert logging.getLogger("headrace").level == logging.WARNING
 
 
 def test_the_live_table_is_left_out_where_it_disturbs():
     assert shows_progress(Configuration())
-    assert not shows_progress(Configuration({"headgate.log.format": "json"}))
-    assert not shows_progress(Configuration({"headgate.log.level": "WARNING"}))
+    assert not shows_progress(Configuration({"headrace.log.format": "json"}))
+    assert not shows_progress(Configuration({"headrace.log.level": "WARNING"}))
 
 
 def run(tmp_path, *args, setup=""):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(setup=setup))
-    command = [sys.executable, "-m", "headgate.cli.main", "run", str(program), *args]
+    command = [sys.executable, "-m", "headrace.cli.main", "run", str(program), *args]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stdout == "1\n"
     return done.stderr
 
 
 def test_a_run_shows_warnings_once(tmp_path):
-    assert run(tmp_path) == f"headgate: {WARNING}\n"
-    assert run(tmp_path, "--quiet", "-D", "headgate.log.level=ERROR") == f"headgate: {WARNING}\n"
+    assert run(tmp_path) == f"headrace: {WARNING}\n"
+    assert run(tmp_path, "--quiet", "-D", "headrace.log.level=ERROR") == f"headrace: {WARNING}\n"
 
 
 def test_a_verbose_run_in_json(tmp_path):
-    lines = [json.loads(line) for line in run(tmp_path, "--verbose", "-D", "headgate.log.format=json").splitlines()]
+    lines = [json.loads(line) for line in run(tmp_path, "--verbose", "-D", "headrace.log.format=json").splitlines()]
     assert [(line["level"], line["message"]) for line in lines] == [("WARNING", WARNING), ("DEBUG", "in detail")]
 
 
 def test_the_error_of_a_run_is_a_line_of_json_too(tmp_path):
-    (tmp_path / "program.py").write_text("from headgate.errors import GraphError; raise GraphError('no sink')")
-    command = [sys.executable, "-m", "headgate.cli.main", "run", "program.py", "-D", "headgate.log.format=json"]
+    (tmp_path / "program.py").write_text("from headrace.errors import GraphError; raise GraphError('no sink')")
+    command = [sys.executable, "-m", "headrace.cli.main", "run", "program.py", "-D", "headrace.log.format=json"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert json.loads(done.stderr)["message"] == "no sink"

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from headgate.api.watermarks import MAX_WATERMARK
-from headgate.checkpoint.stats import (
+from headrace.api.watermarks import MAX_WATERMARK
+from headrace.checkpoint.stats import (
     CheckpointStats,
     CheckpointStatus,
     Counts,
@@ -18,10 +18,10 @@ from headgate.checkpoint.stats import (
     SubtaskStats,
     VertexStats,
 )
-from headgate.control.messages import Metrics
-from headgate.driver.progress import JobTable, checkpoint_table, live_table
-from headgate.ids import VertexId
-from headgate.job.status import JobStatus
+from headrace.control.messages import Metrics
+from headrace.driver.progress import JobTable, checkpoint_table, live_table
+from headrace.ids import VertexId
+from headrace.job.status import JobStatus
 from rest_kit import FakeJob
 from rig import plan_of
 

@@ -5,17 +5,17 @@ from random import Random
 
 import pytest
 
-from headgate import StreamExecutionEnvironment
-from headgate.checkpoint.decider import RequestId
-from headgate.checkpoint.events import CheckpointRequested
-from headgate.config import Configuration
-from headgate.control import messages as msg
-from headgate.driver.checkpoints import CheckpointService
-from headgate.driver.services import JobPort
-from headgate.errors import IllegalState
-from headgate.ids import JobId
-from headgate.testing.simulation.cluster import SimulatedIo
-from headgate.testing.storage_faults import MemoryStore
+from headrace import StreamExecutionEnvironment
+from headrace.checkpoint.decider import RequestId
+from headrace.checkpoint.events import CheckpointRequested
+from headrace.config import Configuration
+from headrace.control import messages as msg
+from headrace.driver.checkpoints import CheckpointService
+from headrace.driver.services import JobPort
+from headrace.errors import IllegalState
+from headrace.ids import JobId
+from headrace.testing.simulation.cluster import SimulatedIo
+from headrace.testing.storage_faults import MemoryStore
 
 SOURCES = 12
 

@@ -4,8 +4,8 @@ from datetime import datetime
 
 import pytest
 
-from headgate.driver.schedule import cron
-from headgate.errors import ConfigError
+from headrace.driver.schedule import cron
+from headrace.errors import ConfigError
 
 
 def ms(*when):
@@ -19,5 +19,5 @@ def test_the_next_time_is_after_now():
 
 
 def test_nonsense_is_refused_with_the_key():
-    with pytest.raises(ConfigError, match=r"headgate\.full-checkpoint\.cron: 'at night' is no schedule"):
+    with pytest.raises(ConfigError, match=r"headrace\.full-checkpoint\.cron: 'at night' is no schedule"):
         cron("at night")

@@ -5,13 +5,13 @@ import sys
 import threading
 import time
 
-from headgate.driver import services
-from headgate.driver.services import DaemonPool, DriverIo, SteadyClock, wait_for_calls
+from headrace.driver import services
+from headrace.driver.services import DaemonPool, DriverIo, SteadyClock, wait_for_calls
 
 PROGRAM = """
 import io, sys, threading, time
 import pyarrow as pa
-from headgate.driver.services import DaemonPool
+from headrace.driver.services import DaemonPool
 
 inside = threading.Event()
 
@@ -54,7 +54,7 @@ def test_a_program_waits_for_a_call_that_is_under_way(tmp_path):
 
 
 def test_the_command_line_ends_in_spite_of_a_call_that_does_not_return(tmp_path):
-    done = run(tmp_path, 1000, "-m", "headgate.cli.main", "run")
+    done = run(tmp_path, 1000, "-m", "headrace.cli.main", "run")
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headgate import StreamExecutionEnvironment
-from headgate.driver import shipping
-from headgate.errors import ConfigError, InvalidArgument
-from headgate.worker.shell import LevelTask
+from headrace import StreamExecutionEnvironment
+from headrace.driver import shipping
+from headrace.errors import ConfigError, InvalidArgument
+from headrace.worker.shell import LevelTask
 
 
 def module(name, file=None, path=None):
@@ -52,7 +52,7 @@ def loaded(project):
         "numpy": np,
         "sys": sys,
         "json": __import__("json"),
-        "headgate": __import__("headgate"),
+        "headrace": __import__("headrace"),
     }
 
 

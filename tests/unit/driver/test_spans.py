@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from headgate.driver.spans import Spans, find_tracer
+from headrace.driver.spans import Spans, find_tracer
 from rest_kit import FakeJob
 
 

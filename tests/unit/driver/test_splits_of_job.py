@@ -7,26 +7,26 @@ from random import Random
 
 import pytest
 
-from headgate import StreamExecutionEnvironment
-from headgate.api.durable import to_text, unpack
-from headgate.api.sources import DynamicSource, SourceReader, SplitEnumerator
-from headgate.checkpoint.plan import TaskId
-from headgate.checkpoint.splits import Assignment, SplitAssigner
-from headgate.config import Configuration
-from headgate.control.channel import ControlClient, ControlServer, WorkerKey
-from headgate.control.messages import AskForSplit, AssignSplits, Register, Running
-from headgate.driver.cluster import WorkerMessage
-from headgate.driver.job_master import JobMaster
-from headgate.driver.services import DriverIo, JobPort
-from headgate.driver.splits import Splits, SplitsFound
-from headgate.ids import new_job_id
-from headgate.job.events import StartRequested
-from headgate.job.machine import Phase
-from headgate.job.restart import NoRestart
-from headgate.job.status import JobStatus
-from headgate.records.batch import Batch
-from headgate.testing.simulation.cluster import SimulatedIo
-from headgate.testing.storage_faults import MemoryStore
+from headrace import StreamExecutionEnvironment
+from headrace.api.durable import to_text, unpack
+from headrace.api.sources import DynamicSource, SourceReader, SplitEnumerator
+from headrace.checkpoint.plan import TaskId
+from headrace.checkpoint.splits import Assignment, SplitAssigner
+from headrace.config import Configuration
+from headrace.control.channel import ControlClient, ControlServer, WorkerKey
+from headrace.control.messages import AskForSplit, AssignSplits, Register, Running
+from headrace.driver.cluster import WorkerMessage
+from headrace.driver.job_master import JobMaster
+from headrace.driver.services import DriverIo, JobPort
+from headrace.driver.splits import Splits, SplitsFound
+from headrace.ids import new_job_id
+from headrace.job.events import StartRequested
+from headrace.job.machine import Phase
+from headrace.job.restart import NoRestart
+from headrace.job.status import JobStatus
+from headrace.records.batch import Batch
+from headrace.testing.simulation.cluster import SimulatedIo
+from headrace.testing.storage_faults import MemoryStore
 
 
 class Bounded(DynamicSource):

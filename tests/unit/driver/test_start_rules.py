@@ -5,23 +5,23 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from headgate import StreamExecutionEnvironment
-from headgate.checkpoint.types import SnapshotType
-from headgate.config import Configuration
-from headgate.driver.checkpoints import CheckpointService
-from headgate.driver.services import JobPort
-from headgate.driver.snapshots import restore_plan
-from headgate.errors import IllegalState
-from headgate.ids import JobId
-from headgate.records.key_groups import key_group_range
-from headgate.storage.checkpoints import publish
-from headgate.storage.handles import InlineBytes
-from headgate.storage.layout import AttemptId, JobLayout
-from headgate.storage.local import LocalStore
-from headgate.storage.log import JobLog
-from headgate.storage.manifest import Manifest, OperatorManifest, PieceKind, SnapshotPart, StatePiece, SubtaskManifest
-from headgate.testing.simulation.cluster import SimulatedIo
-from headgate.testing.storage_faults import MemoryStore
+from headrace import StreamExecutionEnvironment
+from headrace.checkpoint.types import SnapshotType
+from headrace.config import Configuration
+from headrace.driver.checkpoints import CheckpointService
+from headrace.driver.services import JobPort
+from headrace.driver.snapshots import restore_plan
+from headrace.errors import IllegalState
+from headrace.ids import JobId
+from headrace.records.key_groups import key_group_range
+from headrace.storage.checkpoints import publish
+from headrace.storage.handles import InlineBytes
+from headrace.storage.layout import AttemptId, JobLayout
+from headrace.storage.local import LocalStore
+from headrace.storage.log import JobLog
+from headrace.storage.manifest import Manifest, OperatorManifest, PieceKind, SnapshotPart, StatePiece, SubtaskManifest
+from headrace.testing.simulation.cluster import SimulatedIo
+from headrace.testing.storage_faults import MemoryStore
 
 JOB = JobId("a" * 32)
 LAYOUT = JobLayout.of("/data", JOB)
@@ -95,7 +95,7 @@ def test_a_resumed_job_adopts_the_stored_max_parallelism():  # SPEC R3.3
     store = MemoryStore()
     completed(program(2), store)
     assert key_groups(program(100)._job_plan()) == 256
-    resumed = service(program(100), store, headgate__resume="true")
+    resumed = service(program(100), store, headrace__resume="true")
     assert key_groups(resumed.plan) == 128
     restore = resumed.start_attempt(0, resumed.choose())
     assert {one.max_parallelism for one in restore.values()} >= {128}
@@ -105,13 +105,13 @@ def test_a_resumed_job_has_no_more_subtasks_than_key_groups():  # SPEC R3.3
     store = MemoryStore()
     completed(program(2), store)
     with pytest.raises(IllegalState, match=r"stored with max parallelism 128, which is lower than the parallelism 129"):
-        service(program(129), store, headgate__resume="true")
+        service(program(129), store, headrace__resume="true")
 
 
 def test_a_max_parallelism_that_the_program_sets_is_not_replaced():  # SPEC R3.3
     store = MemoryStore()
     completed(program(2), store)
-    resumed = service(program(2, max_parallelism=64), store, headgate__resume="true")
+    resumed = service(program(2, max_parallelism=64), store, headrace__resume="true")
     with pytest.raises(IllegalState, match=r"'keyed': max parallelism mismatch: the state was stored with 128"):
         resumed.start_attempt(0, resumed.choose())
 
@@ -122,7 +122,7 @@ def test_a_job_that_starts_from_a_snapshot_adopts_it_too(tmp_path, capsys, max_p
     snapshot_of(program(2), LocalStore(), directory)
     env = program(100 if max_parallelism is None else 2, max_parallelism)
     env.get_configuration().set("execution.state-recovery.path", directory)
-    env.get_configuration().set("headgate.dry-run", "true")
+    env.get_configuration().set("headrace.dry-run", "true")
     with pytest.raises(SystemExit) as caught:
         env.execute("job")
     assert caught.value.code == code
@@ -176,13 +176,13 @@ def test_the_in_flight_data_of_one_checkpoint_can_be_ignored(ignored, kinds):  #
 # --- a checkpoint, or the newer savepoint that the job stopped with -----------------------------------------------------
 
 
-@pytest.mark.parametrize(("options", "restored"), [({}, 2), ({"headgate__resume__prefer_checkpoint": "true"}, 1)])
+@pytest.mark.parametrize(("options", "restored"), [({}, 2), ({"headrace__resume__prefer_checkpoint": "true"}, 1)])
 def test_a_resumed_job_can_prefer_its_checkpoint_to_a_newer_savepoint(options, restored):  # SPEC S6
     env, store = program(), MemoryStore()
     log = JobLog.start(store, LAYOUT, "job", clock=lambda: 1)
     log.complete(snapshot_of(env, store))
     log.complete(snapshot_of(env, store, "/data/savepoint", type=SnapshotType.SYNC_SAVEPOINT, number=2))
-    resumed = service(env, store, headgate__resume="true", **options)
+    resumed = service(env, store, headrace__resume="true", **options)
     assert {one.checkpoint_id for one in resumed.start_attempt(0, resumed.choose()).values()} == {restored}
 
 
@@ -190,4 +190,4 @@ def test_a_job_that_has_ended_without_a_checkpoint_cannot_be_resumed():  # SPEC 
     store = MemoryStore()
     JobLog.start(store, LAYOUT, "job", clock=lambda: 1).end("FINISHED", [])
     with pytest.raises(IllegalState, match=r"is FINISHED and has retained no checkpoint; start it without --resume"):
-        service(program(), store, headgate__resume="true")
+        service(program(), store, headrace__resume="true")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate import KeyedProcessFunction, StateTtlConfig, Time, ValueStateDescriptor
+from headrace import KeyedProcessFunction, StateTtlConfig, Time, ValueStateDescriptor
 from rig import Services, data, plan_of, subtask, work_off
 
 

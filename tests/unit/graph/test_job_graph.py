@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from headgate import KeyedProcessFunction, OutputTag, ProcessFunction, StreamExecutionEnvironment
-from headgate.errors import GraphError, InvalidArgument
-from headgate.records.key_groups import murmur3_128
+from headrace import KeyedProcessFunction, OutputTag, ProcessFunction, StreamExecutionEnvironment
+from headrace.errors import GraphError, InvalidArgument
+from headrace.records.key_groups import murmur3_128
 
 
 class Both(ProcessFunction):
@@ -390,7 +390,7 @@ def test_the_plan_as_text():
     env = environment(2)
     env.from_sequence(1, 9).rebalance().map(str).name("M").print()
     assert env.explain() == (
-        "Headgate job: 2 vertices, 2 levels, 4 slots\n"
+        "Headrace job: 2 vertices, 2 levels, 4 slots\n"
         "level 0 (2 slots)\n"
         "  [0] Sequence Source  x2\n"
         "        --rebalance--> [1] M\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate import StreamExecutionEnvironment
-from headgate.graph.levels import Slot, lay_out
+from headrace import StreamExecutionEnvironment
+from headrace.graph.levels import Slot, lay_out
 
 
 def plan(build, parallelism=1):

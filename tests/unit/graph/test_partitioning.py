@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.graph.job_graph import Partitioning
+from headrace.graph.job_graph import Partitioning
 
 KINDS = ["forward", "rebalance", "rescale", "shuffle", "broadcast", "global", "hash", "custom"]
 _sizes = st.integers(1, 40)

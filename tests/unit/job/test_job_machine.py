@@ -2,11 +2,11 @@
 
 import pytest
 
-from headgate.errors import IllegalState, JobCancelled, JobFailed, StateMigrationError, StorageError
-from headgate.job import events as ev
-from headgate.job.machine import JobMachine, Phase, Timing
-from headgate.job.restart import FixedDelay, NoRestart
-from headgate.job.status import LEGAL_MOVES, JobStatus
+from headrace.errors import IllegalState, JobCancelled, JobFailed, StateMigrationError, StorageError
+from headrace.job import events as ev
+from headrace.job.machine import JobMachine, Phase, Timing
+from headrace.job.restart import FixedDelay, NoRestart
+from headrace.job.status import LEGAL_MOVES, JobStatus
 
 FIRST, SECOND = (0, 0), (0, 1)
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.config import Configuration, Origin
-from headgate.errors import ConfigError, HeadgateError, InvalidArgument
-from headgate.job.restart import (
+from headrace.config import Configuration, Origin
+from headrace.errors import ConfigError, HeadraceError, InvalidArgument
+from headrace.job.restart import (
     ExponentialDelay,
     FailureRate,
     FixedDelay,
@@ -179,7 +179,7 @@ def test_an_unknown_strategy_is_refused():
             RestartStrategies.exponential_delay_restart(1, 1000, 1.1, 2000, 0.1),
             "exponential delay: 1 ms growing by 1.1 to 1 s, reset after 2 s without failure",
         ),
-        (RestartStrategies.fall_back_restart(), "as -D or headgate.yaml say"),
+        (RestartStrategies.fall_back_restart(), "as -D or headrace.yaml say"),
     ],
 )
 def test_the_factory(chosen, description):
@@ -218,5 +218,5 @@ def test_falling_back_uncovers_the_command_line():
     ],
 )
 def test_the_factory_refuses_at_the_call(call, message):
-    with pytest.raises(HeadgateError, match=message):
+    with pytest.raises(HeadraceError, match=message):
         call()

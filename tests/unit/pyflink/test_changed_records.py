@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.pyflink.common import Row, Types
-from headgate.pyflink.datastream import (
+from headrace.pyflink.common import Row, Types
+from headrace.pyflink.datastream import (
     CoMapFunction,
     FlatMapFunction,
     KeyedProcessFunction,
@@ -16,7 +16,7 @@ from headgate.pyflink.datastream import (
     ProcessWindowFunction,
     StreamExecutionEnvironment,
 )
-from headgate.testing import local_runtime
+from headrace.testing import local_runtime
 
 PAIR = Types.ROW([Types.STRING(), Types.INT()])
 

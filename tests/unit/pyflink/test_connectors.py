@@ -1,4 +1,4 @@
-"""PyFlink's builders of connectors: they make Headgate's sources and sinks, with PyFlink's names and defaults."""
+"""PyFlink's builders of connectors: they make Headrace's sources and sinks, with PyFlink's names and defaults."""
 
 import asyncio
 import datetime as dt
@@ -9,21 +9,21 @@ import re
 import cloudpickle
 import pytest
 
-from headgate.connectors.files import FileSink as HeadgateFileSink
-from headgate.connectors.files import FileSource as HeadgateFileSource
-from headgate.connectors.kafka import KafkaSink as HeadgateKafkaSink
-from headgate.connectors.kafka import KafkaSource as HeadgateKafkaSource
-from headgate.errors import InvalidArgument
-from headgate.pyflink.common import Duration, Encoder, SimpleStringSchema, Time, Types, WatermarkStrategy
-from headgate.pyflink.datastream import AsyncDataStream, AsyncFunction, StreamExecutionEnvironment
-from headgate.pyflink.datastream.async_retry_predicates import (
+from headrace.connectors.files import FileSink as HeadraceFileSink
+from headrace.connectors.files import FileSource as HeadraceFileSource
+from headrace.connectors.kafka import KafkaSink as HeadraceKafkaSink
+from headrace.connectors.kafka import KafkaSource as HeadraceKafkaSource
+from headrace.errors import InvalidArgument
+from headrace.pyflink.common import Duration, Encoder, SimpleStringSchema, Time, Types, WatermarkStrategy
+from headrace.pyflink.datastream import AsyncDataStream, AsyncFunction, StreamExecutionEnvironment
+from headrace.pyflink.datastream.async_retry_predicates import (
     empty_result_predicate,
     exception_type_predicate,
     has_exception_predicate,
 )
-from headgate.pyflink.datastream.async_retry_strategies import NO_RETRY_STRATEGY, FixedDelayRetryStrategy
-from headgate.pyflink.datastream.connectors import DeliveryGuarantee
-from headgate.pyflink.datastream.connectors.file_system import (
+from headrace.pyflink.datastream.async_retry_strategies import NO_RETRY_STRATEGY, FixedDelayRetryStrategy
+from headrace.pyflink.datastream.connectors import DeliveryGuarantee
+from headrace.pyflink.datastream.connectors.file_system import (
     BucketAssigner,
     FileCompactor,
     FileCompactStrategy,
@@ -37,7 +37,7 @@ from headgate.pyflink.datastream.connectors.file_system import (
     StreamingFileSink,
     strftime_pattern,
 )
-from headgate.pyflink.datastream.connectors.kafka import (
+from headrace.pyflink.datastream.connectors.kafka import (
     FlinkKafkaConsumer,
     FlinkKafkaProducer,
     KafkaOffsetResetStrategy,
@@ -49,9 +49,9 @@ from headgate.pyflink.datastream.connectors.kafka import (
     KafkaTopicSelector,
     Semantic,
 )
-from headgate.pyflink.datastream.connectors.number_seq import NumberSequenceSource
-from headgate.pyflink.datastream.formats.json import JsonRowDeserializationSchema, JsonRowSerializationSchema
-from headgate.testing import local_runtime
+from headrace.pyflink.datastream.connectors.number_seq import NumberSequenceSource
+from headrace.pyflink.datastream.formats.json import JsonRowDeserializationSchema, JsonRowSerializationSchema
+from headrace.testing import local_runtime
 from kafka_mock import MockCluster
 
 NAMES = Types.ROW_NAMED(["id", "name"], [Types.INT(), Types.STRING()])
@@ -75,7 +75,7 @@ def test_a_file_source():
         .set_split_assigner(FileSplitAssignerProvider.locality_aware_split_assigner())
         .build()
     )
-    assert isinstance(source, HeadgateFileSource)
+    assert isinstance(source, HeadraceFileSource)
     assert (list(source.paths), source.watch_ms, source.split_bytes) == (paths, 86_400_000, 32 << 20)
     assert source.type == Types.STRING()
     assert builder.process_static_file_set().build().watch_ms is None
@@ -93,7 +93,7 @@ def test_a_file_sink():
         .disable_compact()
         .build()
     )
-    assert isinstance(pickle.loads(cloudpickle.dumps(sink)), HeadgateFileSink)
+    assert isinstance(pickle.loads(cloudpickle.dumps(sink)), HeadraceFileSink)
     assert (sink.roll_bytes, sink.roll_ms, sink.idle_ms) == (7, 8, 9)
     assert (sink.prefix, sink.suffix, sink.bucket, sink.get_transformer()) == ("pre", ".suf", None, None)
     plain = FileSink.for_row_format("/data/out", Encoder.simple_string_encoder())
@@ -104,7 +104,7 @@ def test_a_file_sink():
 
 def test_what_file_sinks_refuse():
     bulk = FileSink.for_bulk_format(
-        "/data/out", pytest.importorskip("headgate.pyflink.common.serialization").BulkWriterFactory("json")
+        "/data/out", pytest.importorskip("headrace.pyflink.common.serialization").BulkWriterFactory("json")
     )
     with pytest.raises(ValueError, match="rolling_policy must be OnCheckpointRollingPolicy for bulk format"):
         bulk.with_rolling_policy(RollingPolicy.default_rolling_policy())
@@ -197,7 +197,7 @@ def test_a_kafka_source():
         .set_properties({"security.protocol": "SASL_SSL", "sasl.jaas.config": _JAAS})
         .build()
     )
-    assert isinstance(pickle.loads(cloudpickle.dumps(source)), HeadgateKafkaSource)
+    assert isinstance(pickle.loads(cloudpickle.dumps(source)), HeadraceKafkaSource)
     assert (source.topics, source.group_id, source.start, source.stop, source.interval) == (
         ["a", "b"],
         "g",
@@ -301,7 +301,7 @@ def sink_builder(properties):
 def test_a_kafka_sink():
     builder = sink_builder({"bootstrap.servers": "b:9092", "group.id": "ignored", "linger.ms": "5"})
     sink = builder.build()
-    assert isinstance(pickle.loads(cloudpickle.dumps(sink)), HeadgateKafkaSink)
+    assert isinstance(pickle.loads(cloudpickle.dumps(sink)), HeadraceKafkaSink)
     assert (sink.delivery, sink.prefix, sink.topic, sink.key) == ("at-least-once", None, "t", None)
     assert sink.client.option("linger.ms", "") == "5"
     sink = builder.set_delivery_guarantee(DeliveryGuarantee.EXACTLY_ONCE).build()

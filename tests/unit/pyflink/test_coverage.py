@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.coverage import Name, coverage, only_raises, pyflink_names, reason_for
-from headgate.cli.coverage import _difference as difference
+from headrace.cli.coverage import Name, coverage, only_raises, pyflink_names, reason_for
+from headrace.cli.coverage import _difference as difference
 
 ROOT = Path(__file__).parents[3]
 OURS = ("datastream.connectors.", "datastream.formats.", "datastream.async_", "common.serialization")

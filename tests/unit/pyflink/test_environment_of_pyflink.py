@@ -10,13 +10,13 @@ from datetime import timedelta
 
 import pytest
 
-from headgate import config
-from headgate.config import read_map, write_map
-from headgate.errors import GraphError, InvalidArgument
-from headgate.graph.plan import ShippedArchive
-from headgate.local import LocalRun
-from headgate.pyflink.common import ConfigOptions, Configuration, Duration, ExecutionConfig, RestartStrategies, Types
-from headgate.pyflink.datastream import (
+from headrace import config
+from headrace.config import read_map, write_map
+from headrace.errors import GraphError, InvalidArgument
+from headrace.graph.plan import ShippedArchive
+from headrace.local import LocalRun
+from headrace.pyflink.common import ConfigOptions, Configuration, Duration, ExecutionConfig, RestartStrategies, Types
+from headrace.pyflink.datastream import (
     CustomCheckpointStorage,
     CustomStateBackend,
     EmbeddedRocksDBStateBackend,
@@ -28,8 +28,8 @@ from headgate.pyflink.datastream import (
     SlotSharingGroup,
     StreamExecutionEnvironment,
 )
-from headgate.pyflink.datastream.state import AggregatingStateDescriptor, ReducingStateDescriptor, StateTtlConfig
-from headgate.pyflink.datastream.window import (
+from headrace.pyflink.datastream.state import AggregatingStateDescriptor, ReducingStateDescriptor, StateTtlConfig
+from headrace.pyflink.datastream.window import (
     CountTumblingWindowAssigner,
     CountWindow,
     CountWindowSerializer,
@@ -172,7 +172,7 @@ def test_job_parameters_and_metrics_reach_functions(env):
 
 
 def test_values_of_metrics():
-    from headgate.api.metrics import MetricGroup
+    from headrace.api.metrics import MetricGroup
 
     clock, metrics = [0], {}
     group = MetricGroup("op", metrics, lambda: clock[0])
@@ -307,7 +307,7 @@ def test_archives_and_requirements_belong_to_an_environment(env, tmp_path):
 def test_a_task_works_in_a_directory_with_its_archives(tmp_path):
     from pathlib import Path
 
-    from headgate.worker.shell import LevelTask
+    from headrace.worker.shell import LevelTask
 
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "own_module_of_a_job.py").write_text("n = 5\n")
@@ -443,10 +443,10 @@ def test_windows_can_be_written(serializer, window):
 
 def test_what_is_out_of_scope_says_what_to_use(env):
     with pytest.raises(
-        InvalidArgument, match=r"pyflink.table.StreamTableEnvironment: Headgate has no Table API; use Spark's"
+        InvalidArgument, match=r"pyflink.table.StreamTableEnvironment: Headrace has no Table API; use Spark's"
     ):
-        from headgate.pyflink.table import StreamTableEnvironment  # noqa: F401
+        from headrace.pyflink.table import StreamTableEnvironment  # noqa: F401
     with pytest.raises(GraphError, match="streams are not cached"):
         env.from_collection([1]).cache()
-    with pytest.raises(InvalidArgument, match=r"create_input.. needs a source of Headgate"):
+    with pytest.raises(InvalidArgument, match=r"create_input.. needs a source of Headrace"):
         env.create_input(object())

@@ -6,8 +6,8 @@ from decimal import Decimal
 import pyarrow.parquet as pq
 import pytest
 
-from headgate.errors import HeadgateError, InvalidArgument
-from headgate.pyflink.common import (
+from headrace.errors import HeadraceError, InvalidArgument
+from headrace.pyflink.common import (
     ByteArraySchema,
     Encoder,
     Row,
@@ -15,21 +15,21 @@ from headgate.pyflink.common import (
     Types,
     WatermarkStrategy,
 )
-from headgate.pyflink.common.serialization import (
+from headrace.pyflink.common.serialization import (
     DeserializationSchema,
     RowFieldExtractorSchema,
     SerializationSchema,
     as_text,
 )
-from headgate.pyflink.datastream import StreamExecutionEnvironment
-from headgate.pyflink.datastream.connectors.file_system import (
+from headrace.pyflink.datastream import StreamExecutionEnvironment
+from headrace.pyflink.datastream.connectors.file_system import (
     BucketAssigner,
     FileEnumeratorProvider,
     FileSink,
     FileSource,
     StreamFormat,
 )
-from headgate.pyflink.datastream.formats.avro import (
+from headrace.pyflink.datastream.formats.avro import (
     AvroBulkWriters,
     AvroInputFormat,
     AvroRowDeserializationSchema,
@@ -37,23 +37,23 @@ from headgate.pyflink.datastream.formats.avro import (
     AvroSchema,
     GenericRecordAvroTypeInfo,
 )
-from headgate.pyflink.datastream.formats.csv import (
+from headrace.pyflink.datastream.formats.csv import (
     CsvBulkWriters,
     CsvReaderFormat,
     CsvRowDeserializationSchema,
     CsvRowSerializationSchema,
     CsvSchema,
 )
-from headgate.pyflink.datastream.formats.json import JsonRowDeserializationSchema, JsonRowSerializationSchema
-from headgate.pyflink.datastream.formats.orc import OrcBulkWriters
-from headgate.pyflink.datastream.formats.parquet import (
+from headrace.pyflink.datastream.formats.json import JsonRowDeserializationSchema, JsonRowSerializationSchema
+from headrace.pyflink.datastream.formats.orc import OrcBulkWriters
+from headrace.pyflink.datastream.formats.parquet import (
     AvroParquetReaders,
     AvroParquetWriters,
     ParquetBulkWriters,
     ParquetColumnarRowInputFormat,
 )
-from headgate.pyflink.table import DataTypes
-from headgate.testing import local_runtime
+from headrace.pyflink.table import DataTypes
+from headrace.testing import local_runtime
 
 
 @pytest.fixture
@@ -283,10 +283,10 @@ def test_csv_that_is_none(env, tmp_path):
         CsvSchema.builder().add_string_column("a").add_number_column("b").set_use_header().set_strict_headers().build()
     )
     (tmp_path / "in.csv").write_text("b,a\nx,1\n")
-    with pytest.raises(HeadgateError, match="its first line is 'b,a', but the columns are a, b"):
+    with pytest.raises(HeadraceError, match="its first line is 'b,a', but the columns are a, b"):
         list(source_of(env, CsvReaderFormat.for_schema(schema), tmp_path / "in.csv").execute_and_collect())
     (tmp_path / "in.csv").write_text("a,b\nx,y\n")
-    with pytest.raises(HeadgateError, match="'y' in column 'b' is not bigint"):
+    with pytest.raises(HeadraceError, match="'y' in column 'b' is not bigint"):
         list(source_of(env, CsvReaderFormat.for_schema(schema), tmp_path / "in.csv").execute_and_collect())
     with pytest.raises(ValueError, match="Quote char must be a single char, got ab"):
         CsvSchema.builder().set_quote_char("ab")
@@ -400,8 +400,8 @@ def test_parquet_and_orc_of_rows(env, tmp_path):
 
 
 def test_the_table_api_is_not_there():
-    with pytest.raises(InvalidArgument, match="Headgate has no Table API; use Spark's DataFrames and SQL"):
-        from headgate.pyflink.table import StreamTableEnvironment  # noqa: F401
+    with pytest.raises(InvalidArgument, match="Headrace has no Table API; use Spark's DataFrames and SQL"):
+        from headrace.pyflink.table import StreamTableEnvironment  # noqa: F401
 
 
 # --- text files -------------------------------------------------------------------------------------------------------

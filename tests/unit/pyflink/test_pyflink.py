@@ -8,10 +8,10 @@ import pkgutil
 
 import pytest
 
-import headgate.pyflink
-from headgate.cli.coverage import pyflink_names
-from headgate.errors import UserCodeError
-from headgate.testing import local_runtime
+import headrace.pyflink
+from headrace.cli.coverage import pyflink_names
+from headrace.errors import UserCodeError
+from headrace.testing import local_runtime
 
 # From flink-python/pyflink at c9be954 (2026-08): __all__ of each module, or its classes where it has none.
 PYFLINK = {
@@ -104,8 +104,8 @@ PYFLINK_1 = {
 # Names that PyFlink's modules have beside their `__all__`.
 BESIDE = {"AllWindowFunction", "AllWindowedStream", "ProcessAllWindowFunction", "TimestampAssigner"}
 MODULES = [
-    m.name.removeprefix("headgate.pyflink.")
-    for m in pkgutil.walk_packages(headgate.pyflink.__path__, "headgate.pyflink.")
+    m.name.removeprefix("headrace.pyflink.")
+    for m in pkgutil.walk_packages(headrace.pyflink.__path__, "headrace.pyflink.")
 ]
 
 
@@ -123,7 +123,7 @@ def test_no_module_that_pyflink_does_not_have():
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_name_is_pyflinks(name):
-    module = importlib.import_module(f"headgate.pyflink.{name}")
+    module = importlib.import_module(f"headrace.pyflink.{name}")
     functions = PYFLINK["datastream.functions"] if name == "datastream" else ""
     types = "RowTypeInfo TupleTypeInfo TimestampAssigner" if name == "common" else ""
     windows = "AllWindowedStream CloseableIterator" if name == "datastream" else ""
@@ -134,11 +134,11 @@ def test_every_name_is_pyflinks(name):
 
 @pytest.mark.parametrize("name", ["StreamExecutionEnvironment", "JobClient", "CheckpointConfig"])
 def test_what_is_not_a_plain_re_export_is_a_thin_class(name):
-    package = headgate.pyflink.datastream if name != "JobClient" else headgate.pyflink.common
-    assert getattr(package, name) is not getattr(headgate, name)
+    package = headrace.pyflink.datastream if name != "JobClient" else headrace.pyflink.common
+    assert getattr(package, name) is not getattr(headrace, name)
 
 
-# PyFlink's values and results differ from Headgate's here: these are classes of their own.
+# PyFlink's values and results differ from Headrace's here: these are classes of their own.
 OWN = [
     "StreamExecutionEnvironment",
     "JobClient",
@@ -161,13 +161,13 @@ OWN = [
 
 @pytest.mark.parametrize("package", ["common", "datastream", "datastream.state", "datastream.functions"])
 def test_the_rest_are_the_same_objects(package):
-    module = importlib.import_module(f"headgate.pyflink.{package}")
-    for name in (public(module) & public(headgate)) - set(OWN):
-        assert getattr(module, name) is getattr(headgate, name)
+    module = importlib.import_module(f"headrace.pyflink.{package}")
+    for name in (public(module) & public(headrace)) - set(OWN):
+        assert getattr(module, name) is getattr(headrace, name)
 
 
 def test_contexts_can_be_named_in_annotations():
-    from headgate.pyflink.datastream import functions as f
+    from headrace.pyflink.datastream import functions as f
 
     for owner, names in {
         f.ProcessFunction: ["Context"],
@@ -179,12 +179,12 @@ def test_contexts_can_be_named_in_annotations():
         f.SinkFunction: ["Context"],
         f.ProcessWindowFunction: ["Context"],
         f.ProcessAllWindowFunction: ["Context"],
-        headgate.Trigger: ["TriggerContext", "OnMergeContext"],
+        headrace.Trigger: ["TriggerContext", "OnMergeContext"],
     }.items():
         assert all(hasattr(owner, name) for name in names)
 
 
-# --- PyFlink's own examples, with `pyflink` replaced by `headgate.pyflink` ------------------------------------------
+# --- PyFlink's own examples, with `pyflink` replaced by `headrace.pyflink` ------------------------------------------
 
 WORD_COUNT = """
 from pyflink.common import Types
@@ -564,7 +564,7 @@ for ttl in TTLS:
 
 
 def run_program(source, capsys):
-    program = source.replace("pyflink", "headgate.pyflink")
+    program = source.replace("pyflink", "headrace.pyflink")
     with local_runtime():
         exec(compile(program, "<program>", "exec"), {"__name__": "__main__"})
     return capsys.readouterr().out.splitlines()
@@ -625,7 +625,7 @@ def test_job_client_and_configuration(capsys):
 def test_the_samples_of_checkpoint_settings(sample):
     with local_runtime():
         names = {}
-        exec(compile(sample.replace("pyflink", "headgate.pyflink"), "<sample>", "exec"), names)
+        exec(compile(sample.replace("pyflink", "headrace.pyflink"), "<sample>", "exec"), names)
     found = names["env"].get_configuration().to_dict()
     expected = {
         "execution.checkpointing.interval": "1 s",
@@ -637,7 +637,7 @@ def test_the_samples_of_checkpoint_settings(sample):
     }
     if sample is CHECKPOINTS_OF_FLINK_1:
         expected |= {
-            "headgate.resume.prefer-checkpoint": "true",
+            "headrace.resume.prefer-checkpoint": "true",
             "state.backend.type": "rocksdb",
             "execution.checkpointing.storage": "filesystem",
             "execution.checkpointing.dir": "file:///chk",
@@ -656,7 +656,7 @@ def test_the_samples_of_state_with_a_time_to_live(capsys):
 
 
 def test_a_failed_job_through_the_client():
-    from headgate.pyflink.datastream import StreamExecutionEnvironment
+    from headrace.pyflink.datastream import StreamExecutionEnvironment
 
     with local_runtime():
         env = StreamExecutionEnvironment.get_execution_environment()
@@ -757,29 +757,29 @@ FROM_ELSEWHERE = {
 
 @pytest.mark.parametrize("module", FROM_ELSEWHERE)
 def test_names_that_programs_import_from_where_pyflink_only_uses_them(module):
-    found = importlib.import_module(f"headgate.pyflink.{module}")
+    found = importlib.import_module(f"headrace.pyflink.{module}")
     assert [name for name in FROM_ELSEWHERE[module].split() if not hasattr(found, name)] == []
 
 
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("datastream.connectors.jdbc", "pyflink.datastream.connectors.jdbc is not in Headgate: write with Spark: "),
-        ("util.java_utils", "pyflink.util is not in Headgate: it is internal to PyFlink; remove what reaches into it"),
-        ("ml.lib", "pyflink.ml is not in Headgate: train with Spark ML, "),
+        ("datastream.connectors.jdbc", "pyflink.datastream.connectors.jdbc is not in Headrace: write with Spark: "),
+        ("util.java_utils", "pyflink.util is not in Headrace: it is internal to PyFlink; remove what reaches into it"),
+        ("ml.lib", "pyflink.ml is not in Headrace: train with Spark ML, "),
     ],
 )
 def test_a_module_that_is_not_here_says_what_to_use(module, text):
     with pytest.raises(ModuleNotFoundError) as failure:
-        importlib.import_module(f"headgate.pyflink.{module}")
+        importlib.import_module(f"headrace.pyflink.{module}")
     assert str(failure.value).startswith(text)
 
 
 def test_a_module_that_pyflink_has_not_is_not_found():
-    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'headgate\.pyflink\.utils'$"):
-        importlib.import_module("headgate.pyflink.utils")
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'headrace\.pyflink\.utils'$"):
+        importlib.import_module("headrace.pyflink.utils")
 
 
 def test_a_format_that_pyflink_has_not():
     with pytest.raises(ImportError, match="cannot import name 'JsonSchema'"):
-        from headgate.pyflink.common import JsonSchema  # noqa: F401
+        from headrace.pyflink.common import JsonSchema  # noqa: F401

@@ -9,11 +9,11 @@ import pickle
 
 import pytest
 
-from headgate.errors import InvalidArgument, UserCodeError
-from headgate.pyflink.common import Instant, Row, RowKind, Time, Types, WatermarkStrategy
-from headgate.pyflink.common.typeinfo import RowTypeInfo, TupleTypeInfo, fitted
-from headgate.pyflink.common.watermark_strategy import TimestampAssigner
-from headgate.pyflink.datastream import (
+from headrace.errors import InvalidArgument, UserCodeError
+from headrace.pyflink.common import Instant, Row, RowKind, Time, Types, WatermarkStrategy
+from headrace.pyflink.common.typeinfo import RowTypeInfo, TupleTypeInfo, fitted
+from headrace.pyflink.common.watermark_strategy import TimestampAssigner
+from headrace.pyflink.datastream import (
     CoMapFunction,
     KeyedProcessFunction,
     OutputTag,
@@ -23,9 +23,9 @@ from headgate.pyflink.datastream import (
     StreamExecutionEnvironment,
     WindowFunction,
 )
-from headgate.pyflink.datastream.state import MapStateDescriptor, ValueStateDescriptor
-from headgate.pyflink.datastream.window import TumblingEventTimeWindows
-from headgate.records.types import PICKLED, TypeMismatch
+from headrace.pyflink.datastream.state import MapStateDescriptor, ValueStateDescriptor
+from headrace.pyflink.datastream.window import TumblingEventTimeWindows
+from headrace.records.types import PICKLED, TypeMismatch
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_copies_and_pickles(row):
     for made in (pickle.loads(pickle.dumps(row)), copy.deepcopy(row), row.copy()):
         assert made == row
         assert made is not row
-    assert b"headgate.records" not in pickle.dumps(row)
+    assert b"headrace.records" not in pickle.dumps(row)
 
 
 # --- types --------------------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def test_a_row_is_changed_in_place_between_operators(env):
 
 
 def test_rows_of_every_source_can_be_changed(env, tmp_path):
-    from headgate.connectors.files import FileSource
+    from headrace.connectors.files import FileSource
 
     (tmp_path / "a.json").write_text('{"word": "a", "inner": {"n": 1}, "list": [{"n": 2}]}\n')
     text = "word string, inner struct<n: int>, list array<struct<n: int>>"
@@ -276,7 +276,7 @@ def test_a_reduce_function_with_state(env):
 
 
 def test_functions_can_be_subscripted():
-    from headgate.pyflink.datastream import functions, window
+    from headrace.pyflink.datastream import functions, window
 
     for name in functions.__all__:
         if name.endswith("Function"):
@@ -391,7 +391,7 @@ def test_batch_gives_the_last_result_of_each_key(env, mode):
 
 
 def test_batch_refuses_a_source_that_never_ends(env):
-    from headgate.errors import ConfigError
+    from headrace.errors import ConfigError
 
     env.set_runtime_mode(RuntimeExecutionMode.BATCH)
     ds = env.from_datagen(lambda n: n)

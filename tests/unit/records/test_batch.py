@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.records.batch import Batch
-from headgate.records.types import PICKLED, TypeMismatch, Types, as_type
+from headrace.records.batch import Batch
+from headrace.records.types import PICKLED, TypeMismatch, Types, as_type
 
 PAIR = as_type("word string, n bigint")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.records.frames import DRAIN, HEADER, FrameKind, pack, read_frames
+from headrace.records.frames import DRAIN, HEADER, FrameKind, pack, read_frames
 
 _frames = st.lists(
     st.tuples(

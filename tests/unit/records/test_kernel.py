@@ -15,13 +15,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate.records import kernel
-from headgate.records.kernel import plain
-from headgate.records.key_groups import murmur
+from headrace.records import kernel
+from headrace.records.kernel import plain
+from headrace.records.key_groups import murmur
 
 NO_KEY = object()
 HAS_NO_ABSOLUTE_VALUE = -2089875627  # its murmur hash is -2**31
-FORMS = [plain, importlib.import_module("headgate.records.kernel.compiled")] if kernel.COMPILED else [plain]
+FORMS = [plain, importlib.import_module("headrace.records.kernel.compiled")] if kernel.COMPILED else [plain]
 
 
 @pytest.fixture(params=FORMS, ids=lambda form: form.__name__.rpartition(".")[2])
@@ -37,7 +37,7 @@ def form_of_kernel(request):
 
 def test_the_compiled_form_is_used_where_it_can_be_made():
     """`make setup` compiles it wherever there are a compiler and the headers of Python."""
-    if os.environ.get("HEADGATE_KERNEL") == "plain":
+    if os.environ.get("HEADRACE_KERNEL") == "plain":
         pytest.skip("the plain form was asked for")
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None or not Path(sysconfig.get_path("include"), "Python.h").exists():
@@ -536,10 +536,10 @@ def test_every_second_hash(form):
 
 def chosen(wish, setup=""):
     """What another process says about its kernel."""
-    code = f"{setup}\nfrom headgate.records import kernel; print(kernel.COMPILED, kernel.KeyContext.__module__, kernel.PROBLEM)"
+    code = f"{setup}\nfrom headrace.records import kernel; print(kernel.COMPILED, kernel.KeyContext.__module__, kernel.PROBLEM)"
     return subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | {"HEADGATE_KERNEL": wish},
+        env=os.environ | {"HEADRACE_KERNEL": wish},
         capture_output=True,
         text=True,
         check=False,
@@ -547,31 +547,31 @@ def chosen(wish, setup=""):
 
 
 def test_the_plain_form_can_be_asked_for():
-    assert chosen("plain").stdout == "False headgate.records.kernel.plain HEADGATE_KERNEL=plain\n"
+    assert chosen("plain").stdout == "False headrace.records.kernel.plain HEADRACE_KERNEL=plain\n"
 
 
 def test_an_unknown_form_is_refused():
-    assert "HEADGATE_KERNEL=fast: it must be 'plain', 'compiled', or not set" in chosen("fast").stderr
+    assert "HEADRACE_KERNEL=fast: it must be 'plain', 'compiled', or not set" in chosen("fast").stderr
 
 
-MISSING = "import sys; sys.modules['headgate.records.kernel.compiled'] = None"
+MISSING = "import sys; sys.modules['headrace.records.kernel.compiled'] = None"
 
 
 def test_without_the_compiled_form_the_plain_one_is_used():
     assert chosen("", MISSING).stdout.startswith(
-        "False headgate.records.kernel.plain it was not compiled when Headgate was"
+        "False headrace.records.kernel.plain it was not compiled when Headrace was"
     )
 
 
 def test_the_compiled_form_can_be_demanded():
-    assert "HEADGATE_KERNEL=compiled, but the kernel cannot be used: it was not" in chosen("compiled", MISSING).stderr
+    assert "HEADRACE_KERNEL=compiled, but the kernel cannot be used: it was not" in chosen("compiled", MISSING).stderr
 
 
 def test_one_that_was_compiled_from_another_source_is_not_used():
-    stale = "import sys, types; m = types.ModuleType('c'); m.SOURCE = 'old'; sys.modules['headgate.records.kernel.compiled'] = m"
+    stale = "import sys, types; m = types.ModuleType('c'); m.SOURCE = 'old'; sys.modules['headrace.records.kernel.compiled'] = m"
     answer = chosen("", stale)
-    assert answer.stdout.startswith("False headgate.records.kernel.plain it was compiled from another version")
-    assert "install Headgate again" in answer.stderr
+    assert answer.stdout.startswith("False headrace.records.kernel.plain it was compiled from another version")
+    assert "install Headrace again" in answer.stderr
 
 
 def test_the_source_travels_with_the_package():

@@ -22,10 +22,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.errors import InvalidArgument
-from headgate.records import key_groups as keygroups
-from headgate.records.flink_values import Instant, MutableRow
-from headgate.records.key_groups import (
+from headrace.errors import InvalidArgument
+from headrace.records import key_groups as keygroups
+from headrace.records.flink_values import Instant, MutableRow
+from headrace.records.key_groups import (
     KeyGroupRange,
     KeyHasher,
     check_max_parallelism,
@@ -356,7 +356,7 @@ def test_other_types_are_refused(key, name):
 # SPEC R3.1: never Python's hash(), which is salted
 def test_groups_do_not_depend_on_the_hash_seed():
     code = (
-        "import datetime, decimal; from headgate.records.key_groups import *; "
+        "import datetime, decimal; from headrace.records.key_groups import *; "
         "other = [{'a': {'x', 'y', 'z'}, 'b': None}, frozenset('abcdef'), decimal.Decimal('1.5'), datetime.date(2024, 1, 1)];"
         "print(key_group(('user', b'1', 1.5), 128), KeyHasher(128).groups(['a']), KeyHasher(128).groups(other))"
     )

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from headgate.records import narrowing
-from headgate.records.narrowing import narrow, narrow_times, widen, widen_times
+from headrace.records import narrowing
+from headrace.records.narrowing import narrow, narrow_times, widen, widen_times
 
 INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 TEMPORAL = [pa.timestamp("us"), pa.timestamp("ms", "UTC"), pa.date32(), pa.date64(), pa.time32("ms"), pa.time64("us")]

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import InvalidArgument
-from headgate.records.types import PICKLED, Row, TypeInformation, TypeMismatch, Types, as_type, row_class
+from headrace.errors import InvalidArgument
+from headrace.records.types import PICKLED, Row, TypeInformation, TypeMismatch, Types, as_type, row_class
 
 # --- DDL ------------------------------------------------------------------------------------------------------------
 

@@ -3,12 +3,12 @@
 import pytest
 from fastapi.testclient import TestClient
 
-from headgate.rest.app import make_app
-from headgate.rest.jobs import Jobs
+from headrace.rest.app import make_app
+from headrace.rest.jobs import Jobs
 from rest_kit import ID, FakeJob
 
 BEARER = {"Authorization": "Bearer s3;cret"}
-CSRF = {"X-Requested-With": "headgate"}
+CSRF = {"X-Requested-With": "headrace"}
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_nothing_answers_without_the_token(http, path):
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic s3;cret"}, {"Authorization": ""}):
         answer = http.get(path, headers=headers)
         assert answer.status_code == 401, path
-        assert "headgate token" in answer.json()["errors"][0]
+        assert "headrace token" in answer.json()["errors"][0]
 
 
 def test_a_token_in_the_header(http):
@@ -49,14 +49,14 @@ def test_a_browser_logs_in_once(http, job):
     assert (answer.status_code, answer.headers["location"]) == (303, "ui/")
     cookie = answer.headers["set-cookie"]
     assert cookie.startswith(
-        "headgate-token-8081="
+        "headrace-token-8081="
     )  # each driver has a port of its own, and all share the host's cookies
     assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
     assert "Secure" not in cookie
     assert http.get("/jobs").status_code == 200
     refused = http.patch(f"/jobs/{ID}")
     assert (refused.status_code, job.cancelled) == (403, False)
-    assert "X-Requested-With: headgate" in refused.json()["errors"][0]
+    assert "X-Requested-With: headrace" in refused.json()["errors"][0]
     assert http.patch(f"/jobs/{ID}", headers=CSRF).status_code == 202
     assert job.cancelled
 

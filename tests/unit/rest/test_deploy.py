@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headgate.control.messages import Metrics
+from headrace.control.messages import Metrics
 from rest_kit import FakeJob, client_of
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -25,11 +25,11 @@ def exported():
 
 
 def names_in(expression):
-    return set(re.findall(r"\b(?:flink|headgate)_\w+", expression))
+    return set(re.findall(r"\b(?:flink|headrace)_\w+", expression))
 
 
 def test_every_query_of_the_dashboard_names_an_exported_metric(exported):
-    dashboard = json.loads((DEPLOY / "grafana" / "headgate.json").read_text())
+    dashboard = json.loads((DEPLOY / "grafana" / "headrace.json").read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     assert len(queries) > 25
     for query in queries:

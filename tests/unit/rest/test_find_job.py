@@ -2,9 +2,9 @@
 
 import pytest
 
-from headgate.errors import HeadgateError, InvalidArgument
-from headgate.rest import client
-from headgate.rest.client import DriverUnreachable, RemoteJob, RestClient, find_job
+from headrace.errors import HeadraceError, InvalidArgument
+from headrace.rest import client
+from headrace.rest.client import DriverUnreachable, RemoteJob, RestClient, find_job
 
 
 @pytest.fixture
@@ -23,15 +23,15 @@ def running(monkeypatch):
 
 
 def test_an_empty_text_names_no_job(running):
-    """As in `headgate cancel "$JOB"` where the variable is not set."""
+    """As in `headrace cancel "$JOB"` where the variable is not set."""
     running(("a" * 32, "totals"))
-    with pytest.raises(HeadgateError, match="is empty"):
+    with pytest.raises(HeadraceError, match="is empty"):
         find_job("", None)
 
 
 def test_a_name_that_is_also_the_beginning_of_another_jobs_id_is_ambiguous(running):
     running(("b" * 32, "cafe"), ("cafe" * 8, "totals"), ("d" * 32, "other"))
-    with pytest.raises(HeadgateError, match=r"2 jobs match 'cafe': bbbbbbbb \(cafe\), cafecafe \(totals\)\."):
+    with pytest.raises(HeadraceError, match=r"2 jobs match 'cafe': bbbbbbbb \(cafe\), cafecafe \(totals\)\."):
         find_job("cafe", None)
     assert find_job("b", None).overview["name"] == "cafe"
 
@@ -67,7 +67,7 @@ def test_a_host_that_cannot_be_asked_is_unreachable():
 
 @pytest.mark.parametrize("token", ["s3\ncret", "s3\u20accret"])
 def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(token, monkeypatch):
-    monkeypatch.setenv("HEADGATE_REST_TOKEN", token)
-    with pytest.raises(InvalidArgument, match=r"printable ASCII.*HEADGATE_REST_TOKEN") as refused:
+    monkeypatch.setenv("HEADRACE_REST_TOKEN", token)
+    with pytest.raises(InvalidArgument, match=r"printable ASCII.*HEADRACE_REST_TOKEN") as refused:
         client.find_jobs("http://127.0.0.1:1")
     assert "cret" not in str(refused.value)

@@ -10,13 +10,13 @@ import time
 import pytest
 from test_access import client as browser
 
-from headgate.config import Configuration
-from headgate.control.messages import Metrics
-from headgate.errors import UserCodeError
-from headgate.graph.plan import JobPlan
-from headgate.job.status import JobStatus
-from headgate.rest.cache import Cache
-from headgate.rest.events import EventStream, _Client, make_change
+from headrace.config import Configuration
+from headrace.control.messages import Metrics
+from headrace.errors import UserCodeError
+from headrace.graph.plan import JobPlan
+from headrace.job.status import JobStatus
+from headrace.rest.cache import Cache
+from headrace.rest.events import EventStream, _Client, make_change
 from rest_kit import ID, FakeJob, checked, client_of, default_plan
 from rig import plan_of
 from waiting import wait_until
@@ -99,7 +99,7 @@ def test_an_id_that_is_left_open(job, http):
         "=",
         "flag",
         "expires=Mon",
-        "headgate-token-8081=other",
+        "headrace-token-8081=other",
     ],
 )
 def test_a_cookie_of_another_program_on_this_host_does_not_log_out(job, other):
@@ -221,7 +221,7 @@ def test_the_state_of_a_job_that_has_ended(job, http):
     job.status = JobStatus.FINISHED
     answer = http.get(f"/jobs/{ID}/state")
     assert answer.status_code == 409
-    assert "has ended, and keeps no checkpoint; `headgate inspect PATH`" in answer.json()["errors"][0]
+    assert "has ended, and keeps no checkpoint; `headrace inspect PATH`" in answer.json()["errors"][0]
 
 
 # --- memory -------------------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def test_events_continue_after_a_look_that_failed(caplog):
 @pytest.mark.parametrize(
     "key",
     [
-        "headgate.rest.token",
+        "headrace.rest.token",
         "spark.hadoop.fs.s3a.secret.key",
         "spark.hadoop.fs.s3a.access.key",
         "spark.hadoop.fs.s3a.session.token",
@@ -316,6 +316,6 @@ def test_no_secret_is_shown(job, http, key):
 
 
 def test_what_is_no_secret_is_shown(job, http):
-    values = {"headgate.rest.token-file": "/run/token", "spark.hadoop.fs.s3a.endpoint": "http://store"}
+    values = {"headrace.rest.token-file": "/run/token", "spark.hadoop.fs.s3a.endpoint": "http://store"}
     job.configuration = Configuration(values)
     assert values.items() <= checked(http, f"/jobs/{ID}/config")["execution-config"]["user-config"].items()

@@ -8,13 +8,13 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from headgate.checkpoint.stats import CheckpointStats, StatsTracker, VertexStats
-from headgate.job.status import JobStatus
-from headgate.rest import checkpoints
-from headgate.rest.app import make_app
-from headgate.rest.cache import PolledAnswers, to_json
-from headgate.rest.jobs import Jobs
-from headgate.rest.state_browser import StateBrowser
+from headrace.checkpoint.stats import CheckpointStats, StatsTracker, VertexStats
+from headrace.job.status import JobStatus
+from headrace.rest import checkpoints
+from headrace.rest.app import make_app
+from headrace.rest.cache import PolledAnswers, to_json
+from headrace.rest.jobs import Jobs
+from headrace.rest.state_browser import StateBrowser
 from rest_kit import ID, FakeJob, plan_of
 
 
@@ -100,7 +100,7 @@ def test_answers_that_take_long_do_not_hold_up_others(job, source, path, monkeyp
 
     for slow in ("states", "page"):
         monkeypatch.setattr(StateBrowser, slow, hang)
-    monkeypatch.setattr("headgate.rest.app.key_groups", hang)
+    monkeypatch.setattr("headrace.rest.app.key_groups", hang)
     job.probe = hang
     jobs = Jobs()
     jobs.add(job)

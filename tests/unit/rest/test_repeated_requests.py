@@ -19,11 +19,11 @@ import pytest
 from test_rest_connections import HEAD, connect, job, url  # noqa: F401 - fixtures
 from test_server import key, tls  # noqa: F401 - fixtures
 
-from headgate.config import Configuration
-from headgate.rest import connections, server
-from headgate.rest.access import Access
-from headgate.rest.cache import PolledAnswers
-from headgate.rest.jobs import Jobs
+from headrace.config import Configuration
+from headrace.rest import connections, server
+from headrace.rest.access import Access
+from headrace.rest.cache import PolledAnswers
+from headrace.rest.jobs import Jobs
 from rest_kit import ID, FakeJob
 from waiting import wait_until
 
@@ -274,8 +274,8 @@ def test_over_tls(tmp_path, monkeypatch, tls, counted):  # noqa: F811
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(server, "_url", None)
     monkeypatch.setattr(server, "_jobs", Jobs())
-    server.register(FakeJob(), Configuration({"rest.port": 0, "headgate.rest.token": "s3cret", **tls}))
-    context = ssl.create_default_context(cafile=tls["headgate.rest.tls.certificate-file"])
+    server.register(FakeJob(), Configuration({"rest.port": 0, "headrace.rest.token": "s3cret", **tls}))
+    context = ssl.create_default_context(cafile=tls["headrace.rest.tls.certificate-file"])
     context.check_hostname = False
     with (
         socket.create_connection(("127.0.0.1", int(server._url.rpartition(":")[2])), timeout=60) as plain,

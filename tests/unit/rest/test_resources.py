@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from headgate.control.messages import Metrics
-from headgate.errors import UserCodeError
-from headgate.job.status import JobStatus
+from headrace.control.messages import Metrics
+from headrace.errors import UserCodeError
+from headrace.job.status import JobStatus
 from rest_kit import ID, FakeJob, checked, client_of
 
 STATES = [
@@ -290,11 +290,11 @@ def test_the_log(http):
 
 def test_prometheus(http, job, source, counted):  # SPEC R10.3
     text = http.get("/metrics/prometheus").text
-    assert f'flink_jobmanager_job_numberOfCompletedCheckpoints{{job_id="{ID}",job_name="Headgate job"}} 1\n' in text
+    assert f'flink_jobmanager_job_numberOfCompletedCheckpoints{{job_id="{ID}",job_name="Headrace job"}} 1\n' in text
     assert re.search(
         r'^flink_taskmanager_job_task_numRecordsIn\{.*task_name=".*",subtask_index="0".*\} 10$', text, re.MULTILINE
     )
-    assert re.search(r"^headgate_sink_commit_milliseconds\{.*\} 9$", text, re.MULTILINE)
+    assert re.search(r"^headrace_sink_commit_milliseconds\{.*\} 9$", text, re.MULTILINE)
     assert re.search(r"^flink_taskmanager_job_task_operator_mine\{.*\} 3$", text, re.MULTILINE)
     assert re.search(
         r'^flink_taskmanager_job_task_operator_my_hits\{.*operator_name="Sequence Source".*\} 4$', text, re.MULTILINE

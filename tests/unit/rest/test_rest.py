@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from headgate.api.watermarks import MAX_WATERMARK
-from headgate.config import Configuration
-from headgate.control.messages import Metrics
-from headgate.errors import IllegalState
-from headgate.job.status import JobStatus
-from headgate.rest.operations import Operations, UnknownOperation
+from headrace.api.watermarks import MAX_WATERMARK
+from headrace.config import Configuration
+from headrace.control.messages import Metrics
+from headrace.errors import IllegalState
+from headrace.job.status import JobStatus
+from headrace.rest.operations import Operations, UnknownOperation
 from rest_kit import ID, FakeJob, client_of
 
 
@@ -204,7 +204,7 @@ def test_a_job_that_has_ended_takes_no_orders(http, job):
 
 
 def test_the_token_is_never_shown():
-    conf = Configuration({"headgate.rest.token": "s3cret"})
+    conf = Configuration({"headrace.rest.token": "s3cret"})
     assert "s3cret" not in repr(conf)
     assert [text for _, text, _ in conf.changed()] == ["(hidden)"]
 
@@ -231,7 +231,7 @@ def test_results_are_kept_for_a_while():
 
 
 def test_results_are_read_before_the_process_ends():
-    """`headgate stop` asks until the job has stopped, and then the driver's process ends at once."""
+    """`headrace stop` asks until the job has stopped, and then the driver's process ends at once."""
     operations = Operations(300)
     started = time.monotonic()
     operations.linger(60.0)  # no caller waits

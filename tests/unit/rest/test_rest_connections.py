@@ -16,9 +16,9 @@ from contextlib import ExitStack, suppress
 import pytest
 from test_server import key, tls  # noqa: F401 - fixtures
 
-from headgate.config import Configuration
-from headgate.rest import connections, discovery, server
-from headgate.rest.jobs import Jobs
+from headrace.config import Configuration
+from headrace.rest import connections, discovery, server
+from headrace.rest.jobs import Jobs
 from rest_kit import ID, FakeJob
 from waiting import wait_until
 
@@ -36,7 +36,7 @@ def url(tmp_path, monkeypatch, job):
     monkeypatch.delenv(discovery.TOKEN_VARIABLE, raising=False)
     monkeypatch.setattr(server, "_url", None)
     monkeypatch.setattr(server, "_jobs", Jobs())
-    server.register(job, Configuration({"rest.port": 0, "headgate.rest.token": "s3cret"}))
+    server.register(job, Configuration({"rest.port": 0, "headrace.rest.token": "s3cret"}))
     return server._url
 
 
@@ -162,8 +162,8 @@ def test_a_body_that_is_too_large_is_refused(connect, job, announced):
 DRIVER = """
 import json, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
-from headgate.config import Configuration
-from headgate.rest import server
+from headrace.config import Configuration
+from headrace.rest import server
 print(server._start(Configuration(json.loads(sys.argv[1]))), flush=True)
 for line in sys.stdin:
     open("/dev/null").close()  # raises if there is no descriptor left
@@ -176,7 +176,7 @@ def test_a_driver_can_write_its_checkpoints_while_another_user_opens_connections
     """One that has not spoken TLS is a connection too."""
     options = {
         "rest.port": 0,
-        "headgate.rest.token": "s3cret",
+        "headrace.rest.token": "s3cret",
         **(request.getfixturevalue("tls") if is_encrypted else {}),
     }
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}

@@ -9,13 +9,13 @@ import pytest
 from fastapi.testclient import TestClient
 from test_rest import FakeJob, wait_for
 
-from headgate import config
-from headgate.config import Configuration
-from headgate.errors import ConfigError
-from headgate.job.status import JobStatus
-from headgate.rest import discovery, server
-from headgate.rest.app import make_app
-from headgate.rest.jobs import Jobs
+from headrace import config
+from headrace.config import Configuration
+from headrace.errors import ConfigError
+from headrace.job.status import JobStatus
+from headrace.rest import discovery, server
+from headrace.rest.app import make_app
+from headrace.rest.jobs import Jobs
 
 
 # SPEC R10.1
@@ -56,7 +56,7 @@ def fresh_server(tmp_path, monkeypatch):
 
 
 ANY_PORT = {"rest.port": 0}
-OPEN = {"headgate.rest.authentication.enabled": False}
+OPEN = {"headrace.rest.authentication.enabled": False}
 
 
 def register_two(first, second):
@@ -69,10 +69,10 @@ def register_two(first, second):
 @pytest.mark.parametrize(
     ("first", "second", "option"),
     [
-        (OPEN, {"headgate.rest.token": "secret"}, "headgate.rest.token"),
-        (OPEN, {"headgate.rest.authentication.enabled": True}, "headgate.rest.authentication.enabled"),
-        ({"headgate.rest.token": "one"}, {"headgate.rest.token": "two"}, "headgate.rest.token"),
-        ({"headgate.rest.token": "one", "rest.address": "0.0.0.0"}, {"rest.address": "127.0.0.1"}, "rest.address"),
+        (OPEN, {"headrace.rest.token": "secret"}, "headrace.rest.token"),
+        (OPEN, {"headrace.rest.authentication.enabled": True}, "headrace.rest.authentication.enabled"),
+        ({"headrace.rest.token": "one"}, {"headrace.rest.token": "two"}, "headrace.rest.token"),
+        ({"headrace.rest.token": "one", "rest.address": "0.0.0.0"}, {"rest.address": "127.0.0.1"}, "rest.address"),
     ],
 )
 def test_a_job_that_asks_for_another_protection_than_the_server_has_is_refused(fresh_server, first, second, option):
@@ -83,8 +83,8 @@ def test_a_job_that_asks_for_another_protection_than_the_server_has_is_refused(f
 
 def test_a_job_that_asks_for_tls_is_not_served_without(fresh_server, monkeypatch):
     monkeypatch.setattr(server, "_tls", lambda of: ("c", "k") if of.get(config.REST_KEY) else None)
-    with pytest.raises(ConfigError, match=r"^headgate\.rest\.tls\.certificate-file: an earlier job"):
-        register_two({}, {"headgate.rest.tls.key-file": "k", "headgate.rest.tls.certificate-file": "c"})
+    with pytest.raises(ConfigError, match=r"^headrace\.rest\.tls\.certificate-file: an earlier job"):
+        register_two({}, {"headrace.rest.tls.key-file": "k", "headrace.rest.tls.certificate-file": "c"})
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_a_job_that_asks_for_tls_is_not_served_without(fresh_server, monkeypatch
         (OPEN, {}),
         (OPEN, OPEN),
         ({}, OPEN),  # the server asks for more than the job
-        ({}, {"headgate.rest.authentication.enabled": True, "rest.address": "localhost"}),
-        ({"headgate.rest.token": "one", "rest.address": "0.0.0.0"}, {"headgate.rest.token": "one"}),
+        ({}, {"headrace.rest.authentication.enabled": True, "rest.address": "localhost"}),
+        ({"headrace.rest.token": "one", "rest.address": "0.0.0.0"}, {"headrace.rest.token": "one"}),
     ],
 )
 def test_a_job_that_the_protection_of_the_server_suits_is_served_by_it(fresh_server, first, second):
@@ -110,6 +110,6 @@ def test_only_a_person_is_told_the_token(fresh_server, monkeypatch, terminal, ha
     """What a program logs to a file is kept, and read by others, even if it runs on a terminal."""
     monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: terminal))
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()] if handler else [])
-    monkeypatch.setattr(logging.getLogger("headgate"), "handlers", [])
-    address = server.register(FakeJob(), Configuration(ANY_PORT | {"headgate.rest.token": "s3cret"}))
+    monkeypatch.setattr(logging.getLogger("headrace"), "handlers", [])
+    address = server.register(FakeJob(), Configuration(ANY_PORT | {"headrace.rest.token": "s3cret"}))
     assert ("s3cret" in address) == has_token

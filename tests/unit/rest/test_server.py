@@ -20,13 +20,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from headgate import config
-from headgate.cli.main import app as command_line
-from headgate.config import Configuration
-from headgate.errors import ConfigError
-from headgate.rest import discovery
-from headgate.rest.client import RestClient, RestError, find_jobs
-from headgate.rest.server import _start
+from headrace import config
+from headrace.cli.main import app as command_line
+from headrace.config import Configuration
+from headrace.errors import ConfigError
+from headrace.rest import discovery
+from headrace.rest.client import RestClient, RestError, find_jobs
+from headrace.rest.server import _start
 
 ANY_PORT = {"rest.port": 0}
 
@@ -121,7 +121,7 @@ def test_the_command_line_takes_the_token_of_another_machine_from_the_environmen
     url = _start(Configuration(ANY_PORT | {config.REST_TOKEN.key: "s3cret"}))
     for path in discovery.directory().glob("*.json"):
         path.unlink()
-    with pytest.raises(RestError, match="headgate token"):
+    with pytest.raises(RestError, match="headrace token"):
         find_jobs(url)
     monkeypatch.setenv(discovery.TOKEN_VARIABLE, "s3cret")
     assert find_jobs(url) == []
@@ -137,10 +137,10 @@ def test_a_driver_that_refuses_the_token_is_not_left_out_in_silence():
 
 
 def test_a_token_is_refused_as_an_argument():
-    refused = command("run", __file__, "-D", "headgate.rest.token=s3cret")
+    refused = command("run", __file__, "-D", "headrace.rest.token=s3cret")
     assert refused.exit_code == 1
     assert "every user of the machine sees the arguments" in refused.stderr
-    assert "headgate.rest.token-file" in refused.stderr
+    assert "headrace.rest.token-file" in refused.stderr
     assert "s3cret" not in refused.output
 
 
@@ -160,7 +160,7 @@ def test_a_token_file_that_is_of_no_use(tmp_path, text, mode, message):
 
 
 def test_a_token_file_that_is_missing(tmp_path):
-    with pytest.raises(ConfigError, match=r"headgate\.rest\.token-file: cannot read '.*none'"):
+    with pytest.raises(ConfigError, match=r"headrace\.rest\.token-file: cannot read '.*none'"):
         _start(Configuration(ANY_PORT | {config.REST_TOKEN_FILE.key: str(tmp_path / "none")}))
 
 
@@ -171,7 +171,7 @@ def test_two_tokens(tmp_path):
 
 def test_beyond_loopback_no_token_is_made_since_others_could_not_know_it():
     with pytest.raises(
-        ConfigError, match=r"rest\.address is 0\.0\.0\.0.*headgate\.rest\.token-file.*HEADGATE_REST_TOKEN"
+        ConfigError, match=r"rest\.address is 0\.0\.0\.0.*headrace\.rest\.token-file.*HEADRACE_REST_TOKEN"
     ):
         _start(Configuration({"rest.address": "0.0.0.0"}))
 
@@ -258,7 +258,7 @@ def key():
 @pytest.fixture
 def tls(tmp_path, key):
     """A certificate signed by itself, for 127.0.0.1, and its key."""
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "headgate test")])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "headrace test")])
     now = dt.datetime.now(dt.UTC)
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
     builder = builder.not_valid_before(now).not_valid_after(now + dt.timedelta(days=1))
@@ -286,7 +286,7 @@ def test_a_client_elsewhere_trusts_what_ssl_cert_file_names(tls):
         discovery.TOKEN_VARIABLE: "s3cret",
         "TMPDIR": "/var/tmp",
     }
-    program = "from headgate.cli.main import main; main()"
+    program = "from headrace.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program, "list", "--url", url],
         check=False,
@@ -300,7 +300,7 @@ def test_a_client_elsewhere_trusts_what_ssl_cert_file_names(tls):
 
 def test_tls_needs_both_files(tls):
     del tls[config.REST_KEY.key]
-    with pytest.raises(ConfigError, match=r"needs both headgate\.rest\.tls\.certificate-file and"):
+    with pytest.raises(ConfigError, match=r"needs both headrace\.rest\.tls\.certificate-file and"):
         _start(Configuration(ANY_PORT | tls))
 
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from headgate.rest import state_browser
-from headgate.rest.state_browser import StateBrowser
-from headgate.storage.objects import MissingObject
+from headrace.rest import state_browser
+from headrace.rest.state_browser import StateBrowser
+from headrace.storage.objects import MissingObject
 
 
 class Checkpoints:

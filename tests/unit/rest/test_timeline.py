@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate.checkpoint.stats import SubtaskMetrics, SubtaskStats
-from headgate.rest.checkpoints import _moments
+from headrace.checkpoint.stats import SubtaskMetrics, SubtaskStats
+from headrace.rest.checkpoints import _moments
 
 T = 1_000_000  # when the checkpoint was triggered, by the driver's clock
 NAMES = ["first_barrier", "last_barrier", "sync_start", "sync_end", "async_end", "ack_timestamp"]

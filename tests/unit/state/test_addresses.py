@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import InvalidArgument
-from headgate.records.flink_values import Instant, MutableRow
-from headgate.records.key_groups import key_group
-from headgate.state.addresses import (
+from headrace.errors import InvalidArgument
+from headrace.records.flink_values import Instant, MutableRow
+from headrace.records.key_groups import key_group
+from headrace.state.addresses import (
     NO_KEY,
     VOID,
     NoKeySet,
@@ -26,7 +26,7 @@ from headgate.state.addresses import (
     prepare_keys,
     split_address,
 )
-from headgate.state.rocksdb.keys import decode_address, encode_key
+from headrace.state.rocksdb.keys import decode_address, encode_key
 
 
 class Day(enum.Enum):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headgate.errors import IllegalState, InvalidArgument
-from headgate.state.broadcast import BroadcastState, BroadcastStates, ReadOnlyBroadcastState
+from headrace.errors import IllegalState, InvalidArgument
+from headrace.state.broadcast import BroadcastState, BroadcastStates, ReadOnlyBroadcastState
 
 
 @pytest.fixture

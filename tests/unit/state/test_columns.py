@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate import StreamExecutionEnvironment
-from headgate.errors import IllegalState
-from headgate.records.key_groups import KeyGroupRange, hash_column, key_groups_of
-from headgate.records.types import as_type
-from headgate.state.api import ValueStateDescriptor
-from headgate.state.backend import BackendSetup, SnapshotKind
-from headgate.state.columns import _shift_of, _spread, _spread_one
-from headgate.state.hashmap.backend import HashMapBackend
-from headgate.state.hashmap.columns import HashMapColumns
+from headrace import StreamExecutionEnvironment
+from headrace.errors import IllegalState
+from headrace.records.key_groups import KeyGroupRange, hash_column, key_groups_of
+from headrace.records.types import as_type
+from headrace.state.api import ValueStateDescriptor
+from headrace.state.backend import BackendSetup, SnapshotKind
+from headrace.state.columns import _shift_of, _spread, _spread_one
+from headrace.state.hashmap.backend import HashMapBackend
+from headrace.state.hashmap.columns import HashMapColumns
 
 
 def groups_of(keys):

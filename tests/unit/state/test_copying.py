@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from headgate.records.types import Row, as_type
-from headgate.state.copying import copied, copier, is_immutable
+from headrace.records.types import Row, as_type
+from headrace.state.copying import copied, copier, is_immutable
 
 
 class Pair(NamedTuple):

@@ -8,12 +8,12 @@ import threading
 
 import pytest
 
-from headgate import Types
-from headgate.records.key_groups import KeyGroupRange, KeyHasher
-from headgate.state.addresses import NO_KEY
-from headgate.state.api import ListStateDescriptor, ValueStateDescriptor
-from headgate.state.backend import BackendSetup, SnapshotKind
-from headgate.state.hashmap.backend import HashMapBackend
+from headrace import Types
+from headrace.records.key_groups import KeyGroupRange, KeyHasher
+from headrace.state.addresses import NO_KEY
+from headrace.state.api import ListStateDescriptor, ValueStateDescriptor
+from headrace.state.backend import BackendSetup, SnapshotKind
+from headrace.state.hashmap.backend import HashMapBackend
 from state_handles import full_size, written_size
 
 V = ValueStateDescriptor("v", "bigint")

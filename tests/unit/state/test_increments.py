@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from headgate.checkpoint.handles import KeyedStateHandle, Payload, Segment, TypeMeta
-from headgate.records.key_groups import KeyGroupRange
-from headgate.state.hashmap.increments import Generation, History
-from headgate.state.hashmap.tables import LayerChanges, newest_entries
+from headrace.checkpoint.handles import KeyedStateHandle, Payload, Segment, TypeMeta
+from headrace.records.key_groups import KeyGroupRange
+from headrace.state.hashmap.increments import Generation, History
+from headrace.state.hashmap.tables import LayerChanges, newest_entries
 
 PICKLED = TypeMeta("pickled")
 

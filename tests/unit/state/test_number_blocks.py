@@ -12,16 +12,16 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from headgate.checkpoint.handles import decode_handle, encode_handle
-from headgate.errors import IllegalState, LocalStateError, StateMigrationError
-from headgate.records.key_groups import KeyGroupRange, KeyHasher
-from headgate.records.types import Types
-from headgate.state.addresses import VOID
-from headgate.state.api import StateTtlConfig, Time, ValueStateDescriptor
-from headgate.state.backend import BackendSetup, SnapshotKind
-from headgate.state.rocksdb import MemoryBudget, RocksDBBackend, blocks, numbers
-from headgate.state.rocksdb.numbers import NumberRows
-from headgate.state.rocksdb.store import Store
+from headrace.checkpoint.handles import decode_handle, encode_handle
+from headrace.errors import IllegalState, LocalStateError, StateMigrationError
+from headrace.records.key_groups import KeyGroupRange, KeyHasher
+from headrace.records.types import Types
+from headrace.state.addresses import VOID
+from headrace.state.api import StateTtlConfig, Time, ValueStateDescriptor
+from headrace.state.backend import BackendSetup, SnapshotKind
+from headrace.state.rocksdb import MemoryBudget, RocksDBBackend, blocks, numbers
+from headrace.state.rocksdb.numbers import NumberRows
+from headrace.state.rocksdb.store import Store
 from state_handles import detach
 
 INT, LONG = ValueStateDescriptor("v", "int"), ValueStateDescriptor("v", "bigint")
@@ -343,7 +343,7 @@ def test_numbers_are_given_in_the_order_of_groups_and_keys_with_what_is_not_writ
 @pytest.mark.parametrize("room", [500, 100_000])
 def test_loaded_numbers_that_do_not_fit_into_the_memory_become_rows(rig, memory, room, monkeypatch):  # SPEC R8.2
     memory(room)
-    monkeypatch.setattr("headgate.state.rocksdb.writeback._MIN_ENTRIES", 10)
+    monkeypatch.setattr("headrace.state.rocksdb.writeback._MIN_ENTRIES", 10)
     backend = rig.open()
     for first in range(0, 2000, 100):
         keys = np.arange(first, first + 100)

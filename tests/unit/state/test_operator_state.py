@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headgate.checkpoint.assignment import Mode
-from headgate.errors import IllegalState, InvalidArgument, StateMigrationError, StorageError
-from headgate.records.types import Row, Types
-from headgate.state.api import ListState, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from headgate.state.operator import (
+from headrace.checkpoint.assignment import Mode
+from headrace.errors import IllegalState, InvalidArgument, StateMigrationError, StorageError
+from headrace.records.types import Row, Types
+from headrace.state.api import ListState, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from headrace.state.operator import (
     OperatorStateBackend,
     OperatorStateSnapshot,
     RestoredOperatorState,

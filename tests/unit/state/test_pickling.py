@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from headgate.errors import InvalidArgument, StateMigrationError
-from headgate.state.pickling import dump_values, load_values
+from headrace.errors import InvalidArgument, StateMigrationError
+from headrace.state.pickling import dump_values, load_values
 
 
 def test_values_come_back():
@@ -28,14 +28,14 @@ def test_a_class_that_is_gone_is_named():
     data = dump_values([InvalidArgument("x")], "s").replace(b"InvalidArgument", b"InvalidArgumenX")
     with pytest.raises(
         StateMigrationError,
-        match=r"state 's': stored values need class 'headgate.errors.InvalidArgumenX'.*drop the state",
+        match=r"state 's': stored values need class 'headrace.errors.InvalidArgumenX'.*drop the state",
     ):
         load_values(data, "state 's'")
 
 
 def script(body):
     """Run a program of its own, so that its classes are those of `__main__`."""
-    program = "from headgate.state.pickling import dump_values, load_values\nimport sys\n" + textwrap.dedent(body)
+    program = "from headrace.state.pickling import dump_values, load_values\nimport sys\n" + textwrap.dedent(body)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate import CheckpointedFunction, KeyedProcessFunction, MapFunction
-from headgate.errors import IllegalState, InvalidArgument, UserCodeError
-from headgate.records.key_groups import key_group, owner
-from headgate.testing import OneInputHarness, run
+from headrace import CheckpointedFunction, KeyedProcessFunction, MapFunction
+from headrace.errors import IllegalState, InvalidArgument, UserCodeError
+from headrace.records.key_groups import key_group, owner
+from headrace.testing import OneInputHarness, run
 
 WORDS = [f"w{n % 17}" for n in range(200)]
 EXPECTED = Counter((word, n) for word, total in Counter(WORDS).items() for n in range(1, total + 1))

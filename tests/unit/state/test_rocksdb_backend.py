@@ -13,17 +13,17 @@ from unittest.mock import patch
 
 import pytest
 
-from headgate.checkpoint.handles import CorruptState, decode_handle, encode_handle
-from headgate.errors import IllegalState, InvalidArgument, LocalStateError, StorageError
-from headgate.records.key_groups import KeyGroupRange, key_group, key_group_range
-from headgate.records.types import TypeMismatch
-from headgate.state.addresses import VOID
-from headgate.state.api import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
-from headgate.state.backend import BackendSetup, SnapshotKind
-from headgate.state.rocksdb import MemoryBudget, RocksDBBackend, writeback
-from headgate.state.rocksdb.lists_maps import BULK_ROWS
-from headgate.state.rocksdb.store import Store
-from headgate.state.timers import TimeDomain
+from headrace.checkpoint.handles import CorruptState, decode_handle, encode_handle
+from headrace.errors import IllegalState, InvalidArgument, LocalStateError, StorageError
+from headrace.records.key_groups import KeyGroupRange, key_group, key_group_range
+from headrace.records.types import TypeMismatch
+from headrace.state.addresses import VOID
+from headrace.state.api import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
+from headrace.state.backend import BackendSetup, SnapshotKind
+from headrace.state.rocksdb import MemoryBudget, RocksDBBackend, writeback
+from headrace.state.rocksdb.lists_maps import BULK_ROWS
+from headrace.state.rocksdb.store import Store
+from headrace.state.timers import TimeDomain
 from state_handles import detach, full_size, written_size
 
 V = ValueStateDescriptor("v", "bigint")

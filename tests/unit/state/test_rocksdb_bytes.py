@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import InvalidArgument
-from headgate.records.types import TypeMismatch, Types, as_type
-from headgate.state.addresses import VOID, address_of, in_namespace
-from headgate.state.rocksdb.codec import Packed, StoredCodec, codec_for, pack_stamp, unpack_stamp
-from headgate.state.rocksdb.keys import RowKeys, decode_address, encode_address
+from headrace.errors import InvalidArgument
+from headrace.records.types import TypeMismatch, Types, as_type
+from headrace.state.addresses import VOID, address_of, in_namespace
+from headrace.state.rocksdb.codec import Packed, StoredCodec, codec_for, pack_stamp, unpack_stamp
+from headrace.state.rocksdb.keys import RowKeys, decode_address, encode_address
 
 SCALARS = st.one_of(
     st.integers(),

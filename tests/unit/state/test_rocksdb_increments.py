@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.checkpoint.handles import FileRef, Payload
-from headgate.state.rocksdb.increments import FileCheckpoint, Uploads
+from headrace.checkpoint.handles import FileRef, Payload
+from headrace.state.rocksdb.increments import FileCheckpoint, Uploads
 
 
 def file(name, checkpoint):

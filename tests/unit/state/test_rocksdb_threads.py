@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.records.key_groups import KeyGroupRange
-from headgate.state.api import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from headgate.state.backend import BackendSetup
-from headgate.state.rocksdb import MemoryBudget, RocksDBBackend, writeback
+from headrace.records.key_groups import KeyGroupRange
+from headrace.state.api import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from headrace.state.backend import BackendSetup
+from headrace.state.rocksdb import MemoryBudget, RocksDBBackend, writeback
 
 V = ValueStateDescriptor("v", "bigint")
 L = ListStateDescriptor("l", "bigint")

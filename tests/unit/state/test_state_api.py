@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.errors import InvalidArgument
-from headgate.records.types import PICKLED, Types
-from headgate.state.api import (
+from headrace.errors import InvalidArgument
+from headrace.records.types import PICKLED, Types
+from headrace.state.api import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -13,7 +13,7 @@ from headgate.state.api import (
     Time,
     ValueStateDescriptor,
 )
-from headgate.state.ttl_config import CompactFilter
+from headrace.state.ttl_config import CompactFilter
 
 
 @pytest.mark.parametrize("name", [None, "", 5])

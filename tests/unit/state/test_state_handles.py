@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.checkpoint.handles import (
+from headrace.checkpoint.handles import (
     CorruptState,
     GroupTable,
     KeyedStateHandle,
@@ -17,8 +17,8 @@ from headgate.checkpoint.handles import (
     encode_handle,
     read_inline,
 )
-from headgate.errors import StorageError
-from headgate.records.types import PICKLED, Types, as_type
+from headrace.errors import StorageError
+from headrace.records.types import PICKLED, Types, as_type
 from state_handles import detach, full_size, written_size
 
 

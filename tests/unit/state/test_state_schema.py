@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.records.types import Types, as_type
-from headgate.state.schema import TypeChange, compare_types
+from headrace.records.types import Types, as_type
+from headrace.state.schema import TypeChange, compare_types
 
 
 @pytest.mark.parametrize(

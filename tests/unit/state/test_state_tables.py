@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import IllegalState
-from headgate.records.key_groups import KeyGroupRange
-from headgate.state.hashmap.tables import Layer, StateTable, view
+from headrace.errors import IllegalState
+from headrace.records.key_groups import KeyGroupRange
+from headrace.state.hashmap.tables import Layer, StateTable, view
 
 
 def table_of(entries, groups=4):

@@ -9,8 +9,8 @@ import pytest
 
 import object_servers
 import s3_server
-from headgate.storage.remote import open_store
-from headgate.testing.storage_faults import MemoryStore
+from headrace.storage.remote import open_store
+from headrace.testing.storage_faults import MemoryStore
 
 REMOTE = ["s3", *(pytest.param(name, marks=pytest.mark.long) for name in object_servers.SERVERS)]
 

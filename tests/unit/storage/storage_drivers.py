@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from storage_jobs import JOB, take
 
-from headgate.storage.layout import JobLayout
-from headgate.storage.log import JobLog, SupersededError
-from headgate.storage.remote import open_store
+from headrace.storage.layout import JobLayout
+from headrace.storage.log import JobLog, SupersededError
+from headrace.storage.remote import open_store
 
 
 def drive(options, directory, number, rounds, start, results):

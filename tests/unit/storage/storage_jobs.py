@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from headgate.checkpoint.types import SnapshotType
-from headgate.ids import JobId, OperatorId
-from headgate.records.key_groups import KeyGroupRange
-from headgate.storage.checkpoints import publish
-from headgate.storage.layout import AttemptId, JobLayout, subtask_owner
-from headgate.storage.manifest import Manifest, OperatorManifest, PieceKind, StatePiece, SubtaskManifest
-from headgate.storage.writer import Scope, SnapshotTarget, StateWriter
+from headrace.checkpoint.types import SnapshotType
+from headrace.ids import JobId, OperatorId
+from headrace.records.key_groups import KeyGroupRange
+from headrace.storage.checkpoints import publish
+from headrace.storage.layout import AttemptId, JobLayout, subtask_owner
+from headrace.storage.manifest import Manifest, OperatorManifest, PieceKind, StatePiece, SubtaskManifest
+from headrace.storage.writer import Scope, SnapshotTarget, StateWriter
 
 JOB = JobId("0123456789abcdef" * 2)
 OPERATOR = OperatorId("1" * 32)
 LAYOUT = JobLayout.of("/data", JOB)
 FIRST = AttemptId(1)
 
-PRELOAD = ["headgate.storage.remote", "headgate.storage.log", "headgate.storage.writer", "pytest"]
+PRELOAD = ["headrace.storage.remote", "headrace.storage.log", "headrace.storage.writer", "pytest"]
 """What processes of a test have in common: loaded once, before they are forked."""
 
 

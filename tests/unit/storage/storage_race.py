@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.storage.local import LocalStore
+from headrace.storage.local import LocalStore
 
 
 def race(path, number, start, results):

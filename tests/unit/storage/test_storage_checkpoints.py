@@ -8,11 +8,11 @@ import shutil
 import pytest
 from storage_jobs import JOB, LAYOUT, content, manifest_of, take, take_savepoint, write_pieces
 
-from headgate.checkpoint.handles import CorruptState
-from headgate.checkpoint.types import SnapshotType
-from headgate.errors import IllegalState, StorageError
-from headgate.ids import JobId
-from headgate.storage.checkpoints import (
+from headrace.checkpoint.handles import CorruptState
+from headrace.checkpoint.types import SnapshotType
+from headrace.errors import IllegalState, StorageError
+from headrace.ids import JobId
+from headrace.storage.checkpoints import (
     discard_checkpoint,
     discard_pending,
     dispose_savepoint,
@@ -20,13 +20,13 @@ from headgate.storage.checkpoints import (
     publish,
     require_intact,
 )
-from headgate.storage.handles import FileSegment
-from headgate.storage.layout import AttemptId, JobLayout, make_savepoint_directory
-from headgate.storage.local import LocalStore
-from headgate.storage.manifest import Manifest, PieceKind, SnapshotPart, StatePiece, decode_manifest, handles_of
-from headgate.storage.objects import MissingObject, OutcomeUnknown
-from headgate.storage.reader import SnapshotReader
-from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
+from headrace.storage.handles import FileSegment
+from headrace.storage.layout import AttemptId, JobLayout, make_savepoint_directory
+from headrace.storage.local import LocalStore
+from headrace.storage.manifest import Manifest, PieceKind, SnapshotPart, StatePiece, decode_manifest, handles_of
+from headrace.storage.objects import MissingObject, OutcomeUnknown
+from headrace.storage.reader import SnapshotReader
+from headrace.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
 
 
 def read_all(store, snapshot):

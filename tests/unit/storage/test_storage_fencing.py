@@ -12,13 +12,13 @@ import pytest
 from storage_drivers import drive
 from storage_jobs import JOB, PRELOAD, take
 
-from headgate.errors import StorageError
-from headgate.storage import cloud
-from headgate.storage.cloud import _aws_credentials
-from headgate.storage.layout import AttemptId, JobLayout
-from headgate.storage.log import JobLog, SupersededError, read_log
-from headgate.storage.objects import MissingObject, OutcomeUnknown
-from headgate.storage.remote import open_store
+from headrace.errors import StorageError
+from headrace.storage import cloud
+from headrace.storage.cloud import _aws_credentials
+from headrace.storage.layout import AttemptId, JobLayout
+from headrace.storage.log import JobLog, SupersededError, read_log
+from headrace.storage.objects import MissingObject, OutcomeUnknown
+from headrace.storage.remote import open_store
 from object_servers import LossyProxy
 
 DRIVERS, ROUNDS = 4, 5

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from storage_jobs import JOB, LAYOUT, take, write_pieces
 
-from headgate.errors import StorageError
-from headgate.ids import JobId
-from headgate.storage.checkpoints import load_snapshot, require_intact
-from headgate.storage.gc import GcVerdict, collect, plan_gc
-from headgate.storage.layout import AttemptId, JobLayout
-from headgate.storage.log import JobLog, read_log
-from headgate.storage.manifest import FORMAT_VERSION, MAGIC
-from headgate.storage.sealed import seal
-from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
+from headrace.errors import StorageError
+from headrace.ids import JobId
+from headrace.storage.checkpoints import load_snapshot, require_intact
+from headrace.storage.gc import GcVerdict, collect, plan_gc
+from headrace.storage.layout import AttemptId, JobLayout
+from headrace.storage.log import JobLog, read_log
+from headrace.storage.manifest import FORMAT_VERSION, MAGIC
+from headrace.storage.sealed import seal
+from headrace.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
 
 
 def start(store, layout=LAYOUT, restored=None):

@@ -9,11 +9,11 @@ import re
 
 import pytest
 
-from headgate.checkpoint.handles import CorruptState
-from headgate.config import Configuration
-from headgate.errors import ConfigError, IllegalState, InvalidArgument, StorageError
-from headgate.ids import JobId
-from headgate.storage.layout import (
+from headrace.checkpoint.handles import CorruptState
+from headrace.config import Configuration
+from headrace.errors import ConfigError, IllegalState, InvalidArgument, StorageError
+from headrace.ids import JobId
+from headrace.storage.layout import (
     AttemptId,
     JobLayout,
     PathKind,
@@ -30,9 +30,9 @@ from headgate.storage.layout import (
     table_directory,
     table_file,
 )
-from headgate.storage.local import LocalStore
-from headgate.storage.settings import StorageKind, StorageSettings
-from headgate.testing.storage_faults import MemoryStore
+from headrace.storage.local import LocalStore
+from headrace.storage.settings import StorageKind, StorageSettings
+from headrace.testing.storage_faults import MemoryStore
 
 JOB = JobId("0123456789abcdef" * 2)
 DIGEST = "ab" * 16
@@ -166,7 +166,7 @@ def test_files_of_another_job_keep_their_absolute_path():
     "ref", ["../x", "../../etc/passwd", "../shared/../../x", "", "a//b", "./a", "a/..", "/a/../b", "s3://b/../c"]
 )
 def test_references_that_lead_elsewhere_are_refused(ref):
-    with pytest.raises(CorruptState, match="which is not a path that Headgate writes"):
+    with pytest.raises(CorruptState, match="which is not a path that Headrace writes"):
         resolve_ref(ref, "/data/job/chk-7")
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headgate import storage
-from headgate.checkpoint.handles import CorruptState
-from headgate.checkpoint.types import SnapshotType
-from headgate.errors import IllegalState, StorageError
-from headgate.ids import JobId, OperatorId
-from headgate.records.key_groups import KeyGroupRange
-from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
-from headgate.storage.layout import AttemptId
-from headgate.storage.manifest import (
+from headrace import storage
+from headrace.checkpoint.handles import CorruptState
+from headrace.checkpoint.types import SnapshotType
+from headrace.errors import IllegalState, StorageError
+from headrace.ids import JobId, OperatorId
+from headrace.records.key_groups import KeyGroupRange
+from headrace.storage.handles import FileSegment, InlineBytes, Placeholder
+from headrace.storage.layout import AttemptId
+from headrace.storage.manifest import (
     FORMAT_VERSION,
     MAGIC,
     Manifest,
@@ -30,7 +30,7 @@ from headgate.storage.manifest import (
     handles_of,
     map_handles,
 )
-from headgate.storage.sealed import HEADER_SIZE, seal
+from headrace.storage.sealed import HEADER_SIZE, seal
 
 JOB = JobId("a" * 32)
 SMALL = Manifest(1, SnapshotType.CHECKPOINT, JOB, "j", AttemptId(1, 0), 1000)
@@ -86,7 +86,7 @@ def test_finished_flags():
 def test_newer_version_is_refused():
     data = seal(MAGIC, FORMAT_VERSION + 1, b"whatever the future holds")
     with pytest.raises(
-        StorageError, match=r"'chk-7' has format version 2, but this Headgate reads only up to version 1.*upgrade"
+        StorageError, match=r"'chk-7' has format version 2, but this Headrace reads only up to version 1.*upgrade"
     ):
         decode_manifest(data, "chk-7")
 
@@ -112,7 +112,7 @@ def test_every_truncation_is_found():
 
 
 def test_the_checksum_comes_before_the_version():
-    # A bit that turns version 1 into a huge one must not read as "written by a newer Headgate".
+    # A bit that turns version 1 into a huge one must not read as "written by a newer Headrace".
     data = bytearray(encode_manifest(SMALL))
     data[4] ^= 0x80
     with pytest.raises(CorruptState, match="its checksum does not match"):
@@ -177,7 +177,7 @@ def test_contradictions_are_found_when_written_and_when_read(manifest, fault):
 
 
 def test_not_a_file_of_ours():
-    with pytest.raises(CorruptState, match="damaged or not a file of Headgate"):
+    with pytest.raises(CorruptState, match="damaged or not a file of Headrace"):
         decode_manifest(b"\x49\x60\x67\x2d" + bytes(40), "flink")
     with pytest.raises(CorruptState, match="only 3 bytes"):
         decode_manifest(b"abc", "x")

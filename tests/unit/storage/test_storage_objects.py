@@ -15,11 +15,11 @@ import pytest
 from storage_jobs import PRELOAD
 from storage_race import race
 
-from headgate.config import Configuration
-from headgate.errors import ConfigError, IllegalState, InvalidArgument, StorageError
-from headgate.storage import local as local_module
-from headgate.storage.local import LocalStore, private_directory
-from headgate.storage.objects import (
+from headrace.config import Configuration
+from headrace.errors import ConfigError, IllegalState, InvalidArgument, StorageError
+from headrace.storage import local as local_module
+from headrace.storage.local import LocalStore, private_directory
+from headrace.storage.objects import (
     MissingObject,
     OutcomeUnknown,
     check_create_if_absent,
@@ -27,9 +27,9 @@ from headgate.storage.objects import (
     normalise,
     scheme_of,
 )
-from headgate.storage.remote import open_store
-from headgate.storage.settings import StorageSettings
-from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
+from headrace.storage.remote import open_store
+from headrace.storage.settings import StorageSettings
+from headrace.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
 
 WRITERS = 16
 
@@ -106,14 +106,14 @@ def test_delete_is_idempotent(place):
 def test_writer_has_a_running_checksum(place):
     store, directory = place
     with store.writer(f"{directory}/sub") as writer:
-        for piece in (b"head", b"", memoryview(b"gate")):
+        for piece in (b"head", b"", memoryview(b"race")):
             writer.write(piece)
         assert store.list_objects(f"{directory}/sub") == [] or store.list_names(f"{directory}/sub")[0].startswith(
             ".tmp-"
         )
         written = writer.finish("name")
-    assert (written.path, written.size, written.crc32) == (f"{directory}/sub/name", 8, zlib.crc32(b"headgate"))
-    assert store.read(written.path) == b"headgate"
+    assert (written.path, written.size, written.crc32) == (f"{directory}/sub/name", 8, zlib.crc32(b"headrace"))
+    assert store.read(written.path) == b"headrace"
     assert store.list_names(f"{directory}/sub") == ["name"]
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from storage_jobs import OPERATOR, manifest_of
 
-from headgate.checkpoint.settings import ClaimMode
-from headgate.checkpoint.types import SnapshotType
-from headgate.errors import IllegalState
-from headgate.storage.handles import FileSegment, InlineBytes, Placeholder
-from headgate.storage.layout import AttemptId
-from headgate.storage.manifest import PieceKind, SnapshotPart, StatePiece
-from headgate.storage.shared import SharedStateRegistry, shared_key
+from headrace.checkpoint.settings import ClaimMode
+from headrace.checkpoint.types import SnapshotType
+from headrace.errors import IllegalState
+from headrace.storage.handles import FileSegment, InlineBytes, Placeholder
+from headrace.storage.layout import AttemptId
+from headrace.storage.manifest import PieceKind, SnapshotPart, StatePiece
+from headrace.storage.shared import SharedStateRegistry, shared_key
 
 
 def file(name, offset=0):

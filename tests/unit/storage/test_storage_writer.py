@@ -10,15 +10,15 @@ import zlib
 
 import pytest
 
-from headgate.checkpoint.handles import CorruptState
-from headgate.errors import IllegalState, StorageError
-from headgate.storage.handles import FileSegment, InlineBytes, Placeholder, size_of
-from headgate.storage.layout import AttemptId
-from headgate.storage.local import LocalStore
-from headgate.storage.objects import ObjectStore
-from headgate.storage.reader import SnapshotReader
-from headgate.storage.writer import Scope, SnapshotTarget, StateWriter, WriteStats
-from headgate.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore
+from headrace.checkpoint.handles import CorruptState
+from headrace.errors import IllegalState, StorageError
+from headrace.storage.handles import FileSegment, InlineBytes, Placeholder, size_of
+from headrace.storage.layout import AttemptId
+from headrace.storage.local import LocalStore
+from headrace.storage.objects import ObjectStore
+from headrace.storage.reader import SnapshotReader
+from headrace.storage.writer import Scope, SnapshotTarget, StateWriter, WriteStats
+from headrace.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore
 
 TARGET = SnapshotTarget(7, AttemptId(1, 2), "/job/chk-7", "/job/shared", inline_threshold=100)
 SAVEPOINT = SnapshotTarget(7, AttemptId(1, 2), "/sp", None, inline_threshold=100)

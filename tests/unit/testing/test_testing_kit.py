@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate import (
+from headrace import (
     BroadcastProcessFunction,
     CheckpointedFunction,
     CoFlatMapFunction,
@@ -26,9 +26,9 @@ from headgate import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from headgate.errors import GraphError, IllegalState, InvalidArgument, UserCodeError
-from headgate.records.key_groups import key_group, owner
-from headgate.testing import OneInputHarness, TwoInputHarness, local_runtime, run
+from headrace.errors import GraphError, IllegalState, InvalidArgument, UserCodeError
+from headrace.records.key_groups import key_group, owner
+from headrace.testing import OneInputHarness, TwoInputHarness, local_runtime, run
 
 # --- programs -------------------------------------------------------------------------------------------------------
 

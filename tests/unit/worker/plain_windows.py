@@ -1,6 +1,6 @@
 """Windows by event time said in the simplest way: lists of timestamps, looked through at every step."""
 
-from headgate import MAX_WATERMARK, MIN_WATERMARK, EventTimeSessionWindows
+from headrace import MAX_WATERMARK, MIN_WATERMARK, EventTimeSessionWindows
 
 
 class Window:

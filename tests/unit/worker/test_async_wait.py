@@ -9,11 +9,11 @@ import time
 import pytest
 
 from effort import examples
-from headgate import (
+from headrace import (
     AsyncFunction,
     AsyncRetryStrategy,
     FixedDelayRetryStrategy,
-    HeadgateError,
+    HeadraceError,
     InvalidArgument,
     ProcessFunction,
     StreamExecutionEnvironment,
@@ -22,8 +22,8 @@ from headgate import (
     UserCodeError,
     WatermarkStrategy,
 )
-from headgate.testing import OneInputHarness, run
-from headgate.worker.operators.async_wait import make_loop
+from headrace.testing import OneInputHarness, run
+from headrace.worker.operators.async_wait import make_loop
 
 
 class Sleeper(AsyncFunction):
@@ -272,7 +272,7 @@ def test_what_waits_for_room_is_in_the_checkpoint_too():
 def test_a_barrier_waits_behind_records_for_which_there_is_no_room():
     with harness(Sleeper(), capacity=2) as one:
         one.process_elements([10, 10])
-        with pytest.raises(HeadgateError, match="asynchronous calls are at their capacity; move the time"):
+        with pytest.raises(HeadraceError, match="asynchronous calls are at their capacity; move the time"):
             one.snapshot()
 
 
@@ -344,7 +344,7 @@ def test_threads_and_sockets_are_waited_for_in_virtual_time():
 
 
 def test_a_loop_in_a_thread_wakes_the_subtask():
-    from headgate.worker.operators.async_wait import _Call
+    from headrace.worker.operators.async_wait import _Call
 
     services = Services()
     loop = make_loop(services)

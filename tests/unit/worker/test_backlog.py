@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.checkpoint.reasons import FailureReason
-from headgate.checkpoint.types import Barrier
-from headgate.control.messages import HoldWriter
-from headgate.errors import StorageError
-from headgate.records.frames import Frame, FrameKind
-from headgate.worker import backlog
-from headgate.worker.backlog import Backlog, Budget
+from headrace.checkpoint.reasons import FailureReason
+from headrace.checkpoint.types import Barrier
+from headrace.control.messages import HoldWriter
+from headrace.errors import StorageError
+from headrace.records.frames import Frame, FrameKind
+from headrace.worker import backlog
+from headrace.worker.backlog import Backlog, Budget
 from rig import data, event, plan_of, subtask, work_off
 
 
@@ -86,7 +86,7 @@ def aligning(**conf):
 
 
 def test_a_blocked_channel_that_spilled_much_gets_its_writer_held_until_it_goes_on():
-    task = aligning(headgate_alignment_memory="0 b", headgate_alignment_spill_soft="10 b")
+    task = aligning(headrace_alignment_memory="0 b", headrace_alignment_spill_soft="10 b")
     task.receive(data(1, 2, 3))
     assert task.take_holds() == [HoldWriter(0, 0, True)]
     assert task.take_holds() == []
@@ -96,7 +96,7 @@ def test_a_blocked_channel_that_spilled_much_gets_its_writer_held_until_it_goes_
 
 
 def test_more_than_the_limit_behind_barriers_declines_the_checkpoint():  # SPEC R6.2
-    task = aligning(headgate_alignment_spill_max="10 b")
+    task = aligning(headrace_alignment_spill_max="10 b")
     task.receive(data(1, 2, 3))
     (decline,) = task.take_declines()
     assert (decline.checkpoint_id, decline.reason) == (1, FailureReason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT)

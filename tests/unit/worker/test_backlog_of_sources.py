@@ -1,10 +1,10 @@
 """A source that works off a backlog says so, and checkpoints come at the interval for that. SPEC R9.4"""
 
-from headgate.api.sources import Source, SourceReader
-from headgate.control.messages import SourceBacklog
-from headgate.testing.simulation.run import Run
-from headgate.testing.simulation.world import one_input
-from headgate.worker.checkpoints import CheckpointLink
+from headrace.api.sources import Source, SourceReader
+from headrace.control.messages import SourceBacklog
+from headrace.testing.simulation.run import Run
+from headrace.testing.simulation.world import one_input
+from headrace.worker.checkpoints import CheckpointLink
 from rig import Services, plan_of, subtask
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 import pyarrow as pa
 import pytest
 
-from headgate import (
+from headrace import (
     MAX_WATERMARK,
     MIN_WATERMARK,
     AggregateFunction,
@@ -34,14 +34,14 @@ from headgate import (
     WatermarkStrategy,
     WindowFunction,
 )
-from headgate.api.sources import DataGenSource
-from headgate.checkpoint.barriers import instructions as do
-from headgate.errors import GraphError, HeadgateError
-from headgate.records.batch import Batch
-from headgate.records.types import PICKLED, as_type
-from headgate.testing import run
-from headgate.testing.harness import OneInputHarness, TwoInputHarness
-from headgate.worker.watermarks import Stamper
+from headrace.api.sources import DataGenSource
+from headrace.checkpoint.barriers import instructions as do
+from headrace.errors import GraphError, HeadraceError
+from headrace.records.batch import Batch
+from headrace.records.types import PICKLED, as_type
+from headrace.testing import run
+from headrace.testing.harness import OneInputHarness, TwoInputHarness
+from headrace.worker.watermarks import Stamper
 from rig import Services, subtask
 
 BACKENDS = ["hashmap", "rocksdb"]
@@ -261,21 +261,21 @@ def test_a_lateness_without_end_of_whole_batches(backend):
 def test_a_stand_in_for_never_is_refused(stamp):
     strategy = NOW.with_timestamp_assigner(lambda row, _: row)
     stream = StreamExecutionEnvironment.local().from_collection([stamp]).assign_timestamps_and_watermarks(strategy)
-    with pytest.raises(HeadgateError, match=f"the timestamp {stamp} is millions of years away"):
+    with pytest.raises(HeadraceError, match=f"the timestamp {stamp} is millions of years away"):
         list(stream.execute_and_collect())
 
 
 def test_a_column_with_a_stand_in_for_never_is_refused():
     strategy = NOW.with_timestamp_assigner("at")
     stream = StreamExecutionEnvironment.local().from_collection([(MAX_WATERMARK,)], type_info="at bigint")
-    with pytest.raises(HeadgateError, match="millions of years away"):
+    with pytest.raises(HeadraceError, match="millions of years away"):
         list(stream.assign_timestamps_and_watermarks(strategy).execute_and_collect())
 
 
 def test_an_assigner_that_gives_back_that_there_is_no_timestamp():
     strategy = NOW.with_timestamp_assigner(lambda row, before: before)
     stream = StreamExecutionEnvironment.local().from_collection([1]).assign_timestamps_and_watermarks(strategy)
-    with pytest.raises(HeadgateError, match="the record has no timestamp, and the timestamp assigner gave none"):
+    with pytest.raises(HeadraceError, match="the record has no timestamp, and the timestamp assigner gave none"):
         list(stream.execute_and_collect())
 
 
@@ -287,7 +287,7 @@ def test_a_generator_that_emits_no_watermark(emitted):
 
     strategy = WatermarkStrategy.for_generator(Wrong).with_timestamp_assigner(lambda row, _: row)
     stream = StreamExecutionEnvironment.local().from_collection([1]).assign_timestamps_and_watermarks(strategy)
-    with pytest.raises(HeadgateError, match="a watermark is an int of 64 bits in milliseconds, the generator emitted"):
+    with pytest.raises(HeadraceError, match="a watermark is an int of 64 bits in milliseconds, the generator emitted"):
         list(stream.execute_and_collect())
 
 
@@ -502,7 +502,7 @@ class WithStateOfWindow(ProcessWindowFunction):
 def test_windows_that_merge_have_no_state_of_their_own():
     with windows(EventTimeSessionWindows.with_gap(10), function=WithStateOfWindow()) as one:
         give(one, 1)
-        with pytest.raises(HeadgateError, match=r"window_state\(\) is not kept when windows merge.*global_state"):
+        with pytest.raises(HeadraceError, match=r"window_state\(\) is not kept when windows merge.*global_state"):
             one.process_watermark(100)
 
 
@@ -631,7 +631,7 @@ def test_the_error_of_a_window_function_names_the_key_and_the_line():
     windowed = timed.key_by(lambda row: row[0]).window(TumblingEventTimeWindows.of(10))
     stream = windowed.apply(Fails()).name("failing windows")
     with pytest.raises(
-        HeadgateError,
+        HeadraceError,
         match=r"test_edges_of_time.py:\d+: ValueError: no such thing(.|\n)*'failing windows', key 'a', defined at .*test_edges",
     ):
         list(stream.execute_and_collect())
@@ -646,7 +646,7 @@ def test_a_window_function_that_returns_no_records():
     with windows(TumblingEventTimeWindows.of(10), function=Numbers()) as one:
         give(one, 1)
         with pytest.raises(
-            HeadgateError, match="the window function must yield records or return a list of them, got int"
+            HeadraceError, match="the window function must yield records or return a list of them, got int"
         ):
             one.process_watermark(100)
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from headgate import (
+from headrace import (
     MAX_WATERMARK,
     MIN_WATERMARK,
     BroadcastProcessFunction,
@@ -23,8 +23,8 @@ from headgate import (
     WatermarkGenerator,
     WatermarkStrategy,
 )
-from headgate.errors import GraphError, InvalidArgument
-from headgate.testing.harness import OneInputHarness, TwoInputHarness
+from headrace.errors import GraphError, InvalidArgument
+from headrace.testing.harness import OneInputHarness, TwoInputHarness
 
 
 class EachRecord(WatermarkGenerator):
@@ -67,7 +67,7 @@ def test_time_follows_the_records():
 
 
 def test_a_strategy_at_the_source():
-    from headgate.api.sources import CollectionSource
+    from headrace.api.sources import CollectionSource
 
     stream = local().from_source(CollectionSource([3, 1, 5]), by_value(), "numbers")
     assert list(stream.process(Clock()).execute_and_collect()) == [(3, 3, MIN_WATERMARK), (1, 1, 3), (5, 5, 3)]

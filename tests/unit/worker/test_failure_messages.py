@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headgate.control.messages import Failed, decode_from_worker, encode
-from headgate.errors import UserCodeError, WorkerLost
-from headgate.records.types import TypeMismatch
-from headgate.worker.failures import NO_KEY, OperatorFailure, describe, user_line
+from headrace.control.messages import Failed, decode_from_worker, encode
+from headrace.errors import UserCodeError, WorkerLost
+from headrace.records.types import TypeMismatch
+from headrace.worker.failures import NO_KEY, OperatorFailure, describe, user_line
 
 
 def raised(call, *args):
@@ -38,7 +38,7 @@ def test_the_innermost_line_of_the_users_own_code():
     assert user_line(error.__traceback__) == line_of(innermost, 1)
 
 
-def test_code_of_the_library_and_of_headgate_is_not_the_users():
+def test_code_of_the_library_and_of_headrace_is_not_the_users():
     assert user_line(raised(json.loads, "{broken").__traceback__).startswith(__file__)  # only the caller is
     assert user_line(raised(functools.partial(int, "x")).__traceback__).startswith(__file__)
     trace = raised(json.loads, "{broken").__traceback__.tb_next
@@ -56,8 +56,8 @@ def test_frames_of_compiled_code_are_not_the_users():
 
 
 def test_a_package_that_only_starts_like_ours_is_the_users(tmp_path, monkeypatch):
-    monkeypatch.setattr("headgate.worker.failures._OURS", f"{tmp_path / 'headgate'}{os.sep}")
-    plugin = tmp_path / "headgate_plugin.py"
+    monkeypatch.setattr("headrace.worker.failures._OURS", f"{tmp_path / 'headrace'}{os.sep}")
+    plugin = tmp_path / "headrace_plugin.py"
     plugin.write_text("def fail():\n    raise ValueError(1)\n")
     scope: dict[str, object] = {}
     exec(compile(plugin.read_text(), str(plugin), "exec"), scope)

@@ -6,16 +6,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from headgate.errors import IllegalState
-from headgate.records import narrowing
-from headgate.records.batch import Batch
-from headgate.records.frames import NARROW_TIMES, NARROWED, STAMPED, FrameKind
-from headgate.records.key_groups import owners_of
-from headgate.records.narrowing import narrow, narrow_times
-from headgate.worker.backlog import CapturedFrame
-from headgate.worker.inputs import decode
-from headgate.worker.keys import KeyReader
-from headgate.worker.restore import inflight_share
+from headrace.errors import IllegalState
+from headrace.records import narrowing
+from headrace.records.batch import Batch
+from headrace.records.frames import NARROW_TIMES, NARROWED, STAMPED, FrameKind
+from headrace.records.key_groups import owners_of
+from headrace.records.narrowing import narrow, narrow_times
+from headrace.worker.backlog import CapturedFrame
+from headrace.worker.inputs import decode
+from headrace.worker.keys import KeyReader
+from headrace.worker.restore import inflight_share
 from rig import plan_of, vertex_plan
 
 

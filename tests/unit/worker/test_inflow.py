@@ -8,11 +8,11 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from headgate.checkpoint.types import Barrier
-from headgate.records.frames import FrameKind
-from headgate.worker.checkpoints import CheckpointLink
-from headgate.worker.inflow import Inflow, ReadAhead
-from headgate.worker.shell import Shell
+from headrace.checkpoint.types import Barrier
+from headrace.records.frames import FrameKind
+from headrace.worker.checkpoints import CheckpointLink
+from headrace.worker.inflow import Inflow, ReadAhead
+from headrace.worker.shell import Shell
 from rig import data, event, plan_of, subtask
 from waiting import wait_until
 
@@ -173,7 +173,7 @@ def slow(env):
 @pytest.mark.parametrize("queued", [False, True])
 def test_time_in_which_queued_input_must_wait_counts_as_work(queued):
     """Else a subtask that waits for the driver would seem to be as fast as its function, and read seconds ahead."""
-    shell, task = made_shell(slow, "slow", headgate_collect_max__unconfirmed=2)
+    shell, task = made_shell(slow, "slow", headrace_collect_max__unconfirmed=2)
     shell._unconfirmed = 2
     if queued:
         task.receive(data(b"a", b"b"))

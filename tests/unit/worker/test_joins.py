@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from headgate import (
+from headrace import (
     CoGroupFunction,
     Configuration,
     FlatJoinFunction,
@@ -16,7 +16,7 @@ from headgate import (
     TumblingEventTimeWindows,
     WatermarkStrategy,
 )
-from headgate.errors import GraphError, HeadgateError, InvalidArgument
+from headrace.errors import GraphError, HeadraceError, InvalidArgument
 
 STRATEGY = WatermarkStrategy.no_watermarks().with_timestamp_assigner(lambda row, _: row[1])
 
@@ -105,12 +105,12 @@ def test_programs_that_are_wrong():
 def test_an_interval_join_without_timestamps():
     env = StreamExecutionEnvironment.local()
     one, other = (env.from_collection([("a", 1)]).key_by(key) for _ in range(2))
-    with pytest.raises(HeadgateError, match="an interval join needs timestamps"):
+    with pytest.raises(HeadraceError, match="an interval join needs timestamps"):
         list(one.interval_join(other).between(0, 1).process(Close()).execute_and_collect())
 
 
 def test_late_records_of_an_interval_join_go_aside():
-    from headgate.testing.harness import TwoInputHarness
+    from headrace.testing.harness import TwoInputHarness
 
     tag = OutputTag("late")
     harness = TwoInputHarness.of(

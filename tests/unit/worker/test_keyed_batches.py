@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from headgate import (
+from headrace import (
     Configuration,
     KeyedBatchFunction,
     KeyedProcessFunction,
@@ -15,9 +15,9 @@ from headgate import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from headgate.errors import GraphError, HeadgateError
-from headgate.records.key_groups import key_group, owner
-from headgate.testing.harness import OneInputHarness
+from headrace.errors import GraphError, HeadraceError
+from headrace.records.key_groups import key_group, owner
+from headrace.testing.harness import OneInputHarness
 
 TYPE = "k bigint, s string, f double, n bigint"
 TOTAL = ValueStateDescriptor("total", "bigint", default=0)
@@ -191,7 +191,7 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_a_mistake_names_the_state(what, backend):
     act, said = WRONG[what]
-    with totals(backend, Wrong(act)) as harness, pytest.raises(HeadgateError) as raised:
+    with totals(backend, Wrong(act)) as harness, pytest.raises(HeadraceError) as raised:
         harness.process_elements([(1, 0), (2, 0)])
     assert said in str(raised.value)
     assert "value state 'total'" in str(raised.value)
@@ -203,13 +203,13 @@ def test_state_outside_of_a_batch_is_refused():
             super().open(runtime_context)
             self.total.get_many()
 
-    with pytest.raises(HeadgateError, match="was used outside of process_batch"), totals(function=Late()):
+    with pytest.raises(HeadraceError, match="was used outside of process_batch"), totals(function=Late()):
         pass
 
 
 def test_other_kinds_of_state_are_refused():
     function = Wrong(None, ListStateDescriptor("items", "int"))
-    with pytest.raises(HeadgateError, match="has value states without a time to live"), totals(function=function):
+    with pytest.raises(HeadraceError, match="has value states without a time to live"), totals(function=function):
         pass
 
 
@@ -221,7 +221,7 @@ def test_the_stream_must_be_typed():
 
 
 def test_null_keys_are_refused():
-    with totals() as harness, pytest.raises(HeadgateError, match="key column has 1 null"):
+    with totals() as harness, pytest.raises(HeadraceError, match="key column has 1 null"):
         harness.process_elements([(None, 1), (2, 1)])
 
 
@@ -229,6 +229,6 @@ def test_keys_that_are_no_column_are_refused():
     build = lambda rows: rows.key_by(lambda row: row.k if row.n else str(row.k)).process_batches(Grouped())  # noqa: E731
     with (
         OneInputHarness.of(build, input_type="k bigint, n bigint") as harness,
-        pytest.raises(HeadgateError, match=r"process_batches\(\) needs keys that are a column of one type"),
+        pytest.raises(HeadraceError, match=r"process_batches\(\) needs keys that are a column of one type"),
     ):
         harness.process_elements([(1, 0), (2, 1)])

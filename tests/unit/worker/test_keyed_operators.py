@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate import (
+from headrace import (
     CoFlatMapFunction,
     CoMapFunction,
     FilterFunction,
@@ -24,8 +24,8 @@ from headgate import (
     Types,
     ValueStateDescriptor,
 )
-from headgate.errors import UserCodeError
-from headgate.testing import OneInputHarness, TwoInputHarness, run
+from headrace.errors import UserCodeError
+from headrace.testing import OneInputHarness, TwoInputHarness, run
 
 # --- running aggregations -------------------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class _Aggregating(OneInputHarness):
     """A harness for a built-in aggregation, which has no function of its own."""
 
     def __init__(self, apply, ddl, key_at, restore):
-        from headgate.testing import harness as module
+        from headrace.testing import harness as module
 
         def build(env):
             return apply(env.from_collection([], ddl).key_by(key_at))

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.api.functions import KeySelector
-from headgate.api.stream import key_spec
-from headgate.errors import HeadgateError
-from headgate.pyflink.common import Types
-from headgate.records.batch import Batch
-from headgate.records.flink_values import MutableRow
-from headgate.records.types import PICKLED, TypeMismatch, as_type
-from headgate.worker.keys import KeyReader
+from headrace.api.functions import KeySelector
+from headrace.api.stream import key_spec
+from headrace.errors import HeadraceError
+from headrace.pyflink.common import Types
+from headrace.records.batch import Batch
+from headrace.records.flink_values import MutableRow
+from headrace.records.types import PICKLED, TypeMismatch, as_type
+from headrace.worker.keys import KeyReader
 
 RECORD = as_type("s string, i int, l bigint, d double, b boolean, y binary")
 _numbers_and_bytes = (st.integers(-(1 << 63), (1 << 63) - 1), st.floats(), st.booleans(), st.binary(max_size=5))
@@ -131,7 +131,7 @@ def test_selectors(selector):
 @pytest.mark.parametrize("columns", ["s", ["s", "i"]])
 def test_a_key_that_is_null_is_refused(columns):
     batch = Batch.of_arrow(RECORD.to_batch([(None, 1, 1, 1.0, True, b"")]), RECORD)
-    with pytest.raises(HeadgateError, match=r"key column has 1 null"):
+    with pytest.raises(HeadraceError, match=r"key column has 1 null"):
         KeyReader(key_spec(RECORD, columns, None), 128).groups(batch)
 
 
@@ -140,7 +140,7 @@ def test_a_selector_may_give_none_unless_a_type_is_declared():
     batch = Batch.of_rows([None])
     assert KeyReader(key_spec(PICKLED, lambda row: row, None), 128).keys_and_groups(batch) == ([None], [94], None)
     with pytest.raises(
-        HeadgateError, match="key is None, which is not int: every record needs a key, or leave key_type out"
+        HeadraceError, match="key is None, which is not int: every record needs a key, or leave key_type out"
     ):
         KeyReader(key_spec(PICKLED, lambda row: row, "int"), 128).keys(batch)
 
@@ -164,5 +164,5 @@ def test_keys_are_converted_to_their_declared_type(key_type, given, converted):
 
 
 def test_a_key_that_does_not_fit_its_type_is_refused():
-    with pytest.raises(HeadgateError, match="expected int, got 'a'"):
+    with pytest.raises(HeadraceError, match="expected int, got 'a'"):
         KeyReader(key_spec(PICKLED, lambda row: row, "int"), 128).keys(Batch.of_rows(["a"]))

@@ -8,24 +8,24 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headgate import KeyedProcessFunction, Types, ValueStateDescriptor
-from headgate.checkpoint.barriers.instructions import AlignmentMetrics
-from headgate.checkpoint.types import Barrier, CheckpointOptions
-from headgate.control.messages import AcknowledgeCheckpoint
-from headgate.driver.progress import restore_bar
-from headgate.records.key_groups import KeyGroupRange
-from headgate.state.backend import BackendSetup
-from headgate.state.hashmap.backend import HashMapBackend
-from headgate.state.operator import OperatorStateBackend
-from headgate.state.rocksdb import RocksDBBackend
-from headgate.storage.handles import Placeholder
-from headgate.storage.layout import AttemptId
-from headgate.storage.shared import SharedStateRegistry
-from headgate.worker.checkpoints import SnapshotWriter, WorkerStorage
-from headgate.worker.local_copies import LocalCopies
-from headgate.worker.operators.base import OperatorSnapshot
-from headgate.worker.restore import RestoreProgress, VertexRestore, read_restore
-from headgate.worker.subtask import SnapshotInProgress
+from headrace import KeyedProcessFunction, Types, ValueStateDescriptor
+from headrace.checkpoint.barriers.instructions import AlignmentMetrics
+from headrace.checkpoint.types import Barrier, CheckpointOptions
+from headrace.control.messages import AcknowledgeCheckpoint
+from headrace.driver.progress import restore_bar
+from headrace.records.key_groups import KeyGroupRange
+from headrace.state.backend import BackendSetup
+from headrace.state.hashmap.backend import HashMapBackend
+from headrace.state.operator import OperatorStateBackend
+from headrace.state.rocksdb import RocksDBBackend
+from headrace.storage.handles import Placeholder
+from headrace.storage.layout import AttemptId
+from headrace.storage.shared import SharedStateRegistry
+from headrace.worker.checkpoints import SnapshotWriter, WorkerStorage
+from headrace.worker.local_copies import LocalCopies
+from headrace.worker.operators.base import OperatorSnapshot
+from headrace.worker.restore import RestoreProgress, VertexRestore, read_restore
+from headrace.worker.subtask import SnapshotInProgress
 from rig import plan_of, vertex_plan
 
 KEYS = 2000
@@ -187,7 +187,7 @@ def test_a_subtask_that_has_finished_leaves_nothing_but_copies_of_other_operator
 def test_the_bar_shows_what_is_back():
     from rich.console import Console
 
-    from headgate.control.messages import Metrics
+    from headrace.control.messages import Metrics
 
     one = Metrics(0, 0, 0, 0, 0, 0, 0, 0, 0, 1 << 20, 4 << 20)
     bar = restore_bar([one, one])

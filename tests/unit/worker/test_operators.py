@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from headgate import (
+from headrace import (
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
@@ -26,10 +26,10 @@ from headgate import (
     SourceFunction,
     StreamExecutionEnvironment,
 )
-from headgate.errors import UserCodeError
-from headgate.graph.job_graph import OperatorKind
-from headgate.worker.operators import registry
-from headgate.worker.operators.base import MIN_WATERMARK
+from headrace.errors import UserCodeError
+from headrace.graph.job_graph import OperatorKind
+from headrace.worker.operators import registry
+from headrace.worker.operators.base import MIN_WATERMARK
 
 
 def run(build):

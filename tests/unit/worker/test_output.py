@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.api.stream import key_spec
-from headgate.errors import UserCodeError
-from headgate.graph.job_graph import Edge, Partitioning
-from headgate.graph.plan import OutputEdge
-from headgate.records.batch import Batch
-from headgate.records.frames import BY_VALUE, DRAIN, NARROW_TIMES, NARROWED, STAMPED, FrameKind, read_frames
-from headgate.records.key_groups import key_group, owner
-from headgate.records.types import PICKLED, TypeMismatch, as_type
-from headgate.worker.failures import OperatorFailure
-from headgate.worker.inputs import decode
-from headgate.worker.output import EdgeWriter, RowBuffers
+from headrace.api.stream import key_spec
+from headrace.errors import UserCodeError
+from headrace.graph.job_graph import Edge, Partitioning
+from headrace.graph.plan import OutputEdge
+from headrace.records.batch import Batch
+from headrace.records.frames import BY_VALUE, DRAIN, NARROW_TIMES, NARROWED, STAMPED, FrameKind, read_frames
+from headrace.records.key_groups import key_group, owner
+from headrace.records.types import PICKLED, TypeMismatch, as_type
+from headrace.worker.failures import OperatorFailure
+from headrace.worker.inputs import decode
+from headrace.worker.output import EdgeWriter, RowBuffers
 
 NUMBER = as_type("bigint")
 MAX_ROW = 4 << 20

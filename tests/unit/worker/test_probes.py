@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
-from headgate.control.messages import RecordSample, SampleRecords
-from headgate.worker.shell import Shell
-from headgate.worker.subtask import Subtask
+from headrace.control.messages import RecordSample, SampleRecords
+from headrace.worker.shell import Shell
+from headrace.worker.subtask import Subtask
 from rig import plan_of
 from waiting import wait_until
 
@@ -33,7 +33,7 @@ def test_records_that_take_long_to_show_do_not_block_the_messages_of_the_driver(
     shell._task = task
     for number in range(1, 5):
         shell._on_message(SampleRecords(number, 2))  # returns at once
-    wait_until(lambda: task.asked and sum(one.name == "headgate-probe" for one in threading.enumerate()) == 1)
+    wait_until(lambda: task.asked and sum(one.name == "headrace-probe" for one in threading.enumerate()) == 1)
     assert sent == []
     task.may_end.set()
     wait_until(lambda: sent)

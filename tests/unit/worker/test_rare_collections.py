@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from headgate.worker.shell import rare_collections
+from headrace.worker.shell import rare_collections
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from headgate.api.sources import UNCUT, SequenceSource
-from headgate.errors import InvalidArgument
-from headgate.records.types import as_type
+from headrace.api.sources import UNCUT, SequenceSource
+from headrace.errors import InvalidArgument
+from headrace.records.types import as_type
 from rig import Services, plan_of, subtask
 
 

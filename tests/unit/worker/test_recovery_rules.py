@@ -2,16 +2,16 @@
 
 import pytest
 
-from headgate import KeyedProcessFunction
-from headgate.checkpoint.settings import CheckpointProperties, ClaimMode, RetentionPolicy
-from headgate.checkpoint.store import CompletedCheckpoint
-from headgate.checkpoint.types import Barrier
-from headgate.config import Configuration
-from headgate.connectors.files import FileSink
-from headgate.driver.step_back import StepBack
-from headgate.errors import StorageError
-from headgate.records.frames import FrameKind
-from headgate.worker.restore import VertexRestore, read_restore
+from headrace import KeyedProcessFunction
+from headrace.checkpoint.settings import CheckpointProperties, ClaimMode, RetentionPolicy
+from headrace.checkpoint.store import CompletedCheckpoint
+from headrace.checkpoint.types import Barrier
+from headrace.config import Configuration
+from headrace.connectors.files import FileSink
+from headrace.driver.step_back import StepBack
+from headrace.errors import StorageError
+from headrace.records.frames import FrameKind
+from headrace.worker.restore import VertexRestore, read_restore
 from rig import event, plan_of, subtask, vertex_plan, work_off
 
 
@@ -60,7 +60,7 @@ SEVENTH = CompletedCheckpoint(7, 0, PROPERTIES, "/job/chk-7", "/job/chk-7")
 
 def step_back(build, older=True, **options):
     configuration = Configuration(
-        {f"headgate.recovery.{key.replace('_', '-')}": value for key, value in options.items()}
+        {f"headrace.recovery.{key.replace('_', '-')}": value for key, value in options.items()}
     )
     return StepBack(plan_of(build), configuration).over(SEVENTH, DAMAGE, older=older)
 

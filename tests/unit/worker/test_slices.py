@@ -12,9 +12,9 @@ from unittest.mock import patch
 
 import pytest
 
-from headgate.worker import slices
-from headgate.worker.shell import Shell
-from headgate.worker.slices import SliceLimit, preemptions
+from headrace.worker import slices
+from headrace.worker.shell import Shell
+from headrace.worker.slices import SliceLimit, preemptions
 from rig import plan_of
 
 
@@ -193,9 +193,9 @@ def observed(step, timers=0.0):
     shell.now = lambda: 1
     task = Task(machine, step, timers)
     with (
-        patch("headgate.worker.shell.time.perf_counter", lambda: machine.wall),
-        patch("headgate.worker.shell.time.thread_time", lambda: machine.cpu),
-        patch("headgate.worker.shell.preemptions", lambda: machine.preemptions),
+        patch("headrace.worker.shell.time.perf_counter", lambda: machine.wall),
+        patch("headrace.worker.shell.time.thread_time", lambda: machine.cpu),
+        patch("headrace.worker.shell.preemptions", lambda: machine.preemptions),
     ):
         shell._work(task)
     assert task.asked == 10

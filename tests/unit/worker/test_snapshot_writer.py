@@ -4,13 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from headgate.checkpoint.barriers.instructions import AlignmentMetrics
-from headgate.checkpoint.types import Barrier
-from headgate.control.messages import DeclineCheckpoint
-from headgate.errors import LocalStateError, StorageError
-from headgate.storage.layout import AttemptId
-from headgate.worker.checkpoints import SnapshotWriter, WorkerStorage
-from headgate.worker.subtask import SnapshotInProgress
+from headrace.checkpoint.barriers.instructions import AlignmentMetrics
+from headrace.checkpoint.types import Barrier
+from headrace.control.messages import DeclineCheckpoint
+from headrace.errors import LocalStateError, StorageError
+from headrace.storage.layout import AttemptId
+from headrace.worker.checkpoints import SnapshotWriter, WorkerStorage
+from headrace.worker.subtask import SnapshotInProgress
 
 
 class AtOnce:

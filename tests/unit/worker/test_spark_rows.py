@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.messages import Failed
-from headgate.errors import UserCodeError
-from headgate.worker import daemon
-from headgate.worker.daemon import _give_streams
-from headgate.worker.shell import LevelTask, Shell
-from headgate.worker.spark_rows import RowStream, as_batch, as_message, portions, read_batches
+from headrace.control.messages import Failed
+from headrace.errors import UserCodeError
+from headrace.worker import daemon
+from headrace.worker.daemon import _give_streams
+from headrace.worker.shell import LevelTask, Shell
+from headrace.worker.spark_rows import RowStream, as_batch, as_message, portions, read_batches
 from rig import descriptor, plan_of
 
 ROW = pa.struct([("dst", pa.int32()), ("payload", pa.binary())])
@@ -251,7 +251,7 @@ def test_rows_that_cannot_be_sent_are_the_failure_of_their_task(form):
     plan = plan_of(lambda env: env.from_elements(1).map(lambda x: x).name("makes them").print())
     task = LevelTask(pickle.dumps([descriptor(plan, "makes them")]), None, 1.0)
     with (
-        patch("headgate.worker.shell.Shell", NotConnected),
+        patch("headrace.worker.shell.Shell", NotConnected),
         pytest.raises(RuntimeError, match=r"makes them.*takes 2,147,483,648 bytes"),
     ):
         list(task.run(iter(()), form, 0))
@@ -370,5 +370,5 @@ def test_the_daemon_sets_workers_up(monkeypatch, given_size, size):
         daemon.main()
     finally:
         gc.unfreeze()
-    assert seen == ["headgate.worker.daemon"]
+    assert seen == ["headrace.worker.daemon"]
     assert int(os.environ["SPARK_BUFFER_SIZE"]) == size

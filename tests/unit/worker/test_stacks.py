@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 
-from headgate.worker.stacks import sample_stacks
+from headrace.worker.stacks import sample_stacks
 
 
 def busy(stop):
@@ -55,7 +55,7 @@ def test_a_thread_that_has_ended():
 
 SAMPLED_WHILE_GARBAGE_IS_COLLECTED = """
 import gc, threading, time
-from headgate.worker.stacks import sample_stacks
+from headrace.worker.stacks import sample_stacks
 
 class Slow:
     def __del__(self):

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from headgate import KeyedProcessFunction
-from headgate.checkpoint.types import AlignmentKind, Barrier, CheckpointOptions, SavepointFormat, SnapshotType
-from headgate.job.status import Status
-from headgate.records.frames import DRAIN, FrameKind
+from headrace import KeyedProcessFunction
+from headrace.checkpoint.types import AlignmentKind, Barrier, CheckpointOptions, SavepointFormat, SnapshotType
+from headrace.job.status import Status
+from headrace.records.frames import DRAIN, FrameKind
 from rig import Services, event, frames_to, plan_of, subtask, taken, work_off
 
 ENDED = []
@@ -148,7 +148,7 @@ def test_no_timer_fires_behind_the_last_record(keyed):
 
 
 def _drained():
-    from headgate.records.frames import pack
+    from headrace.records.frames import pack
 
     return b"".join(pack(FrameKind.END_OF_DATA, 0, 0, flags=DRAIN))
 

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headgate.api.functions import MapFunction, OutputTag, SinkFunction
-from headgate.api.sources import Source, SourceReader
-from headgate.api.watermarks import WatermarkStrategy
-from headgate.checkpoint.types import Barrier
-from headgate.errors import IllegalState
-from headgate.job.status import Status
-from headgate.records.batch import Batch
-from headgate.records.frames import DRAIN, FrameKind
-from headgate.records.types import Types
-from headgate.worker.failures import OperatorFailure
-from headgate.worker.inputs import DATA, decode
+from headrace.api.functions import MapFunction, OutputTag, SinkFunction
+from headrace.api.sources import Source, SourceReader
+from headrace.api.watermarks import WatermarkStrategy
+from headrace.checkpoint.types import Barrier
+from headrace.errors import IllegalState
+from headrace.job.status import Status
+from headrace.records.batch import Batch
+from headrace.records.frames import DRAIN, FrameKind
+from headrace.records.types import Types
+from headrace.worker.failures import OperatorFailure
+from headrace.worker.inputs import DATA, decode
 from rig import Services, data, event, frames_to, plan_of, relay, subtask, taken, work_off
 
 END_OF_DATA, END_OF_PARTITION, END = FrameKind.END_OF_DATA, FrameKind.END_OF_PARTITION, FrameKind.END

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, local
-from headgate.checkpoint.types import Barrier
-from headgate.job.status import Status
-from headgate.records.frames import FrameKind
-from headgate.worker.checkpoints import snapshot_inline
-from headgate.worker.operators.sinks import decode_collected
-from headgate.worker.subtask import Subtask
+from headrace import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, local
+from headrace.checkpoint.types import Barrier
+from headrace.job.status import Status
+from headrace.records.frames import FrameKind
+from headrace.worker.checkpoints import snapshot_inline
+from headrace.worker.operators.sinks import decode_collected
+from headrace.worker.subtask import Subtask
 from rig import Services, data, event, frames_to, plan_of, subtask, taken, work_off
 
 BARRIER, END_OF_DATA, END_OF_PARTITION = FrameKind.BARRIER, FrameKind.END_OF_DATA, FrameKind.END_OF_PARTITION

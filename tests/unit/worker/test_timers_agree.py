@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from headgate import MIN_WATERMARK, Configuration, KeyedProcessFunction, TimeDomain
-from headgate.errors import HeadgateError
-from headgate.records.key_groups import key_group, owner
-from headgate.testing.harness import OneInputHarness
+from headrace import MIN_WATERMARK, Configuration, KeyedProcessFunction, TimeDomain
+from headrace.errors import HeadraceError
+from headrace.records.key_groups import key_group, owner
+from headrace.testing.harness import OneInputHarness
 
 GROUPS = 16
 
@@ -153,6 +153,6 @@ def test_timers_agree_with_a_plain_computation_through_a_snapshot_and_rescaling(
 
 @pytest.mark.parametrize("time", [1 << 63, -(1 << 63) - 1, 1.5, None, True])
 def test_a_time_that_no_timer_can_have(time):
-    told = pytest.raises(HeadgateError, match="a timer's time is an int of 64 bits in milliseconds, got")
+    told = pytest.raises(HeadraceError, match="a timer's time is an int of 64 bits in milliseconds, got")
     with OneInputHarness(Commands(), key=lambda row: row[0]) as one, told:
         one.process_element(("a", "register", "event", time))

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from headgate import CheckpointedFunction, ListStateDescriptor, SourceFunction, StreamExecutionEnvironment
-from headgate.errors import StateMigrationError
-from headgate.local import LocalRun
+from headrace import CheckpointedFunction, ListStateDescriptor, SourceFunction, StreamExecutionEnvironment
+from headrace.errors import StateMigrationError
+from headrace.local import LocalRun
 
 
 def run(program, restore=None, parallelism=1, until=None):

@@ -8,8 +8,8 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from headgate.api.metrics import Metric, MetricGroup, MetricReader
-from headgate.control.messages import Metrics, decode_from_worker, encode
+from headrace.api.metrics import Metric, MetricGroup, MetricReader
+from headrace.control.messages import Metrics, decode_from_worker, encode
 
 
 def sent(register):

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from headgate import MAX_WATERMARK, MIN_WATERMARK, Watermark, WatermarkGenerator, WatermarkStrategy
-from headgate.errors import InvalidArgument, UserCodeError
-from headgate.records.batch import Batch
-from headgate.records.types import as_type
-from headgate.worker.watermarks import Stamper, WatermarkValve
+from headrace import MAX_WATERMARK, MIN_WATERMARK, Watermark, WatermarkGenerator, WatermarkStrategy
+from headrace.errors import InvalidArgument, UserCodeError
+from headrace.records.batch import Batch
+from headrace.records.types import as_type
+from headrace.worker.watermarks import Stamper, WatermarkValve
 
 
 class Seen:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from plain_windows import PlainWindows
 
 from effort import examples
-from headgate import (
+from headrace import (
     Configuration,
     EventTimeSessionWindows,
     GlobalWindows,
@@ -19,9 +19,9 @@ from headgate import (
     TumblingEventTimeWindows,
     WatermarkStrategy,
 )
-from headgate.errors import GraphError
-from headgate.records.key_groups import key_group, owner
-from headgate.testing.harness import OneInputHarness
+from headrace.errors import GraphError
+from headrace.records.key_groups import key_group, owner
+from headrace.testing.harness import OneInputHarness
 
 HOW = {
     "sum": sum,

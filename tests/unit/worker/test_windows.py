@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from plain_windows import PlainWindows
 
 from effort import examples
-from headgate import (
+from headrace import (
     MIN_WATERMARK,
     AggregateFunction,
     Configuration,
@@ -30,9 +30,9 @@ from headgate import (
     WatermarkStrategy,
     WindowFunction,
 )
-from headgate.errors import GraphError, HeadgateError
-from headgate.records.key_groups import key_group, owner
-from headgate.testing.harness import OneInputHarness
+from headrace.errors import GraphError, HeadraceError
+from headrace.records.key_groups import key_group, owner
+from headrace.testing.harness import OneInputHarness
 
 BACKENDS = ["hashmap", "rocksdb"]
 LATE = OutputTag("late")
@@ -354,7 +354,7 @@ def test_windows_agree_with_a_plain_computation_through_a_snapshot_and_rescaling
 def test_records_without_timestamps():
     env = StreamExecutionEnvironment.local()
     windows = env.from_collection([("a", 1)]).key_by(lambda row: row[0]).window(TumblingEventTimeWindows.of(10))
-    with pytest.raises(HeadgateError, match="windows by event time need timestamps"):
+    with pytest.raises(HeadraceError, match="windows by event time need timestamps"):
         list(windows.apply(Show()).execute_and_collect())
 
 

@@ -3,7 +3,7 @@
 import shapes
 from greetings.polite import Greeter
 
-from headgate import StreamExecutionEnvironment
+from headrace import StreamExecutionEnvironment
 
 
 def lazily(value):

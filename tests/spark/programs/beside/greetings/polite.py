@@ -1,4 +1,4 @@
-from headgate import MapFunction
+from headrace import MapFunction
 
 
 class Greeter(MapFunction):

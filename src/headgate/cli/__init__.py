@@ -1,1 +1,0 @@
-"""The command line: `headgate run`, and the commands that operate jobs and look into their state."""

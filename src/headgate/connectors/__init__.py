@@ -1,4 +1,0 @@
-"""Sources and sinks for systems outside: files, Kafka, Delta, Spark's data sources.
-
-Each module stands alone and needs its library only when it is used: `from headgate.connectors.kafka import KafkaSource`.
-"""

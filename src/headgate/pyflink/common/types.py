@@ -1,7 +1,0 @@
-"""`pyflink.common.types`."""
-
-from headgate.records.flink_values import MutableRow, RowKind
-
-__all__ = ["Row", "RowKind"]
-
-Row = MutableRow

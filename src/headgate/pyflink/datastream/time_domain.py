@@ -1,3 +1,0 @@
-"""`pyflink.datastream.time_domain`."""
-
-from headgate.state.timers import TimeDomain as TimeDomain

@@ -1,3 +1,0 @@
-"""`pyflink.datastream.timerservice`."""
-
-from headgate.api.functions import TimerService as TimerService

@@ -1,0 +1,86 @@
+"""Every error that Headrace raises.
+
+HeadraceError
+├── InvalidArgument(ValueError)    a value the user gave is wrong
+├── IllegalState(RuntimeError)     the call is right, but not now
+├── ConfigError                    an option has a wrong value, or the environment cannot run the job
+│   └── NotEnoughSlots             the Spark session has fewer task slots than the job needs
+├── GraphError                     the program does not form a job
+├── UserCodeError                  the user's function failed; leads with the user's own line
+├── JobFailed                      the job ended in FAILED; carries the cause
+├── JobCancelled                   the job was cancelled before it had finished
+├── WorkerLost                     a worker, an executor or its connection died
+├── StateMigrationError            stored state cannot be read with the new types
+└── StorageError(OSError)          reading or writing durable files failed
+
+A message says what happened, where, and what to do. Messages are under test.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigError",
+    "GraphError",
+    "HeadraceError",
+    "IllegalState",
+    "InvalidArgument",
+    "JobCancelled",
+    "JobFailed",
+    "NotEnoughSlots",
+    "StateMigrationError",
+    "StorageError",
+    "UserCodeError",
+    "WorkerLost",
+]
+
+
+class HeadraceError(Exception):
+    """Base of all errors of this package."""
+
+
+class InvalidArgument(HeadraceError, ValueError):
+    """A value the user gave is wrong (SPEC: NullPointer, IllegalArgument)."""
+
+
+class IllegalState(HeadraceError, RuntimeError):
+    """The call is right, but not in this state (SPEC: IllegalState)."""
+
+
+class ConfigError(HeadraceError):
+    """An option has a wrong value, or the environment cannot run the job."""
+
+
+class NotEnoughSlots(ConfigError):
+    """The Spark session has fewer task slots than the job needs."""
+
+
+class GraphError(HeadraceError):
+    """The program does not form a job: the message names the operator and the line that made it."""
+
+
+class UserCodeError(HeadraceError):
+    """The user's function failed; the message leads with the user's own line."""
+
+
+class JobFailed(HeadraceError):
+    """The job ended in FAILED; `__cause__` is the first error that was reported."""
+
+
+class JobCancelled(HeadraceError):
+    """The job was cancelled before it had finished."""
+
+
+class WorkerLost(HeadraceError):
+    """A worker, an executor or its connection died."""
+
+
+class StateMigrationError(HeadraceError):
+    """Stored state cannot be read with the types the program now declares."""
+
+
+class StorageError(HeadraceError, OSError):
+    """Reading or writing durable files failed."""
+
+
+class LocalStateError(StorageError):
+    """The working files of a state backend cannot be used any more: the task must begin anew from a checkpoint."""

@@ -1,0 +1,3 @@
+"""`pyflink.common.execution_config`."""
+
+from headrace.api.execution_config import ExecutionConfig as ExecutionConfig

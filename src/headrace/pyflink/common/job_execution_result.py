@@ -1,0 +1,3 @@
+"""`pyflink.common.job_execution_result`."""
+
+from headrace.environment import JobExecutionResult as JobExecutionResult

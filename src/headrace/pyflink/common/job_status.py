@@ -1,0 +1,3 @@
+"""`pyflink.common.job_status`."""
+
+from headrace.job.status import JobStatus as JobStatus

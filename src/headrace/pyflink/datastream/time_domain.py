@@ -1,0 +1,3 @@
+"""`pyflink.datastream.time_domain`."""
+
+from headrace.state.timers import TimeDomain as TimeDomain

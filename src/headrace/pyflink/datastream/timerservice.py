@@ -1,0 +1,3 @@
+"""`pyflink.datastream.timerservice`."""
+
+from headrace.api.functions import TimerService as TimerService

@@ -1,0 +1,90 @@
+"""A relay forwards rows to the next level, for edges that skip a level. Runs in the worker, in place of a subtask."""
+
+from __future__ import annotations
+
+from headrace.job.status import Status
+from headrace.records.frames import FrameKind, pack, read_frames
+from headrace.worker.inputs import Ends
+from headrace.worker.output import Piece, RowBuffers
+
+
+class Relay:
+    """Forwards rows unchanged and in order; it has no operators and takes no part in checkpoints."""
+
+    watermark = None
+
+    def __init__(self, destination: int, task: tuple[int, int, int], buffer_size: int) -> None:
+        self.status = Status.CREATED
+        self.records_in = self.records_out = self.bytes_in = self.queued_bytes = self.spilled_bytes = 0
+        self.corrupt_records = self.late_records = 0
+        self.figures: dict[str, dict[str, float]] = {}
+        self._destination = destination
+        self._number, previous, self._next_width = task
+        self._ends = Ends(previous)
+        self._buffers = RowBuffers(buffer_size)
+
+    @property
+    def processed_bytes(self) -> int:
+        return self.bytes_in
+
+    @property
+    def bytes_out(self) -> int:
+        return self._buffers.bytes_out
+
+    def user_metrics(self) -> dict[str, float]:
+        return {}
+
+    def restore(self) -> None:
+        """A relay has no state."""
+
+    def open(self) -> None:
+        self.status = Status.RUNNING
+        self._finish_if_ended()
+
+    def receive(self, row: bytes | memoryview) -> None:
+        first = next(read_frames(row))
+        if first.kind == FrameKind.END:  # ends come in rows of their own
+            self._ends.add(first.writer)
+            self._finish_if_ended()
+        else:
+            self.bytes_in += len(row)
+            self._buffers.add(self._destination, [row], close=True)
+
+    def _finish_if_ended(self) -> None:
+        if self._ends.all and self.status is Status.RUNNING:
+            end_task(self._buffers, self._number, self._next_width)
+            self.status = Status.FINISHED
+
+    def all_input_ended(self) -> bool:
+        return self._ends.all
+
+    def has_work(self) -> bool:
+        return False
+
+    def has_events(self) -> bool:
+        return False
+
+    def step(self, max_records: int) -> int:
+        return 0
+
+    def settle(self) -> None:
+        self._buffers.flush()
+
+    def take(self) -> list[tuple[int, list[Piece]]]:
+        return self._buffers.take()
+
+    def next_deadline(self) -> int | None:
+        return None
+
+    def on_time(self, now: int) -> None:
+        """A relay has no timers."""
+
+    def close(self) -> None:
+        """A relay holds nothing."""
+
+
+def end_task(buffers: RowBuffers, number: int, next_width: int) -> None:
+    """Send the END frame of a task to every task of the next level, after everything else."""
+    buffers.flush()
+    for target in range(next_width):
+        buffers.add(target, pack(FrameKind.END, 0, number), close=True)

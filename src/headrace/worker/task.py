@@ -1,0 +1,135 @@
+"""A task from its description: what the driver sends for each task of a level, and the subtask or relay made of it.
+
+Spark's workers, the local runtime, the simulator and the harness all make their tasks here.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+
+from headrace.control.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from headrace.graph.plan import JobPlan, Settings, VertexPlan
+from headrace.ids import OperatorId, VertexId
+from headrace.storage.layout import subtask_owner
+from headrace.storage.objects import ObjectStore
+from headrace.worker.checkpoints import SnapshotWriter, WorkerStorage
+from headrace.worker.local_copies import LocalCopies
+from headrace.worker.operators.base import SubtaskServices
+from headrace.worker.relay import Relay
+from headrace.worker.restore import RestoreProgress, VertexRestore, read_restore
+from headrace.worker.subtask import Subtask
+
+
+class SteppedServices:
+    """The services of a runtime that steps its subtasks in one thread, with a virtual clock.
+
+    Without `to_driver`, what the program prints or collects is dropped.
+    """
+
+    lockstep = True
+
+    def __init__(
+        self, clock: Callable[[], int], to_driver: Callable[[str, bytes, int], None] = lambda *_: None
+    ) -> None:
+        self.now, self.to_driver = clock, to_driver
+
+    def wake(self) -> None:
+        """Nothing sleeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDescriptor:
+    """Everything that one task needs to run: a subtask of a vertex, or a relay towards one."""
+
+    job_id: str
+    attempt: int
+    level: int
+    index: int  # in the level
+    previous_width: int  # tasks in the level before
+    next_width: int
+    name: str
+    settings: Settings
+    vertex_id: VertexId
+    subtask: int
+    parallelism: int
+    vertex: bytes | None = None  # pickled VertexPlan; None for a relay
+    relay_to: int = 0  # the task of the next level that a relay passes rows to
+    restore: VertexRestore | None = None
+    storage: WorkerStorage | None = None
+    operators: tuple[OperatorId, ...] = ()
+
+
+def describe_tasks(
+    plan: JobPlan,
+    level: int,
+    job_id: str,
+    attempt: int,
+    restore: Mapping[VertexId, VertexRestore] | None = None,
+    storage: WorkerStorage | None = None,
+) -> list[TaskDescriptor]:
+    """The tasks of one level; `restore` is what each vertex starts from."""
+    return [
+        TaskDescriptor(
+            job_id,
+            attempt,
+            level,
+            index,
+            plan.width(level - 1),
+            plan.width(level + 1),
+            plan.task_name(level, index),
+            plan.settings,
+            slot.vertex,
+            slot.subtask,
+            plan.graph.vertices[slot.vertex].parallelism,
+            None if slot.relay else plan.vertices[slot.vertex],
+            plan.relays[level, slot.vertex] + slot.subtask if slot.relay else 0,
+            None if slot.relay or restore is None else restore.get(slot.vertex),
+            storage,
+            tuple(operator.id for operator in plan.graph.vertices[slot.vertex].operators),
+        )
+        for index, slot in enumerate(plan.layout.levels[level])
+    ]
+
+
+def make_task(
+    task: TaskDescriptor,
+    services: SubtaskServices,
+    store: ObjectStore | None = None,
+    progress: RestoreProgress | None = None,
+) -> Subtask | Relay:
+    """The task, not yet opened; operator state and in-flight data are read from `store` here."""
+    place = (task.index, task.previous_width, task.next_width)
+    if task.vertex is None:
+        return Relay(task.relay_to, place, task.settings.buffer_size)
+    # Every subtask has its own copy of the user's objects.
+    plan: VertexPlan = pickle.loads(task.vertex)
+    restore = None
+    if task.restore is not None:
+        copies = _copies(task) if task.settings.restore_from_copies else None
+        restore = read_restore(task.restore, task.subtask, plan, store, copies, progress)
+    settings, storage = task.settings, task.storage
+    if storage is not None:
+        settings = replace(settings, staging=storage.staging, epoch=storage.attempt.epoch)
+    info = plan.task_info(task.subtask, task.attempt, task.job_id)
+    return Subtask(plan, info, settings, services, place, restore)
+
+
+def make_snapshot_writer(
+    task: TaskDescriptor,
+    send: Callable[[AcknowledgeCheckpoint | DeclineCheckpoint], None],
+    store: ObjectStore | None = None,
+    executor: Executor | None = None,
+) -> SnapshotWriter | None:
+    """What writes the snapshots of a subtask; None for a relay, or a job without storage for checkpoints."""
+    if task.vertex is None or task.storage is None:
+        return None
+    copies = _copies(task) if task.settings.write_copies else None
+    owner = subtask_owner(task.vertex_id, task.subtask)
+    return SnapshotWriter(task.storage, owner, send, store, executor, copies)
+
+
+def _copies(task: TaskDescriptor) -> LocalCopies:
+    return LocalCopies(task.settings.copies_dirs, task.job_id, task.operators, task.subtask, task.parallelism)
