@@ -101,7 +101,7 @@ class FakeJob(FakeCheckpoints):
         number = self.machine.attempt
         if not self.machine.story.attempts:
             self.machine.handle(ev.StartRequested(), now)
-        self.machine.handle(ev.Settled(), now + 10)
+        self.machine.handle(ev.CommitsAnswered(), now + 10)
         self.machine.handle(ev.AttemptSubmitted(number, restored), now + 20)
         for event, at in ((ev.WorkerRegistered, 30), (ev.WorkerRestored, 40), (ev.WorkerRunning, 50)):
             for worker in self._workers:

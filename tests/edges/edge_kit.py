@@ -85,9 +85,9 @@ def eventually(condition: Callable[[], Any], seconds: float = WAIT) -> bool:
 
 def refuse_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next checkpoint that all tasks acknowledge is aborted, as if one of them had finished just then."""
-    settle, refusals = coordinator_module.settle_finished, [Refusal("a task has finished just now")]
+    account, refusals = coordinator_module.account_for_finished, [Refusal("a task has finished just now")]
     monkeypatch.setattr(
-        coordinator_module, "settle_finished", lambda *args: refusals.pop() if refusals else settle(*args)
+        coordinator_module, "account_for_finished", lambda *args: refusals.pop() if refusals else account(*args)
     )
 
 

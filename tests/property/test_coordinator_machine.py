@@ -174,7 +174,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if TaskStatus.FAILED in self.statuses.values() or not self.going_on():
             if not self.over:
                 self.job_status(running=False)
-            while not self.coordinator.settled:
+            while self.coordinator.claim_under_way:
                 self.storage_answers_all()
             latest = self.coordinator.store.latest
             if not self.over:
@@ -191,7 +191,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.send(ev.TimePassed())
 
     @rule(pick=PICK)
-    @precondition(lambda self: self.trouble and self.coordinator.settled and not self.over)
+    @precondition(lambda self: self.trouble and not self.coordinator.claim_under_way and not self.over)
     def new_attempt(self, pick):
         kept = [c.id for c in self.coordinator.store.checkpoints]
         restored = kept[pick % len(kept)] if kept else None
@@ -464,8 +464,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         ended = gauges["numberOfCompletedCheckpoints"] + gauges["numberOfFailedCheckpoints"]
         assert gauges["totalNumberOfCheckpoints"] == in_progress + ended
         if not self.superseded:
-            unsettled = 0 if self.coordinator.settled else 1
-            assert len(self.coordinator.pending) <= in_progress <= len(self.coordinator.pending) + unsettled
+            claims = int(self.coordinator.claim_under_way)
+            assert len(self.coordinator.pending) <= in_progress <= len(self.coordinator.pending) + claims
 
     def check_always(self):
         self.no_more_than_allowed()
@@ -484,7 +484,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         while self.open:
             self.storage_answers_all()
         assert self.answered == self.requested
-        assert self.coordinator.settled
+        assert not self.coordinator.claim_under_way
         assert not self.coordinator.pending
         if not self.superseded:
             completed = {s.id for s in self.coordinator.stats.snapshot().history if s.commit_number or s.external_path}
@@ -525,7 +525,7 @@ def walk(seed, steps=150):
         lambda: machine.decline(pick(), rng.choice(TASKS), rng.choice(DECLINES)),
         lambda: machine.set_status(rng.choice(TASKS), rng.choice(list(TaskStatus))),
         lambda: machine.job_status(rng.random() < 0.5),
-        lambda: machine.coordinator.settled and not machine.over and machine.new_attempt(pick()),
+        lambda: not machine.coordinator.claim_under_way and not machine.over and machine.new_attempt(pick()),
         lambda: machine.pressure(rng.random() < 0.5, rng.random() < 0.2),
         lambda: machine.end_of_data(rng.choice(TASKS)),
         lambda: machine.nonsense(pick()),

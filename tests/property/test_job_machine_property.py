@@ -54,7 +54,7 @@ class JobLife(RuleBasedStateMachine):
                     assert self.machine.all_running
                 case ev.StartTasks(number):
                     assert self.restored[number] == set(WORKERS)
-                case ev.AwaitSettled() | ev.StartAttempt() | ev.CheckTasks() | ev.FindCause():
+                case ev.AwaitCommits() | ev.StartAttempt() | ev.CheckTasks() | ev.FindCause():
                     self.waiting.append(do)
                 case _:
                     pass
@@ -64,8 +64,8 @@ class JobLife(RuleBasedStateMachine):
     def answer(self, data, good):
         do = self.waiting.pop(data.draw(st.integers(0, len(self.waiting) - 1)))
         match do:
-            case ev.AwaitSettled():
-                self.tell(ev.Settled())
+            case ev.AwaitCommits():
+                self.tell(ev.CommitsAnswered())
             case ev.StartAttempt(number):
                 if good and self.machine.is_starting(number):
                     self.running_cluster = number
@@ -176,7 +176,7 @@ class JobLife(RuleBasedStateMachine):
             for do in list(self.waiting):
                 self.waiting.remove(do)
                 match do:
-                    case ev.AwaitSettled():
+                    case ev.AwaitCommits():
                         pass  # a commit hangs
                     case ev.StartAttempt(number) if self.machine.is_starting(number):
                         self.tell(ev.AttemptRefused(number, StorageError("away"), retry=True))

@@ -33,7 +33,7 @@ from headrace.checkpoint.decider import Activity, Decision, RequestDecider, Requ
 from headrace.checkpoint.failure_manager import FailureManager
 from headrace.checkpoint.full_policy import AutomaticFull, CompletedSize
 from headrace.checkpoint.pending import PendingCheckpoint, Stage
-from headrace.checkpoint.plan import Refusal, TaskId, TaskStatus, Topology, plan_checkpoint, settle_finished
+from headrace.checkpoint.plan import Refusal, TaskId, TaskStatus, Topology, account_for_finished, plan_checkpoint
 from headrace.checkpoint.reasons import FailureReason
 from headrace.checkpoint.schedule import PeriodicSchedule
 from headrace.checkpoint.settings import CheckpointProperties, CheckpointSettings, EndStatus, FullCheckpointPolicy
@@ -149,9 +149,9 @@ class Coordinator:
         return sum(status is TaskStatus.FINISHED for status in self._tasks.values())
 
     @property
-    def settled(self) -> bool:
-        """Whether no claim of a log entry is under way. Choose what to restore from only then: a claim may succeed."""
-        return self._claiming is None
+    def claim_under_way(self) -> bool:
+        """True while a log entry is being claimed: choose what to restore from later, the claim may succeed."""
+        return self._claiming is not None
 
     # ---- events in, instructions out -------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class Coordinator:
         self._schedule.clear_backlog()
         assert not self._pending, self._pending
         if self._claiming is not None:
-            raise IllegalState(f"the claim of checkpoint {self._claiming.id} is not answered: wait until it is settled")
+            raise IllegalState(f"the claim of checkpoint {self._claiming.id} is under way: wait for its answer")
         forgotten = [] if event.restored is None else self.store.step_back(event.restored)
         self._discard_left_behind()
         self._attempt, self._topology = event.attempt, event.topology
@@ -590,7 +590,7 @@ class Coordinator:
     def _finalize_if_acknowledged(self, pending: PendingCheckpoint) -> None:
         if pending.stage is not Stage.RUNNING or pending.not_acknowledged:
             return
-        vertices = settle_finished(self._topology, pending.plan, pending.reports)
+        vertices = account_for_finished(self._topology, pending.plan, pending.reports)
         if isinstance(vertices, Refusal):
             self._abort(pending, FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING, vertices.message)
             return
@@ -842,7 +842,7 @@ class Coordinator:
                 self._abort(pending, reason, reason.value)
             elif not self.active:
                 # It may be in the log already, and is then the one to restore from: the answer to the claim decides.
-                # Only `settled` waits for that answer.
+                # Only `claim_under_way` waits for that answer.
                 del self._pending[pending.id]
 
     # ---- files -----------------------------------------------------------------------------------------------------

@@ -169,7 +169,7 @@ class VertexOutcome:
     finished: tuple[int, ...] = ()
 
 
-def settle_finished(
+def account_for_finished(
     topology: Topology, plan: CheckpointPlan, reports: Mapping[TaskId, TaskReport]
 ) -> dict[VertexId, VertexOutcome] | Refusal:
     """The outcome of every vertex, from the plan and from what the tasks acknowledged.
@@ -179,7 +179,7 @@ def settle_finished(
     >>> job = Topology((PlanVertex(VertexId(0), 2),))
     >>> first, second = job.tasks()
     >>> plan = CheckpointPlan((second,), (second,), finished=(first,))
-    >>> settle_finished(job, plan, {second: TaskReport()})
+    >>> account_for_finished(job, plan, {second: TaskReport()})
     {0: VertexOutcome(state=<FinishedState.PARTLY: 'partly finished'>, finished=(0,))}
     """
     gone = set(plan.finished)

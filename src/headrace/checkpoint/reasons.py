@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class FailureReason(Enum):
-    """Why a checkpoint failed; the name travels in messages and appears in REST, the value is the text for users.
+    """Why a checkpoint failed; the name appears in REST, the value is the text for users and travels in messages.
 
     >>> print(FailureReason.CHECKPOINT_EXPIRED)
     The checkpoint took longer than its timeout.

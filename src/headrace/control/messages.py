@@ -9,6 +9,7 @@ import msgspec
 
 from headrace.checkpoint.commits import Commits
 from headrace.checkpoint.plan import TaskReport
+from headrace.checkpoint.reasons import FailureReason
 from headrace.checkpoint.stats import SubtaskMetrics
 from headrace.ids import OperatorId
 from headrace.storage.manifest import StatePiece
@@ -99,10 +100,10 @@ class AcknowledgeCheckpoint(msgspec.Struct, tag=True, frozen=True):
 
 
 class DeclineCheckpoint(msgspec.Struct, tag=True, frozen=True):
-    """The subtask declines a checkpoint; `reason` is the name of a FailureReason."""
+    """The subtask declines a checkpoint."""
 
     checkpoint_id: int
-    reason: str
+    reason: FailureReason
     message: str = ""
 
 

@@ -121,12 +121,12 @@ class CheckpointService:
     # --- called by the job ------------------------------------------------------------------------------------------
 
     @property
-    def settled(self) -> bool:
-        """Whether no claim in the job log and no commit on the driver is under way.
+    def commits_under_way(self) -> bool:
+        """True while a claim in the job log or a commit on the driver has no answer.
 
-        A claim may succeed: then that checkpoint is the one to restore. And no two epochs are committed at once.
+        The claim may succeed: then its checkpoint is the one to restore. And no two epochs are committed at once.
         """
-        return self.coordinator.settled and self._epochs.idle
+        return self.coordinator.claim_under_way or not self._epochs.idle
 
     @property
     def newest_checkpoint(self) -> CompletedCheckpoint | None:
@@ -185,7 +185,7 @@ class CheckpointService:
     def choose(self) -> Choice:
         """The checkpoint that the next attempt restores: the newest one that is not known to be damaged (SPEC R5.11).
 
-        Only its metadata is read; workers verify what they read. Called in a thread that may wait, when all is settled.
+        Only its metadata is read; workers verify what they read. Called in a thread that may wait, while no commit is under way.
         """
         for checkpoint in reversed(self.coordinator.store.checkpoints):
             try:
@@ -219,7 +219,7 @@ class CheckpointService:
                 shared = {op: sum(part.shared for one in pieces for part in one.parts) for op, pieces in state.items()}
                 self._tell(ev.Acknowledged(self._attempt, task, id, state, metrics, report, shared))
             case msg.DeclineCheckpoint(id, reason, text):
-                self._tell(ev.Declined(self._attempt, task, id, FailureReason[reason], text))
+                self._tell(ev.Declined(self._attempt, task, id, reason, text))
             case msg.Running():
                 self._tell(ev.TaskStatusChanged(self._attempt, task, TaskStatus.RUNNING))
             case msg.Finished():
@@ -273,7 +273,7 @@ class CheckpointService:
 
     def _claim_end(self) -> None:
         status = self._end_status
-        if status is None or self._end_claimed or not self.coordinator.settled:
+        if status is None or self._end_claimed or self.coordinator.claim_under_way:
             return
         self._end_claimed = True
         if status is EndStatus.SUSPENDED:
@@ -299,7 +299,7 @@ class CheckpointService:
     @property
     def ended(self) -> bool:
         """Whether nothing is left to be done after `end`: a claim that is answered late decides what is deleted."""
-        return self.end_recorded and self.coordinator.settled and self._io_under_way == 0
+        return self.end_recorded and not self.coordinator.claim_under_way and self._io_under_way == 0
 
     def close(self) -> None:
         """Release what enumerators and committers hold; a commit that hangs is not waited for."""

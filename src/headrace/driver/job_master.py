@@ -41,6 +41,12 @@ from headrace.job.status import JobStatus
 from headrace.storage.objects import MissingObject
 
 _LOG = logging.getLogger(__name__)
+_END_STATUS = {
+    JobStatus.FINISHED: EndStatus.FINISHED,
+    JobStatus.CANCELED: EndStatus.CANCELED,
+    JobStatus.FAILED: EndStatus.FAILED,
+}
+"""The end of the job as retention distinguishes it."""
 
 OnOutput = Callable[[str, bytes, Callable[[], None]], None]
 
@@ -93,7 +99,7 @@ class JobMaster:
         self._pending: deque[ev.JobEvent] = deque()
         self._handling = False
         self._opened = False
-        self._awaiting_settled = self._closing = self._end_recorded = False
+        self._awaiting_commits = self._closing = self._end_recorded = False
         self._cleaning = 0
         self._finished = False
         self._rescales: dict[int, tuple[JobPlan, Future[None]]] = {}
@@ -167,8 +173,8 @@ class JobMaster:
         match do:
             case ev.SetStatus():
                 self._on_change()
-            case ev.AwaitSettled():
-                self._awaiting_settled = True
+            case ev.AwaitCommits():
+                self._awaiting_commits = True
             case ev.StartAttempt(attempt):
                 self._failures, self._cluster_error = [], None
                 self._workers = {}
@@ -211,16 +217,16 @@ class JobMaster:
             case ev.CloseCheckpoints(status, keep_all):
                 self._finished = status is JobStatus.FINISHED
                 if self.service is not None:
-                    self.service.end(EndStatus.SUSPENDED if keep_all else EndStatus[status.name])
+                    self.service.end(EndStatus.SUSPENDED if keep_all else _END_STATUS[status])
                 self._closing = True
             case ev.EndJob():
                 self._end()
 
     def _check_answers(self) -> None:
         """Events that are conditions rather than messages."""
-        if self._awaiting_settled and (self.service is None or self.service.settled):
-            self._awaiting_settled = False
-            self._tell(ev.Settled())
+        if self._awaiting_commits and (self.service is None or not self.service.commits_under_way):
+            self._awaiting_commits = False
+            self._tell(ev.CommitsAnswered())
         if self._closing and self.service is not None and self.service.end_recorded and not self._end_recorded:
             self._end_recorded = True
             self._clean_up_finished_job()

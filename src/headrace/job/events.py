@@ -30,7 +30,7 @@ class StartRequested(JobEvent, frozen=True):
     """The job begins."""
 
 
-class Settled(JobEvent, frozen=True):
+class CommitsAnswered(JobEvent, frozen=True):
     """No claim in the job log and no commit on the driver is under way any more."""
 
 
@@ -166,8 +166,8 @@ class SetStatus(JobInstruction, frozen=True):
     status: JobStatus
 
 
-class AwaitSettled(JobInstruction, frozen=True):
-    """Send `Settled` as soon as it is true."""
+class AwaitCommits(JobInstruction, frozen=True):
+    """Send `CommitsAnswered` as soon as it is true."""
 
 
 class StartAttempt(AttemptInstruction, frozen=True):

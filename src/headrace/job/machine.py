@@ -1,21 +1,21 @@
 """The life of a job as a pure state machine: events in, instructions out; no clock, no thread, no Spark.
 
-    CREATED --> SETTLING --> STARTING --> RUNNING --> COMMITTING --> CLOSING --> ENDED
-                   ^            |            |                          ^
-                   |            |        STOPPING                       |
-                   |            |            |                          |
-                   |            +----+       v                          |
-                   +--- WAITING <----+--- LEAVING ----------------------+
+    CREATED --> AWAITING_COMMITS --> STARTING --> RUNNING --> COMMITTING --> CLOSING --> ENDED
+                       ^                |            |                          ^
+                       |                |        STOPPING                       |
+                       |                |            |                          |
+                       |                +----+       v                          |
+                       +----- WAITING <------+--- LEAVING ----------------------+
 
-    SETTLING     claims in the job log and commits on the driver, of the attempt before, are answered
-    STARTING     slots are found, a checkpoint is chosen, the tasks are submitted
-    RUNNING      the cluster runs the attempt: `StartTasks` when all tasks have restored their state, `SetCheckpointing`
-                 when all run
-    STOPPING     the attempt was told to stop: it failed, is cancelled, or makes room for another plan
-    LEAVING      the cluster has ended the attempt; its tasks leave, and the cause of a failure is found
-    WAITING      the restart strategy asked for a delay
-    COMMITTING   all tasks have finished; the last output is being committed on the driver
-    CLOSING      checkpoints are closed: what is not retained is deleted
+    AWAITING_COMMITS  claims in the job log and commits on the driver, of the attempt before, are answered
+    STARTING          slots are found, a checkpoint is chosen, the tasks are submitted
+    RUNNING           the cluster runs the attempt: `StartTasks` when all tasks have restored their state,
+                      `SetCheckpointing` when all run
+    STOPPING          the attempt was told to stop: it failed, is cancelled, or makes room for another plan
+    LEAVING           the cluster has ended the attempt; its tasks leave, and the cause of a failure is found
+    WAITING           the restart strategy asked for a delay
+    COMMITTING        all tasks have finished; the last output is being committed on the driver
+    CLOSING           checkpoints are closed: what is not retained is deleted
 
 The caller (`driver/job_master.py`, and the simulator through it) carries out the instructions and reports what came of
 them. A job that never ran deletes nothing when it ends, and neither does one whose driver failed or was superseded.
@@ -35,7 +35,7 @@ from headrace.job.story import AttemptOutcome, Cause, Story
 
 class Phase(Enum):
     CREATED = auto()
-    SETTLING = auto()
+    AWAITING_COMMITS = auto()
     STARTING = auto()
     RUNNING = auto()
     STOPPING = auto()
@@ -57,7 +57,7 @@ class _Next(Enum):
 
 _STATES = {
     Phase.CREATED: ExecutionState.CREATED,
-    Phase.SETTLING: ExecutionState.CREATED,
+    Phase.AWAITING_COMMITS: ExecutionState.CREATED,
     Phase.STARTING: ExecutionState.SCHEDULED,
     Phase.STOPPING: ExecutionState.CANCELING,
     Phase.COMMITTING: ExecutionState.FINISHED,
@@ -70,6 +70,14 @@ _OUTCOMES = {
     _Next.CANCELED: AttemptOutcome.CANCELED,
     _Next.FAILED: AttemptOutcome.FAILED,
 }
+
+
+_ENDS = {
+    JobStatus.FINISHED: AttemptOutcome.FINISHED,
+    JobStatus.CANCELED: AttemptOutcome.CANCELED,
+    JobStatus.FAILED: AttemptOutcome.FAILED,
+}
+"""The outcome of the last attempt, by the status that the job ends with."""
 
 
 def _cause(found: ev.CauseFound) -> Cause:
@@ -203,9 +211,9 @@ class JobMachine:
         match event:
             case ev.StartRequested():
                 self.story.statuses[self.status] = self._now
-                self._settle()
-            case ev.Settled():
-                self._on_settled()
+                self._await_commits()
+            case ev.CommitsAnswered():
+                self._on_commits_answered()
             case ev.AttemptSubmitted(_, restored_checkpoint):
                 if self.phase is Phase.STARTING:
                     self._enter(Phase.RUNNING)
@@ -257,13 +265,13 @@ class JobMachine:
 
     # --- starting ---------------------------------------------------------------------------------------------------
 
-    def _settle(self) -> None:
-        self._enter(Phase.SETTLING)
+    def _await_commits(self) -> None:
+        self._enter(Phase.AWAITING_COMMITS)
         self.story.begin(self._attempt.number, self._now)
-        self._emit(ev.AwaitSettled())
+        self._emit(ev.AwaitCommits())
 
-    def _on_settled(self) -> None:
-        if self.phase is Phase.SETTLING:
+    def _on_commits_answered(self) -> None:
+        if self.phase is Phase.AWAITING_COMMITS:
             self._enter(Phase.STARTING)
             self._emit(ev.StartAttempt(self._attempt.number))
         elif self.phase is Phase.COMMITTING:
@@ -271,7 +279,7 @@ class JobMachine:
 
     def _next_attempt(self) -> None:
         self._attempt = _Attempt(self._attempt.number + 1, self._tasks)
-        self._settle()
+        self._await_commits()
 
     def _on_refused(self, error: HeadraceError, retry: bool) -> None:
         """Starting is retried as failing is; nothing was changed, so nothing has to be stopped."""
@@ -362,7 +370,7 @@ class JobMachine:
         self._enter(Phase.COMMITTING)
         if self._cancelled:
             self._alarm = self._now + self.timing.cancel_commits
-        self._emit(ev.AwaitSettled())
+        self._emit(ev.AwaitCommits())
 
     def _leave(self) -> None:
         self._enter(Phase.LEAVING)
@@ -455,7 +463,7 @@ class JobMachine:
             return
         self._cancelled = True
         match self.phase:
-            case Phase.CREATED | Phase.SETTLING | Phase.STARTING | Phase.WAITING:
+            case Phase.CREATED | Phase.AWAITING_COMMITS | Phase.STARTING | Phase.WAITING:
                 self._close(JobStatus.CANCELED)
             case Phase.RUNNING:
                 self._set_status(JobStatus.CANCELLING)
@@ -521,7 +529,7 @@ class JobMachine:
             self._set_status(JobStatus.FAILING)
         self._final = status
         self._enter(Phase.CLOSING)
-        self.story.end(AttemptOutcome[status.name], self._now)
+        self.story.end(_ENDS[status], self._now)
         self._answer_rescale(IllegalState(f"job '{self.name}' has ended"))
         keep_all = self._must_keep or (status is not JobStatus.FINISHED and not self._ever_ran)
         self._emit(ev.CloseCheckpoints(status, keep_all))

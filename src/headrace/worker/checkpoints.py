@@ -173,7 +173,7 @@ class SnapshotWriter:
                 _abort(writer, copied)
             if was_cancelled:
                 return
-            reason = FailureReason.CHECKPOINT_ASYNC_EXCEPTION.name
+            reason = FailureReason.CHECKPOINT_ASYNC_EXCEPTION
             self._send(messages.DeclineCheckpoint(progress.barrier.id, reason, error_text(error)))
             if isinstance(error, LocalStateError):
                 self._broken = error  # RocksDB refuses all work after an error
@@ -224,7 +224,7 @@ class CheckpointLink:
         for hold in task.take_holds():
             self._send(hold)
         for decline in task.take_declines():
-            self._send(messages.DeclineCheckpoint(decline.checkpoint_id, decline.reason.name, str(decline.reason)))
+            self._send(messages.DeclineCheckpoint(decline.checkpoint_id, decline.reason, str(decline.reason)))
         if task.backlog != self._sent_backlog:
             self._sent_backlog = task.backlog
             self._send(messages.SourceBacklog(task.backlog))

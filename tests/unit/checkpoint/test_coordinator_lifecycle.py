@@ -45,14 +45,14 @@ def test_the_steps_in_order():
     steps = job.send(ev.MetadataWritten(1, "dir/chk-1/_metadata"))
     assert kinds(steps) == ["ClaimLogEntry"]
     assert job.kept == []
-    assert not job.coordinator.settled
+    assert job.coordinator.claim_under_way
     steps = job.send(ev.LogEntryClaimed(1, 17))
     assert kinds(steps) == ["ReleaseShared", "CompleteRequest", "NotifyComplete"]
     assert steps[1].result == ev.RequestDone(1, "dir/chk-1/_metadata", 17)
     assert steps[2].tasks == tuple(job.tasks)
     assert steps[2].commit_number == 17
     assert job.kept == [1]
-    assert job.coordinator.settled
+    assert not job.coordinator.claim_under_way
 
 
 def test_trigger_and_confirm_simple_checkpoint():
@@ -394,7 +394,7 @@ def test_no_attempt_while_a_claim_is_under_way():
     job.trigger()
     job.ack(1)
     job.fail()
-    with pytest.raises(IllegalState, match="claim of checkpoint 1 is not answered: wait until it is settled"):
+    with pytest.raises(IllegalState, match="claim of checkpoint 1 is under way: wait for its answer"):
         job.start()
     job.send(ev.LogEntryClaimed(1, 1))
     job.start(restored=1)
@@ -565,10 +565,10 @@ def test_a_claim_under_way_survives_the_suspension():
     job.ack(1)
     job.fail()
     assert job.pending == []
-    assert not job.coordinator.settled
+    assert job.coordinator.claim_under_way
     assert job.result(request) is None
     job.send(ev.LogEntryClaimed(1, 4))
-    assert job.coordinator.settled
+    assert not job.coordinator.claim_under_way
     assert job.kept == [1]
     assert job.result(request) == ev.RequestDone(1, "dir/chk-1/_metadata", 4)
     assert job.all(ev.NotifyComplete) == []
@@ -680,7 +680,7 @@ def test_a_superseded_driver_stops_silently():
     steps = job.send(ev.Superseded(1, "epoch 2 has taken over"))
     assert kinds(steps) == ["CompleteRequest"] * 3 + ["StandDown"]
     assert {job.reason(r) for r in requests} == {"CHECKPOINT_COORDINATOR_SHUTDOWN"}
-    assert (job.pending, job.queued, job.coordinator.settled) == ([], 0, True)
+    assert (job.pending, job.queued, job.coordinator.claim_under_way) == ([], 0, False)
     assert kinds(job.ack(2)) == []
     assert kinds(job.end(EndStatus.FAILED)) == []
     assert job.advance(10 * LONG) == []

@@ -13,8 +13,8 @@ from headrace.checkpoint.plan import (
     TaskStatus,
     Topology,
     VertexOutcome,
+    account_for_finished,
     plan_checkpoint,
-    settle_finished,
 )
 from headrace.graph.job_graph import Partitioning
 from headrace.ids import OperatorId, VertexId
@@ -119,15 +119,15 @@ def report(mode=None, **options):
     return TaskReport({OPERATOR: {"offsets": StateShape(mode, 3)}} if mode else {}, **options)
 
 
-def settled(job, finished, reports):
-    return settle_finished(job, plan(job, finished), reports)
+def accounted(job, finished, reports):
+    return account_for_finished(job, plan(job, finished), reports)
 
 
 def test_finished_vertices_are_recorded():
     """R4.5, testFulfillFinishedStates: fully, partly and not finished."""
     job = chain(2, 2, 2)
     running = {t: report(Mode.SPLIT) for t in [task(1, 1), task(2, 0), task(2, 1)]}
-    assert settled(job, [[0, 1], [0], []], running) == {
+    assert accounted(job, [[0, 1], [0], []], running) == {
         0: VertexOutcome(FinishedState.FULLY, (0, 1)),
         1: VertexOutcome(FinishedState.PARTLY, (0,)),
         2: VertexOutcome(FinishedState.RUNNING),
@@ -136,7 +136,7 @@ def test_finished_vertices_are_recorded():
 
 def test_partly_finished_with_union_state():
     """R4.5, testAbortionIfPartiallyFinishedVertexUsedUnionListState."""
-    refused = settled(chain(1, 2), [[], [0]], {task(0): report(), task(1, 1): report(Mode.UNION)})
+    refused = accounted(chain(1, 2), [[], [0]], {task(0): report(), task(1, 1): report(Mode.UNION)})
     assert isinstance(refused, Refusal)
     assert "vertex 1 have finished, others still run, and its union list state 'offsets'" in refused.message
 
@@ -144,30 +144,30 @@ def test_partly_finished_with_union_state():
 def test_partly_called_finish_with_union_state():
     """R4.5, testAbortionIfPartiallyOperatorsFinishedVertexUsedUnionListState."""
     reports = {task(0, 0): report(Mode.UNION, finished_operators=True), task(0, 1): report(Mode.UNION)}
-    refused = settled(chain(2), [[]], reports)
+    refused = accounted(chain(2), [[]], reports)
     assert "have called finish(), others still run" in refused.message
 
 
 def test_all_called_finish_with_union_state():
     """R4.5: they share their final checkpoint, nothing is missing."""
     reports = {task(0, i): report(Mode.UNION, finished_operators=True) for i in range(2)}
-    assert settled(chain(2), [[]], reports) == {0: VertexOutcome(FinishedState.RUNNING)}
+    assert accounted(chain(2), [[]], reports) == {0: VertexOutcome(FinishedState.RUNNING)}
 
 
 def test_gone_and_called_finish_is_not_all():
     """The elements of the one that is gone are missing, although the others are about to end too."""
-    assert isinstance(settled(chain(2), [[0]], {task(0, 1): report(Mode.UNION, finished_operators=True)}), Refusal)
+    assert isinstance(accounted(chain(2), [[0]], {task(0, 1): report(Mode.UNION, finished_operators=True)}), Refusal)
 
 
 @pytest.mark.parametrize("mode", [Mode.SPLIT, Mode.BROADCAST])
 def test_other_modes_may_be_incomplete(mode):
     """R4.5: of a split list the finished subtask's part is dropped."""
-    assert settled(chain(2), [[0]], {task(0, 1): report(mode)})[0].state is FinishedState.PARTLY
+    assert accounted(chain(2), [[0]], {task(0, 1): report(mode)})[0].state is FinishedState.PARTLY
 
 
 def test_finished_on_restore_is_finished_again():
     """R4.5, PendingCheckpointTest#testReportTaskFinishedOnRestore: it runs only to send its end."""
     reports = {t: report(finished_on_restore=True) for t in (task(0, 0), task(0, 1))} | {task(1): report()}
-    outcome = settled(chain(2, 1), [[], []], reports)
+    outcome = accounted(chain(2, 1), [[], []], reports)
     assert outcome[0] == VertexOutcome(FinishedState.FULLY, (0, 1))
     assert outcome[1].state is FinishedState.RUNNING

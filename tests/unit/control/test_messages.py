@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.checkpoint.reasons import FailureReason
 from headrace.control import messages as m
 
 _VALUES = {
@@ -56,7 +57,7 @@ def test_the_drivers_messages(kind, data):
         (m.Failed("bad \udcff", "trace \ud800", "op", key="\udc80"), "bad \\udcff"),
         (m.RecordSample(1, ["whole", "\udcff"]), "\\udcff"),
         (m.Metrics(user={"\udcff": 1.0}, operators={"a": {"b": 2.0}}), "\\udcff"),
-        (m.DeclineCheckpoint(1, "reason", "\udcff"), "\\udcff"),
+        (m.DeclineCheckpoint(1, FailureReason.CHECKPOINT_DECLINED, "\udcff"), "\\udcff"),
         (m.StackSample(1, {"f\udcff": 2}, {}), "f\\udcff"),
     ],
 )

@@ -292,7 +292,7 @@ def test_the_next_attempt_waits_for_a_commit_on_the_driver():  # SPEC R9.3
     rig.now = rig.master.next_alarm()
     rig.master.on_idle()
     rig.drain(rig.io.log, rig.io.pool, rig.io.starts)
-    assert rig.master.machine.phase is Phase.SETTLING
+    assert rig.master.machine.phase is Phase.AWAITING_COMMITS
     rig.drain(rig.io.epochs)
     assert rig.master.machine.phase is Phase.STARTING
 

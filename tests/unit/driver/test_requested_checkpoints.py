@@ -8,6 +8,7 @@ import pytest
 from headrace import StreamExecutionEnvironment
 from headrace.checkpoint.decider import RequestId
 from headrace.checkpoint.events import CheckpointRequested
+from headrace.checkpoint.reasons import FailureReason
 from headrace.config import Configuration
 from headrace.control import messages as msg
 from headrace.driver.checkpoints import CheckpointService
@@ -77,7 +78,7 @@ def test_a_request_that_fails_again_and_again_although_no_task_finishes_is_given
     answer = job.request()
     for tried in range(6):
         assert not answer.done(), tried
-        decline = msg.DeclineCheckpoint(tried + 1, "CHECKPOINT_DECLINED_TASK_CLOSING", "it is closing")
+        decline = msg.DeclineCheckpoint(tried + 1, FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING, "it is closing")
         job.service.on_message(job.tasks[0], decline)
         job.work()
     with pytest.raises(IllegalState, match="it is closing"):

@@ -30,13 +30,13 @@ class Life:
 
     def start(self, *, run=True):
         self.step(ev.StartRequested())
-        self.settle_and_submit()
+        self.answer_and_submit()
         if run:
             self.run()
         return self
 
-    def settle_and_submit(self):
-        self.step(ev.Settled())
+    def answer_and_submit(self):
+        self.step(ev.CommitsAnswered())
         self.step(ev.AttemptSubmitted(self.machine.attempt))
 
     def run(self):
@@ -96,7 +96,7 @@ def test_a_step_back_is_no_failure_that_the_restart_strategy_counts():
     life.step(ev.TaskFailed(0, certain=True))
     life.end_attempt(damaged=True)
     life.wait()
-    assert life.machine.phase is Phase.SETTLING
+    assert life.machine.phase is Phase.AWAITING_COMMITS
     assert life.machine.attempt == 1
 
 
@@ -106,10 +106,10 @@ def test_damage_without_an_older_checkpoint_ends_the_job_and_deletes_nothing(lif
     assert ev.CloseCheckpoints(JobStatus.FAILED, keep_all=True) in done
 
 
-def test_a_job_settles_starts_and_runs_when_all_tasks_run():
+def test_a_job_awaits_commits_starts_and_runs_when_all_tasks_run():
     life = Life()
-    assert life.step(ev.StartRequested()) == [ev.AwaitSettled()]
-    assert life.step(ev.Settled()) == [ev.StartAttempt(0)]
+    assert life.step(ev.StartRequested()) == [ev.AwaitCommits()]
+    assert life.step(ev.CommitsAnswered()) == [ev.StartAttempt(0)]
     assert life.step(ev.AttemptSubmitted(0)) == []
     life.step(ev.WorkerRegistered(0, FIRST))
     life.step(ev.WorkerRegistered(0, SECOND))
@@ -119,8 +119,8 @@ def test_a_job_settles_starts_and_runs_when_all_tasks_run():
 
 
 def test_a_job_finishes_when_its_last_output_is_committed(life):
-    assert life.finish() == [ev.AwaitSettled()]
-    assert life.step(ev.Settled()) == [ev.CloseCheckpoints(JobStatus.FINISHED, keep_all=False)]
+    assert life.finish() == [ev.AwaitCommits()]
+    assert life.step(ev.CommitsAnswered()) == [ev.CloseCheckpoints(JobStatus.FINISHED, keep_all=False)]
     assert life.machine.status is JobStatus.RUNNING
     done = life.step(ev.CheckpointsClosed())
     assert done == [ev.SetStatus(JobStatus.FINISHED), ev.EndJob(JobStatus.FINISHED, None)]
@@ -220,9 +220,9 @@ def test_a_failed_attempt_is_followed_by_the_next_one(life):
     assert done == []
     assert [cause.error for cause in life.machine.story.failures()] == ["JobFailed"]
     life.now = life.machine.next_alarm()
-    assert life.step(ev.TimeElapsed()) == [ev.AwaitSettled()]
+    assert life.step(ev.TimeElapsed()) == [ev.AwaitCommits()]
     assert (life.machine.attempt, life.machine.restarts) == (1, 1)
-    assert life.step(ev.Settled()) == [ev.StartAttempt(1)]
+    assert life.step(ev.CommitsAnswered()) == [ev.StartAttempt(1)]
     life.step(ev.AttemptSubmitted(1))
     assert status_of(life.run()) == ["RUNNING"]
 
@@ -230,7 +230,7 @@ def test_a_failed_attempt_is_followed_by_the_next_one(life):
 def test_events_of_an_older_attempt_are_ignored(life):
     life.end_attempt()
     life.wait()
-    life.settle_and_submit()
+    life.answer_and_submit()
     for event in (ev.AttemptEnded(0, failed=True), ev.TaskFailed(0, certain=True), ev.WorkerRunning(0, FIRST)):
         assert life.step(event) == []
 
@@ -271,7 +271,7 @@ def test_a_last_commit_that_fails_restarts_the_job(life):
 def refused(error, *, retry, restart=None):
     life = Life(restart)
     life.step(ev.StartRequested())
-    life.step(ev.Settled())
+    life.step(ev.CommitsAnswered())
     return life, life.step(ev.AttemptRefused(0, error, retry))
 
 
@@ -297,7 +297,7 @@ def test_nothing_is_deleted_when_the_restarts_of_a_job_that_never_ran_are_used_u
 def test_a_job_that_cannot_be_started_again_keeps_everything(life):
     life.end_attempt()
     life.wait()
-    life.step(ev.Settled())
+    life.step(ev.CommitsAnswered())
     done = life.step(ev.AttemptRefused(1, StorageError("every checkpoint is damaged"), retry=False))
     assert done[-1] == ev.CloseCheckpoints(JobStatus.FAILED, keep_all=True)
 
@@ -315,7 +315,7 @@ def test_a_running_job_is_stopped_and_cancelled(life):
     assert isinstance(life.machine.error, JobCancelled)
 
 
-@pytest.mark.parametrize("events", [[], [ev.StartRequested()], [ev.StartRequested(), ev.Settled()]])
+@pytest.mark.parametrize("events", [[], [ev.StartRequested()], [ev.StartRequested(), ev.CommitsAnswered()]])
 def test_a_job_that_has_not_run_is_cancelled_at_once_and_keeps_everything(events):
     life = Life()
     for event in events:
@@ -338,7 +338,7 @@ def test_a_commit_that_hangs_does_not_hold_up_a_cancel(life):
 def test_a_commit_that_returns_in_time_lets_a_cancelled_job_finish(life):
     life.finish()
     life.step(ev.CancelRequested())
-    assert life.step(ev.Settled()) == [ev.CloseCheckpoints(JobStatus.FINISHED, keep_all=False)]
+    assert life.step(ev.CommitsAnswered()) == [ev.CloseCheckpoints(JobStatus.FINISHED, keep_all=False)]
 
 
 def test_a_job_log_that_does_not_answer_does_not_hold_up_a_cancel(life):
@@ -372,9 +372,9 @@ def rescaled(life):
 
 
 def test_a_rescale_stops_the_attempt_and_starts_one_with_the_new_plan(life):
-    assert rescaled(life) == [ev.ApplyRescale(1), ev.AwaitSettled()]
+    assert rescaled(life) == [ev.ApplyRescale(1), ev.AwaitCommits()]
     assert life.machine.restarts == 0
-    life.settle_and_submit()
+    life.answer_and_submit()
     workers = [(0, index) for index in range(3)]
     for worker in workers:
         life.step(ev.WorkerRegistered(1, worker))
@@ -387,10 +387,10 @@ def test_a_rescale_stops_the_attempt_and_starts_one_with_the_new_plan(life):
 
 def test_a_rescale_is_answered_also_when_its_first_attempt_fails(life):
     rescaled(life)
-    life.settle_and_submit()
+    life.answer_and_submit()
     life.end_attempt()
     life.wait()
-    life.settle_and_submit()
+    life.answer_and_submit()
     for index in range(3):
         life.step(ev.WorkerRunning(2, (0, index)))
     assert life.asked(ev.AnswerRescale) == [ev.AnswerRescale(1)]
@@ -476,7 +476,7 @@ def test_a_rescale_survives_a_last_commit_that_fails(life):
     life.step(ev.TasksLeft(0, (), 0))
     life.step(ev.CauseFound(0, JobFailed("the commit failed")))
     life.step(ev.TasksLeft(0, (), 0))
-    life.settle_and_submit()
+    life.answer_and_submit()
     for index in range(3):
         life.step(ev.WorkerRunning(1, (0, index)))
     assert life.machine.status is JobStatus.RUNNING
