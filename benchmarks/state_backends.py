@@ -29,6 +29,7 @@ import psutil
 
 from headrace.checkpoint.barriers.instructions import AlignmentMetrics
 from headrace.checkpoint.types import Barrier, CheckpointOptions
+from headrace.control.deployment import WorkerStorage
 from headrace.control.messages import AcknowledgeCheckpoint
 from headrace.records.key_groups import KeyGroupRange, KeyHasher
 from headrace.state.api import StateTtlConfig, ValueStateDescriptor
@@ -37,7 +38,7 @@ from headrace.state.hashmap.backend import HashMapBackend
 from headrace.state.operator import OperatorStateSnapshot
 from headrace.state.rocksdb import MemoryBudget, RocksDBBackend
 from headrace.storage.layout import AttemptId
-from headrace.worker.checkpoints import SnapshotWriter, WorkerStorage
+from headrace.worker.checkpoints import SnapshotWriter
 from headrace.worker.operators.base import OperatorSnapshot
 from headrace.worker.subtask import SnapshotInProgress
 

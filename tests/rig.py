@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.checkpoint.commits import NO_COMMITS, Commits
 from headrace.checkpoint.types import Barrier
+from headrace.control.deployment import TaskDescriptor, VertexRestore, describe_tasks
 from headrace.control.messages import TaskState
 from headrace.environment import StreamExecutionEnvironment
 from headrace.graph.plan import JobPlan, VertexPlan
@@ -17,9 +18,8 @@ from headrace.records.frames import DRAIN, Frame, FrameKind, pack, read_frames
 from headrace.worker.checkpoints import snapshot_inline
 from headrace.worker.operators.sinks import decode_collected
 from headrace.worker.relay import Relay
-from headrace.worker.restore import VertexRestore
 from headrace.worker.subtask import Subtask
-from headrace.worker.task import TaskDescriptor, describe_tasks, make_task
+from headrace.worker.task import make_task
 
 
 class Services:

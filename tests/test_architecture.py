@@ -161,3 +161,26 @@ def test_the_test_kit_and_the_mirror_are_not_used_inside():
     inner = [path for path in MODULES if not {SOURCE / "testing", MIRROR} & set(path.parents)]
     used = re.compile(r"\s*(from|import) headrace\.(testing|pyflink)\b")
     assert [name_of(path) for path in inner if any(map(used.match, lines_of(path)))] == []
+
+
+def test_the_driver_takes_one_name_from_the_worker():
+    """The function that Spark ships; an import contract holds that no other module of the worker is imported."""
+    imported, strings, inside = [], [], []
+    for path in (SOURCE / "driver").rglob("*.py"):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("headrace.worker"):
+                imported += [f"{path.name}: {node.module}.{alias.name}" for alias in node.names]
+            if isinstance(node, ast.Constant) and str(node.value).startswith("headrace.worker"):
+                strings.append(f"{path.name}: {node.value}")
+        for function in functions_of(path):
+            inside += [f"{path.name}: {function.name}" for node in ast.walk(function) if _imports_ours(node)]
+    assert imported == ["spark_cluster.py: headrace.worker.shell.LevelTask"]
+    # The module that Spark's executors start in place of pyspark's own is an option of Spark.
+    assert strings == ["session.py: headrace.worker.daemon"]
+    assert inside == []
+
+
+def _imports_ours(node: ast.AST) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").startswith("headrace")
+    return isinstance(node, ast.Import) and any(alias.name.startswith("headrace") for alias in node.names)

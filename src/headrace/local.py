@@ -12,8 +12,10 @@ from random import Random
 
 import msgspec
 
+from headrace.api.state_claims import taken_state
 from headrace.checkpoint.assignment import describe_state, unclaimed_state
 from headrace.checkpoint.types import Barrier
+from headrace.control.deployment import VertexRestore, describe_tasks
 from headrace.driver.splits import SourceSplits, dynamic_sources
 from headrace.errors import IllegalState, StateMigrationError
 from headrace.graph.plan import JobPlan
@@ -23,11 +25,9 @@ from headrace.storage.manifest import StatePiece, state_in
 from headrace.worker.chain import close_all
 from headrace.worker.checkpoints import snapshot_inline
 from headrace.worker.failures import reported
-from headrace.worker.operators.registry import taken_state
 from headrace.worker.relay import Relay
-from headrace.worker.restore import VertexRestore
 from headrace.worker.subtask import SnapshotInProgress, Subtask
-from headrace.worker.task import SteppedServices, describe_tasks, make_task
+from headrace.worker.task import SteppedServices, make_task
 
 __all__ = ["LocalRun"]
 

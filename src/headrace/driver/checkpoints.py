@@ -25,6 +25,7 @@ from headrace.checkpoint.settings import CheckpointSettings, EndStatus
 from headrace.checkpoint.store import CompletedCheckpoint
 from headrace.config import Configuration
 from headrace.control import messages as msg
+from headrace.control.deployment import VertexRestore, WorkerStorage
 from headrace.driver.epochs import Epochs
 from headrace.driver.replan import with_key_groups
 from headrace.driver.schedule import cron
@@ -39,8 +40,6 @@ from headrace.ids import JobId, OperatorId, VertexId
 from headrace.job.alignment import WatermarkAligner
 from headrace.storage.checkpoints import Snapshot
 from headrace.storage.objects import MissingObject, OutcomeUnknown
-from headrace.worker.checkpoints import WorkerStorage
-from headrace.worker.restore import VertexRestore
 
 
 @dataclass(slots=True)

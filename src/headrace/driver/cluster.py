@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from headrace.control.deployment import TaskDescriptor, VertexRestore, WorkerStorage, describe_tasks
 from headrace.control.messages import Failed, FromDriver, FromWorker, Register
 from headrace.graph.plan import JobPlan
 from headrace.ids import JobId, VertexId
 from headrace.job.events import CauseFound, Worker
-from headrace.worker.checkpoints import WorkerStorage
-from headrace.worker.restore import VertexRestore
-from headrace.worker.task import TaskDescriptor, describe_tasks
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from headrace.control.deployment import ARCHIVE_PREFIX
 from headrace.errors import ConfigError, InvalidArgument
-from headrace.worker.failures import ARCHIVE_PREFIX
 
 _MAX_BYTES = 64 << 20
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same content makes the same archive

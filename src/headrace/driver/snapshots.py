@@ -10,6 +10,7 @@ import msgspec
 
 from headrace import config
 from headrace.api.sink import Prepared, Sink, sink_kind
+from headrace.api.state_claims import taken_state
 from headrace.checkpoint import events as ev
 from headrace.checkpoint.assignment import (
     SPLITS,
@@ -29,7 +30,9 @@ from headrace.checkpoint.settings import CheckpointProperties, CheckpointSetting
 from headrace.checkpoint.store import CompletedCheckpoint
 from headrace.checkpoint.types import SnapshotType
 from headrace.config import Configuration
+from headrace.control.deployment import VertexRestore, WorkerStorage
 from headrace.control.messages import TaskState
+from headrace.control.operator_state import operator_state_of, prepared_in
 from headrace.driver.services import DriverIo
 from headrace.errors import IllegalState, StateMigrationError, StorageError
 from headrace.graph.job_graph import ChainedOperator, Vertex
@@ -72,10 +75,6 @@ from headrace.storage.reader import SnapshotReader
 from headrace.storage.remote import open_store
 from headrace.storage.settings import StorageKind, StorageSettings
 from headrace.storage.shared import SharedStateRegistry
-from headrace.worker.checkpoints import WorkerStorage
-from headrace.worker.operators.registry import taken_state
-from headrace.worker.operators.sinks import prepared_in
-from headrace.worker.restore import VertexRestore, operator_state_of
 
 _SETTLE_SECONDS = 0.5
 _READ_TRIES = 5

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from headrace import config
 from headrace.config import Configuration
 from headrace.control.channel import ControlServer, WorkerKey
+from headrace.control.deployment import process_mark
 from headrace.control.messages import Cancel, Failed, FromDriver, FromWorker, Register
 from headrace.driver import spark as spark_internals
 from headrace.driver.cluster import AttemptOver, Submission, WorkerMessage
@@ -32,7 +33,7 @@ from headrace.errors import JobCancelled, NotEnoughSlots, WorkerLost
 from headrace.graph.levels import describe as describe_layout
 from headrace.graph.plan import JobPlan
 from headrace.job.events import CauseFound, Worker, WorkerDisconnected
-from headrace.worker.shell import LevelTask, process_mark
+from headrace.worker.shell import LevelTask
 
 _RETRY_SECONDS = 0.5
 

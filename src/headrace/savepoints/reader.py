@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.checkpoint.handles import KeyedStateHandle, StateMeta, decode_handle
+from headrace.control.operator_state import operator_state_of
 from headrace.errors import IllegalState, InvalidArgument, StorageError
 from headrace.records.html_tables import html_table
 from headrace.records.key_groups import KeyGroupRange
@@ -37,7 +38,7 @@ from headrace.storage.checkpoints import Snapshot, load_snapshot, require_intact
 from headrace.storage.objects import ObjectStore
 from headrace.storage.reader import SnapshotReader
 from headrace.storage.remote import open_store
-from headrace.worker.restore import Payloads, operator_state_of
+from headrace.worker.restore import Payloads
 
 __all__ = ["StateInfo", "StateSnapshotReader", "TablePart"]
 

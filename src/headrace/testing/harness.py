@@ -22,6 +22,7 @@ from headrace.api.sink import Sink
 from headrace.api.stream import DataStream, DataStreamSink
 from headrace.checkpoint.types import Barrier
 from headrace.config import Configuration
+from headrace.control.deployment import VertexRestore, describe_tasks
 from headrace.control.messages import TaskState
 from headrace.environment import StreamExecutionEnvironment
 from headrace.errors import IllegalState, InvalidArgument
@@ -34,9 +35,8 @@ from headrace.worker.checkpoints import snapshot_inline
 from headrace.worker.failures import reported
 from headrace.worker.inputs import DATA, decode
 from headrace.worker.output import EdgeWriter, RowBuffers
-from headrace.worker.restore import VertexRestore
 from headrace.worker.subtask import Subtask
-from headrace.worker.task import SteppedServices, describe_tasks, make_task
+from headrace.worker.task import SteppedServices, make_task
 
 __all__ = ["OneInputHarness", "TwoInputHarness"]
 

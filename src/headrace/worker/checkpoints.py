@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -29,6 +28,7 @@ from headrace.checkpoint.reasons import FailureReason
 from headrace.checkpoint.stats import SubtaskMetrics
 from headrace.checkpoint.types import Barrier, SavepointFormat
 from headrace.control import messages
+from headrace.control.deployment import WorkerStorage
 from headrace.errors import HeadraceError, LocalStateError
 from headrace.ids import OperatorId
 from headrace.records.key_groups import KeyGroupRange
@@ -36,7 +36,6 @@ from headrace.state.backend import SnapshotRun
 from headrace.state.operator import OperatorStateSnapshot
 from headrace.state.parquet.operator import StoredOperatorTable, StoredOperatorTables, write_operator_tables
 from headrace.storage.layout import AttemptId, table_directory, table_file
-from headrace.storage.local import DEFAULT_BUFFER
 from headrace.storage.manifest import PieceKind, SnapshotPart, StatePiece
 from headrace.storage.objects import ObjectStore
 from headrace.storage.remote import open_store
@@ -46,25 +45,6 @@ from headrace.worker.local_copies import CopyWriter, LocalCopies
 from headrace.worker.operators.base import OperatorSnapshot
 from headrace.worker.operators.registry import own_state
 from headrace.worker.subtask import SnapshotInProgress, Subtask
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStorage:
-    """Where a worker writes snapshots; part of the task's description."""
-
-    attempt: AttemptId
-    shared_directory: str | None
-    inline_threshold: int
-    asynchronous: bool = True  # otherwise records wait until a snapshot is written
-    staging: str | None = None  # for files of sinks that are not visible yet
-    write_buffer: int = DEFAULT_BUFFER
-    private: bool = False  # files on local file systems are for this user only
-
-    def target(self, progress: SnapshotInProgress) -> SnapshotTarget:
-        options = progress.barrier.options
-        directory = options.location or None
-        shared = None if options.type.is_savepoint else self.shared_directory
-        return SnapshotTarget(progress.barrier.id, self.attempt, directory, shared, self.inline_threshold)
 
 
 class SnapshotWriter:
@@ -134,7 +114,7 @@ class SnapshotWriter:
         writer: StateWriter | None = None
         copied: list[CopyWriter] = []
         try:
-            target = self._storage.target(progress)
+            target = _target(self._storage, progress)
             writer = StateWriter(self._store, target, self._owner)
             shared = target.shared_directory is not None
             state, shapes = _write_operators(progress, writer, shared, self.copies, copied)
@@ -288,6 +268,14 @@ def snapshot_inline(progress: SnapshotInProgress) -> messages.TaskState:
     _write_captured(progress, writer, state)
     writer.close()
     return state
+
+
+def _target(storage: WorkerStorage, progress: SnapshotInProgress) -> SnapshotTarget:
+    """Return the place of one snapshot."""
+    options = progress.barrier.options
+    directory = options.location or None
+    shared = None if options.type.is_savepoint else storage.shared_directory
+    return SnapshotTarget(progress.barrier.id, storage.attempt, directory, shared, storage.inline_threshold)
 
 
 def _write_operators(

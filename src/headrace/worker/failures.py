@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace.checkpoint.handles import CorruptState
+from headrace.control.deployment import ARCHIVE_PREFIX
 from headrace.control.messages import Failed
 from headrace.errors import HeadraceError, UserCodeError, WorkerLost
 from headrace.records.types import TypeMismatch
@@ -24,7 +25,6 @@ _FOREIGN = tuple(
     {f"{Path(sysconfig.get_path(name)).resolve()}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {f"{Path(p).resolve()}{os.sep}" for p in sys.path if p.endswith((".zip", "site-packages"))}
 )
-ARCHIVE_PREFIX = "headrace-modules-"
 _ARCHIVE = re.compile(rf".*/{ARCHIVE_PREFIX}\w+\.zip/")  # modules that were sent: the path beside the script remains
 NO_KEY = object()
 _LONGEST = 20_000  # characters of a message or a traceback: the driver keeps those of many attempts

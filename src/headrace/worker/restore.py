@@ -18,13 +18,14 @@ from headrace.api.functions import callable_of
 from headrace.checkpoint.assignment import assign_inflight, assign_keyed, check_inflight_chain, edge_mapping
 from headrace.checkpoint.commits import NO_COMMITS, Commits
 from headrace.checkpoint.handles import KeyedStateHandle, Payload, ReadPayload, decode_handle, read_inline
+from headrace.control.deployment import VertexRestore
+from headrace.control.operator_state import operator_state_of
 from headrace.errors import IllegalState
 from headrace.graph.plan import InputEdge, VertexPlan
 from headrace.records.batch import Batch
 from headrace.records.frames import STAMPED, FrameKind, pickle_rows
 from headrace.records.key_groups import key_group_range
-from headrace.state.operator import OperatorStateSnapshot, RestoredOperatorState, rescale
-from headrace.state.parquet.operator import StoredOperatorTables, read_operator_tables
+from headrace.state.operator import RestoredOperatorState, rescale
 from headrace.storage.handles import FileSegment, InlineBytes, Placeholder
 from headrace.storage.manifest import PieceKind, SnapshotPart, StatePiece
 from headrace.storage.objects import MissingObject, ObjectStore
@@ -36,25 +37,10 @@ from headrace.worker.keys import KeyReader
 from headrace.worker.local_copies import LocalCopies
 
 # Made once: threads that use a type for the first time at once, without a decoder, crash the process.
-_decode_tables = msgspec.msgpack.Decoder(StoredOperatorTables).decode
-_decode_operator_state = msgspec.msgpack.Decoder(OperatorStateSnapshot).decode
 _decode_frames = msgspec.msgpack.Decoder(list[CapturedFrame]).decode
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Keep = Callable[[Batch], Mask]
-
-
-@dataclass(frozen=True, slots=True)
-class VertexRestore:
-    """What the subtasks of a vertex start from: for each operator the pieces that each old subtask left."""
-
-    checkpoint_id: int
-    parallelism: int
-    max_parallelism: int
-    operators: Mapping[str, Sequence[tuple[StatePiece, ...] | None]]
-    claim: bool  # later increments may build on the restored files
-    finished: bool = False  # the vertex had finished: its subtasks only send their ends
-    commits: Commits = NO_COMMITS  # up to the checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,17 +196,6 @@ def _keyed_share(
 
 def _of_kind(pieces: tuple[StatePiece, ...] | None, kind: PieceKind) -> list[StatePiece]:
     return [piece for piece in pieces or () if piece.kind is kind]
-
-
-def operator_state_of(reader: SnapshotReader, pieces: tuple[StatePiece, ...] | None) -> OperatorStateSnapshot | None:
-    """The operator state that a subtask left, if any."""
-    for piece in _of_kind(pieces, PieceKind.OPERATOR):
-        if piece.description:
-            tables = _decode_tables(piece.description)
-            return read_operator_tables(tables, {part.id: reader.read(part.handle) for part in piece.parts})
-        if piece.parts:
-            return _decode_operator_state(reader.read(piece.parts[0].handle))
-    return None
 
 
 def _frames(reader: SnapshotReader, piece: StatePiece) -> list[CapturedFrame]:

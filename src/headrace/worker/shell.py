@@ -29,11 +29,12 @@ import pyarrow as pa
 
 from headrace.control import messages
 from headrace.control.channel import ControlAddress, ControlClient
+from headrace.control.deployment import ARCHIVE_PREFIX, TaskDescriptor, process_mark
 from headrace.errors import JobCancelled, WorkerLost
 from headrace.graph.plan import Settings, ShippedArchive
 from headrace.job.status import Status
 from headrace.worker.checkpoints import CheckpointLink
-from headrace.worker.failures import ARCHIVE_PREFIX, describe
+from headrace.worker.failures import describe
 from headrace.worker.inflow import Inflow, ReadAhead
 from headrace.worker.local_state import local_state_cleaned
 from headrace.worker.relay import Relay
@@ -42,7 +43,7 @@ from headrace.worker.slices import SliceLimit, preemptions
 from headrace.worker.spark_rows import Row, as_batch, portions, read_batches
 from headrace.worker.stacks import sample_stacks
 from headrace.worker.subtask import Subtask
-from headrace.worker.task import TaskDescriptor, make_snapshot_writer, make_task
+from headrace.worker.task import make_snapshot_writer, make_task
 
 T = TypeVar("T")
 _log = logging.getLogger("headrace.worker")
@@ -455,15 +456,6 @@ class LevelTask:
             finally:
                 os.chdir(before)
                 sys.path[:] = [entry for entry in sys.path if not entry.startswith(place)]
-
-
-def process_mark(job_id: str, attempt: int) -> str:
-    """The process name of a worker while it runs a task: shown by `ps` and `top`, and used to find orphaned workers.
-
-    >>> process_mark("0123456789abcdef", 2)
-    'hr-01234567-2'
-    """
-    return f"hr-{job_id[:8]}-{attempt}"[:15]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A task from its description: what the driver sends for each task of a level, and the subtask or relay made of it.
+"""The subtask or relay that a task description of the driver (`control/deployment.py`) stands for.
 
 Spark's workers, the local runtime, the simulator and the harness all make their tasks here.
 """
@@ -6,20 +6,20 @@ Spark's workers, the local runtime, the simulator and the harness all make their
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from headrace.control.deployment import TaskDescriptor
 from headrace.control.messages import AcknowledgeCheckpoint, DeclineCheckpoint
-from headrace.graph.plan import JobPlan, Settings, VertexPlan
-from headrace.ids import OperatorId, VertexId
+from headrace.graph.plan import VertexPlan
 from headrace.storage.layout import subtask_owner
 from headrace.storage.objects import ObjectStore
-from headrace.worker.checkpoints import SnapshotWriter, WorkerStorage
+from headrace.worker.checkpoints import SnapshotWriter
 from headrace.worker.local_copies import LocalCopies
 from headrace.worker.operators.base import SubtaskServices
 from headrace.worker.relay import Relay
-from headrace.worker.restore import RestoreProgress, VertexRestore, read_restore
+from headrace.worker.restore import RestoreProgress, read_restore
 from headrace.worker.subtask import Subtask
 
 
@@ -40,67 +40,13 @@ class SteppedServices:
         """Nothing sleeps."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskDescriptor:
-    """Everything that one task needs to run: a subtask of a vertex, or a relay towards one."""
-
-    job_id: str
-    attempt: int
-    level: int
-    index: int  # in the level
-    previous_width: int  # tasks in the level before
-    next_width: int
-    name: str
-    settings: Settings
-    vertex_id: VertexId
-    subtask: int
-    parallelism: int
-    vertex: bytes | None = None  # pickled VertexPlan; None for a relay
-    relay_to: int = 0  # the task of the next level that a relay passes rows to
-    restore: VertexRestore | None = None
-    storage: WorkerStorage | None = None
-    operators: tuple[OperatorId, ...] = ()
-
-
-def describe_tasks(
-    plan: JobPlan,
-    level: int,
-    job_id: str,
-    attempt: int,
-    restore: Mapping[VertexId, VertexRestore] | None = None,
-    storage: WorkerStorage | None = None,
-) -> list[TaskDescriptor]:
-    """The tasks of one level; `restore` is what each vertex starts from."""
-    return [
-        TaskDescriptor(
-            job_id,
-            attempt,
-            level,
-            index,
-            plan.width(level - 1),
-            plan.width(level + 1),
-            plan.task_name(level, index),
-            plan.settings,
-            slot.vertex,
-            slot.subtask,
-            plan.graph.vertices[slot.vertex].parallelism,
-            None if slot.relay else plan.vertices[slot.vertex],
-            plan.relays[level, slot.vertex] + slot.subtask if slot.relay else 0,
-            None if slot.relay or restore is None else restore.get(slot.vertex),
-            storage,
-            tuple(operator.id for operator in plan.graph.vertices[slot.vertex].operators),
-        )
-        for index, slot in enumerate(plan.layout.levels[level])
-    ]
-
-
 def make_task(
     task: TaskDescriptor,
     services: SubtaskServices,
     store: ObjectStore | None = None,
     progress: RestoreProgress | None = None,
 ) -> Subtask | Relay:
-    """The task, not yet opened; operator state and in-flight data are read from `store` here."""
+    """Make a task, not yet opened; operator state and in-flight data are read from `store` here."""
     place = (task.index, task.previous_width, task.next_width)
     if task.vertex is None:
         return Relay(task.relay_to, place, task.settings.buffer_size)
@@ -123,7 +69,7 @@ def make_snapshot_writer(
     store: ObjectStore | None = None,
     executor: Executor | None = None,
 ) -> SnapshotWriter | None:
-    """What writes the snapshots of a subtask; None for a relay, or a job without storage for checkpoints."""
+    """Make the writer of a subtask's snapshots; None for a relay, or a job without storage for checkpoints."""
     if task.vertex is None or task.storage is None:
         return None
     copies = _copies(task) if task.settings.write_copies else None

@@ -5,13 +5,12 @@ import pytest
 from headrace import StreamExecutionEnvironment
 from headrace.api.sink import Committer, Prepared, Sink, SinkWriter
 from headrace.checkpoint.commits import Commits
+from headrace.control.operator_state import operator_state_of, prepared_in
 from headrace.errors import HeadraceError, InvalidArgument
 from headrace.state.operator import OperatorStateBackend, rescale
 from headrace.storage.reader import SnapshotReader
 from headrace.testing.storage_faults import MemoryStore
 from headrace.worker.failures import OperatorFailure, describe
-from headrace.worker.operators.sinks import prepared_in
-from headrace.worker.restore import operator_state_of
 from rig import plan_of, restore_of, snapshot_of, subtask
 
 LOG = []

@@ -11,6 +11,7 @@ import pytest
 from headrace import KeyedProcessFunction, Types, ValueStateDescriptor
 from headrace.checkpoint.barriers.instructions import AlignmentMetrics
 from headrace.checkpoint.types import Barrier, CheckpointOptions
+from headrace.control.deployment import VertexRestore, WorkerStorage
 from headrace.control.messages import AcknowledgeCheckpoint
 from headrace.driver.progress import restore_bar
 from headrace.records.key_groups import KeyGroupRange
@@ -21,10 +22,10 @@ from headrace.state.rocksdb import RocksDBBackend
 from headrace.storage.handles import Placeholder
 from headrace.storage.layout import AttemptId
 from headrace.storage.shared import SharedStateRegistry
-from headrace.worker.checkpoints import SnapshotWriter, WorkerStorage
+from headrace.worker.checkpoints import SnapshotWriter
 from headrace.worker.local_copies import LocalCopies
 from headrace.worker.operators.base import OperatorSnapshot
-from headrace.worker.restore import RestoreProgress, VertexRestore, read_restore
+from headrace.worker.restore import RestoreProgress, read_restore
 from headrace.worker.subtask import SnapshotInProgress
 from rig import plan_of, vertex_plan
 

@@ -8,10 +8,11 @@ from headrace.checkpoint.store import CompletedCheckpoint
 from headrace.checkpoint.types import Barrier
 from headrace.config import Configuration
 from headrace.connectors.files import FileSink
+from headrace.control.deployment import VertexRestore
 from headrace.driver.step_back import StepBack
 from headrace.errors import StorageError
 from headrace.records.frames import FrameKind
-from headrace.worker.restore import VertexRestore, read_restore
+from headrace.worker.restore import read_restore
 from rig import event, plan_of, subtask, vertex_plan, work_off
 
 

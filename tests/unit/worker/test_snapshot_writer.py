@@ -6,10 +6,11 @@ import pytest
 
 from headrace.checkpoint.barriers.instructions import AlignmentMetrics
 from headrace.checkpoint.types import Barrier
+from headrace.control.deployment import WorkerStorage
 from headrace.control.messages import DeclineCheckpoint
 from headrace.errors import LocalStateError, StorageError
 from headrace.storage.layout import AttemptId
-from headrace.worker.checkpoints import SnapshotWriter, WorkerStorage
+from headrace.worker.checkpoints import SnapshotWriter
 from headrace.worker.subtask import SnapshotInProgress
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from headrace.checkpoint.plan import TaskId
 from headrace.checkpoint.settings import EndStatus
 from headrace.config import Configuration
+from headrace.control.deployment import TaskDescriptor, VertexRestore, WorkerStorage, describe_tasks
 from headrace.control.messages import (
     Failed,
     Finished,
@@ -39,12 +40,11 @@ from headrace.job.status import Status
 from headrace.storage.objects import ObjectStore
 from headrace.storage.settings import StorageSettings
 from headrace.testing.simulation.world import Violation
-from headrace.worker.checkpoints import CheckpointLink, WorkerStorage
+from headrace.worker.checkpoints import CheckpointLink
 from headrace.worker.failures import describe
 from headrace.worker.relay import Relay
-from headrace.worker.restore import VertexRestore
 from headrace.worker.subtask import SnapshotInProgress, Subtask
-from headrace.worker.task import SteppedServices, TaskDescriptor, describe_tasks, make_snapshot_writer, make_task
+from headrace.worker.task import SteppedServices, make_snapshot_writer, make_task
 
 Print = Callable[[tuple[int, int], Output], None]
 

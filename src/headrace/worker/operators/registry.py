@@ -1,12 +1,11 @@
-"""Which class runs which kind of operator, and which state an operator of a kind takes."""
+"""The class that runs each kind of operator, and the states that operators of a kind keep of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.api.sink import sink_kind
-from headrace.api.sources import Source
-from headrace.checkpoint.assignment import ASYNC_CALLS, SPLITS, StateShape, TakenState, prepared_by
+from headrace.api.state_claims import is_keyed, taken_state
+from headrace.checkpoint.assignment import StateShape
 from headrace.graph.job_graph import ChainedOperator, OperatorKind, OperatorSpec
 from headrace.worker.operators import async_wait, keyed, sinks, sources
 from headrace.worker.operators.aggregate import Aggregate, Reduce
@@ -66,24 +65,8 @@ _OWN_STATES: dict[OperatorKind, tuple[str, ...]] = {
 def make_operator(operator: ChainedOperator, context: OperatorContext) -> Operator:
     """The operator object for one subtask."""
     kind = operator.spec.kind
-    made = _KEYED.get(kind, _KINDS[kind]) if _is_keyed(operator.spec) else _KINDS[kind]
+    made = _KEYED.get(kind, _KINDS[kind]) if is_keyed(operator.spec) else _KINDS[kind]
     return made(operator, context)
-
-
-def _is_keyed(spec: OperatorSpec) -> bool:
-    return any(key is not None for key in spec.keys)
-
-
-def taken_state(spec: OperatorSpec) -> TakenState:
-    """The state that an operator takes at a restore, beside what its function declares."""
-    own = None
-    if spec.kind == "sink_to":
-        own = prepared_by(sink_kind(spec.function))
-    elif spec.kind == "async":
-        own = ASYNC_CALLS
-    elif spec.kind == "source" and isinstance(spec.function, Source):
-        own = SPLITS
-    return TakenState(_is_keyed(spec), own)
 
 
 def own_state(spec: OperatorSpec, shapes: Mapping[str, StateShape]) -> str | None:

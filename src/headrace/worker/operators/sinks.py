@@ -15,6 +15,7 @@ from headrace.api.durable import pack, unpack
 from headrace.api.functions import callable_of
 from headrace.api.sink import CommitRequest, Committer, Prepared, Sink, SinkWriter, WriterContext
 from headrace.checkpoint.commits import Commits
+from headrace.control.operator_state import COMMITTABLES, prepared_in
 from headrace.errors import StorageError
 from headrace.graph.job_graph import ChainedOperator
 from headrace.records.batch import Batch
@@ -22,25 +23,13 @@ from headrace.records.frames import pickle_rows
 from headrace.records.types import PICKLED, TypeInformation
 from headrace.state.api import ListStateDescriptor
 from headrace.state.backend import SnapshotKind
-from headrace.state.operator import OperatorStateBackend
 from headrace.state.pickling import load_values
 from headrace.worker.operators.base import ElementContext, Operator, OperatorContext, OperatorSnapshot, Receiver
 
 _LOG = logging.getLogger(__name__)
 
 _WRITER = ListStateDescriptor("writer")
-_COMMITTABLES = ListStateDescriptor("committables")
-OWN_STATES = (_WRITER.name, _COMMITTABLES.name)
-
-
-def prepared_in(state: OperatorStateBackend) -> list[Prepared]:
-    """The committables in an operator state, the oldest checkpoint first."""
-    prepared = [
-        Prepared(checkpoint_id, tuple(map(unpack, committables)))
-        for of_subtask in state.get_list_state(_COMMITTABLES).get()
-        for checkpoint_id, committables in of_subtask
-    ]
-    return sorted(prepared, key=lambda one: one.checkpoint_id)
+OWN_STATES = (_WRITER.name, COMMITTABLES.name)
 
 
 class SinkOperator(Operator):
@@ -120,7 +109,7 @@ class SinkOperator(Operator):
         kept = tuple(
             (one.checkpoint_id, tuple(self.guard(pack, c) for c in one.committables)) for one in self._prepared
         )
-        state.get_list_state(_COMMITTABLES).update([kept] if kept else [])
+        state.get_list_state(COMMITTABLES).update([kept] if kept else [])
         state.get_list_state(_WRITER).update([self.guard(pack, one) for one in self.guard(self.writer.snapshot)])
         return super().snapshot(checkpoint_id, timestamp, kind)
 
