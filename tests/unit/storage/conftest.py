@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import uuid
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -13,6 +14,14 @@ from headrace.storage.remote import open_store
 from headrace.testing.storage_faults import MemoryStore
 
 REMOTE = ["s3", *(pytest.param(name, marks=pytest.mark.long) for name in object_servers.SERVERS)]
+
+
+@contextmanager
+def one_at_a_time(directory):
+    """Two processes of pytest that install a server into one directory leave half of it."""
+    with (directory / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield directory
 
 
 @pytest.fixture(scope="session")
@@ -28,8 +37,8 @@ def servers(request):
                     stack.callback(server.shutdown)
                     running[scheme] = {"s3": options}, s3_server.make_bucket(options, "race")
                 else:
-                    server = object_servers.SERVERS[scheme](request.config.cache.mkdir("servers"))
-                    running[scheme] = stack.enter_context(server)
+                    with one_at_a_time(request.config.cache.mkdir("servers")) as cache:
+                        running[scheme] = stack.enter_context(object_servers.SERVERS[scheme](cache))
             return running[scheme]
 
         yield start
