@@ -38,8 +38,8 @@ from headrace.state.hashmap.backend import HashMapBackend
 from headrace.state.operator import OperatorStateSnapshot
 from headrace.state.rocksdb import MemoryBudget, RocksDBBackend
 from headrace.storage.layout import AttemptId
-from headrace.worker.checkpoints import SnapshotWriter
 from headrace.worker.operators.base import OperatorSnapshot
+from headrace.worker.snapshot_writer import SnapshotWriter
 from headrace.worker.subtask import SnapshotInProgress
 
 MAX_PARALLELISM = 128

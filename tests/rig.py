@@ -15,9 +15,9 @@ from headrace.environment import StreamExecutionEnvironment
 from headrace.graph.plan import JobPlan, VertexPlan
 from headrace.records.batch import Batch
 from headrace.records.frames import DRAIN, Frame, FrameKind, pack, read_frames
-from headrace.worker.checkpoints import snapshot_inline
 from headrace.worker.operators.sinks import decode_collected
 from headrace.worker.relay import Relay
+from headrace.worker.snapshot_writer import snapshot_inline
 from headrace.worker.subtask import Subtask
 from headrace.worker.task import make_task
 

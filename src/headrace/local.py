@@ -23,9 +23,9 @@ from headrace.ids import JobId, VertexId
 from headrace.job.status import Status
 from headrace.storage.manifest import StatePiece, state_in
 from headrace.worker.chain import close_all
-from headrace.worker.checkpoints import snapshot_inline
 from headrace.worker.failures import reported
 from headrace.worker.relay import Relay
+from headrace.worker.snapshot_writer import snapshot_inline
 from headrace.worker.subtask import SnapshotInProgress, Subtask
 from headrace.worker.task import SteppedServices, make_task
 

@@ -25,7 +25,7 @@ from headrace import CheckpointingMode
 from headrace.driver import services
 from headrace.errors import HeadraceError
 from headrace.pyflink.datastream.checkpoint_config import CheckpointConfig
-from headrace.worker import checkpoints
+from headrace.worker import snapshot_writer
 
 HOUR = 3_600_000
 gates, seen = {}, {}  # functions travel as bytes: they find what they share with the test here, by name
@@ -131,7 +131,7 @@ def test_failed_checkpoints_fail_the_job_or_not(jobs, tap, ledger, tmp_path, mon
 
 def test_driver_and_workers_write_with_the_buffer_that_was_set(jobs, tap, ledger, tmp_path, monkeypatch):
     opened = []
-    for module in (services, checkpoints):
+    for module in (services, snapshot_writer):
         real = module.open_store
         monkeypatch.setattr(module, "open_store", lambda real=real, **given: opened.append(given) or real(**given))
     options = {"execution.checkpointing.write-buffer-size": "64 kb"}

@@ -33,10 +33,10 @@ from headrace.control.deployment import ARCHIVE_PREFIX, TaskDescriptor, process_
 from headrace.errors import JobCancelled, WorkerLost
 from headrace.graph.plan import Settings, ShippedArchive
 from headrace.job.status import Status
-from headrace.worker.checkpoints import CheckpointLink
 from headrace.worker.failures import describe
 from headrace.worker.inflow import Inflow, ReadAhead
 from headrace.worker.local_state import local_state_cleaned
+from headrace.worker.mailbox import Mailbox
 from headrace.worker.relay import Relay
 from headrace.worker.restore import RestoreProgress
 from headrace.worker.slices import SliceLimit, preemptions
@@ -89,7 +89,7 @@ class Shell:
         self._task: Subtask | Relay | None = None
         self._over = False
         self._unconfirmed = 0
-        self.checkpoints = CheckpointLink(lambda message: self.client.send(message))  # noqa: PLW0108 - not connected yet
+        self.mailbox = Mailbox(lambda message: self.client.send(message))  # noqa: PLW0108 - not connected yet
         self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
         self._busy = self._back_pressured = self._idle = 0.0  # seconds
         self._without_input = 0.0  # of the idle ones, those in which there was nothing to process
@@ -123,7 +123,7 @@ class Shell:
             self._unconfirmed -= message.outputs
             self.wake()
         elif isinstance(message, messages.ToSubtask):
-            self.checkpoints.post(message)
+            self.mailbox.post(message)
             self.wake()
         elif isinstance(message, messages.SampleStacks | messages.SampleRecords):
             threading.Thread(target=self._answer, args=(message,), name="headrace-probe", daemon=True).start()
@@ -216,7 +216,7 @@ class Shell:
         """Exchange messages with the driver, and do background work from time to time."""
         if not isinstance(task, Subtask) or self._reported_finished:
             return
-        self.checkpoints.serve(task)
+        self.mailbox.serve(task)
         if time.monotonic() >= self._next_upkeep:
             task.upkeep()
             self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
@@ -232,7 +232,7 @@ class Shell:
         """
         if not self._reported_finished:
             self._reported_finished = True
-            self.checkpoints.close(finished=True)
+            self.mailbox.close(finished=True)
             self.client.send(messages.Finished())
 
     def _room(self, task: Subtask | Relay) -> int:
@@ -271,7 +271,7 @@ class Shell:
 
     def _held(self) -> bool:
         """Whether too many outputs are unconfirmed by the driver, or a reader has requested a stop."""
-        return self._unconfirmed >= self._settings.max_unconfirmed or self.checkpoints.held
+        return self._unconfirmed >= self._settings.max_unconfirmed or self.mailbox.held
 
     def _check_input(self, task: Subtask | Relay) -> None:
         """Raise WorkerLost if the iterator ended before the end frames of all writers: an upstream task died."""
@@ -391,7 +391,7 @@ class LevelTask:
         ):
             try:
                 threading.Thread(target=shell.read, args=(rows,), name="headrace-reader", daemon=True).start()
-                shell.checkpoints.writer = make_snapshot_writer(descriptor, shell.client.send)
+                shell.mailbox.writer = make_snapshot_writer(descriptor, shell.client.send)
                 task = make_task(descriptor, shell, progress=shell.restore)
                 for portion in shell.run(task):
                     yield form(portion)
@@ -401,7 +401,7 @@ class LevelTask:
                 if not stopped:
                     shell.client.send(failure)  # before close(), which may hang
                 ending = shell.end_process_in(_CANCEL_GRACE if stopped else _FAILURE_GRACE)
-                shell.checkpoints.cancel()
+                shell.mailbox.cancel()
                 try:
                     if task is not None:
                         task.close()

@@ -15,11 +15,11 @@ from headrace.control.messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from headrace.graph.plan import VertexPlan
 from headrace.storage.layout import subtask_owner
 from headrace.storage.objects import ObjectStore
-from headrace.worker.checkpoints import SnapshotWriter
 from headrace.worker.local_copies import LocalCopies
 from headrace.worker.operators.base import SubtaskServices
 from headrace.worker.relay import Relay
 from headrace.worker.restore import RestoreProgress, read_restore
+from headrace.worker.snapshot_writer import SnapshotWriter
 from headrace.worker.subtask import Subtask
 
 

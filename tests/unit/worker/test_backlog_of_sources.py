@@ -4,7 +4,7 @@ from headrace.api.sources import Source, SourceReader
 from headrace.control.messages import SourceBacklog
 from headrace.testing.simulation.run import Run
 from headrace.testing.simulation.world import one_input
-from headrace.worker.checkpoints import CheckpointLink
+from headrace.worker.mailbox import Mailbox
 from rig import Services, plan_of, subtask
 
 
@@ -31,12 +31,12 @@ def test_the_link_tells_the_driver_of_every_change():
         plan_of(lambda env: env.from_source(Behind(), source_name="behind").print()), "behind", services=Services()
     )
     said = []
-    link = CheckpointLink(said.append)
+    mailbox = Mailbox(said.append)
     task.open()
-    link.serve(task)
-    link.serve(task)
+    mailbox.serve(task)
+    mailbox.serve(task)
     task.step(10)
-    link.serve(task)
+    mailbox.serve(task)
     assert said == [SourceBacklog(True), SourceBacklog(False)]
 
 

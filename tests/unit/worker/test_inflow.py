@@ -10,8 +10,8 @@ import pytest
 
 from headrace.checkpoint.types import Barrier
 from headrace.records.frames import FrameKind
-from headrace.worker.checkpoints import CheckpointLink
 from headrace.worker.inflow import Inflow, ReadAhead
+from headrace.worker.mailbox import Mailbox
 from headrace.worker.shell import Shell
 from rig import data, event, plan_of, subtask
 from waiting import wait_until
@@ -229,7 +229,7 @@ def turns_and_waits(rows):
     with (
         patch.object(shell.inflow, "wait", wait),
         patch.object(shell, "_work", wraps=shell._work) as work,
-        patch.object(shell.checkpoints, "serve", wraps=shell.checkpoints.serve) as serve,
+        patch.object(shell.mailbox, "serve", wraps=shell.mailbox.serve) as serve,
         pytest.raises(Over),
     ):
         list(shell.run(task))
@@ -246,7 +246,7 @@ def test_a_subtask_waits_in_the_turn_that_has_processed_all():
 def test_what_an_event_requests_of_the_driver_is_sent_before_the_wait():
     started = []
     barrier = event(FrameKind.BARRIER, body=Barrier(1, 0).encode())
-    with patch.object(CheckpointLink, "serve", lambda link, task: started.append(len(task.take_snapshots()))):
+    with patch.object(Mailbox, "serve", lambda mailbox, task: started.append(len(task.take_snapshots()))):
         found, _ = turns_and_waits([barrier])
     assert found == [(1, 1), (2, 2)]
     assert started == [0, 1]

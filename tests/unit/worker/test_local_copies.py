@@ -22,10 +22,10 @@ from headrace.state.rocksdb import RocksDBBackend
 from headrace.storage.handles import Placeholder
 from headrace.storage.layout import AttemptId
 from headrace.storage.shared import SharedStateRegistry
-from headrace.worker.checkpoints import SnapshotWriter
 from headrace.worker.local_copies import LocalCopies
 from headrace.worker.operators.base import OperatorSnapshot
 from headrace.worker.restore import RestoreProgress, read_restore
+from headrace.worker.snapshot_writer import SnapshotWriter
 from headrace.worker.subtask import SnapshotInProgress
 from rig import plan_of, vertex_plan
 

@@ -10,7 +10,7 @@ from headrace.control.deployment import WorkerStorage
 from headrace.control.messages import DeclineCheckpoint
 from headrace.errors import LocalStateError, StorageError
 from headrace.storage.layout import AttemptId
-from headrace.worker.checkpoints import SnapshotWriter
+from headrace.worker.snapshot_writer import SnapshotWriter
 from headrace.worker.subtask import SnapshotInProgress
 
 

@@ -40,8 +40,8 @@ from headrace.job.status import Status
 from headrace.storage.objects import ObjectStore
 from headrace.storage.settings import StorageSettings
 from headrace.testing.simulation.world import Violation
-from headrace.worker.checkpoints import CheckpointLink
 from headrace.worker.failures import describe
+from headrace.worker.mailbox import Mailbox
 from headrace.worker.relay import Relay
 from headrace.worker.subtask import SnapshotInProgress, Subtask
 from headrace.worker.task import SteppedServices, make_snapshot_writer, make_task
@@ -136,9 +136,9 @@ class Worker:
         self.rows: deque[tuple[int, bytes]] = deque()  # (writer, row) on their way here, by writer in order
         self.inbox: deque[FromDriver] = deque()
         self.messages: deque[FromWorker] = deque()
-        self.link = CheckpointLink(self.messages.append)
+        self.mailbox = Mailbox(self.messages.append)
         self.writes = Writes()
-        self.link.writer = make_snapshot_writer(descriptor, self.messages.append, store, self.writes)
+        self.mailbox.writer = make_snapshot_writer(descriptor, self.messages.append, store, self.writes)
         self.connected = False
         self.said_finished = False
 
@@ -158,7 +158,7 @@ class Worker:
     def serve(self) -> None:
         """What the worker's loop does between two steps."""
         if isinstance(self.task, Subtask):
-            self.link.serve(self.task)
+            self.mailbox.serve(self.task)
         if self.task.status is Status.FINISHED and not self.said_finished and not self.writes.waiting:
             self.said_finished = True
             self.messages.append(Finished())
@@ -169,7 +169,7 @@ class Worker:
         if isinstance(message, StartProcessing):
             self.open()
         else:
-            self.link.post(message)  # type: ignore[arg-type]
+            self.mailbox.post(message)  # type: ignore[arg-type]
         self.serve()
 
 

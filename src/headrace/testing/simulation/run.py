@@ -253,7 +253,7 @@ class Run:
         actions: list[Callable[[], None]] = []
         if not worker.connected:  # it does nothing before it is accepted; one of an old attempt never is
             return [lambda: self._tell_driver(worker, attempt, driver)] if worker.messages else []
-        if worker.task.has_work() and not worker.link.held:
+        if worker.task.has_work() and not worker.mailbox.held:
             actions.append(lambda: attempt.step(worker, self.random.randrange(1, 8)))
         if worker.rows and worker.task.status is not Status.CREATED:
             actions.append(lambda: attempt.deliver(worker, self.random))

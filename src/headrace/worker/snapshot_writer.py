@@ -1,7 +1,6 @@
-"""The worker's side of checkpoints: messages of the coordinator reach the subtask, snapshots are written and acknowledged.
+"""Write the snapshots of a subtask, and acknowledge each one to the driver when everything is durable.
 
-`CheckpointLink` runs in the thread of the subtask, between two steps. `SnapshotWriter` has a thread of its own, so that
-records go on while a snapshot is written; the driver gets the acknowledgement when everything is durable.
+`SnapshotWriter` has a thread of its own, so that records are processed while a snapshot is written.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
@@ -19,14 +17,12 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.api.durable import unpack
 from headrace.checkpoint.assignment import StateShape
-from headrace.checkpoint.commits import Commits
 from headrace.checkpoint.handles import KeyedStateHandle, Payload, encode_handle
 from headrace.checkpoint.plan import TaskReport
 from headrace.checkpoint.reasons import FailureReason
 from headrace.checkpoint.stats import SubtaskMetrics
-from headrace.checkpoint.types import Barrier, SavepointFormat
+from headrace.checkpoint.types import SavepointFormat
 from headrace.control import messages
 from headrace.control.deployment import WorkerStorage
 from headrace.errors import HeadraceError, LocalStateError
@@ -44,7 +40,7 @@ from headrace.worker.failures import error_text
 from headrace.worker.local_copies import CopyWriter, LocalCopies
 from headrace.worker.operators.base import OperatorSnapshot
 from headrace.worker.operators.registry import own_state
-from headrace.worker.subtask import SnapshotInProgress, Subtask
+from headrace.worker.subtask import SnapshotInProgress
 
 
 class SnapshotWriter:
@@ -77,9 +73,9 @@ class SnapshotWriter:
             self._write(progress)
 
     def wake(self) -> None:
-        """The in-flight data of a snapshot may be complete, or the snapshot is cancelled.
+        """Look again at snapshots that wait for in-flight data, or that were cancelled.
 
-        LocalStateError if a snapshot has found that no later one can succeed: the task fails with it.
+        Raise the LocalStateError after which no snapshot can succeed: the task fails with it.
         """
         with self._captured:
             self._captured.notify_all()
@@ -87,23 +83,23 @@ class SnapshotWriter:
             raise self._broken
 
     def confirmed(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete: copies of older ones are removed."""
+        """Remove the local copies of checkpoints older than this complete one."""
         if self.copies is not None:
             self._pool.submit(self.copies.confirmed, checkpoint_id)
 
     def aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint was aborted: its copy is removed."""
+        """Remove the local copy of an aborted checkpoint."""
         if self.copies is not None:
             self._pool.submit(self.copies.aborted, checkpoint_id)
 
     def close(self, finished: bool = False) -> None:
-        """Wait for what is being written; a subtask that has `finished` needs its copies no more."""
+        """Wait until started snapshots are written; a subtask that has `finished` does not need its local copies."""
         self._pool.shutdown(wait=True)
         if finished and self.copies is not None:
             self.copies.remove()
 
     def cancel(self) -> None:
-        """The task has failed, and its connection will be closed: what cannot be acknowledged any more is deleted."""
+        """Delete the files of snapshots that cannot be acknowledged: the task has failed and its connection is closed."""
         with self._captured:
             for progress in list(self._under_way.values()):
                 progress.cancel()
@@ -161,7 +157,7 @@ class SnapshotWriter:
             self._under_way.pop(progress.barrier.id, None)
 
     def _acknowledge(self, progress: SnapshotInProgress, message: messages.AcknowledgeCheckpoint) -> bool:
-        """Send it, unless `cancel` came first: then the connection may be closed, and the driver would not know the files."""
+        """Send it, unless `cancel` came first: the connection may be closed, and the driver would not know the files."""
         with self._captured:
             if not progress.cancelled:
                 self._send(message)
@@ -171,93 +167,6 @@ class SnapshotWriter:
         with self._captured:
             while progress.capturing and not progress.cancelled:
                 self._captured.wait(0.2)
-
-
-class CheckpointLink:
-    """Connects a subtask with the coordinator; only `post` may be called from another thread."""
-
-    def __init__(self, send: Callable[[messages.FromWorker], None]) -> None:
-        self._send = send
-        self._mailbox: deque[messages.ToSubtask] = deque()  # safe to use from two threads
-        self._sent_end_of_data = self._sent_backlog = self._requested_split = False
-        self._sent_watermark: int | None = None
-        self._next_watermark = 0
-        self.writer: SnapshotWriter | None = None
-        self._holders: set[str] = set()
-
-    @property
-    def held(self) -> bool:
-        """Whether this subtask must not emit records now: a reader's disk fills up, or its source is too far ahead."""
-        return bool(self._holders)
-
-    def post(self, message: messages.ToSubtask) -> None:
-        """Queue a message of the driver for the next `serve`."""
-        self._mailbox.append(message)
-
-    def serve(self, task: Subtask) -> None:
-        """Handle queued messages, start writing new snapshots, and report changes of the subtask."""
-        while self._mailbox:
-            self._handle(task, self._mailbox.popleft())
-        for snapshot in task.take_snapshots():
-            assert self.writer is not None
-            self.writer.start(snapshot)
-        for hold in task.take_holds():
-            self._send(hold)
-        for decline in task.take_declines():
-            self._send(messages.DeclineCheckpoint(decline.checkpoint_id, decline.reason, str(decline.reason)))
-        if task.backlog != self._sent_backlog:
-            self._sent_backlog = task.backlog
-            self._send(messages.SourceBacklog(task.backlog))
-        if (alignment := task.alignment) is not None and (now := task.now()) >= self._next_watermark:
-            self._next_watermark = now + alignment.update_interval
-            if (watermark := task.aligned_watermark) != self._sent_watermark:
-                self._sent_watermark = watermark
-                self._send(messages.SourceWatermark(watermark))
-        if task.wants_split and not self._requested_split:
-            self._requested_split = True
-            self._send(messages.AskForSplit())
-        if task.data_finished and not self._sent_end_of_data:
-            self._sent_end_of_data = True
-            self._send(messages.DataFinished())
-        if self.writer is not None:
-            self.writer.wake()
-
-    def _handle(self, task: Subtask, message: messages.ToSubtask) -> None:
-        if isinstance(message, messages.TriggerCheckpoint):
-            task.trigger(Barrier.decode(message.barrier))
-        elif isinstance(message, messages.AnnounceCheckpoint):
-            task.announce(Barrier.decode(message.barrier))
-        elif isinstance(message, messages.CheckpointComplete):
-            self._complete(task, message.checkpoint_id, message.commits)
-        elif isinstance(message, messages.AssignSplits):
-            self._requested_split = False
-            task.add_splits(list(map(unpack, message.splits)), message.no_more)
-        elif isinstance(message, messages.EpochCommitted):
-            task.epoch_committed(message.operator_id, message.checkpoint_id)
-        elif isinstance(message, messages.Hold):
-            (self._holders.add if message.hold else self._holders.discard)(message.reader)
-            task.pause(self.held)
-        else:
-            if message.latest_completed is not None:
-                self._complete(task, message.latest_completed, message.commits)
-            task.notify_aborted(message.checkpoint_id)
-            if self.writer is not None:
-                self.writer.aborted(message.checkpoint_id)
-
-    def _complete(self, task: Subtask, checkpoint_id: int, commits: Commits) -> None:
-        task.notify_complete(checkpoint_id, commits)
-        if self.writer is not None:
-            self.writer.confirmed(checkpoint_id)
-
-    def close(self, finished: bool = False) -> None:
-        """Wait for what is being written; a subtask that has `finished` needs its copies no more."""
-        if self.writer is not None:
-            self.writer.close(finished)
-
-    def cancel(self) -> None:
-        """The task has failed: nothing is acknowledged any more."""
-        if self.writer is not None:
-            self.writer.cancel()
 
 
 def snapshot_inline(progress: SnapshotInProgress) -> messages.TaskState:
@@ -365,7 +274,7 @@ def _copied(payloads: Iterable[tuple[str, bytes]], copy: CopyWriter | None) -> I
 
 
 def _stored(payload: Payload, writer: StateWriter, scope: Scope, copy: CopyWriter | None) -> SnapshotPart:
-    """A payload that did not come as a stream: a local file to be copied, or what an earlier checkpoint wrote."""
+    """Write a payload that did not come as a stream: a local file, or one that an earlier checkpoint has written."""
     if payload.path is not None:
         if copy is not None:
             copy.add(payload.id, Path(payload.path))
