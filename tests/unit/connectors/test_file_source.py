@@ -5,6 +5,7 @@ import os
 import random
 from pathlib import Path
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,7 +14,9 @@ from headrace import OutputTag, StreamExecutionEnvironment
 from headrace.api.durable import pack, unpack
 from headrace.api.sources import ReaderContext
 from headrace.connectors.files import CORRUPT_TYPE, FileFormat, FileSource
+from headrace.connectors.files import source as files
 from headrace.connectors.files.formats import PartReader
+from headrace.connectors.files.source import FilesFound
 from headrace.errors import HeadraceError, InvalidArgument, StorageError
 from headrace.records.batch import Batch
 from headrace.records.types import Row, as_type
@@ -162,16 +165,78 @@ def test_older_files_come_first(tmp_path):
     assert read(source, splits_of(source)) == ["c", "b", "a"]
 
 
-def test_a_renamed_file_is_a_new_one_and_a_deleted_one_is_forgotten(tmp_path):
+def test_a_renamed_file_is_a_new_one(tmp_path):
     source = FileSource(str(tmp_path), "text", watch_ms=10)
     enumerator = source.enumerator(None)
     write(tmp_path / "a", "1\n")
     assert len(splits_of(source, enumerator)) == 1
     (tmp_path / "a").rename(tmp_path / "b")
     assert read(source, splits_of(source, enumerator)) == ["1"]
-    (tmp_path / "b").unlink()
+
+
+DAY = 24 * 3600.0
+
+
+def test_a_file_that_listings_lack_is_known_for_seven_days(tmp_path, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(files.time, "time", lambda: now)
+    source = FileSource(str(tmp_path / "in"), "text", watch_ms=10)
+    write(tmp_path / "in/a", "1\n")
+    enumerator = source.enumerator(None)
+    assert len(splits_of(source, enumerator)) == 1
+    (tmp_path / "in/a").rename(tmp_path / "aside")
     assert splits_of(source, enumerator) == []
-    assert enumerator.snapshot().known == {}
+    for days in (3, 3, 2):  # eight days, but it was back in between
+        now += days * DAY
+        enumerator = source.enumerator(unpack(pack(enumerator.snapshot())))
+        (tmp_path / "aside").rename(tmp_path / "in/a")
+        assert splits_of(source, enumerator) == []
+        (tmp_path / "in/a").rename(tmp_path / "aside")
+        assert splits_of(source, enumerator) == []
+    now += 8 * DAY
+    assert splits_of(source, enumerator) == []
+    assert enumerator.snapshot() == FilesFound({})
+
+
+def test_another_file_under_the_name_of_a_deleted_one_is_an_error(tmp_path):
+    source = FileSource(str(tmp_path), "text", watch_ms=10)
+    enumerator = source.enumerator(None)
+    write(tmp_path / "a", "1\n")
+    splits_of(source, enumerator)
+    (tmp_path / "a").unlink()
+    splits_of(source, enumerator)
+    write(tmp_path / "a", "1\n2\n")
+    with pytest.raises(StorageError, match=r"a has changed since it was found .* a new one needs a name of its own"):
+        splits_of(source, enumerator)
+
+
+def test_a_path_that_is_gone_is_listed_again_with_a_warning(tmp_path, monkeypatch, caplog):
+    now = 1000.0
+    monkeypatch.setattr(files.time, "time", lambda: now)
+    source = FileSource([str(tmp_path / "in"), str(tmp_path / "more")], "text", watch_ms=10)
+    write(tmp_path / "in/a", "1\n")
+    write(tmp_path / "more/b", "2\n")
+    enumerator = source.enumerator(None)
+    assert read(source, splits_of(source, enumerator)) == ["1", "2"]
+    (tmp_path / "in").rename(tmp_path / "aside")
+    write(tmp_path / "more/c", "3\n")
+    assert read(source, splits_of(source, enumerator)) == ["3"]
+    now += 30 * DAY
+    assert splits_of(source, enumerator) == []
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{source.name}: {tmp_path}/in is not there now; it is listed again every 10 ms, and files that were found before stay known"
+    ]
+    (tmp_path / "aside").rename(tmp_path / "in")
+    assert splits_of(source, enumerator) == []
+
+
+def test_a_path_of_an_object_store_that_is_empty_is_watched(tmp_path, caplog):
+    source = FileSource("memory://nothing-yet", "text", watch_ms=10)
+    enumerator = source.enumerator(None)
+    assert (splits_of(source, enumerator), enumerator.complete) == ([], False)
+    fsspec.filesystem("memory").pipe("/nothing-yet/a", b"1\n")
+    assert read(source, splits_of(source, enumerator)) == ["1"]
+    assert "/nothing-yet is not there now" in caplog.text
 
 
 def test_an_appended_file_is_an_error(tmp_path):
@@ -194,6 +259,10 @@ def test_an_appended_file_is_an_error(tmp_path):
 def test_a_directory_that_does_not_exist(tmp_path):
     with pytest.raises(StorageError, match=r"FileSource\('.*/none'\): there is no such file or directory"):
         splits_of(FileSource(f"{tmp_path}/none", "text"))
+    with pytest.raises(StorageError, match="there is no such file or directory"):
+        splits_of(FileSource(f"{tmp_path}/none", "text", watch_ms=10))
+    with pytest.raises(StorageError, match="there is no such file or directory"):
+        splits_of(FileSource("memory://none", "text"))
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ What happens to files:
     hidden (. or _)    left alone, and so are directories named like that
     changed, appended  an error that names it, or with on_change="ignore" only what was there when it was found is read
     renamed            a new name is a new file: it is read (again)
-    deleted            before it was read: like a corrupt record, with its path; afterwards: nothing
+    deleted            before it was read: like a corrupt record, with its path; afterwards: nothing, but its name stays known for 7 days:
+                       another file of that name is a changed one
     empty              no records
     damaged            a line that cannot be read is a corrupt record; of a Parquet or compressed file the rest of it
     other columns      a Parquet file without a column of the type, or a CSV file with another header: like damaged
@@ -15,6 +16,8 @@ What happens to files:
 from __future__ import annotations
 
 import fnmatch
+import logging
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -36,12 +39,14 @@ from headrace.records.types import TypeInformation, as_type
 
 __all__ = ["FileSource"]
 
+_LOG = logging.getLogger(__name__)
 _FORMATS = ("text", "json", "csv", "parquet")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _PARTS_OF_A_SPLIT = 256
 _SPLITS, _LEAST_SPLIT = 32, 1 << 20
 _CAUGHT_UP_MS = 1000  # longer than the driver takes to give out the next split
 _WATCH_FOR_EVER = 10_000
+_REMEMBERED_SECONDS = 7 * 24 * 3600.0
 _BROKEN = (pa.ArrowException, ValueError, EOFError, zlib.error)
 _ALL_ROW_GROUPS = 1 << 30
 # Bytes of a local name that are not UTF-8 are surrogates in Python, which checkpoints and Arrow cannot hold: there they are
@@ -146,7 +151,7 @@ class FileSource(DynamicSource[FileSplit]):
 
 
 def _listed(fs: Any, root: str) -> Iterator[FilePart]:
-    """The files at a path, each as one part; hidden ones are left out."""
+    """The files at a path, each as one part; hidden ones are left out. FileNotFoundError if there is no such path."""
     fs.invalidate_cache()
     if any(mark in root for mark in "*?["):
         found = fs.glob(root, detail=True).values()
@@ -157,7 +162,14 @@ def _listed(fs: Any, root: str) -> Iterator[FilePart]:
         return
     below = [root]
     while below:
-        for info in fs.ls(below.pop(), detail=True):
+        directory = below.pop()
+        try:
+            entries = fs.ls(directory, detail=True)
+        except FileNotFoundError:
+            if directory == root:
+                raise
+            continue  # it was deleted since the directory above it was listed
+        for info in entries:
             if _is_hidden(info["name"], root):
                 continue
             if info["type"] == "directory":
@@ -185,37 +197,36 @@ def _on_disk(path: str) -> str:
 
 @durable("files-found-1")
 class FilesFound(msgspec.Struct, frozen=True):
-    """The state of the enumerator: path -> size and time of each file that it found."""
+    """The state of the enumerator: path -> size and time of each file that it found, and since when listings lack one."""
 
     known: dict[str, tuple[int, float | str | None]]
+    missing: dict[str, float] = {}
 
 
 class _FileEnumerator(SplitEnumerator[FileSplit]):
-    """Remembers every file that it gave, by name, size and time; forgets one that is no longer there."""
+    """Remembers every file that it gave, by name, size and time.
+
+    A file that a listing lacks may be back in the next one: its file system is not mounted, or its directory is replaced.
+    It is forgotten when it was in no listing for seven days.
+    """
 
     def __init__(self, source: FileSource, restored: FilesFound | None) -> None:
         self._source = source
         self._fs, self._roots = source.places()
         self.interval = source.watch_ms or _WATCH_FOR_EVER
         self._known = {} if restored is None else dict(restored.known)
+        self._missing = {} if restored is None else dict(restored.missing)
+        self._absent_roots: set[str] = set()
 
     def discover(self) -> Sequence[FileSplit]:
-        try:
-            # A file may be at several of the paths.
-            listed = list({file.path: file for root in self._roots for file in _listed(self._fs, root)}.values())
-        except FileNotFoundError:
-            if "file" in self._fs.protocol:
-                raise StorageError(f"{self._source.name}: there is no such file or directory") from None
-            listed = []  # an object store has no empty directories
-        except OSError as error:
-            raise StorageError(f"{self._source.name}: cannot list its files: {error}") from error
+        listed = self._list()
         new = [file for file in listed if file.path not in self._known]
         for file in listed if self._source.on_change == "fail" else ():
             before = self._known.get(file.path)
             if before is not None and before != (file.size, file.modified):
                 raise changed(self._source, file.path, before[0], file.size)
-        fresh = {file.path: (file.size, file.modified) for file in listed}
-        self._known = {path: self._known.get(path, seen) for path, seen in fresh.items()}
+        self._known.update((file.path, (file.size, file.modified)) for file in new)
+        self._forget_deleted({file.path for file in listed})
         self.complete = self._source.watch_ms is None
         new.sort(key=lambda file: (str(file.modified), file.path))
         # Enough splits for many subtasks, also if there is little to read; but none so small that it is not worth asking for.
@@ -223,6 +234,45 @@ class _FileEnumerator(SplitEnumerator[FileSplit]):
         if self._source.split_bytes is not None:
             step = min(self._source.split_bytes, step)
         return self._grouped([part for file in new for part in self._parts(file, step)], step)
+
+    def _list(self) -> list[FilePart]:
+        """The files that are there now, each once: a file may be at several of the paths."""
+        found: dict[str, FilePart] = {}
+        absent = set()
+        for root in self._roots:
+            try:
+                found.update((file.path, file) for file in _listed(self._fs, root))
+            except FileNotFoundError:
+                if not self._may_appear(root):
+                    raise StorageError(f"{self._source.name}: there is no such file or directory") from None
+                absent.add(root)
+            except OSError as error:
+                raise StorageError(f"{self._source.name}: cannot list its files: {error}") from error
+        for root in sorted(absent - self._absent_roots):
+            _LOG.warning(
+                "%s: %s is not there now; it is listed again every %d ms, and files that were found before stay known",
+                self._source.name,
+                root,
+                self.interval,
+            )
+        self._absent_roots = absent
+        return list(found.values())
+
+    def _may_appear(self, root: str) -> bool:
+        """Return True if a path that is absent now may be there later: an object store has no empty directories."""
+        if self._source.watch_ms is None:
+            return False
+        below = root.translate(_PORTABLE).rstrip("/") + "/"
+        return "file" not in self._fs.protocol or any(f"{path}/".startswith(below) for path in self._known)
+
+    def _forget_deleted(self, listed: set[str]) -> None:
+        """Forget files that no listing had for long; a listing without one of the paths says nothing of its files."""
+        now = time.time()
+        lacking = self._missing if self._absent_roots else self._known
+        self._missing = {path: self._missing.get(path, now) for path in lacking if path not in listed}
+        if not self._absent_roots:
+            for path in [path for path, since in self._missing.items() if now - since > _REMEMBERED_SECONDS]:
+                del self._known[path], self._missing[path]
 
     def _parts(self, file: FilePart, step: int) -> list[FilePart]:
         """Large files are cut, so that several subtasks can read them."""
@@ -260,14 +310,15 @@ class _FileEnumerator(SplitEnumerator[FileSplit]):
 
     def snapshot(self) -> Any:
         # A source that is read once has nothing to find any more.
-        return FilesFound({} if self.complete else dict(self._known))
+        return FilesFound({}) if self.complete else FilesFound(dict(self._known), dict(self._missing))
 
 
 def changed(source: FileSource, path: str, before: int, now: int) -> StorageError:
     """The error for a file that was found and then written again."""
     return StorageError(
         f"{source.name}: {path} has changed since it was found (it had {before} bytes, now {now}): a file must be complete when "
-        "it appears. Write it elsewhere and move it in; or set on_change='ignore' to read only what was there first"
+        "it appears, and a new one needs a name of its own. Write it elsewhere and move it in; or set on_change='ignore' to "
+        "read only what was there first"
     )
 
 
