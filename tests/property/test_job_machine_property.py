@@ -26,7 +26,7 @@ class JobLife(RuleBasedStateMachine):
         self.ended = []
         self.closed = []
         self.rescales, self.answered = set(), []
-        self.must_keep = self.ran = False
+        self.must_keep = self.ran = self.superseded = False
         self.restored, self.finished = {}, {}  # workers by attempt
 
     @initialize(restarts=st.integers(0, 3))
@@ -40,6 +40,7 @@ class JobLife(RuleBasedStateMachine):
             match do:
                 case ev.EndJob():
                     self.ended.append(do)
+                    assert do.status is not JobStatus.FINISHED or not self.superseded
                 case ev.CloseCheckpoints():
                     self.closed.append(do)
                     self.waiting.append(do)
@@ -142,10 +143,11 @@ class JobLife(RuleBasedStateMachine):
         self.rescales.add(request)
         self.tell(ev.RescaleRequested(request, len(WORKERS)))
 
-    @precondition(lambda self: self.machine is not None and self.machine.phase is not Phase.CLOSING)
+    @precondition(lambda self: self.machine is not None)
     @rule(superseded=st.booleans())
     def driver_stops(self, superseded):
-        self.must_keep = True
+        self.must_keep |= self.machine.phase is not Phase.CLOSING
+        self.superseded |= superseded and not self.ended
         self.tell(ev.DriverSuperseded("superseded") if superseded else ev.DriverFailed(JobFailed("bug")))
 
     @precondition(lambda self: self.machine is not None)

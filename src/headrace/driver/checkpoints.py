@@ -104,6 +104,7 @@ class CheckpointService:
         self._end_status: EndStatus | None = None
         self._end_claimed = False
         self.end_recorded = False  # the end is in the job log, or need not be
+        self.finish_recorded = False  # the job has finished, as the log answered this driver: nothing continues it
         self._backlogs: set[TaskId] = set()
         self._aligner = WatermarkAligner(self._alignment)
         for warning in self.settings.warnings:
@@ -294,6 +295,7 @@ class CheckpointService:
     def _on_end_claimed(self, event: ev.JobEnded | ev.Superseded) -> None:
         self._tell(event)  # 3
         self.end_recorded = True
+        self.finish_recorded = isinstance(event, ev.JobEnded) and event.status is EndStatus.FINISHED
 
     @property
     def ended(self) -> bool:

@@ -101,7 +101,6 @@ class JobMaster:
         self._opened = False
         self._awaiting_commits = self._closing = self._end_recorded = False
         self._cleaning = 0
-        self._finished = False
         self._rescales: dict[int, tuple[JobPlan, Future[None]]] = {}
         self._lock = threading.Lock()
         self._requests: set[Future[Any]] = set()
@@ -215,7 +214,6 @@ class JobMaster:
             case ev.WarnUser(message):
                 self._io.warn(f"job '{self.plan.name}': {message}")
             case ev.CloseCheckpoints(status, keep_all):
-                self._finished = status is JobStatus.FINISHED
                 if self.service is not None:
                     self.service.end(EndStatus.SUSPENDED if keep_all else _END_STATUS[status])
                 self._closing = True
@@ -446,8 +444,8 @@ class JobMaster:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _clean_up_finished_job(self) -> None:
-        """Nothing continues a job that has finished, unless it was stopped with a savepoint."""
-        if self._finished and not self.stopped:
+        """Nothing continues a job whose log says that it has finished, unless it was stopped with a savepoint."""
+        if self.service is not None and self.service.finish_recorded and not self.stopped:
             for clean_up in self.when_finished:
                 self._cleaning += 1
                 self._io.pool.submit(self._clean_up, clean_up)

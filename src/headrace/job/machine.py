@@ -251,7 +251,7 @@ class JobMachine:
             case ev.RescaleRequested():
                 self._on_rescale(event)
             case ev.DriverSuperseded(message):
-                self._stop_for_good(JobFailed(message))
+                self._on_superseded(JobFailed(message))
             case ev.DriverFailed(error):
                 self._stop_for_good(error)
             case ev.EndRecorded():
@@ -495,6 +495,13 @@ class JobMachine:
         if self._rescale is not None:
             self._emit(ev.AnswerRescale(self._rescale.request, error))
             self._rescale = None
+
+    def _on_superseded(self, error: HeadraceError) -> None:
+        """Another driver runs the job; a job that this driver saw finish has not finished if its end was not recorded."""
+        if self.phase is Phase.CLOSING and self._final is JobStatus.FINISHED:
+            self._final, self.error = JobStatus.FAILED, error
+            self._set_status(JobStatus.FAILING)
+        self._stop_for_good(error)
 
     def _stop_for_good(self, error: HeadraceError) -> None:
         """This driver must not continue the job, and must not delete anything of it."""

@@ -19,7 +19,8 @@ from headrace.job.events import CancelRequested, CauseFound, StartRequested
 from headrace.job.machine import Phase
 from headrace.job.restart import FixedDelay, NoRestart
 from headrace.job.status import JobStatus
-from headrace.storage.log import JobEndClaimed, read_logs
+from headrace.storage.layout import JobLayout
+from headrace.storage.log import JobEndClaimed, JobLog, read_logs
 from headrace.storage.objects import MissingObject, storage_error
 from headrace.testing.simulation.cluster import SimulatedIo
 from headrace.testing.storage_faults import MemoryStore
@@ -143,6 +144,10 @@ def broken(*_):
     raise RuntimeError("planted")
 
 
+def away(path):
+    raise storage_error("create", path, OSError("the storage does not answer"))
+
+
 def test_a_job_finishes():
     rig = Rig().start().end()
     assert rig.master.machine.status is JobStatus.FINISHED
@@ -222,6 +227,28 @@ def test_what_was_staged_is_deleted_when_the_end_is_recorded():
     rig.master.when_finished.append(lambda: cleaned.append(rig.master.service.end_recorded))
     rig.end()
     assert cleaned == [True]
+
+
+def test_what_was_staged_stays_when_another_driver_has_taken_over():
+    rig = Rig().start()
+    cleaned = []
+    rig.master.when_finished.append(lambda: cleaned.append(1))
+    layout = JobLayout.of(DIRECTORY["execution.checkpointing.dir"], rig.master.service.job_id)
+    JobLog.start(rig.store, layout, "job", clock=lambda: 1000)
+    rig.end()
+    assert rig.master.machine.status is JobStatus.FAILED
+    assert "another driver has taken over" in str(rig.master.machine.error)
+    assert cleaned == []
+
+
+def test_what_was_staged_stays_when_the_end_cannot_be_recorded(monkeypatch):
+    rig = Rig().start()
+    cleaned = []
+    rig.master.when_finished.append(lambda: cleaned.append(1))
+    monkeypatch.setattr(rig.store, "create_if_absent", lambda path, data: away(path))
+    rig.end()
+    assert rig.master.machine.status is JobStatus.FINISHED
+    assert cleaned == []
 
 
 def test_a_job_that_is_cancelled_while_the_cluster_opens_leaves_nothing_open():

@@ -492,3 +492,12 @@ def test_a_job_that_is_abandoned_has_ended(life):
     life.machine.abandon(JobFailed("bug"))
     assert life.machine.status is JobStatus.FAILED
     assert life.step(ev.CancelRequested()) == []
+
+
+def test_a_driver_that_is_superseded_before_its_end_is_recorded_has_not_finished_the_job(life):
+    life.finish()
+    life.step(ev.Settled())
+    assert life.step(ev.DriverSuperseded("another driver leads")) == [ev.SetStatus(JobStatus.FAILING)]
+    (status, end) = life.step(ev.CheckpointsClosed())
+    assert (status, end.status) == (ev.SetStatus(JobStatus.FAILED), JobStatus.FAILED)
+    assert str(end.error) == "another driver leads"
