@@ -9,7 +9,7 @@ CLASSES := $(VENV)/spark-classes.jsa
 # Each of a thousand workers would compile pytest again if the environment forbade to keep what was compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo test test-fast test-spark test-long sim check bench bench-quick bench-plots clean
+.PHONY: help setup demo test test-fast test-spark test-long sim mutants check bench bench-quick bench-plots clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -51,6 +51,10 @@ sim: $(READY) ## Seeded simulation of checkpoints under faults: make sim SEEDS=2
 
 test-long: $(READY) $(CLASSES) ## Every long acceptance line: name, ok or FAILED, figure
 	$(PYTHON) scripts/test_long.py
+
+MUTANTS ?=
+mutants: $(READY) ## Plant defects that the tests must find (tests/mutants); some of them: make mutants MUTANTS="NAME ..."
+	$(PYTHON) scripts/mutants.py $(MUTANTS)
 
 check: $(READY) ## Lint, format, types, import contracts
 	$(VENV)/bin/ruff check .
