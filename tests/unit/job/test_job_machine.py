@@ -496,7 +496,7 @@ def test_a_job_that_is_abandoned_has_ended(life):
 
 def test_a_driver_that_is_superseded_before_its_end_is_recorded_has_not_finished_the_job(life):
     life.finish()
-    life.step(ev.Settled())
+    life.step(ev.CommitsAnswered())
     assert life.step(ev.DriverSuperseded("another driver leads")) == [ev.SetStatus(JobStatus.FAILING)]
     (status, end) = life.step(ev.CheckpointsClosed())
     assert (status, end.status) == (ev.SetStatus(JobStatus.FAILED), JobStatus.FAILED)
