@@ -152,16 +152,13 @@ class _BlockDecoder(Decoder):
     """Formats that pyarrow reads as a block of lines."""
 
     def _all(self, values: Sequence[bytes]) -> Batch:
-        return self._block(b"\n".join(self._flat(values)) + b"\n", len(values))
+        return self._block(b"\n".join(values) + b"\n", len(values))
 
     def decode_lines(self, block: bytes, count: int) -> tuple[Batch, list[CorruptRecord]]:
         try:
             return self._block(block, count), []
         except (pa.ArrowException, ValueError):  # also if some lines are empty: the lines one by one tell
             return super().decode_lines(block, count)
-
-    def _flat(self, values: Sequence[bytes]) -> Sequence[bytes]:
-        return values
 
     def _block(self, block: bytes, count: int) -> Batch:
         table = self._read(block)
@@ -180,21 +177,65 @@ class _BlockDecoder(Decoder):
         """The table of a block of lines."""
 
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_JSON_SPACE = b" \t\r\n"
+
+
 class _JsonDecoder(_BlockDecoder):
+    """Objects with pyarrow's reader, which takes a `null` for an object, and crashes where a block begins with one.
+
+    Only values that begin with `{` and end with `}` reach the reader. Two such values cannot be parts of one object, so
+    a block with as many objects as values has one object in each.
+    """
+
     def __init__(self, type: TypeInformation) -> None:
         super().__init__(type)
         assert type.schema is not None
         nullable = pa.schema([pa.field(f.name, f.type) for f in type.schema])
         self._parse = pa.json.ParseOptions(explicit_schema=nullable, unexpected_field_behavior="ignore")
 
-    def _flat(self, values: Sequence[bytes]) -> Sequence[bytes]:
+    def _all(self, values: Sequence[bytes]) -> Batch:
         # Between the parts of a value a line's end is white space, and inside a string it is no JSON.
-        return [value.replace(b"\n", b" ") for value in values]
+        block = b"\n".join([value.replace(b"\n", b" ") for value in values]) + b"\n"
+        if not _has_objects(block, len(values)) and not all(map(_is_object, values)):
+            raise ValueError(_NO_OBJECT)
+        return self._block(block, len(values))
+
+    def decode_lines(self, block: bytes, count: int) -> tuple[Batch, list[CorruptRecord]]:
+        if _has_objects(block, count):
+            return super().decode_lines(block, count)
+        return Decoder.decode_lines(self, block, count)
 
     def _read(self, block: bytes) -> pa.Table:
         # One block: a record that straddles two would be an error.
         options = pa.json.ReadOptions(use_threads=False, block_size=max(1 << 10, len(block) + 1))
         return pa.json.read_json(io.BytesIO(block), read_options=options, parse_options=self._parse)
+
+
+_NO_OBJECT = "it is not a JSON object, which begins with '{' and ends with '}'"
+
+
+def _has_objects(block: bytes, count: int) -> bool:
+    r"""Return True if each of the `count` lines of a block begins and ends like an object, without white space around it.
+
+    >>> _has_objects(b'{"n": 1}\n{"n": 2}\n', 2), _has_objects(b'{"n": 1}\nnull\n', 2)
+    (True, False)
+    """
+    if not block.startswith(b"{") or not block.endswith(b"}\n"):
+        return False
+    data = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(data == ord("\n"))
+    return (
+        len(ends) == count
+        and bool((data[ends - 1] == ord("}")).all())
+        and bool((data[ends[:-1] + 1] == ord("{")).all())
+    )
+
+
+def _is_object(value: bytes) -> bool:
+    """Return True if a value begins and ends like an object; white space and a byte order mark do not matter."""
+    text = value.removeprefix(_BYTE_ORDER_MARK).strip(_JSON_SPACE)
+    return text.startswith(b"{") and text.endswith(b"}")
 
 
 class _CsvDecoder(_BlockDecoder):

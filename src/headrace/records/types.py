@@ -161,6 +161,11 @@ class TypeInformation:
     __slots__ = ("_converters", "_exact", "converts", "kind", "mutable", "row", "schema")
 
     def __init__(self, kind: str, schema: pa.Schema | None) -> None:
+        if schema is not None and not schema.names:
+            raise InvalidArgument(
+                f"a {kind} type without fields cannot hold records: a batch without columns has no length. Give it a field, "
+                "or leave the type out, and records are pickled"
+            )
         self.kind = kind  # scalar | tuple | row | pickled
         self.schema = schema
         # Whether rows are PyFlink's, which can be changed; the other rows are tuples.
